@@ -15,7 +15,8 @@ import pytest
 
 from trainyard import order
 from trainyard.config import load
-from trainyard.config.schema import DataConfig, SplitConfig
+from trainyard.config.schema import DataConfig
+from trainyard.config.splits import SplitConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.objects import from_objects
 from trainyard.digest import array_buffer, digest, sha256_bytes, tensor_records, write_tensors

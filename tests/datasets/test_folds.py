@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rows import config as data_config
 from rows import csv_text, load, people
 
-from trainyard.config.schema import SplitConfig
+from trainyard.config.splits import SplitConfig
 from trainyard.datasets.csv import CsvDataset
 from trainyard.datasets.rows.objects import from_objects
 from trainyard.datasets.rows.splitting import Rows, split_rows
@@ -80,6 +80,51 @@ def test_folds_keep_the_shares_of_the_classes(classes: list[int], folds: int, se
         assert (np.abs(np.bincount(labels[rows["test"]], minlength=5) - sizes / folds) < 1).all()
         assert abs(len(rows["test"]) - len(labels) / folds) < 1
         assert (np.bincount(labels[rows["train"]], minlength=5) > 0).all()
+
+
+@QUICK
+@given(st.integers(30, 150), st.integers(2, 5), st.sampled_from(["random", "class", "group", "time"]))
+def test_folds_of_validation_cut_the_rows_that_do_not_test(count: int, folds: int, kind: str) -> None:
+    """Each of these rows validates once; the rows of the ordinary test split are in no split."""
+    values = np.arange(count) % 15
+    rows, own = table(count, key=values), {kind: "key"} if kind in ("group", "time") else {}
+    labels = values % 3 if kind == "class" else None
+    plain = split_rows(rows, SplitConfig.model_validate(own), 0.2, 0.2, labels)
+    parts = [
+        split_rows(
+            rows,
+            SplitConfig.model_validate({"val_folds": folds, "val_fold": fold, **own}),
+            0.2,
+            0.2,
+            labels,
+        )
+        for fold in range(folds)
+    ]
+    rest = sorted([*plain["train"], *plain["val"]])
+    validated = np.concatenate([one["val"] for one in parts]).tolist()
+    assert len(set(validated)) == len(validated)
+    for one in parts:
+        assert set(one) == {"train", "val"}
+        if kind == "time":
+            assert values[one["train"]].max() < values[one["val"]].min()
+        else:
+            assert sorted([*one["train"], *one["val"]]) == rest
+        if kind == "group":
+            assert not set(values[one["train"]]) & set(values[one["val"]])
+    if kind == "time":
+        assert set(validated) < set(rest)
+    else:
+        assert sorted(validated) == rest
+
+
+def test_folds_of_validation_need_each_other_and_no_other_folds() -> None:
+    for wrong in ({"val_folds": 3}, {"val_fold": 0}, {"val_folds": 3, "val_fold": 3}):
+        with pytest.raises(ValidationError, match="val_fold"):
+            SplitConfig.model_validate(wrong)
+    with pytest.raises(ValidationError, match="keep one"):
+        SplitConfig.model_validate({"val_folds": 3, "val_fold": 0, "folds": 3, "fold": 0})
+    with pytest.raises(DataError, match="5 folds of 4 rows; allowed: 2 to 4"):
+        split_rows(table(5), SplitConfig(val_folds=5, val_fold=0), 0.2, 0.2, None)
 
 
 def test_stratify_can_be_left_out() -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import trainyard
-from trainyard.config.schema import DataConfig, SplitConfig
+from trainyard.config.schema import DataConfig
+from trainyard.config.splits import SplitConfig
 from trainyard.datasets.npy import MappedRows, NpyDataset
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.objects import from_objects

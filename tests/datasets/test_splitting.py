@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.config.schema import SplitConfig
+from trainyard.config.splits import SplitConfig
 from trainyard.datasets.rows.splitting import Rows, split_rows
 from trainyard.datasets.rows.table import Table
 from trainyard.errors import DataError

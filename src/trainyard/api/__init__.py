@@ -15,7 +15,7 @@ from trainyard.api.results import (
     predict_file,
     report,
 )
-from trainyard.api.studies import benchmark, cross_validate, tune
+from trainyard.api.studies import benchmark, cross_validate, reproduce_study, resume_study, tune
 from trainyard.api.training import reproduce, resume, stop, train
 from trainyard.api.working import create, work
 from trainyard.runs.run import Run
@@ -41,7 +41,9 @@ __all__ = [
     "predict_file",
     "report",
     "reproduce",
+    "reproduce_study",
     "resume",
+    "resume_study",
     "schema",
     "stop",
     "summaries",

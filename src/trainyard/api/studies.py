@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
     from trainyard.studies.benchmark import Benchmark
     from trainyard.studies.cross_validation import CrossValidation
-    from trainyard.studies.study import StudyRequest, TrialWatcher
+    from trainyard.studies.study import Study, StudyRequest, TrialWatcher
+    from trainyard.studies.tuning.again import StudyReproduction
     from trainyard.studies.tuning.tune import Tuning
 
 
@@ -163,6 +164,82 @@ def tune(
     with working_in(Path.cwd()):
         request = _study_request(runs_dir, resume, False, data, callbacks, watch)
         return run_study(config, overrides, request)
+
+
+def resume_study(
+    study: str,
+    overrides: Overrides = (),
+    *,
+    runs_dir: Path | str | None = None,
+    data: Any = None,
+    callbacks: Sequence[Callback] = (),
+    watch: TrialWatcher | None = None,
+    trust: bool = False,
+) -> Tuning:
+    """Go on with a search by its name, for more trials or minutes, too: `{"tuning.trials": 100}`.
+
+    The study keeps its config. One that ended by its time limit has as many minutes again.
+
+    Args:
+        study: A path, an id, or a unique prefix of an id.
+        overrides: `key.path=value` texts, or a mapping from dotted keys; allowed: `tuning.trials`,
+            `tuning.max_minutes`, `tuning.target`, `tuning.parallel`.
+        runs_dir: The folder of the runs.
+        data: The data objects, if `tune` was given some.
+        callbacks: Observers of each run; `tuning.parallel` must be 1.
+        watch: As for `tune`.
+        trust: Import the code that the study's config names.
+
+    Raises:
+        RunNotFoundError: There is no such study.
+        InputError: It is no search, something else is to be changed, or its config names code.
+        RunLockedError: Another process works on it.
+    """
+    from trainyard.studies.tuning.again import resume_study as resume
+
+    chosen = _study(study, runs_dir)
+    request = _study_request(chosen.path.parent.parent, False, False, data, callbacks, watch)
+    return resume(chosen, overrides, request, trust=trust)
+
+
+def reproduce_study(
+    study: str,
+    *,
+    runs_dir: Path | str | None = None,
+    data: Any = None,
+    callbacks: Sequence[Callback] = (),
+    watch: TrialWatcher | None = None,
+    trust: bool = False,
+) -> StudyReproduction:
+    """Make all trials of a completed search again, as a new study, and compare the two trial by trial.
+
+    Args:
+        study: A path, an id, or a unique prefix of an id.
+        runs_dir: The folder of the runs.
+        data: The data objects, if `tune` was given some.
+        callbacks: Observers of each run; `tuning.parallel` must be 1.
+        watch: As for `tune`.
+        trust: Import the code that the study's config names.
+
+    Returns:
+        The verdict and, where the studies differ, the first trial that does.
+
+    Raises:
+        RunNotFoundError: There is no such study.
+        InputError: It is no search, has not ended, or its config names code.
+        Stopped: A signal ended the repetition.
+    """
+    from trainyard.studies.tuning.again import reproduce_study as reproduce
+
+    chosen = _study(study, runs_dir)
+    request = _study_request(chosen.path.parent.parent, False, False, data, callbacks, watch)
+    return reproduce(chosen, request, trust=trust)
+
+
+def _study(name: str, runs_dir: Path | str | None) -> Study:
+    from trainyard.studies.study import Study, find_study
+
+    return Study(find_study(name, local_runs_folder(runs_dir, "studies")).path.absolute())
 
 
 def _study_request(

@@ -13,15 +13,13 @@ import click
 import trainyard
 from trainyard.cli import options
 from trainyard.cli.output import run_document, say, show, table
+from trainyard.cli.proof import DIFFERENT, verdict_lines
 from trainyard.records.status import EXIT_CODES, TESTED, Status
 from trainyard.world import is_follower
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
-    from trainyard.runs.reproduce import Reproduction
     from trainyard.runs.run import Run
-
-_DIFFERENT = 3
 
 
 @click.command()
@@ -86,7 +84,13 @@ def resume(
 
     A run that has ended stays as it is; with another length, a new run goes on after it:
     `trainyard resume RUN training.epochs=60`.
+
+    RUN may be a search: `trainyard resume STUDY tuning.trials=100` goes on with more trials.
     """
+    if _is_study(run):
+        from trainyard.cli.again import go_on
+
+        go_on(run, overrides, runs_dir, trust, quiet, as_json)
     with progress_callbacks(quiet, as_json) as callbacks:
         resumed = trainyard.resume(
             run, overrides, runs_dir=runs_dir, allow_change=allow_change, callbacks=callbacks, trust=trust
@@ -152,11 +156,23 @@ def reproduce(
 
     Lists the inputs that differ, then says `identical`, or `different` with the first step and the first
     tensor that differ; the exit code is 3 then.
+
+    RUN may be a search: all its trials are made again, and compared one by one.
     """
+    if _is_study(run):
+        from trainyard.cli.again import prove
+
+        prove(run, runs_dir, trust, quiet, as_json)
     with progress_callbacks(quiet, as_json) as callbacks:
         reproduction = trainyard.reproduce(run, runs_dir=runs_dir, callbacks=callbacks, trust=trust)
-    show(reproduction.to_json(), _verdict(reproduction), as_json)
-    ctx.exit(0 if reproduction.verdict == "identical" else _DIFFERENT)
+    show(reproduction.to_json(), verdict_lines(reproduction), as_json)
+    ctx.exit(0 if reproduction.verdict == "identical" else DIFFERENT)
+
+
+def _is_study(name: str) -> bool:
+    from trainyard.records.study import is_study
+
+    return is_study(name)
 
 
 @contextmanager
@@ -221,38 +237,3 @@ def _arguments(run: Run, url: str | None, runs_dir: str | None) -> str:
     if run.path.absolute().parent.parent != runs_folder(runs_dir).absolute():
         return shlex.quote(url or str(run.path))
     return run.id + (f" --runs-dir {shlex.quote(runs_dir)}" if runs_dir else "")
-
-
-def _verdict(result: Reproduction) -> Iterator[str]:
-    for difference in result.inputs:
-        yield f"input differs: {difference}"
-    if result.verdict == "identical":
-        repeats = f"identical: {result.repetition} repeats {result.original}"
-        yield f"{repeats}: {result.steps[0]} steps, digest {result.digests[0]}"
-        yield from _number_of_processes(result)
-        yield from [result.uncompared] if result.uncompared else ()
-        return
-    yield f"different: {result.repetition} does not repeat {result.original}"
-    if result.steps[0] != result.steps[1]:
-        yield f"  steps: {result.steps[0]}, then {result.steps[1]}"
-    if result.step is not None and result.step_losses is not None:
-        first, then = result.step_losses
-        yield f"  first step that differs: {result.step} (loss {first!r}, then {then!r})"
-    else:
-        yield "  the loss of every step is the same"
-    if result.tensor is not None:
-        tensor = result.tensor
-        yield f"  first tensor that differs: {tensor.name} ({tensor.before}, then {tensor.now})"
-    if result.uncompared:
-        yield f"  {result.uncompared}"
-    if result.metrics:
-        yield f"  metrics that differ: {', '.join(result.metrics)}"
-    yield from _number_of_processes(result)
-    yield f"  digests: {result.digests[0]}, then {result.digests[1]}"
-
-
-def _number_of_processes(result: Reproduction) -> Iterator[str]:
-    """Yield how many processes trained the runs, unless it was one each time."""
-    original, repetition = (", then ".join(map(str, numbers)) for numbers in result.processes)
-    if (original, repetition) != ("1", "1"):
-        yield f"  processes: {original}; of the repetition: {repetition}"

@@ -41,7 +41,7 @@ def tune(config: str, overrides: Sequence[str], quiet: bool, as_json: bool, **op
     A study that is killed goes on with --resume: no trial is lost, repeated or changed.
     """
     study = trainyard.tune(config, overrides, watch=watcher(quiet, as_json), **options)
-    show(_document(study), _summary(study), as_json)
+    show(study_document(study), study_summary(study), as_json)
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
 
 
@@ -97,6 +97,8 @@ def show_study(study: str, runs_dir: str | None, as_json: bool) -> None:
     chosen = find_study(study, local_runs_folder(runs_dir, "studies"))
     document: dict[str, Any] = _brief(chosen) | {"path": str(chosen.path), "result": chosen.result}
     facts = [(key, document[key]) for key in ("study_id", "kind", "status", "path")]
+    if digest := chosen.result.get("digest"):
+        facts.append(("digest", digest))
     lines = [*table(facts), *table([("report", existing(chosen.path / "report.html") or "none")])]
     if chosen.record.kind == "tune":
         document["trials"] = rows(chosen.path)
@@ -128,12 +130,14 @@ def _label(label: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in label.items())
 
 
-def _document(study: Tuning) -> dict[str, Any]:
+def study_document(study: Tuning) -> dict[str, Any]:
+    """Return a study as a JSON document: its result, its path and its status."""
     identity = {"study_id": study.id, "path": str(study.path), "status": study.status}
     return study.result | identity | {"report": existing(study.path / "report.html")}
 
 
-def _summary(study: Tuning) -> Iterator[str]:
+def study_summary(study: Tuning) -> Iterator[str]:
+    """Yield what came of a study, for people."""
     from trainyard.studies.tuning.tune import rows
 
     trials = rows(study.path)

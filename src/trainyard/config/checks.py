@@ -11,7 +11,8 @@ from pathlib import PurePath
 
 from trainyard.config.fields import RANGE
 from trainyard.config.metrics import METRIC_KEYS, own_name
-from trainyard.config.schema import DEFAULT_TEST_SHARE, SplitConfig, TrainingConfig, bounds, power_of_two
+from trainyard.config.schema import TrainingConfig, bounds, power_of_two
+from trainyard.config.splits import DEFAULT_TEST_SHARE, SplitConfig
 from trainyard.config.synonyms import OTHER_FILES
 from trainyard.config.tree import DEFAULT, Node, Problems, Source, find, find_value, mapping, put
 from trainyard.world import gpus, ranks_of_environment

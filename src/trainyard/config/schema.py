@@ -15,7 +15,6 @@ from trainyard.config.fields import (
     RANGE,
     Affects,
     AutoMode,
-    Fraction,
     Section,
     TypedSection,
     affects,
@@ -23,6 +22,7 @@ from trainyard.config.fields import (
     placement,
     record,
 )
+from trainyard.config.splits import SplitConfig
 from trainyard.config.tuning import TuningConfig
 
 
@@ -31,58 +31,6 @@ class ExperimentConfig(Section):
 
     name: str = record("", pattern=PATH_SAFE, description="groups runs; default: the config file's stem")
     seed: int = bits(default=0, ge=0, lt=2**63, description="the root of all randomness of the run")
-
-
-DEFAULT_TEST_SHARE = 0.1  # of the rows, if all come from one source
-
-
-class SplitConfig(Section):
-    """How rows from one source are divided."""
-
-    val: Fraction = bits(default=0.1, description="fraction of the rows for validation")
-    test: Fraction | None = bits(
-        default=None,
-        description="fraction of the rows for the test; default: 0.1, or none if train_path is given",
-    )
-    stratify: bool | None = bits(
-        default=None, description="keep the class shares in each split; default: yes for classification"
-    )
-    group: str | None = bits(default=None, description="column whose equal values must stay in one split")
-    time: str | None = bits(
-        default=None, description="column to split by time: the oldest rows train, the newest test"
-    )
-    folds: int | None = bits(
-        default=None,
-        ge=2,
-        description="cross-validation: cut the rows into this many folds, one of which is the test split; "
-        "`val` is then a share of the other rows, and with `time` a fold trains on older rows only",
-    )
-    fold: int | None = bits(
-        default=None, ge=0, description="which of the folds is the test split, counted from 0"
-    )
-    seed: int = bits(
-        default=0,
-        ge=0,
-        lt=2**63,
-        description="its own seed, so that runs of different seeds see the same rows",
-    )
-
-    @model_validator(mode="after")
-    def _check_fold(self) -> SplitConfig:
-        if self.folds is None and self.fold is not None:
-            raise ValueError("fold needs folds beside it, the number of folds")
-        if self.folds is not None and self.fold is None:
-            raise ValueError(
-                f"folds needs fold beside it, 0 to {self.folds - 1}; "
-                "`trainyard cross-validate` trains all of them"
-            )
-        if self.folds is not None and self.fold is not None and self.fold >= self.folds:
-            raise ValueError(
-                f"fold {self.fold} does not exist: the {self.folds} folds are numbered 0 to {self.folds - 1}"
-            )
-        if self.folds is not None and self.test is not None:
-            raise ValueError("test and folds are both given: a fold is the test split; leave test out")
-        return self
 
 
 ColumnType = Literal["number", "boolean", "category", "time", "date", "text", "id", "ignore"]

@@ -60,7 +60,39 @@ class PatientPruner(Section):
     min_delta: float = record(0.0, ge=0, description="smaller changes are no improvement")
 
 
-Pruner = NoPruner | MedianPruner | PercentilePruner | AshaPruner | PatientPruner
+class HalvingPruner(Section):
+    """Successive halving (Jamieson and Talwalkar, 2016), rung by rung.
+
+    All trials of a bracket train up to the first rung; the best `1 / reduction_factor` of them go on from
+    their checkpoints to the next rung, and so on; the others are pruned.
+    """
+
+    type: Literal["halving"] = record("halving")
+    min_resource: int = record(
+        1,
+        gt=0,
+        description="epochs of a trial before the first rung; steps or rounds, where the config says so",
+    )
+    max_resource: int | None = record(
+        None, gt=0, description="epochs (steps, rounds) of a whole trial, instead of what the config says"
+    )
+    reduction_factor: int = record(
+        3, ge=2, description="one in so many trials goes on at a rung, for so many times as long"
+    )
+
+
+class HyperbandPruner(HalvingPruner):
+    """Hyperband (Li et al., 2018): brackets of halving, each with a later first rung than the last.
+
+    The last bracket trains all its trials to the end; then the first one follows again.
+    """
+
+    type: Literal["hyperband"] = record("hyperband")  # type: ignore[assignment]
+
+
+Pruner = (
+    NoPruner | MedianPruner | PercentilePruner | AshaPruner | PatientPruner | HalvingPruner | HyperbandPruner
+)
 
 
 class TuningConfig(Section):
@@ -73,6 +105,17 @@ class TuningConfig(Section):
     target: float | None = record(None, description="no trial is decided after one that is as good as this")
     sampler: SamplerConfig = SamplerConfig()
     pruner: Annotated[Pruner, Field(discriminator="type")] = NoPruner()
+    folds: int | None = record(
+        None,
+        ge=2,
+        description="cross-validate each trial: a run for each of so many folds of the rows that do not test",
+    )
+    repeats: int = record(1, gt=0, description="runs of each trial, with the seeds after `experiment.seed`")
+    refit: bool = record(
+        default=False,
+        description="train the best configuration again, on the rows of validation, too, for as long as was "
+        "best, without early stopping",
+    )
     parallel: int = placement(default=1, gt=0, description="trials at once, each in a process of its own")
     horizon: int | None = record(
         None,

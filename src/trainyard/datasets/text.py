@@ -97,6 +97,7 @@ def _refuse_settings(config: DataConfig) -> None:
         "split.group": config.split.group is not None,
         "split.time": config.split.time is not None,
         "split.folds": config.split.folds is not None,
+        "split.val_folds": config.split.val_folds is not None,
     }
     for name, is_given in given.items():
         if is_given:

@@ -131,6 +131,20 @@ class Rules:
         """Return the first step, from `step` on, from which a run can go on exactly."""
         return -(-step // self.boundary) * self.boundary
 
+    def pause(self, share: tuple[int, int] | None) -> int | None:
+        """Return the first step at which a run can pause after a share of its length: (parts, of how many).
+
+        It is evaluated in any case, and the run can go on from it exactly. None: it does not pause.
+        """
+        if share is None:
+            return None
+        step = -(-self.total_steps * share[0] // share[1])
+        if not self.on_cadence(step):
+            step = self._evaluations.after(step)
+        while step < self.total_steps and self.resumable(step) != step:
+            step = self._evaluations.after(step)
+        return step if step < self.total_steps else None
+
     def logs(self, step: int) -> bool:
         """Return whether metrics are logged after this step."""
         return step % self._config.logging.every_n_steps == 0

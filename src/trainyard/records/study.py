@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import AliasChoices, Field
@@ -46,3 +47,8 @@ class StudyRecord(Document):
     runs: list[StudyRun] = Field(default_factory=list)
     error: str | None = None
     semantics: dict[str, int] = Field(default_factory=dict)
+
+
+def is_study(name: str) -> bool:
+    """Return whether a name is that of a study, and not of a run: its path, or the beginning of its id."""
+    return (Path(name) / StudyRecord.FILE).is_file() or name.startswith(("cv-", "benchmark-", "tune-"))

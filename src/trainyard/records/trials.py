@@ -1,7 +1,8 @@
-"""The log of a tuning study: one line for each trial that is begun, and one for each that has ended.
+"""The log of a tuning study: one line for each job that is begun, and one for each that has ended.
 
-A line is durable before it has a consequence: the parameters of a trial before its run is trained, and its
-result before a later trial is decided. The last line may be torn by a kill, and is then cut off.
+A trial is one job, or one for each rung that it trains up to. A line is durable before it has a consequence:
+the parameters of a trial before its run is trained, and its result before a later trial is decided. The last
+line may be torn by a kill, and is then cut off.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from trainyard.digest import fsync_folder
 from trainyard.errors import CheckpointError
 
 FILE = "trials.jsonl"
-TrialStatus = Literal["running", "completed", "pruned", "failed"]
+TrialStatus = Literal["running", "paused", "completed", "pruned", "failed"]
 Json = dict[str, Any]
 
 
 class Ending(NamedTuple):
-    """How a trial has ended.
+    """How a trial, or one of its jobs, has ended.
 
     Attributes:
-        status: `completed`, `pruned` or `failed`.
+        status: `completed`, `paused` at a rung, `pruned` or `failed`.
         value: The best value of the study's metric; None if there is none.
         step: The step of this value.
         curve: The metric at each evaluation, as (step, value).
@@ -42,14 +43,27 @@ class Ending(NamedTuple):
     error: str | None = None
 
 
+class LoggedJob(NamedTuple):
+    """A job of a trial: its number, which orders all jobs of the study, and how it has ended."""
+
+    number: int
+    ending: Ending | None = None
+
+
 class LoggedTrial(NamedTuple):
-    """A trial as the log knows it; `same_as` is the number of an earlier trial with the same parameters."""
+    """A trial as the log knows it; `same_as` is the number of an earlier trial with the same parameters.
+
+    `jobs` are its rungs, or it has one. `ending` is None while one of them is done. `others` are its runs but
+    for the first.
+    """
 
     number: int
     params: Json
     run_id: str
     same_as: int | None = None
     ending: Ending | None = None
+    jobs: tuple[LoggedJob, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 class TrialLog:
@@ -73,13 +87,27 @@ class TrialLog:
         os.close(self._file)
 
     def begin(self, trial: LoggedTrial) -> None:
-        """Record that a trial begins; durable when this returns."""
+        """Record that a trial begins, with its first job; durable when this returns."""
         line: Json = {"trial": trial.number, "params": trial.params, "run_id": trial.run_id}
-        self._write(line | ({"same_as": trial.same_as} if trial.same_as is not None else {}))
+        if trial.same_as is not None:
+            line["same_as"] = trial.same_as
+        if trial.jobs and trial.jobs[0].number != trial.number:
+            line["job"] = trial.jobs[0].number
+        if trial.others:
+            line["others"] = trial.others
+        self._write(line)
+
+    def go_on(self, number: int, job: int) -> None:
+        """Record that a paused trial goes on; durable when this returns."""
+        self._write({"trial": number, "job": job})
 
     def end(self, number: int, ending: Ending) -> None:
-        """Record how a trial has ended; durable when this returns."""
+        """Record how a trial, or its last job, has ended; durable when this returns."""
         self._write({"trial": number, "end": ending._asdict()})
+
+    def prune(self, number: int) -> None:
+        """Record that a paused trial does not go on; durable when this returns."""
+        self._write({"trial": number, "pruned": True})
 
     def note(self, **detail: Any) -> None:
         """Record a decision that is not about one trial; durable when this returns."""
@@ -98,13 +126,35 @@ class TrialLog:
         elif "end" in line:
             end = dict(line["end"])
             end["curve"] = tuple((int(step), float(value)) for step, value in end["curve"])
+            self._change(line["trial"], Ending(**end))
+        elif "pruned" in line:
             trial = self.trials[line["trial"]]
-            self.trials[trial.number] = trial._replace(ending=Ending(**end))
-        else:
-            assert line["trial"] == len(self.trials), "trials begin in the order of their numbers"
-            self.trials.append(
-                LoggedTrial(line["trial"], line["params"], line["run_id"], line.get("same_as"))
+            assert trial.ending is not None, "a trial is paused before it is pruned"
+            self.trials[trial.number] = trial._replace(ending=trial.ending._replace(status="pruned"))
+        elif "params" not in line:
+            trial = self.trials[line["trial"]]
+            self.trials[trial.number] = trial._replace(
+                ending=None, jobs=(*trial.jobs, LoggedJob(line["job"]))
             )
+        else:
+            number: int = line["trial"]
+            assert number == len(self.trials), "trials begin in the order of their numbers"
+            jobs = (LoggedJob(line.get("job", number)),)
+            self.trials.append(
+                LoggedTrial(
+                    number,
+                    line["params"],
+                    line["run_id"],
+                    line.get("same_as"),
+                    jobs=jobs,
+                    others=tuple(line.get("others", ())),
+                )
+            )
+
+    def _change(self, number: int, ending: Ending) -> None:
+        trial = self.trials[number]
+        jobs = (*trial.jobs[:-1], trial.jobs[-1]._replace(ending=ending))
+        self.trials[number] = trial._replace(ending=ending, jobs=jobs)
 
 
 def read_trials(folder: Path) -> list[LoggedTrial]:
@@ -113,11 +163,16 @@ def read_trials(folder: Path) -> list[LoggedTrial]:
     Raises:
         CheckpointError: The log is damaged.
     """
+    return read_log(folder)[0]
+
+
+def read_log(folder: Path) -> tuple[list[LoggedTrial], list[Json]]:
+    """Return the trials of a study, and its notes; see `read_trials`."""
     log = TrialLog.__new__(TrialLog)
     log.trials, log.notes = [], []
     for line, _ in _lines(folder / FILE):
         log._apply(line)
-    return log.trials
+    return log.trials, log.notes
 
 
 def _lines(path: Path) -> Iterator[tuple[Json, int]]:

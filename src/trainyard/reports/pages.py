@@ -29,7 +29,7 @@ _STATUS_SIGNS = {
     "completed": "✓",
     "failed": "✕",
     **dict.fromkeys(("stopped", "pruned"), "■"),
-    **dict.fromkeys(("preempted", "interrupted"), "‖"),
+    **dict.fromkeys(("preempted", "interrupted", "paused"), "‖"),
 }
 _TIERS = {
     "bitwise": "the same inputs give the same bits",

@@ -34,7 +34,6 @@ from trainyard.records.decision import Decision, Decisions, journalled_decisions
 from trainyard.records.manifest import DeterminismRecord, Manifest
 from trainyard.records.remote import is_no_checkpoint
 from trainyard.records.result import Result
-from trainyard.records.run_dir import RunDir
 from trainyard.records.status import TESTED, Ended
 from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
@@ -49,7 +48,7 @@ from trainyard.runs.process_forks import in_owner
 from trainyard.runs.ranks import is_launched, launch, lead, require_same_state
 from trainyard.runs.request import Request
 from trainyard.runs.session import open_session
-from trainyard.runs.weights import initial_source, initialize
+from trainyard.runs.weights import initial_source, initialize, named_source
 from trainyard.runs.wiring import (
     Components,
     build,
@@ -169,7 +168,7 @@ class _Attempt:
             components = build(config, threads, request.objects, choices, begin, self._world)
         if self._world.is_main:
             say_threads(config, components.inputs.threads)
-        source = self._files.source(self._world.from_main(lambda: self._initial_source(config, before)))
+        source = self._files.source(self._world.from_main(lambda: self._first_weights(config, before)))
         is_gone = source is not None and commit is not None and not source.exists()
         if source is not None and not is_gone:
             initialize(components, source)
@@ -303,18 +302,12 @@ class _Attempt:
             log.warning("determinism: %s (%s)", determinism.tier, determinism.reason)
         return determinism
 
-    def _initial_source(self, config: RunConfig, before: Manifest | None) -> Path | None:
-        """Return the source of the initial weights.
-
-        A resume or a repetition takes them from where the first attempt did.
-        """
-        known, parent = before, self._request.parent
+    def _first_weights(self, config: RunConfig, before: Manifest | None) -> Path | None:
+        """Return the source of the initial weights; a run with a parent's state has none."""
         if self._origin.initial is not None:
-            return None  # the model gets the state of its parent
-        if known is None and parent is not None and parent.relation == "reproduce":
-            known = RunDir(self._run.path.parent / parent.run_id).manifest()
-        source = self._origin.source(known.init_from if known else None)
-        return Path(source) if source else initial_source(config, self._run)
+            return None
+        named = self._origin.source(named_source(self._run, before, self._request.parent))
+        return Path(named) if named else initial_source(config, self._run)
 
     def _record_inputs(self, manifest: Manifest, components: Components, *, provable: bool) -> Manifest:
         """Write the data description and the manifest.
@@ -390,12 +383,13 @@ class _Attempt:
         self._session.feed([item.type for item in components.config.tracking])
         try:
             if replay is not None:
-                result = self._run_loop(*replay, journal, until=self._origin.step)
+                result = self._run_loop(*replay, journal, self._origin.step, replays=True)
                 if result.status != "completed":
                     return result
                 del replay
                 state = self._begin_own_steps(components)
-            return self._run_loop(components, state, journal)
+            pause = components.rules.pause(self._request.until)
+            return self._run_loop(components, state, journal, pause, replays=False)
         finally:
             with contextlib.suppress(OSError):
                 journal.close()
@@ -420,9 +414,12 @@ class _Attempt:
         return state
 
     def _run_loop(
-        self, components: Components, state: RunState, journal: Journal, until: int | None = None
+        self, components: Components, state: RunState, journal: Journal, until: int | None, *, replays: bool
     ) -> Result:
-        """Train, and end the attempt, unless the loop comes to `until`, after which another one follows."""
+        """Train, and end the attempt, which pauses at the step `until`, if given.
+
+        If it `replays` steps of the parent, it goes on there instead: another loop follows.
+        """
         loop = build_loop(
             components,
             state,
@@ -435,8 +432,8 @@ class _Attempt:
         )
         loop.parts.recorder.started(run_view(components, self._run, state, self._session.number))
         try:
-            result = in_owner(lambda: self._train_and_evaluate(loop, components))
-            if until is None or result.status != "completed":
+            result = in_owner(lambda: self._train_and_evaluate(loop, components, replays=replays))
+            if not replays or result.status != "completed":
                 self._end(result, loop)
         except Exception as error:
             self._fail(error, loop, components)
@@ -455,7 +452,7 @@ class _Attempt:
             return Outside(verdict=verdict)
         return Outside(limit, lambda: access(stop, F_OK) or lease.is_asked_to_stop, verdict)
 
-    def _train_and_evaluate(self, loop: Loop, components: Components) -> Result:
+    def _train_and_evaluate(self, loop: Loop, components: Components, *, replays: bool) -> Result:
         """Train and, if the training is completed or was stopped, evaluate."""
         saver, state = loop.parts.saver, loop.state
         for decision in state.decisions:
@@ -466,8 +463,14 @@ class _Attempt:
         loop.after_first_step = lambda: self._check_unsaved(components, before)
         status = loop.run()
         self._world.main_only(lambda: self._finish_saves(loop))
+        if (
+            status == "completed"
+            and not replays
+            and state.step < components.rules.last_step(state.evaluations)
+        ):
+            status = "paused"
         result = self._result = self._result_so_far(components, state, status)
-        if status == "completed" and loop.parts.until is not None:
+        if status == "completed" and replays:
             return result
         if status == "completed":
             saver.drop_superseded_best()

@@ -19,9 +19,10 @@ class Request:
     """The arguments of an attempt.
 
     `parent` is the run that this one repeats, or the study that it is in; `placement` replaces the config's,
-    by dotted key (threads, device); `verdict` judges each evaluation. With `keep`, the run was there before
-    the caller: it stays if its first attempt fails at once. `world` are the processes of the attempt, if
-    they have found each other.
+    by dotted key (threads, device); `verdict` judges each evaluation; `until` is the share of the training
+    (3, 27), as parts and their number, after which the run pauses. With `keep`, the run was there before the
+    caller: it stays if its first attempt fails at once. `world` are the processes of the attempt, if they
+    have found each other.
     """
 
     resolved: Resolved
@@ -31,5 +32,6 @@ class Request:
     placement: Mapping[str, Any] = field(default_factory=dict)
     allow_change: bool = False
     verdict: Verdict | None = None
+    until: tuple[int, int] | None = None
     keep: bool = False
     world: World = ALONE

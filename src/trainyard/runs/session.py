@@ -118,7 +118,8 @@ class Session:
         self.run.write(Result.FILE, result)
         end_journal()
         self.record(result.status, result.error, result.steps)
-        report(self.run.path, write_report)
+        if result.status != "paused":  # a trial of many rungs would write a report for each
+            report(self.run.path, write_report)
         self.lease.end(result.status)
         for warning in self._feeders.finish() if self._feeders else ():
             log.warning("%s", warning)

@@ -18,6 +18,7 @@ from trainyard.frameworks.base import WEIGHTS_FILE
 from trainyard.records.copies import bring_all
 from trainyard.records.data import DataDescription
 from trainyard.records.listing import find_run, has_model
+from trainyard.records.manifest import Manifest, Parent
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.wiring import Components, run_checkpoints
 from trainyard.safe_open import read_regular
@@ -135,3 +136,13 @@ def initialize(components: Components, source: Path) -> None:
             components.learner.restore(Path(folder), weights_only=True)
         except ModelError as error:
             raise ModelError(f"model.init_from: {components.config.model.init_from}: {error}") from error
+
+
+def named_source(run: RunDir, before: Manifest | None, parent: Parent | None) -> str | None:
+    """Return the source of the initial weights that an earlier manifest names.
+
+    A resume or a repetition takes them from where the first attempt did.
+    """
+    if before is None and parent is not None and parent.relation == "reproduce":
+        before = RunDir(run.path.parent / parent.run_id).manifest()
+    return before.init_from if before else None

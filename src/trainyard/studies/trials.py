@@ -90,16 +90,23 @@ class StudyConfig:
             "data.split.fold": fold,
             "data.split.test": None,
         }
-        data = self.resolved.config.data
-        if data is not None and data.train_path is not None:
-            path = self.resolved.templates.get("data.train_path", data.train_path)
-            changes |= {
-                "data.path": path,
-                "data.train_path": None,
-                "data.val_path": None,
-                "data.test_path": None,
-            }
+        return self.with_overrides(changes | self._training_rows())
+
+    def with_val_fold(self, folds: int, fold: int) -> StudyConfig:
+        """Return the config with a fold of the rows that do not test as validation, and no test split."""
+        changes: dict[str, Any] = {"data.split.val_folds": folds, "data.split.val_fold": fold}
+        if paths := self._training_rows():
+            changes |= {**paths, "data.split.test": 0}
         return self.with_overrides(changes)
+
+    def _training_rows(self) -> dict[str, Any]:
+        """Return the keys that name the file of the training rows alone; empty if one has all rows."""
+        data = self.resolved.config.data
+        if data is None or data.train_path is None:
+            return {}
+        path = self.resolved.templates.get("data.train_path", data.train_path)
+        others = dict.fromkeys(("data.train_path", "data.val_path", "data.test_path"))
+        return {"data.path": path, **others}
 
     def folds(self, wanted: int | None) -> int:
         """Return the number of folds: `wanted`, that of the config, or 5."""

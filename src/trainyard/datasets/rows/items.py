@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.config.schema import DataConfig, SplitConfig
+from trainyard.config.schema import DataConfig
+from trainyard.config.splits import SplitConfig
 from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.rows.table import kind_of, listed, tidy
 from trainyard.datasets.rows.target import class_indices
@@ -206,7 +207,7 @@ def refuse_division(config: SplitConfig) -> None:
         name for name in ("val", "test") if getattr(config, name) not in (0, getattr(SplitConfig(), name))
     ]
     settings += ["stratify"] if config.stratify else []
-    settings += ["folds"] if config.folds is not None else []
+    settings += [name for name in ("folds", "val_folds") if getattr(config, name) is not None]
     if settings:
         raise DataError(
             f"data.split.{settings[0]}: map-style datasets are not split; leave it out, and give a dataset "

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from trainyard.config.schema import DEFAULT_TEST_SHARE, SplitConfig
+from trainyard.config.splits import DEFAULT_TEST_SHARE, SplitConfig
 from trainyard.datasets.rows.table import Table, iso_times, kind_of, missing
 from trainyard.errors import DataError
 from trainyard.order import SPLIT, permutation, stream_seed
@@ -43,14 +43,16 @@ def fractions(config: SplitConfig, provided: AbstractSet[SplitName]) -> tuple[fl
     Raises:
         DataError: Nothing would be left for training, or folds are requested of more than one source.
     """
-    if config.folds is not None:
+    if config.folds is not None or config.val_folds is not None:
         if provided != {"train"}:
             raise DataError(
-                "data.split.folds divides the rows of one source into training, validation and test; give "
+                f"data.split.{'folds' if config.folds else 'val_folds'} divides the rows of one source into "
+                "training, validation and test; give "
                 "them as data.path (in Python: one pair or data frame), without other rows for validation "
                 "or test"
             )
-        return config.val, 0.0
+        if config.folds is not None:
+            return config.val, 0.0
     val = 0.0 if "val" in provided else config.val
     test = 0.0 if "test" in provided else DEFAULT_TEST_SHARE if config.test is None else config.test
     if val + test >= 1:
@@ -66,7 +68,8 @@ def split_rows(table: Table, config: SplitConfig, val: float, test: float, label
 
     With `config.folds`, the test split is fold number `config.fold`, and `val` is a share of the other rows.
     By time, the rows are cut into one block more than there are folds: block i + 1 is fold i, older blocks
-    train and validate, and newer rows are in no split (an expanding window).
+    train and validate, and newer rows are in no split (an expanding window). With `config.val_folds`, the
+    rows that do not test are cut in the same way, and a fold validates; the test split is left out.
 
     Args:
         table: The rows.
@@ -83,13 +86,17 @@ def split_rows(table: Table, config: SplitConfig, val: float, test: float, label
     """
     _refuse_contradictions(config, labels)
     by, n = _criterion(table, config, labels), len(table)
-    if config.folds is None and not val and not test and by.kind in ("class", "random"):
+    is_cut = config.folds is not None or config.val_folds is not None
+    if not is_cut and not val and not test and by.kind in ("class", "random"):
         return {"train": np.arange(n)}
     if config.folds is None:
         rows = _split_once(by, n, (_count(n, val), _count(n, test)), config.seed)
     else:
         rows = _fold_rows(table, by, config, val)
         val, test = val * (1 - 1 / config.folds), 1 / config.folds
+    if config.val_folds is not None:
+        rows = _val_fold_rows(table, by, config, np.sort(np.concatenate([rows["train"], rows["val"]])))
+        val, test = 1 / config.val_folds, 0.0
     _refuse_empty(rows, table, config, val, test)
     return {name: np.sort(ids) for name, ids in rows.items() if name == "train" or len(ids)}
 
@@ -151,6 +158,9 @@ def _refuse_empty(rows: Rows, table: Table, config: SplitConfig, val: float, tes
             why = f", and rows of one {together!r} stay together" if together else ""
             cure = "" if name == "train" else f", a larger data.split.{name}, or 0 for no such split"
             gets = f"it gets {share:.3g} of {len(table)} rows"
+            if config.val_folds is not None:
+                gets = f"of {len(table)} rows, in fold {config.val_fold} of {config.val_folds}"
+                cure = ", or fewer tuning.folds"
             if config.folds is not None:
                 gets = f"of {len(table)} rows, in fold {config.fold} of {config.folds}"
                 cure = f", fewer data.split.folds{', or data.split.val: 0' if name == 'val' else ''}"
@@ -163,44 +173,63 @@ def _fold_rows(table: Table, by: _Criterion, config: SplitConfig, val: float) ->
     """Return the rows of one fold as the test split; a share of its training rows validates."""
     assert config.folds is not None, "the caller checks it"
     assert config.fold is not None, "`SplitConfig` checks it"
-    most = len(table) - (by.kind == "time")
-    if config.folds > most:
-        raise DataError(
-            f"{table.source}: data.split.folds: {config.folds} folds of {len(table)} rows; allowed: 2 to "
-            f"{most}"
-        )
-    tested, rest = _fold(table, by, config.folds, config.fold, config.seed)
-    values = by.values[rest] if len(by.values) else by.values
-    if by.kind == "group":
-        values = np.unique(values, return_inverse=True)[1].astype(np.int64)
+    tested, rest = _fold(table, by, np.arange(len(table)), config)
     seed = stream_seed(config.seed, SPLIT, _FOLD_VAL, config.fold)
-    inner = _split_once(by._replace(values=values), len(rest), (_count(len(rest), val), 0), seed)
+    inner = _split_once(_among(by, rest), len(rest), (_count(len(rest), val), 0), seed)
     return {"train": rest[inner["train"]], "val": rest[inner["val"]], "test": tested}
 
 
-def _fold(table: Table, by: _Criterion, folds: int, fold: int, seed: int) -> tuple[Ids, Ids]:
-    """Return the rows of one fold, and those that may train for it."""
+def _val_fold_rows(table: Table, by: _Criterion, config: SplitConfig, rows: Ids) -> Rows:
+    """Return one fold of some rows, ascending, as the validation split, and the others to train on."""
+    validated, rest = _fold(table, _among(by, rows), rows, config)
+    return {"train": rows[rest], "val": rows[validated], "test": rows[:0]}
+
+
+def _among(by: _Criterion, rows: Ids) -> _Criterion:
+    """Return the criterion of some of the rows; their groups are numbered anew."""
+    values = by.values[rows] if len(by.values) else by.values
+    if by.kind == "group":
+        values = np.unique(values, return_inverse=True)[1].astype(np.int64)
+    return by._replace(values=values)
+
+
+def _fold(table: Table, by: _Criterion, rows: Ids, config: SplitConfig) -> tuple[Ids, Ids]:
+    """Return the positions of one fold among the rows, and those that may train for it.
+
+    Args:
+        table: The table, for messages.
+        by: The criterion of these rows.
+        rows: The rows that are cut.
+        config: The section `data.split`; `folds` and `fold`, or `val_folds` and `val_fold`.
+    """
+    folds, fold, n = config.folds or config.val_folds or 0, config.fold or config.val_fold or 0, len(rows)
+    most = n - (by.kind == "time")
+    if folds > most:
+        key = "data.split.folds" if config.folds else "tuning.folds"
+        raise DataError(f"{table.source}: {key}: {folds} folds of {n} rows; allowed: 2 to {most}")
     if by.kind == "time":
         return _block_of_time(by.values, folds, fold)
-    own = stream_seed(seed, SPLIT, _FOLDS)
+    own = stream_seed(config.seed, SPLIT, _FOLDS)
     if by.kind == "group":
         numbers = _folds_of_groups(table, by.values, folds, own)
     else:
-        order = permutation(own, len(table))
+        order = permutation(own, n)
         if by.kind == "class":
-            _refuse_lonely(table, by.values)
+            _refuse_lonely(table, by.values, rows)
             order = order[np.argsort(by.values[order], kind="stable")]
-        numbers = np.empty(len(table), dtype=np.int64)
-        numbers[order] = np.arange(len(table)) % folds  # like dealing cards: folds differ by one row at most
+        numbers = np.empty(n, dtype=np.int64)
+        numbers[order] = np.arange(n) % folds  # like dealing cards: folds differ by one row at most
     return np.flatnonzero(numbers == fold), np.flatnonzero(numbers != fold)
 
 
-def _refuse_lonely(table: Table, labels: Array) -> None:
-    """Refuse classes of one row, which cannot be both trained and tested."""
+def _refuse_lonely(table: Table, labels: Array, rows: Ids) -> None:
+    """Refuse classes of one of the rows, which cannot be both trained and tested."""
     alone = np.isin(labels, np.flatnonzero(np.bincount(labels) == 1))
     if alone.any():
+        mask = np.zeros(len(table), dtype=bool)
+        mask[rows[alone]] = True
         raise DataError(
-            f"{table.source}: data.split.folds: the class of {table.where(alone)} has no other row, so the "
+            f"{table.source}: data.split.folds: the class of {table.where(mask)} has no other row, so the "
             "fold that tests it could not train it; leave such rows out, or give more of them"
         )
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from trainyard import semantics
 from trainyard.announce import announced
-from trainyard.config.schema import DataConfig, SplitConfig
+from trainyard.config.schema import DataConfig
+from trainyard.config.splits import SplitConfig
 from trainyard.datasets.base import DataBundle, Identifiers, feature_form
 from trainyard.datasets.rows import checks, raw, weights
 from trainyard.datasets.rows.arrays import Arrays

@@ -1,18 +1,23 @@
-"""A job: one trial to train, as it is sent to the process that trains it."""
+"""A job: one trial to train, to its end or to a rung, as it is sent to the process that trains it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from trainyard.callbacks.base import Callback
+from trainyard.config import Resolved
 from trainyard.config import load as load_config
-from trainyard.config.tuning import NoPruner, Pruner
+from trainyard.config.tuning import HalvingPruner, NoPruner, Pruner
+from trainyard.datasets.base import DataBundle
+from trainyard.digest import sha256_bytes
 from trainyard.engine.outside import Verdict
+from trainyard.engine.signals import STATUS_OF
 from trainyard.errors import TrainyardError
 from trainyard.records.journal import evaluations, number, read
 from trainyard.records.manifest import Parent
@@ -26,53 +31,87 @@ from trainyard.runs.objects import Objects
 from trainyard.runs.process import as_fresh_process
 from trainyard.runs.request import Request
 from trainyard.runs.trust import of_own_config
+from trainyard.studies.tuning.agenda import Share
 from trainyard.studies.tuning.pruning import Curve, Judge, judge_of
 from trainyard.types import Mode
 
+_PLAIN = ("number", "study_id", "metric", "mode", "curves", "until")
 _PRUNER: TypeAdapter[Pruner] = TypeAdapter(Pruner)
 
 
 @dataclass(frozen=True)
 class Job:
-    """A trial to train.
+    """A trial to train: its runs, one after the other.
 
-    `curves` are those that its pruner may know, by status. `study_id` is that of the study.
+    `curves` are those that its pruner may know, by status. `study_id` is that of the study. `until` is the
+    share of the training after which it pauses, if it does.
     """
 
     number: int
-    run: Path
+    runs: Sequence[Path]
     study_id: str
     metric: str
     mode: Mode
     pruner: Pruner = field(default_factory=NoPruner)
     curves: Mapping[str, Sequence[Curve]] = field(default_factory=dict)
+    until: Share | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
-        plain = {name: getattr(self, name) for name in ("number", "study_id", "metric", "mode", "curves")}
-        return plain | {"run": str(self.run), "pruner": self.pruner.model_dump()}
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        return plain | {"runs": [str(run) for run in self.runs], "pruner": self.pruner.model_dump()}
 
     @staticmethod
     def from_json(plain: Mapping[str, Any]) -> Job:
         """Read what `to_json` returned."""
-        own = {"run": Path(plain["run"]), "pruner": _PRUNER.validate_python(plain["pruner"])}
-        return Job(**{**plain, **own})
+        own = {
+            "runs": [Path(run) for run in plain["runs"]],
+            "pruner": _PRUNER.validate_python(plain["pruner"]),
+        }
+        until = plain["until"] and tuple(plain["until"])
+        return Job(**{**plain, **own, "until": until})
 
 
-def train(job: Job, objects: Objects | None = None) -> str:
-    """Train the run of a job, or go on with it, as a fresh process would; return how the attempt ended.
+def no_bundle(_: Resolved) -> None:
+    """Return None: the config names the data."""
+
+
+def train(
+    job: Job, bundle: Callable[[Resolved], DataBundle | None] = no_bundle, callbacks: Sequence[Callback] = ()
+) -> str:
+    """Train the runs of a job, or go on with them, each as a fresh process would.
+
+    Args:
+        job: The job.
+        bundle: Returns the data that were given as objects, if any, as a config prepares them.
+        callbacks: Observers of the runs.
+
+    Returns:
+        How the attempt of the last run has ended, or that of one that a signal ended; `paused` if one paused.
 
     Raises:
-        TrainyardError: The run cannot be trained.
+        TrainyardError: A run cannot be trained.
         Stopped: A signal came before the first step.
     """
-    run = RunDir(job.run)
+    statuses: list[str] = []
+    for path in job.runs:
+        statuses.append(_train_run(job, RunDir(path), bundle, callbacks))
+        if statuses[-1] in STATUS_OF.values():
+            break
+    return "paused" if "paused" in statuses[:-1] and statuses[-1] == "completed" else statuses[-1]
+
+
+def _train_run(
+    job: Job, run: RunDir, bundle: Callable[[Resolved], DataBundle | None], callbacks: Sequence[Callback]
+) -> str:
     if (status := run.status()) in ("completed", *DECIDED):
         return status
     with as_fresh_process():
         resolved = load_config(run.checked_config_file(), adapters=Catalog())
+        objects = Objects(None, bundle(resolved), callbacks)
         parent = Parent(run_id=job.study_id, relation="tune")
-        request = Request(resolved, run, objects or Objects(), parent, verdict=_verdict(job, run), keep=True)
+        verdict = _verdict(job, run)
+        request = Request(resolved, run, objects, parent, verdict=verdict, until=job.until, keep=True)
         with of_own_config(run, resolved):
             return run_attempt(request).status
 
@@ -82,7 +121,7 @@ def _verdict(job: Job, run: RunDir) -> Verdict | None:
 
     It is not asked again about evaluations that an earlier attempt has judged: the judge sees them first.
     """
-    if isinstance(job.pruner, NoPruner):
+    if isinstance(job.pruner, NoPruner | HalvingPruner):
         return None
     judge: Judge = judge_of(job.pruner, job.curves, job.mode)
     earlier = dict(curve_of(run, job.metric))
@@ -102,15 +141,32 @@ def curve_of(run: RunDir, metric: str) -> tuple[tuple[int, float], ...]:
 
 
 def ending_of(job: Job) -> Ending:
-    """Return how a trial has ended, whose run is completed, stopped or pruned."""
-    run = RunDir(job.run)
+    """Return how a trial has ended, whose runs are completed, stopped, pruned or paused: their mean."""
+    endings = [_ending_of_run(job, RunDir(run)) for run in job.runs]
+    if len(endings) == 1:
+        return endings[0]
+    values = [one.value for one in endings if one.value is not None]
+    steps = [one.step for one in endings if one.step is not None]
+    has_value = len(values) == len(endings)
+    points = zip(*(one.curve for one in endings), strict=False)  # folds may differ by a step in an epoch
+    return Ending(
+        "paused" if any(one.status == "paused" for one in endings) else "completed",
+        math.fsum(values) / len(values) if has_value else None,
+        round(sum(steps) / len(steps)) if has_value else None,
+        tuple((point[0][0], math.fsum(value for _, value in point) / len(point)) for point in points),
+        sha256_bytes("\n".join(str(one.digest) for one in endings).encode()),
+        math.fsum(one.seconds for one in endings),
+    )
+
+
+def _ending_of_run(job: Job, run: RunDir) -> Ending:
     result: Result = run.require_result()
     curve = curve_of(run, job.metric)
     sign = 1.0 if job.mode == "min" else -1.0
     finite = [(sign * value, step) for step, value in curve if not math.isnan(value)]
     best, step = min(finite, default=(None, None))
     return Ending(
-        "pruned" if result.status == "pruned" else "completed",
+        result.status if result.status in ("pruned", "paused") else "completed",
         None if best is None else sign * best,
         step,
         curve,

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
 
 from trainyard.callbacks.base import Callback
+from trainyard.config import Resolved
+from trainyard.datasets.base import DataBundle
 from trainyard.engine.signals import STATUS_OF, Stopped
 from trainyard.errors import TrainyardError
 from trainyard.records.status import Ended
-from trainyard.runs.objects import Objects
 from trainyard.studies.tuning.jobs import Job, hidden, train
 
 _POLL_SECONDS = 0.2  # between two looks at whether a signal has come
@@ -59,13 +60,15 @@ class InProcess:
     """Does one job at a time, in this process.
 
     Args:
-        bundle: Returns the data that were given as objects, if any.
+        bundle: Returns the data that were given as objects, if any, as a config prepares them.
         callbacks: Observers of the runs.
     """
 
     slots = 1
 
-    def __init__(self, bundle: Callable[[Job], Any], callbacks: Sequence[Callback] = ()) -> None:
+    def __init__(
+        self, bundle: Callable[[Resolved], DataBundle | None], callbacks: Sequence[Callback] = ()
+    ) -> None:
         self._bundle, self._callbacks = bundle, callbacks
         self._job: Job | None = None
 
@@ -78,9 +81,9 @@ class InProcess:
         job, self._job = self._job, None
         assert job is not None
         try:
-            status = train(job, Objects(None, self._bundle(job), self._callbacks))
+            status = train(job, self._bundle, self._callbacks)
         except TrainyardError as error:
-            return Outcome(job, "failed", hidden(job.run, error))
+            return Outcome(job, "failed", hidden(job.runs[0], error))
         if status in STATUS_OF.values():
             raise Stopped(cast("Ended", status))
         return Outcome(job, status)
@@ -245,7 +248,7 @@ def do_jobs(answers: int) -> Ended | None:
         try:
             answer = {"status": train(job)}
         except TrainyardError as error:
-            answer = {"status": "failed", "error": hidden(job.run, error)}
+            answer = {"status": "failed", "error": hidden(job.runs[0], error)}
         except Stopped as stopped:
             return stopped.status
         if answer["status"] in STATUS_OF.values():

@@ -25,7 +25,7 @@ DIGEST_LENGTH = 36  # characters of a dataset's digest; MLflow takes no more
 STATUS = {
     "completed": "FINISHED",
     "failed": "FAILED",
-    **dict.fromkeys(("stopped", "pruned", "preempted", "interrupted"), "KILLED"),
+    **dict.fromkeys(("stopped", "pruned", "paused", "preempted", "interrupted"), "KILLED"),
 }
 POINTS_PER_CALL, PAIRS_PER_CALL = 1000, 100  # what MLflow allows
 

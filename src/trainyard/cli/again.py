@@ -1,0 +1,49 @@
+"""`resume` and `reproduce` of studies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+import trainyard
+from trainyard.cli.output import show
+from trainyard.cli.proof import DIFFERENT, verdict_lines
+from trainyard.cli.studies import watcher
+from trainyard.cli.tuning import study_document, study_summary
+from trainyard.records.status import EXIT_CODES
+
+if TYPE_CHECKING:
+    from trainyard.studies.tuning.again import StudyReproduction
+
+
+def go_on(
+    name: str, overrides: Sequence[str], runs_dir: str | None, trust: bool, quiet: bool, as_json: bool
+) -> NoReturn:
+    """Go on with a study, print what came of it, and exit."""
+    study = trainyard.resume_study(
+        name, overrides, runs_dir=runs_dir, trust=trust, watch=watcher(quiet, as_json)
+    )
+    show(study_document(study), study_summary(study), as_json)
+    click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
+
+
+def prove(name: str, runs_dir: str | None, trust: bool, quiet: bool, as_json: bool) -> NoReturn:
+    """Make the trials of a study again, print how the two compare, and exit."""
+    result = trainyard.reproduce_study(name, runs_dir=runs_dir, trust=trust, watch=watcher(quiet, as_json))
+    show(result.to_json(), _comparison(result), as_json)
+    click.get_current_context().exit(0 if result.verdict == "identical" else DIFFERENT)
+
+
+def _comparison(result: StudyReproduction) -> Iterator[str]:
+    if result.verdict == "identical":
+        repeats = f"identical: {result.repetition} repeats {result.original}"
+        yield f"{repeats}: {result.trials[0]} trials, digest {result.digests[0]}"
+        return
+    yield f"different: {result.repetition} does not repeat {result.original}"
+    first = "" if result.trial is None else f"first trial that differs: {result.trial}; "
+    yield f"  {first}{result.what}"
+    if result.run is not None:
+        yield from (f"  {line}" for line in verdict_lines(result.run))
+    yield f"  digests: {result.digests[0]}, then {result.digests[1]}"

@@ -1,0 +1,72 @@
+"""What a study does next: the order of its jobs, and what each of them may know of those before it.
+
+Job n is decided when the jobs up to n - horizon have ended, from their results and from the parameters of all
+trials before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from trainyard.records.trials import Ending, LoggedTrial
+
+Share = tuple[int, int]  # of a training: so many of so many parts
+
+
+class Turn(NamedTuple):
+    """A job that can be decided: its number, and that of its trial."""
+
+    job: int
+    trial: int
+
+
+class Agenda(Protocol):
+    """The order of the jobs of a study."""
+
+    def next(self, trials: Sequence[LoggedTrial]) -> Turn | None:
+        """Return the next job if there is to be one, and all is known that it is decided from."""
+
+    def until(self, job: int) -> Share | None:
+        """Return after which share of its training a job pauses; None: it trains to the end."""
+
+    def losers(self, trials: Sequence[LoggedTrial]) -> list[int]:
+        """Return the paused trials that do not go on."""
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """Whole trials, one after the other: each is one job, which has the trial's number."""
+
+    count: int
+    horizon: int
+
+    def next(self, trials: Sequence[LoggedTrial]) -> Turn | None:
+        """Return the next trial if it can be decided; see `Agenda.next`."""
+        number = len(trials)
+        if number >= self.count or not ended_until(trials, number - self.horizon):
+            return None
+        return Turn(number, number)
+
+    def until(self, job: int) -> Share | None:  # noqa: ARG002 - as in `Agenda`
+        """Return None: a job trains to the end."""
+        return None
+
+    def losers(self, trials: Sequence[LoggedTrial]) -> list[int]:  # noqa: ARG002 - as in `Agenda`
+        """Return an empty list: no trial pauses."""
+        return []
+
+
+def ended_until(trials: Sequence[LoggedTrial], job: int) -> bool:
+    """Return whether all jobs up to this number have ended; a trial that shares a run has none."""
+    jobs = (one for trial in trials if trial.same_as is None for one in trial.jobs)
+    return all(one.ending is not None for one in jobs if one.number <= job)
+
+
+def known_ending(trials: Sequence[LoggedTrial], trial: LoggedTrial, job: int) -> Ending | None:
+    """Return how the last job of a trial up to this number has ended; None if there is none, or it runs."""
+    if trial.same_as is not None:
+        return known_ending(trials, trials[trial.same_as], job) if trial.jobs[0].number <= job else None
+    endings = [one.ending for one in trial.jobs if one.number <= job]
+    return endings[-1] if endings else None

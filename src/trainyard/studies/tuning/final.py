@@ -1,0 +1,35 @@
+"""The last training of a study: that of the best configuration, once more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainyard.errors import TrainingError
+from trainyard.records.run_dir import RunDir
+from trainyard.records.trials import LoggedTrial, TrialLog
+from trainyard.studies.tuning.jobs import Job
+from trainyard.studies.tuning.workers import Executor
+
+_KIND = "final"  # of the note that names the run
+
+
+def final_run(runs: Path, log: TrialLog, best: LoggedTrial) -> RunDir | None:
+    """Return the run of the best trial's last training, if it was begun."""
+    notes = [note for note in log.notes if note["kind"] == _KIND and note["trial"] == best.number]
+    return RunDir(runs / notes[-1]["run_id"]) if notes else None
+
+
+def train_final(executor: Executor, job: Job, log: TrialLog) -> None:
+    """Train the best configuration, or go on with it; a note in the log names the run before it begins.
+
+    Raises:
+        TrainingError: The training failed.
+        Stopped: A signal came.
+    """
+    (path,) = job.runs
+    if not any(note["kind"] == _KIND and note["run_id"] == path.name for note in log.notes):
+        log.note(kind=_KIND, trial=job.number, run_id=path.name)
+    executor.submit(job)
+    _, status, error = executor.wait()
+    if status == "failed":
+        raise TrainingError(f"the best configuration cannot be trained again: {error}")

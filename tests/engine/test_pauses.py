@@ -1,0 +1,31 @@
+"""Where a run can pause: after an evaluation, at a step from which it goes on exactly."""
+
+from functools import partial
+
+import pytest
+
+from trainyard.config.schema import RunConfig
+from trainyard.engine.rules import Rules
+from trainyard.evaluation.metrics import mode_in
+from trainyard.frameworks.base import Plan
+
+
+@pytest.mark.parametrize(
+    ("every", "boundary", "share", "step"),
+    [
+        (7, 1, (1, 9), 14),  # 12 steps, and the evaluation after them
+        (7, 1, (3, 10), 35),
+        (1, 1, (1, 3), 34),  # a third of 100 steps, rounded up
+        (10, 25, (1, 10), 50),  # an evaluation that is a boundary
+        (10, 30, (9, 10), 90),
+        (10, 30, (10, 11), None),
+        (40, 1, (9, 10), None),
+        (10, 1, None, None),
+    ],
+)
+def test_a_pause_is_an_evaluated_boundary(
+    every: int, boundary: int, share: tuple[int, int] | None, step: int | None
+) -> None:
+    config = RunConfig.model_validate({"model": {"type": "mlp"}, "evaluation": {"every_n_steps": every}})
+    rules = Rules(config, Plan(10, 100, 0.1, boundary=boundary), 10, partial(mode_in, config))
+    assert rules.pause(share) == step

@@ -1,0 +1,236 @@
+"""Trials of several runs (folds, seeds), the last training of the best one, and studies that are made again."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainyard
+from study_configs import TOY
+from trainyard.errors import ConfigError, InputError
+from trainyard.records.run_dir import RunDir
+from trainyard.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_log, read_trials
+from trainyard.runs.run import Run
+from trainyard.studies.tuning.again import compare_studies, first_difference
+from trainyard.studies.tuning.tune import CONFIG, Tuning
+
+TUNED: dict[str, Any] = {
+    **TOY,
+    "tuning": {
+        "metric": "val_loss",
+        "trials": 2,
+        "sampler": "random",
+        "space": {"training.learning_rate": {"low": 0.01, "high": 1.0, "log": True}},
+    },
+}
+
+
+def runs_of(study: Tuning, trial: LoggedTrial) -> list[Run]:
+    return [trainyard.get(study.path.parent / one) for one in (trial.run_id, *trial.others)]
+
+
+def setting(run: Run, key: str) -> Any:
+    return RunDir(run.path).require_manifest().computation[key]
+
+
+def best_of(run: Run) -> float:
+    return min(row["val_loss"] for row in run.history() if "val_loss" in row)
+
+
+# -- folds and seeds
+
+
+@pytest.fixture(scope="module")
+def folded(tmp_path_factory: pytest.TempPathFactory) -> Tuning:
+    return trainyard.tune(TUNED, {"tuning.folds": 3}, runs_dir=tmp_path_factory.mktemp("runs"))
+
+
+def test_the_value_of_a_trial_is_the_mean_over_its_folds(folded: Tuning) -> None:
+    for trial in read_trials(folded.path):
+        runs = runs_of(folded, trial)
+        assert [setting(run, "data.split.val_fold") for run in runs] == [0, 1, 2]
+        assert trial.ending is not None
+        assert trial.ending.value == pytest.approx(sum(map(best_of, runs)) / 3, rel=1e-12)
+        assert len(trial.ending.curve) == 3
+        rows = [RunDir(run.path).require_manifest().data.splits for run in runs]
+        assert [sorted(splits) for splits in rows] == [["train", "val"]] * 3
+        assert sum(splits["val"].rows for splits in rows) == 135, "the rows that do not test"
+
+
+def test_the_test_split_is_scored_once_by_the_best_configuration(folded: Tuning) -> None:
+    scored = [
+        run for run in trainyard.list_runs(runs_dir=folded.path.parent.parent) if "test_loss" in run.metrics
+    ]
+    assert [run.id for run in scored] == [folded.best_run.id]  # type: ignore[union-attr]
+    assert folded.result["best"]["digest"] == scored[0].digest
+    assert setting(scored[0], "training.learning_rate") == folded.best_params["training.learning_rate"]
+    splits = RunDir(scored[0].path).require_manifest().data.splits
+    assert {name: split.rows for name, split in splits.items()} == {"train": 120, "val": 15, "test": 15}
+
+
+def test_repeats_are_the_same_trial_with_other_seeds(tmp_path: Path) -> None:
+    study = trainyard.tune(TUNED, {"tuning.repeats": 2}, runs_dir=tmp_path)
+    for trial in read_trials(study.path):
+        runs = runs_of(study, trial)
+        assert [setting(run, "experiment.seed") for run in runs] == [3, 4]
+        assert runs[0].digest != runs[1].digest
+        assert trial.ending is not None
+        assert trial.ending.value == pytest.approx(sum(map(best_of, runs)) / 2, rel=1e-12)
+    assert study.best_run is not None
+    assert setting(study.best_run, "experiment.seed") == 3
+
+
+def test_folds_go_from_rung_to_rung_together(tmp_path: Path) -> None:
+    more = {"tuning.folds": 2, "tuning.trials": 3, "tuning.pruner": "halving"}
+    study = trainyard.tune(TUNED, more, runs_dir=tmp_path)
+    ended = [[RunDir(run.path).status() for run in runs_of(study, one)] for one in read_trials(study.path)]
+    assert sorted(ended) == [["completed"] * 2, ["pruned"] * 2, ["pruned"] * 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tuning.folds": 3, "tuning.pruner": "median"}, "allowed: none, halving, hyperband"),
+        ({"tuning.repeats": 3, "tuning.pruner": "median"}, "allowed: none, halving, hyperband"),
+        ({"tuning.refit": True, "training.scheduler": "plateau"}, "needs; keep one"),
+        ({"tuning.folds": 1}, "tuning.folds"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        trainyard.tune(TUNED, changes, runs_dir=tmp_path)
+
+
+# -- the last training
+
+
+def test_refit_trains_the_best_configuration_on_all_rows_for_its_best_epoch(tmp_path: Path) -> None:
+    stopping = {"metric": "val_loss", "patience": 1}
+    config = {**TUNED, "training": {**TUNED["training"], "early_stopping": stopping}}
+    study = trainyard.tune(config, {"tuning.refit": True}, runs_dir=tmp_path)
+    best = read_trials(study.path)[study.result["best"]["trial"]]
+    assert study.best_run is not None
+    assert best.ending is not None
+    assert best.ending.step is not None
+    plain = {key: value for key, value in TUNED.items() if key != "tuning"}
+    whole = {**best.params, "data.split.val": 0, "training.epochs": best.ending.step // 8}
+    alone = trainyard.train(plain, whole, runs_dir=tmp_path / "alone")
+    assert study.best_run.digest == alone.digest
+    assert study.best_run.metrics == alone.metrics
+    assert RunDir(study.best_run.path).require_manifest().data.splits["train"].rows == 135
+    again = trainyard.train(study.best_config, runs_dir=tmp_path / "again")  # type: ignore[arg-type]
+    assert again.digest == alone.digest
+
+
+class Killed(BaseException):
+    """Ends the study as a kill would: nothing that catches errors catches it."""
+
+
+def test_a_study_that_dies_in_its_last_training_goes_on_with_it(
+    folded: Tuning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note: Callable[..., None] = TrialLog.note
+
+    def dying(log: TrialLog, **detail: Any) -> None:
+        note(log, **detail)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrialLog, "note", dying)
+        with pytest.raises(Killed):
+            trainyard.tune(TUNED, {"tuning.folds": 3}, runs_dir=tmp_path)
+    resumed = trainyard.tune(TUNED, {"tuning.folds": 3}, runs_dir=tmp_path, resume=True)
+    assert resumed.digest == folded.digest
+    assert resumed.result["best"]["digest"] == folded.result["best"]["digest"]
+    assert len(trainyard.list_runs(runs_dir=tmp_path)) == 7
+
+
+# -- by name
+
+
+@pytest.fixture
+def copied(folded: Tuning, tmp_path: Path) -> Tuning:
+    shutil.copytree(folded.path.parent, tmp_path / folded.path.parent.name)
+    return Tuning(tmp_path / folded.path.parent.name / folded.id)
+
+
+def test_a_study_is_repeated_trial_by_trial(copied: Tuning) -> None:
+    result = trainyard.reproduce_study(copied.id, runs_dir=copied.path.parent.parent)
+    assert (result.verdict, result.trials, result.trial) == ("identical", (2, 2), None)
+    again = Tuning(copied.path.parent / result.repetition)
+    assert result.digests == (copied.digest, again.digest) == (copied.digest,) * 2
+    with pytest.raises(InputError, match="begins again"):
+        trainyard.resume_study(again.id, runs_dir=again.path.parent.parent)
+    lines = (again.path / FILE).read_text().splitlines()
+    wrong = json.loads(lines[1])
+    wrong["end"]["curve"][1][1] = 9.0
+    (again.path / FILE).write_text("\n".join([lines[0], json.dumps(wrong), *lines[2:], ""]))
+    different = compare_studies(copied, again)
+    assert (different.verdict, different.trial) == ("different", 0)
+    assert str(different.what).startswith("the metric at step")
+    assert different.run is not None
+    assert different.run.verdict == "identical", "it is the log that was changed"
+
+
+def test_a_study_goes_on_by_its_name(copied: Tuning, tmp_path: Path) -> None:
+    more = trainyard.resume_study(copied.id, ["tuning.trials=3"], runs_dir=tmp_path)
+    assert more.path == copied.path
+    whole = trainyard.tune(TUNED, {"tuning.folds": 3, "tuning.trials": 3}, runs_dir=tmp_path / "whole")
+    assert more.digest == whole.digest
+
+
+def test_a_time_limit_is_granted_again(tmp_path: Path) -> None:
+    short = trainyard.tune(TUNED, {"tuning.max_minutes": 1e-9}, runs_dir=tmp_path)
+    assert trainyard.tune(TUNED, {}, runs_dir=tmp_path, resume=True).result["trials"] == 0
+    more = trainyard.resume_study(str(short.path), ["tuning.max_minutes=null"])
+    assert more.result["trials"] == 2
+    assert [note["kind"] for note in read_log(more.path)[1]] == ["time_limit", "go_on"]
+
+
+def test_a_study_keeps_its_config(copied: Tuning, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"training.epochs: a study that goes on keeps its config"):
+        trainyard.resume_study(copied.id, ["training.epochs=9"], runs_dir=tmp_path)
+    config = (copied.path / CONFIG).read_text()
+    (copied.path / CONFIG).write_text(config.replace("batch_size: 16", "batch_size: 15"))
+    with pytest.raises(InputError, match="is not what study"):
+        trainyard.resume_study(copied.id, runs_dir=tmp_path)
+    (copied.path / CONFIG).write_text(config.replace("type: toy", "type: toy_package:Toy"))
+    with pytest.raises(InputError, match=r"names code|is not what study"):
+        trainyard.resume_study(copied.id, runs_dir=tmp_path)
+    (copied.path / CONFIG).unlink()
+    with pytest.raises(InputError, match="trainyard tune CONFIG --resume"):
+        trainyard.reproduce_study(copied.id, runs_dir=tmp_path)
+
+
+def test_the_first_difference_is_named() -> None:
+    end = Ending("completed", 0.5, 2, ((1, 0.7), (2, 0.5)), "abc", 1.0)
+    trial = LoggedTrial(0, {"a": 1}, "run-0", ending=end)
+    assert first_difference([trial], [trial._replace(run_id="other", ending=end._replace(seconds=9))]) is None
+    for other, what in (
+        (trial._replace(params={"a": 2}), "a: 1, then 2"),
+        (trial._replace(params={"a": 1, "b": 0}), "b: none, then 0"),
+        (trial._replace(ending=None), "one of the two has not ended"),
+        (
+            trial._replace(ending=end._replace(curve=((1, 0.7), (2, 0.6)))),
+            "the metric at step 2: 0.5, then 0.6",
+        ),
+        (trial._replace(ending=end._replace(status="pruned")), "status: 'completed', then 'pruned'"),
+        (trial._replace(ending=end._replace(digest="abd")), "digest: 'abc', then 'abd'"),
+    ):
+        assert first_difference([trial], [other]) == (0, what)
+    assert first_difference([trial], []) == (0, "1 trials, then 0")
+
+
+@pytest.mark.slow
+def test_the_commands_take_a_study(copied: Tuning, tmp_path: Path) -> None:
+    from warm_commands import command
+
+    again = command("reproduce", copied.id, "--runs-dir", ".", "--quiet", folder=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "identical: tune-" in again.stdout
+    assert f"repeats {copied.id}: 2 trials, digest {copied.digest}" in again.stdout
+    shown = command("studies", "show", copied.id, "--runs-dir", ".", folder=tmp_path)
+    assert str(copied.digest) in shown.stdout
