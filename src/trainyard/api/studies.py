@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +119,7 @@ def benchmark(
 
 
 def tune(
-    config: Config,
+    config: Config | Callable[[Any], Any],
     overrides: Overrides = (),
     *,
     space: Mapping[str, Any] | None = None,
@@ -131,11 +131,16 @@ def tune(
 ) -> Tuning:
     """Search for the best values of a config's keys, as its `tuning` section says; each trial is a run.
 
+    A function `objective(trial)` is tuned as well: it gets Optuna's trial, whose `suggest_*` define the
+    space, and returns the value (of several metrics: one for each).
+
     The trials are a function of the config, however many are trained at once, and however often the study is
     killed and resumed.
 
     Args:
-        config: A YAML file, or its content as a mapping.
+        config: A YAML file, its content as a mapping, or a function. Of a function, `overrides` may hold
+            `tuning.trials` (default: 100), `tuning.mode` (default: min), `tuning.sampler`, `experiment.seed`
+            and others of these two sections.
         overrides: `key.path=value` texts, or a mapping from dotted keys.
         space: Replaces `tuning.space`: by dotted key a list of choices, or `{"low": ..., "high": ...}`.
         runs_dir: The folder for run directories, and the study's folder beside them.
@@ -151,6 +156,7 @@ def tune(
         InputError: Config, space or data are wrong; nothing was trained.
         TrainingError: The first three trials have all failed.
     """
+    from trainyard.studies.tuning.functions import tune_function
     from trainyard.studies.tuning.tune import tune as run_study
 
     if space is not None:
@@ -162,6 +168,8 @@ def tune(
         )
     with working_in(Path.cwd()):
         request = _study_request(runs_dir, resume, False, data, callbacks, watch)
+        if callable(config):
+            return tune_function(config, overrides, request)
         return run_study(config, overrides, request)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -31,6 +31,7 @@ class Ending(NamedTuple):
         digest: The digest of the final weights.
         seconds: The training time.
         error: Why it failed.
+        values: Where the study has several metrics or constraints: these, of the model of this step.
     """
 
     status: TrialStatus
@@ -40,16 +41,21 @@ class Ending(NamedTuple):
     digest: str | None = None
     seconds: float = 0.0
     error: str | None = None
+    values: Mapping[str, float] | None = None
 
 
 class LoggedTrial(NamedTuple):
-    """A trial as the log knows it; `same_as` is the number of an earlier trial with the same parameters."""
+    """A trial as the log knows it; `same_as` is the number of an earlier trial with the same parameters.
+
+    A trial of a Python function has no run, and the `distributions` of its parameters, as text of Optuna's.
+    """
 
     number: int
     params: Json
     run_id: str
     same_as: int | None = None
     ending: Ending | None = None
+    distributions: Mapping[str, str] | None = None
 
 
 class TrialLog:
@@ -75,7 +81,8 @@ class TrialLog:
     def begin(self, trial: LoggedTrial) -> None:
         """Record that a trial begins; durable when this returns."""
         line: Json = {"trial": trial.number, "params": trial.params, "run_id": trial.run_id}
-        self._write(line | ({"same_as": trial.same_as} if trial.same_as is not None else {}))
+        more = {"same_as": trial.same_as, "distributions": trial.distributions}
+        self._write(line | {key: value for key, value in more.items() if value is not None})
 
     def end(self, number: int, ending: Ending) -> None:
         """Record how a trial has ended; durable when this returns."""
@@ -102,9 +109,8 @@ class TrialLog:
             self.trials[trial.number] = trial._replace(ending=Ending(**end))
         else:
             assert line["trial"] == len(self.trials), "trials begin in the order of their numbers"
-            self.trials.append(
-                LoggedTrial(line["trial"], line["params"], line["run_id"], line.get("same_as"))
-            )
+            trial = LoggedTrial(line["trial"], line["params"], line["run_id"], line.get("same_as"))
+            self.trials.append(trial._replace(distributions=line.get("distributions")))
 
 
 def read_trials(folder: Path) -> list[LoggedTrial]:

@@ -10,8 +10,7 @@ from pydantic import BaseModel
 
 from trainyard.config.fields import Section
 from trainyard.errors import InputError
-from trainyard.samplers.base import Observation, Parameter, Space, exists
-from trainyard.types import Mode
+from trainyard.samplers.base import Modes, Observation, Parameter, Space, exists
 
 _MOST = 1_000_000  # combinations of a grid
 
@@ -25,7 +24,7 @@ class GridSampler:
 
     Params: ClassVar[type[BaseModel]] = GridParams
 
-    def __init__(self, params: BaseModel, space: Space, mode: Mode, seed: int) -> None:  # noqa: ARG002
+    def __init__(self, params: BaseModel, space: Space, mode: Modes, seed: int) -> None:  # noqa: ARG002
         self._values = {parameter.key: _all_values(parameter) for parameter in space}
         total = math.prod(len(values) for values in self._values.values())
         if total > _MOST:

@@ -10,8 +10,7 @@ from pydantic import BaseModel, Field
 
 from trainyard.config.fields import Section
 from trainyard.require import require
-from trainyard.samplers.base import Observation, Space, drawn
-from trainyard.types import Mode
+from trainyard.samplers.base import Modes, Observation, Space, drawn
 
 
 class QmcParams(Section):
@@ -27,7 +26,7 @@ class QmcSampler:
     Params: ClassVar[type[BaseModel]] = QmcParams
     size = None
 
-    def __init__(self, params: BaseModel, space: Space, mode: Mode, seed: int) -> None:  # noqa: ARG002
+    def __init__(self, params: BaseModel, space: Space, mode: Modes, seed: int) -> None:  # noqa: ARG002
         assert isinstance(params, QmcParams)
         self._params, self._space, self._seed = params, space, seed
 

@@ -8,6 +8,7 @@ consequence, so that a killed study goes on with the same trials.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import time
@@ -23,20 +24,24 @@ from trainyard.datasets.base import DataBundle
 from trainyard.digest import sha256_bytes
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import ConfigError, InputError, Problem, TrainingError, TrainyardError
-from trainyard.evaluation.metrics import mode_of
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import Ending, LoggedTrial, TrialLog, TrialStatus, read_trials
 from trainyard.reports.studies import write_report
 from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.run import Run
 from trainyard.runs.session import report
+from trainyard.runs.trust import of_own_config
 from trainyard.runs.wiring import default_threads
 from trainyard.samplers.base import Observation, Sampler, Space
-from trainyard.samplers.optuna import importances
+from trainyard.samplers.optuna import frozen, importances
+from trainyard.studies.benchmark import with_metric
 from trainyard.studies.running import log_warnings_once
 from trainyard.studies.study import RESULT, Json, Study, StudyRequest, StudyView, open_study
 from trainyard.studies.trials import StudyConfig
-from trainyard.studies.tuning.jobs import Job, ending_of, failed
+from trainyard.studies.tuning.goals import MEASURES, Goals, goals_of
+from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden
+from trainyard.studies.tuning.measures import measured
+from trainyard.studies.tuning.projection import Projector
 from trainyard.studies.tuning.space import check_space, read_space
 from trainyard.studies.tuning.workers import Executor, InProcess, WorkerProcesses
 from trainyard.types import Mode
@@ -61,8 +66,9 @@ class Tuning(StudyView):
 
     @property
     def best_run(self) -> Run | None:
-        """The run of the best trial; None if none has a value."""
-        return Run(RunDir(self.path.parent / self.result["best"]["run_id"])) if self._has_best else None
+        """The run of the best trial; None if none has a value, or a Python function was tuned."""
+        run_id = self.result["best"]["run_id"] if self._has_best else ""
+        return Run(RunDir(self.path.parent / run_id)) if run_id else None
 
     @property
     def best_params(self) -> dict[str, Any]:
@@ -71,8 +77,13 @@ class Tuning(StudyView):
 
     @property
     def best_config(self) -> Path | None:
-        """The config of the best trial, which trains as it is; None if none has a value."""
-        return self.path / BEST if self._has_best else None
+        """The config of the best trial, which trains as it is; None where there is no best run."""
+        return self.path / BEST if self.best_run is not None else None
+
+    @property
+    def best_value(self) -> float | None:
+        """The value of the best trial, by the first metric; None if none has one."""
+        return self.result["best"]["value"] if self._has_best else None
 
     @property
     def digest(self) -> str | None:
@@ -99,9 +110,19 @@ class Plan:
     tuning: TuningConfig
     space: Space
     sampler: Sampler
-    mode: Mode
+    goals: Goals
     horizon: int
     threads: int
+
+    @property
+    def metric(self) -> str:
+        """The first metric, which decides the model that a trial keeps."""
+        return self.goals.metrics[0]
+
+    @property
+    def mode(self) -> Mode:
+        """The mode of the first metric."""
+        return self.goals.modes[0]
 
     @property
     def trials(self) -> int:
@@ -116,7 +137,8 @@ def tune(config: Config, overrides: Overrides, request: StudyRequest) -> Tuning:
     tuning = base.resolved.config.tuning
     if tuning is None:
         raise ConfigError([Problem("is missing: it says what to search, as tuning.space", "tuning")])
-    base = _for_trials(base, tuning)
+    goals = goals_of(tuning, base.resolved.config)
+    base = _for_trials(base, goals, request)
     space = read_space(tuning.space)
     check_space(space, base.with_overrides)
     if request.data is not None and tuning.parallel > 1:
@@ -124,37 +146,51 @@ def tune(config: Config, overrides: Overrides, request: StudyRequest) -> Tuning:
             f"tuning.parallel: {tuning.parallel} given, but data given as objects stay in this process; "
             "give data.path or data.type, or leave parallel at 1"
         )
+    sampler = _sampler(goals, space, base, tuning)
     base.resolved.log_notes()
     name, question = base.resolved.config.experiment.name, _question(base, tuning)
     study = open_study(request, name, KIND, question, completed=True)
-    plan = _plan(study, tuning, space, base)
+    plan = _plan(study, tuning, space, sampler, goals, base)
     _Search(study, plan, base, request).run()
     return Tuning(study.path)
 
 
-def _for_trials(base: StudyConfig, tuning: TuningConfig) -> StudyConfig:
-    """Return the config that the trials share: it keeps the models that are best by the study's metric."""
-    if not tuning.metric.startswith("val_"):
-        raise ConfigError(
-            [Problem(f"expected val_loss or val_METRIC, got {tuning.metric!r}", "tuning.metric")]
-        )
+def _for_trials(base: StudyConfig, goals: Goals, request: StudyRequest) -> StudyConfig:
+    """Return the config that the trials share: it keeps the models that are best by the first metric."""
     if base.excludes("val"):
         raise InputError("there are no validation rows to tune by; give data.split.val or data.val_path")
+    for metric in goals.measured:
+        base = base if metric in MEASURES else with_metric(base, metric, request)
     return base.with_overrides(
-        {"tuning": None, "checkpoint.metric": tuning.metric, "checkpoint.mode": tuning.mode}
+        {"tuning": None, "checkpoint.metric": goals.metrics[0], "checkpoint.mode": goals.modes[0]}
     )
 
 
 def _question(base: StudyConfig, tuning: TuningConfig) -> Json:
     """Return what two studies must share to be the same; one may have more trials than the other."""
     own = tuning.model_dump(exclude={"trials", "max_minutes", "target", "parallel"})
+    if not own["constraints"]:
+        del own["constraints"]  # as studies have it that were made before there were any
     return base.question() | {"tuning": json.loads(json.dumps(own))}
 
 
-def _plan(study: Study, tuning: TuningConfig, space: Space, base: StudyConfig) -> Plan:
-    mode = mode_of(tuning.metric) if tuning.mode == "auto" else tuning.mode
-    cls = registry.adapter("sampler", tuning.sampler.type)
-    sampler = cls(cls.Params(**tuning.sampler.params), space, mode, base.resolved.config.experiment.seed)
+def _sampler(goals: Goals, space: Space, base: StudyConfig, tuning: TuningConfig) -> Sampler:
+    """Return the sampler; refuse one that cannot do what is asked of it."""
+    name, cls = tuning.sampler.type, registry.adapter("sampler", tuning.sampler.type)
+    limits, problem = getattr(cls, "limits", ()), None
+    if len(goals.metrics) > 1 and "metrics" in limits:
+        problem = f"{name} searches by one metric; nsga2 and tpe by several"
+    elif goals.constraints and "constraints" in limits:
+        problem = f"{name} knows no constraints; tpe, gp and nsga2 do"
+    if problem is not None:
+        raise ConfigError([Problem(problem, "tuning.sampler")])
+    modes = goals.modes if len(goals.modes) > 1 else goals.modes[0]
+    return cls(cls.Params(**tuning.sampler.params), space, modes, base.resolved.config.experiment.seed)
+
+
+def _plan(
+    study: Study, tuning: TuningConfig, space: Space, sampler: Sampler, goals: Goals, base: StudyConfig
+) -> Plan:
     settings = study.settings(_SETTINGS) or {
         "horizon": tuning.horizon or 2 * tuning.parallel,
         "threads": base.resolved.config.training.threads
@@ -171,7 +207,7 @@ def _plan(study: Study, tuning: TuningConfig, space: Space, base: StudyConfig) -
             ]
         )
     study.write(_SETTINGS, settings)
-    return Plan(tuning, space, sampler, mode, **settings)
+    return Plan(tuning, space, sampler, goals, **settings)
 
 
 class _Search:
@@ -182,6 +218,8 @@ class _Search:
         self._log: TrialLog
         self._running: set[int] = set()
         self._began = time.monotonic()
+        goals = plan.goals
+        self._projector = Projector(study.path, dict(zip(goals.metrics, goals.modes, strict=True)))
 
     def run(self) -> None:
         """Make the trials, conclude, and record the status.
@@ -201,6 +239,7 @@ class _Search:
                         self._make_trials(executor)
                     finally:
                         executor.close()
+                        self._project(end=True)
                     self._conclude()
                     status = "completed"
             except Stopped as signal:
@@ -243,8 +282,20 @@ class _Search:
                 continue
             job, status, error = executor.wait()
             self._running.discard(job.number)
-            ending = failed(error or status) if status == "failed" else ending_of(job)
+            ending = failed(error or status) if status == "failed" else self._measured(job, ending_of(job))
             self._end(job.number, ending)
+
+    def _measured(self, job: Job, ending: Ending) -> Ending:
+        """Return an ending with the values of all metrics and constraints, if there are several."""
+        names = self._plan.goals.measured
+        if not names or ending.step is None:
+            return ending
+        run = RunDir(job.run)
+        try:
+            with of_own_config(run, self._config(job.number)):
+                return ending._replace(values=measured(run, names, ending.step, self._bundle(job)))
+        except TrainyardError as error:
+            return failed(hidden(job.run, error))
 
     def _next(self, begun: list[LoggedTrial]) -> LoggedTrial | None:
         """Return the next trial to train: one that was begun before, or a new one if it can be decided."""
@@ -282,7 +333,7 @@ class _Search:
         """Decide a trial, and create its run."""
         trials, known = self._log.trials, self._known(number)
         params = self._plan.sampler.propose(
-            number, [_observation(trial, known=trial.number < known) for trial in trials]
+            number, [self._observation(trial, known=trial.number < known) for trial in trials]
         )
         first = next((trial for trial in trials if trial.params == params and trial.same_as is None), None)
         if first is not None:
@@ -309,7 +360,7 @@ class _Search:
             trial.number,
             self._study.path.parent / trial.run_id,
             self._study.id,
-            self._plan.tuning.metric,
+            self._plan.metric,
             self._plan.mode,
             self._plan.tuning.pruner,
             curves,
@@ -327,19 +378,21 @@ class _Search:
         self._log.end(number, ending)
         trial = self._log.trials[number]
         summary = {"trial": number, "run_id": trial.run_id, "status": ending.status}
-        named = {self._plan.tuning.metric: ending.value} if ending.value is not None else {}
+        named = {self._plan.metric: ending.value} if ending.value is not None else {}
+        named |= ending.values or {}
         error = {"error": ending.error} if ending.error else {}
         best = self._best()
         self._request.watch(
             summary | named | error | ({"best": best.ending.value} if best and best.ending else {})
         )
+        self._project()
         first = self._log.trials[:_FIRST_FAILURES]
         statuses = [one.ending.status for one in first if one.ending]
         if statuses == ["failed"] * _FIRST_FAILURES:
             raise TrainingError(f"the first {_FIRST_FAILURES} trials have all failed: {ending.error}")
 
     def _best(self) -> LoggedTrial | None:
-        return best_of(self._log.trials, self._plan.mode)
+        return self._plan.goals.best(self._log.trials)
 
     def _conclude(self) -> None:
         """Write the best config and the result."""
@@ -354,19 +407,50 @@ class _Search:
                 "status": "completed",
                 "study_id": self._study.id,
                 "experiment": self._study.path.parent.name,
-                "metric": self._plan.tuning.metric,
+                "metric": self._plan.metric,
                 "mode": self._plan.mode,
+                **self._trade_off(),
                 "horizon": self._plan.horizon,
                 "trials": len(trials),
                 "counts": {status: counts.count(status) for status in ("completed", "pruned", "failed")},
-                "best": _summary(best) if best else None,
+                "best": summary_of(best) if best else None,
                 "importance": importances(
-                    self._plan.space, [_observation(trial, known=True) for trial in trials], self._plan.mode
+                    self._plan.space,
+                    [_observation(trial, known=True) for trial in trials],
+                    self._plan.mode,
                 ),
                 "digest": digest_of(trials),
                 "train_seconds": sum(t.ending.seconds for t in trials if t.ending and t.same_as is None),
             },
         )
+
+    def _project(self, *, end: bool = False) -> None:
+        """Write the storage that Optuna reads: the trials before the first one that has not ended."""
+        if self._projector.is_due(end=end):
+            ended = list(itertools.takewhile(lambda trial: trial.ending is not None, self._log.trials))
+            observations = [self._observation(trial, known=True) for trial in ended]
+            self._projector.write(frozen(self._plan.space, observations, self._plan.goals.modes), ended)
+
+    def _trade_off(self) -> Json:
+        """Return what `result.json` has where there are several metrics, or constraints."""
+        goals, trials = self._plan.goals, self._log.trials
+        if not goals.measured:
+            return {}
+        return {
+            "metrics": dict(zip(goals.metrics, goals.modes, strict=True)),
+            "constraints": list(map(str, goals.constraints)),
+            "front": [trial.number for trial in goals.front(trials)],
+        }
+
+    def _observation(self, trial: LoggedTrial, *, known: bool) -> Observation:
+        """Return what a later trial may know of this one, with all its metrics and constraints."""
+        seen, goals = _observation(trial, known=known), self._plan.goals
+        if seen.status not in ("completed", "pruned") or trial.ending is None or not goals.measured:
+            return seen
+        values = goals.values(trial.ending)
+        if not values:
+            return seen._replace(status="failed")
+        return seen._replace(values=values, violations=goals.violations(trial.ending))
 
 
 def _observation(trial: LoggedTrial, *, known: bool) -> Observation:
@@ -378,17 +462,6 @@ def _observation(trial: LoggedTrial, *, known: bool) -> Observation:
     return Observation(trial.params, status, end.value, end.curve)
 
 
-def best_of(trials: Sequence[LoggedTrial], mode: Mode) -> LoggedTrial | None:
-    """Return the trial with the best value, the first of equals; None if none has a value."""
-    sign = 1.0 if mode == "min" else -1.0
-    valued = [
-        (sign * trial.ending.value, trial.number)
-        for trial in trials
-        if trial.ending is not None and trial.ending.value is not None
-    ]
-    return trials[min(valued)[1]] if valued else None
-
-
 def digest_of(trials: Sequence[LoggedTrial]) -> str:
     """Return the SHA-256 over number, parameters, status, curve and weights of each trial, in order."""
     plain = [
@@ -398,7 +471,8 @@ def digest_of(trials: Sequence[LoggedTrial]) -> str:
     return sha256_bytes(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
 
 
-def _summary(trial: LoggedTrial) -> Json:
+def summary_of(trial: LoggedTrial) -> Json:
+    """Return a trial as `result.json` has the best one."""
     assert trial.ending is not None
     return {
         "trial": trial.number,
@@ -406,6 +480,7 @@ def _summary(trial: LoggedTrial) -> Json:
         "value": trial.ending.value,
         "step": trial.ending.step,
         "params": trial.params,
+        **({"values": dict(trial.ending.values)} if trial.ending.values else {}),
     }
 
 
@@ -422,6 +497,7 @@ def rows(folder: Path) -> list[Json]:
                 "step": end.step if end else None,
                 "seconds": end.seconds if end else None,
                 "run_id": trial.run_id,
+                **((end.values if end else None) or {}),
                 **trial.params,
                 **({"error": end.error} if end and end.error else {}),
             }
