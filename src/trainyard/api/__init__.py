@@ -4,7 +4,7 @@ from trainyard.api.configs import check, init, schema
 from trainyard.api.forking import fork
 from trainyard.api.housekeeping import clean, get, list_runs, summaries, sync
 from trainyard.api.results import compare, evaluate, explain, export, load, predict, report
-from trainyard.api.studies import benchmark, cross_validate, tune
+from trainyard.api.studies import benchmark, cross_validate, suggest_tuning, tune
 from trainyard.api.training import reproduce, resume, stop, train
 from trainyard.api.working import create, work
 from trainyard.runs.run import Run
@@ -31,6 +31,7 @@ __all__ = [
     "resume",
     "schema",
     "stop",
+    "suggest_tuning",
     "summaries",
     "sync",
     "train",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Config, Overrides
 from trainyard.config.emit import inline
+from trainyard.errors import InputError
 from trainyard.records.listing import local_runs_folder
 from trainyard.runs.workdir import working_in
 
@@ -124,6 +125,7 @@ def tune(
     *,
     space: Mapping[str, Any] | None = None,
     runs_dir: Path | str | None = None,
+    start_from: Path | str | None = None,
     resume: bool = False,
     data: Any = None,
     callbacks: Sequence[Callback] = (),
@@ -144,6 +146,8 @@ def tune(
         overrides: `key.path=value` texts, or a mapping from dotted keys.
         space: Replaces `tuning.space`: by dotted key a list of choices, or `{"low": ..., "high": ...}`.
         runs_dir: The folder for run directories, and the study's folder beside them.
+        start_from: Another study, by id, path or `last`: the first proposals know its trials, as far as they
+            are in the space.
         resume: Continue the newest unfinished study of the same question; it may have more trials now.
         data: The data as objects, as `train` takes them; `tuning.parallel` must be 1.
         callbacks: Observers of each run; `tuning.parallel` must be 1.
@@ -156,6 +160,7 @@ def tune(
         InputError: Config, space or data are wrong; nothing was trained.
         TrainingError: The first three trials have all failed.
     """
+    from trainyard.studies.study import find_study
     from trainyard.studies.tuning.functions import tune_function
     from trainyard.studies.tuning.tune import tune as run_study
 
@@ -169,8 +174,24 @@ def tune(
     with working_in(Path.cwd()):
         request = _study_request(runs_dir, resume, False, data, callbacks, watch)
         if callable(config):
+            if start_from is not None:
+                raise InputError("start_from: a function starts anew")
             return tune_function(config, overrides, request)
-        return run_study(config, overrides, request)
+        earlier = None if start_from is None else find_study(str(start_from), request.runs_dir)
+        return run_study(config, overrides, request, earlier)
+
+
+def suggest_tuning(config: Config, overrides: Overrides = ()) -> str:
+    """Return a `tuning` section (YAML) for the model of a config: what is usually worth a search.
+
+    Raises:
+        ConfigError: The config has problems.
+        InputError: Nothing is known of this model.
+    """
+    from trainyard.studies.tuning.suggested import suggest
+
+    with working_in(Path.cwd()):
+        return suggest(config, overrides)
 
 
 def _study_request(

@@ -32,14 +32,31 @@ _SHOWN = 10  # trials of the final table
     is_flag=True,
     help="Continue the newest unfinished study of the same config, space and data; it may have more trials.",
 )
+@click.option(
+    "--from",
+    "start_from",
+    metavar="STUDY",
+    help="Start with what another study learned: its trials, as far as they are in the space.",
+)
+@click.option(
+    "--suggest",
+    is_flag=True,
+    help="Train nothing: print a `tuning` section for the config's model, to add to the file.",
+)
 @options.runs_dir
 @options.quiet
 @options.as_json
-def tune(config: str, overrides: Sequence[str], quiet: bool, as_json: bool, **options: Any) -> None:
+def tune(
+    config: str, overrides: Sequence[str], quiet: bool, as_json: bool, suggest: bool, **options: Any
+) -> None:
     """Search for the best values of the keys in `tuning.space`; each trial is a run.
 
     A study that is killed goes on with --resume: no trial is lost, repeated or changed.
     """
+    if suggest:
+        section = trainyard.suggest_tuning(config, overrides)
+        show({"tuning": section}, [section.rstrip("\n")], as_json)
+        return
     study = trainyard.tune(config, overrides, watch=watcher(quiet, as_json), **options)
     show(_document(study), _summary(study), as_json)
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))

@@ -24,6 +24,7 @@ class QmcSampler:
     """Takes the points of a quasi-random sequence in their order."""
 
     Params: ClassVar[type[BaseModel]] = QmcParams
+    limits = ("earlier",)
     size = None
 
     def __init__(self, params: BaseModel, space: Space, mode: Modes, seed: int) -> None:  # noqa: ARG002

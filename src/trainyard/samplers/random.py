@@ -20,6 +20,7 @@ class RandomSampler:
     """Draws each trial independently."""
 
     Params: ClassVar[type[BaseModel]] = RandomParams
+    limits = ("earlier",)
     size = None
 
     def __init__(self, params: BaseModel, space: Space, mode: Modes, seed: int) -> None:  # noqa: ARG002

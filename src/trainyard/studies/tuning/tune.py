@@ -13,7 +13,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ from trainyard.studies.benchmark import with_metric
 from trainyard.studies.running import log_warnings_once
 from trainyard.studies.study import RESULT, Json, Study, StudyRequest, StudyView, open_study
 from trainyard.studies.trials import StudyConfig
+from trainyard.studies.tuning.earlier import FILE as EARLIER
+from trainyard.studies.tuning.earlier import check_learns, learned, observations
 from trainyard.studies.tuning.goals import MEASURES, Goals, goals_of
 from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden
 from trainyard.studies.tuning.measures import measured
@@ -113,6 +115,7 @@ class Plan:
     goals: Goals
     horizon: int
     threads: int
+    earlier: Sequence[Observation] = ()  # the trials of another study, known to all
 
     @property
     def metric(self) -> str:
@@ -131,7 +134,7 @@ class Plan:
         return min(wanted or size or _DEFAULT_TRIALS, size or wanted or _DEFAULT_TRIALS)
 
 
-def tune(config: Config, overrides: Overrides, request: StudyRequest) -> Tuning:
+def tune(config: Config, overrides: Overrides, request: StudyRequest, earlier: Study | None = None) -> Tuning:
     """Search for the best values of a config's keys; see `trainyard.tune`."""
     base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
     tuning = base.resolved.config.tuning
@@ -149,8 +152,16 @@ def tune(config: Config, overrides: Overrides, request: StudyRequest) -> Tuning:
     sampler = _sampler(goals, space, base, tuning)
     base.resolved.log_notes()
     name, question = base.resolved.config.experiment.name, _question(base, tuning)
+    kept: Json = {}
+    if earlier is not None:
+        check_learns(tuning, sampler)
+        kept, question = learned(earlier, space, goals), question | {"from": earlier.id}
     study = open_study(request, name, KIND, question, completed=True)
     plan = _plan(study, tuning, space, sampler, goals, base)
+    if earlier is not None:
+        kept = study.settings(EARLIER) or kept  # of a study that is resumed: as it was
+        study.write(EARLIER, kept)
+        plan = replace(plan, earlier=observations(kept))
     _Search(study, plan, base, request).run()
     return Tuning(study.path)
 
@@ -333,7 +344,11 @@ class _Search:
         """Decide a trial, and create its run."""
         trials, known = self._log.trials, self._known(number)
         params = self._plan.sampler.propose(
-            number, [self._observation(trial, known=trial.number < known) for trial in trials]
+            number,
+            [
+                *self._plan.earlier,
+                *(self._observation(trial, known=trial.number < known) for trial in trials),
+            ],
         )
         first = next((trial for trial in trials if trial.params == params and trial.same_as is None), None)
         if first is not None:
