@@ -53,7 +53,7 @@ class TestGp(SamplerSuite):
 
 class TestCmaEs(SamplerSuite):
     cls = CmaEsSampler
-    params: ClassVar[Mapping[str, Any]] = {"popsize": 3}
+    params: ClassVar[Mapping[str, Any]] = {"popsize": 4}
 
 
 class TestNsga2(SamplerSuite):
@@ -123,8 +123,8 @@ def test_the_seeds_of_trials_are_unrelated() -> None:
 
 STATEFUL: dict[str, tuple[Any, Any, list[str]]] = {
     "cmaes": (
-        CmaEsSampler(CmaEsParams(popsize=3), SPACE, "min", 9),
-        lambda seed: optuna.samplers.CmaEsSampler(popsize=3, seed=seed, warn_independent_sampling=False),
+        CmaEsSampler(CmaEsParams(popsize=4), SPACE, "min", 9),
+        lambda seed: optuna.samplers.CmaEsSampler(popsize=4, seed=seed, warn_independent_sampling=False),
         ["minimize"],
     ),
     "nsga2": (

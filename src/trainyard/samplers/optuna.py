@@ -48,7 +48,7 @@ class CmaEsParams(Section):
     """Options of CMA-ES (Hansen, 2016), named as in Optuna; choices are drawn at random."""
 
     n_startup_trials: int = Field(1, ge=0, description="random trials before it begins")
-    popsize: int | None = Field(None, gt=1, description="trials of a generation; default: by the space")
+    popsize: int | None = Field(None, ge=4, description="trials of a generation; default: by the space")
     use_separable_cma: bool = Field(False, description="a diagonal covariance, for large spaces")
     with_margin: bool = Field(False, description="for whole numbers and steps (Hamano et al., 2022)")
     lr_adapt: bool = Field(False, description="adapt the learning rate, for noisy metrics")

@@ -29,6 +29,7 @@ from trainyard.require import require
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.session import report
 from trainyard.studies.study import RESULT, Study, StudyRequest, open_study
+from trainyard.studies.tuning.checks import limit
 from trainyard.studies.tuning.goals import Goals
 from trainyard.studies.tuning.projection import Projector
 from trainyard.studies.tuning.pruning import judge_of
@@ -108,10 +109,8 @@ def _sampler(tuning: TuningConfig, goals: Goals, seed: int) -> Any:
         what = f"{kind} needs a space that is known before; of a function: tpe, gp, cmaes, nsga2, random"
         raise ConfigError([Problem(what, "tuning.sampler")])
     modes = goals.modes if len(goals.modes) > 1 else goals.modes[0]
-    if len(goals.modes) > 1 and "metrics" in cls.limits:
-        raise ConfigError(
-            [Problem(f"{kind} searches by one metric; nsga2 and tpe by several", "tuning.sampler")]
-        )
+    if (what := limit(kind, cls.limits, goals)) is not None:
+        raise ConfigError([Problem(what, "tuning.sampler")])
     return cls(cls.Params(**params), [], modes, seed)
 
 

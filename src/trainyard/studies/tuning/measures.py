@@ -30,7 +30,8 @@ def measured(
     Raises:
         TrainyardError: A value cannot be had for this model.
     """
-    at = dict(evaluations(read(run.journal)))[step]
+    rows = [values for at, values in evaluations(read(run.journal)) if at == step]  # of each split
+    at = {name: value for values in rows for name, value in values.items()}
     return {name: _measure(run, name, at, bundle) for name in names}
 
 

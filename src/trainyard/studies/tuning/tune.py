@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainyard import registry
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.config.tuning import TuningConfig
 from trainyard.datasets.base import DataBundle
@@ -38,13 +37,13 @@ from trainyard.studies.benchmark import with_metric
 from trainyard.studies.running import log_warnings_once
 from trainyard.studies.study import RESULT, Json, Study, StudyRequest, StudyView, open_study
 from trainyard.studies.trials import StudyConfig
+from trainyard.studies.tuning.checks import check_tuning, make_sampler
 from trainyard.studies.tuning.earlier import FILE as EARLIER
 from trainyard.studies.tuning.earlier import check_learns, learned, observations
-from trainyard.studies.tuning.goals import MEASURES, Goals, goals_of
+from trainyard.studies.tuning.goals import MEASURES, Goals
 from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden
 from trainyard.studies.tuning.measures import measured
 from trainyard.studies.tuning.projection import Projector
-from trainyard.studies.tuning.space import check_space, read_space
 from trainyard.studies.tuning.workers import Executor, InProcess, WorkerProcesses
 from trainyard.types import Mode
 
@@ -137,19 +136,15 @@ class Plan:
 def tune(config: Config, overrides: Overrides, request: StudyRequest, earlier: Study | None = None) -> Tuning:
     """Search for the best values of a config's keys; see `trainyard.tune`."""
     base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
-    tuning = base.resolved.config.tuning
-    if tuning is None:
-        raise ConfigError([Problem("is missing: it says what to search, as tuning.space", "tuning")])
-    goals = goals_of(tuning, base.resolved.config)
+    (goals, space), tuning = check_tuning(base), base.resolved.config.tuning
+    assert tuning is not None
+    sampler = make_sampler(goals, space, base, tuning)
     base = _for_trials(base, goals, request)
-    space = read_space(tuning.space)
-    check_space(space, base.with_overrides)
     if request.data is not None and tuning.parallel > 1:
         raise InputError(
             f"tuning.parallel: {tuning.parallel} given, but data given as objects stay in this process; "
             "give data.path or data.type, or leave parallel at 1"
         )
-    sampler = _sampler(goals, space, base, tuning)
     base.resolved.log_notes()
     name, question = base.resolved.config.experiment.name, _question(base, tuning)
     kept: Json = {}
@@ -183,20 +178,6 @@ def _question(base: StudyConfig, tuning: TuningConfig) -> Json:
     if not own["constraints"]:
         del own["constraints"]  # as studies have it that were made before there were any
     return base.question() | {"tuning": json.loads(json.dumps(own))}
-
-
-def _sampler(goals: Goals, space: Space, base: StudyConfig, tuning: TuningConfig) -> Sampler:
-    """Return the sampler; refuse one that cannot do what is asked of it."""
-    name, cls = tuning.sampler.type, registry.adapter("sampler", tuning.sampler.type)
-    limits, problem = getattr(cls, "limits", ()), None
-    if len(goals.metrics) > 1 and "metrics" in limits:
-        problem = f"{name} searches by one metric; nsga2 and tpe by several"
-    elif goals.constraints and "constraints" in limits:
-        problem = f"{name} knows no constraints; tpe, gp and nsga2 do"
-    if problem is not None:
-        raise ConfigError([Problem(problem, "tuning.sampler")])
-    modes = goals.modes if len(goals.modes) > 1 else goals.modes[0]
-    return cls(cls.Params(**tuning.sampler.params), space, modes, base.resolved.config.experiment.seed)
 
 
 def _plan(
