@@ -96,7 +96,9 @@ def make_sampler(goals: Goals, space: Space, base: StudyConfig, tuning: TuningCo
     """Return the sampler of a study, seeded by `experiment.seed`."""
     cls = registry.adapter("sampler", tuning.sampler.type)
     modes = goals.modes if len(goals.modes) > 1 else goals.modes[0]
-    return cls(cls.Params(**tuning.sampler.params), space, modes, base.resolved.config.experiment.seed)
+    options, seed = cls.Params(**tuning.sampler.params), base.resolved.config.experiment.seed
+    sampler: Sampler = cls(options, space, modes, seed)
+    return sampler
 
 
 def limit(name: str, limits: Sequence[str], goals: Goals) -> str | None:

@@ -109,8 +109,8 @@ def _sampler(tuning: TuningConfig, goals: Goals, seed: int) -> Any:
         what = f"{kind} needs a space that is known before; of a function: tpe, gp, cmaes, nsga2, random"
         raise ConfigError([Problem(what, "tuning.sampler")])
     modes = goals.modes if len(goals.modes) > 1 else goals.modes[0]
-    if (what := limit(kind, cls.limits, goals)) is not None:
-        raise ConfigError([Problem(what, "tuning.sampler")])
+    if (problem := limit(kind, cls.limits, goals)) is not None:
+        raise ConfigError([Problem(problem, "tuning.sampler")])
     return cls(cls.Params(**params), [], modes, seed)
 
 
@@ -268,8 +268,8 @@ class _Function:
     def _tell(self, ending: Ending) -> None:
         """Tell the watcher of a trial that has ended, and end the study if the first ones have all failed."""
         best, trials = self._goals.best(self._log.trials), self._log.trials
-        shown = {self._goals.metrics[0]: ending.value, "error": ending.error}
-        shown["best"] = best.ending.value if best and best.ending else None  # type: ignore[assignment]
+        shown: dict[str, Any] = {self._goals.metrics[0]: ending.value, "error": ending.error}
+        shown["best"] = best.ending.value if best and best.ending else None
         self._request.watch({"trial": len(trials) - 1, "status": ending.status, **shown})
         if self._projector.is_due():
             self._projector.write(self._frozen, trials)

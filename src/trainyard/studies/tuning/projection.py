@@ -7,6 +7,7 @@ Optuna's own way takes 25 ms of CPU for each trial.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import logging
@@ -78,8 +79,7 @@ class Projector:
                 _insert(connection, study, trial, logged, _times(self._folder.parent, logged))
 
     def _create(self, path: Path) -> None:
-        import optuna
-
+        optuna: Any = importlib.import_module("optuna")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         aside = path.with_suffix(".new")
         aside.unlink(missing_ok=True)
