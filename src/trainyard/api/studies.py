@@ -151,7 +151,8 @@ def tune(
         resume: Continue the newest unfinished study of the same question; it may have more trials now.
         data: The data as objects, as `train` takes them; `tuning.parallel` must be 1.
         callbacks: Observers of each run; `tuning.parallel` must be 1.
-        watch: Called with a mapping (`trial`, `run_id`, `status`, the metric, `best`) when a trial ended.
+        watch: Called with a mapping when a trial ended: `trial`, `run_id`, `status`, the metric, `best`; and
+            of the search, `done`, `running`, `pruned`, `failed`, `time_left`.
 
     Returns:
         The study; `best_run`, `best_params` and `best_config` are those of the best trial.

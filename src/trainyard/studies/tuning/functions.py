@@ -31,6 +31,7 @@ from trainyard.runs.session import report
 from trainyard.studies.study import RESULT, Study, StudyRequest, open_study
 from trainyard.studies.tuning.checks import limit
 from trainyard.studies.tuning.goals import Goals
+from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
 from trainyard.studies.tuning.pruning import judge_of
 from trainyard.studies.tuning.tune import KIND, Tuning, digest_of, summary_of
@@ -140,6 +141,7 @@ class _Function:
         self._projector = Projector(study.path, dict(zip(goals.metrics, goals.modes, strict=True)))
         self._frozen: list[Any] = []  # the trials as Optuna's, with what its sampler wrote into them
         self._log: TrialLog
+        self._progress = Progress(tuning.trials or _TRIALS, tuning.max_minutes)
 
     def run(self) -> None:
         """Make the trials, conclude, and record the status.
@@ -170,6 +172,7 @@ class _Function:
 
     def _make_trials(self) -> None:
         began = time.monotonic()
+        self._progress.resumed(self._log.trials)
         for trial in self._log.trials:
             if trial.ending is not None:  # else a kill came between the two lines of the last one
                 self._frozen.append(self._restored(trial))
@@ -270,7 +273,8 @@ class _Function:
         best, trials = self._goals.best(self._log.trials), self._log.trials
         shown: dict[str, Any] = {self._goals.metrics[0]: ending.value, "error": ending.error}
         shown["best"] = best.ending.value if best and best.ending else None
-        self._request.watch({"trial": len(trials) - 1, "status": ending.status, **shown})
+        progress = self._progress.shown(trials, 0)
+        self._request.watch({"trial": len(trials) - 1, "status": ending.status, **shown, **progress})
         if self._projector.is_due():
             self._projector.write(self._frozen, trials)
         if len(trials) == _FIRST_FAILURES and all(t.ending and t.ending.status == "failed" for t in trials):

@@ -43,6 +43,7 @@ from trainyard.studies.tuning.earlier import check_learns, learned, observations
 from trainyard.studies.tuning.goals import MEASURES, Goals
 from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden
 from trainyard.studies.tuning.measures import measured
+from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
 from trainyard.studies.tuning.workers import Executor, InProcess, WorkerProcesses
 from trainyard.types import Mode
@@ -210,6 +211,7 @@ class _Search:
         self._log: TrialLog
         self._running: set[int] = set()
         self._began = time.monotonic()
+        self._progress = Progress(plan.trials, plan.tuning.max_minutes)
         goals = plan.goals
         self._projector = Projector(study.path, dict(zip(goals.metrics, goals.modes, strict=True)))
 
@@ -262,6 +264,7 @@ class _Search:
 
     def _make_trials(self, executor: Executor) -> None:
         begun = [trial for trial in self._log.trials if trial.ending is None]
+        self._progress.resumed(self._log.trials)
         while True:
             while len(self._running) < executor.slots and (trial := self._next(begun)) is not None:
                 if trial.same_as is None:
@@ -378,9 +381,9 @@ class _Search:
         named |= ending.values or {}
         error = {"error": ending.error} if ending.error else {}
         best = self._best()
-        self._request.watch(
-            summary | named | error | ({"best": best.ending.value} if best and best.ending else {})
-        )
+        top = {"best": best.ending.value} if best and best.ending else {}
+        progress = self._progress.shown(self._log.trials, len(self._running))
+        self._request.watch(summary | named | error | top | progress)
         self._project()
         first = self._log.trials[:_FIRST_FAILURES]
         statuses = [one.ending.status for one in first if one.ending]
