@@ -31,7 +31,7 @@ class Progress:
     def shown(self, trials: Sequence[LoggedTrial], running: int) -> dict[str, str | int]:
         """Return what a progress line says; `running` is the number of trials that are being trained."""
         statuses = [trial.ending.status for trial in trials if trial.ending is not None]
-        counts = {name: statuses.count(name) for name in ("pruned", "failed")}  # type: ignore[arg-type]
+        counts = {name: statuses.count(name) for name in ("pruned", "failed")}
         shown: dict[str, str | int] = {"done": f"{len(statuses)}/{self._total}", "running": running}
         shown |= {name: count for name, count in counts.items() if count}
         if (left := self._left(len(statuses))) is not None:

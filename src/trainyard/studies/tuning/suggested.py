@@ -143,13 +143,13 @@ def suggest(config: Config, overrides: Overrides = ()) -> str:
     model = resolved.config.model.type
     advised = {
         key: advice
-        for key, advice in SPACES.get(model, _DEFAULT).items()
+        for key, advice in SPACES.get(model, _DEFAULT if ":" in model else {}).items()
         if _is_taken(key, advice.spec, resolved, config, overrides)
     }
     if not advised:
         raise InputError(
-            f"nothing is known to be worth a search for {model}: trainyard config names model.params, and "
-            "docs/tuning.md, say what a space may hold"
+            f"nothing is known to be worth a search for {model}; docs/config.md has its options, and "
+            "docs/tuning.md says how to write a space"
         )
     return _section(model, advised, resolved)
 
