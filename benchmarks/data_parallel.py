@@ -2,8 +2,9 @@
 
 Both train the same MLP on the same digits with fused AdamW, one thread in each process. Trainyard adds up
 gradients by the tree of the virtual ranks (`ranks 2`: one part for each process; `ranks 4`, `ranks 8`: two
-and four), journals every loss and writes a checkpoint and a report. Each pair runs in its own processes, for
-N and for 3N steps: the difference is the loop without start-up.
+and four), journals every loss and writes a checkpoint and a report. Each job runs in its own processes and
+notes the time every 25 steps; its rate is that of the median interval after the first, so that neither the
+start-up nor a moment in which the machine did something else counts.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import time
 from pathlib import Path
 
-from harness import ONE_THREAD, machine, run, table, temporary_folder
+from harness import ONE_THREAD, interval_of, machine, table, temporary_folder
 
-BATCH, PROCESSES = 256, 2
+BATCH, PROCESSES, INTERVAL = 256, 2, 25
 MODEL = """\
 from torch import nn
 
@@ -31,10 +33,10 @@ CONFIG = """\
 experiment: {{name: parallel, seed: 1}}
 data: {{type: digits}}
 model: {{type: "wide:Wide", params: {{width: {width}}}}}
-training: {{max_steps: 1, batch_size: {batch}, learning_rate: 3e-4, threads: 1}}
+training: {{max_steps: {steps}, batch_size: {batch}, learning_rate: 3e-4, threads: 1}}
 evaluation: {{every_n_steps: 1000000}}
 checkpoint: {{every_n_minutes: null, save_top_k: 0}}
-logging: {{every_n_steps: 50}}
+logging: {{every_n_steps: {interval}}}
 tracking: []
 distributed: {{nproc: {processes}}}
 """
@@ -44,7 +46,7 @@ def main() -> None:
     """Run pairs in interleaved rounds and print the table; with `--by-hand`, be a process of the peer."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=60, help="steps of the short runs")
+    parser.add_argument("--steps", type=int, default=300, help="steps of each run")
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--by-hand", type=int, metavar="STEPS", help="run as a process of the peer")
@@ -53,21 +55,19 @@ def main() -> None:
         by_hand(arguments.by_hand, arguments.width)
         return
     print(machine())
-    few, many = arguments.steps, 3 * arguments.steps
     jobs = ["by hand", *(f"ranks {ranks}" for ranks in arguments.ranks)]
     rates: dict[str, list[float]] = {job: [] for job in jobs}
     environment = ONE_THREAD | {"GLOO_SOCKET_IFNAME": "lo"}
     with temporary_folder() as folder:
         (folder / "wide.py").write_text(MODEL)
-        config = CONFIG.format(width=arguments.width, batch=BATCH, processes=PROCESSES)
+        config = CONFIG.format(
+            width=arguments.width, batch=BATCH, processes=PROCESSES, steps=arguments.steps, interval=INTERVAL
+        )
         (folder / "config.yaml").write_text(config)
         for number in range(arguments.rounds):
             for job in jobs if number % 2 else jobs[::-1]:
-                seconds = [
-                    run(command(job, steps, arguments.width), folder, environment).wall
-                    for steps in (few, many)
-                ]
-                rates[job].append((many - few) * BATCH / (seconds[1] - seconds[0]))
+                seconds = interval_of(command(job, arguments.steps, arguments.width), folder, environment)
+                rates[job].append(INTERVAL * BATCH / seconds)
             latest = ", ".join(f"{job} {values[-1]:,.0f}" for job, values in rates.items())
             print(f"round {number + 1} of {arguments.rounds} done: {latest}", file=sys.stderr)
     report(rates)
@@ -78,8 +78,8 @@ def command(job: str, steps: int, width: int) -> list[str]:
     if job == "by hand":
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}"]
         return [sys.executable, *launcher, __file__, "--by-hand", str(steps), "--width", str(width)]
-    settings = [f"training.max_steps={steps}", f"distributed.virtual_ranks={job.split()[1]}"]
-    return [sys.executable, "-m", "trainyard", "train", "config.yaml", *settings, "--quiet"]
+    ranks = f"distributed.virtual_ranks={job.split()[1]}"
+    return [sys.executable, "-m", "trainyard", "train", "config.yaml", ranks, "--quiet"]
 
 
 def by_hand(steps: int, width: int) -> None:
@@ -102,6 +102,7 @@ def by_hand(steps: int, width: int) -> None:
     model = DistributedDataParallel(Wide(width), gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     losses = []
+    marks = []
     rows = len(features)
     for step in range(steps):
         if step % (rows // BATCH) == 0:
@@ -113,6 +114,10 @@ def by_hand(steps: int, width: int) -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
+        if (step + 1) % INTERVAL == 0:
+            marks.append(time.time())
+    if rank == 0:
+        Path("times.txt").write_text(" ".join(map(str, marks)))
     print(torch.stack(losses).mean().item())
     dist.destroy_process_group()
 

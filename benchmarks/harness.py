@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
@@ -10,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +49,25 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | N
             tail = output.read().decode(errors="replace")[-2000:]
             raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{tail}")
     return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+
+
+def noted_times(folder: Path) -> list[float]:
+    """Return when each interval of steps ended: what `times.txt` says, or else the newest journal."""
+    if (folder / "times.txt").exists():
+        return list(map(float, (folder / "times.txt").read_text().split()))
+    newest = max((folder / "runs").glob("*/*/journal/*.jsonl"), key=lambda path: path.stat().st_mtime)
+    rows = map(json.loads, newest.read_text().splitlines())
+    return [row["time"] for row in rows if row["kind"] == "metrics" and "train_loss" in row["values"]]
+
+
+def interval_of(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> float:
+    """Run a job that notes the time every few steps; return the seconds of its median interval.
+
+    Neither the start-up counts nor a moment in which the machine did something else.
+    """
+    (folder / "times.txt").unlink(missing_ok=True)
+    run(command, folder, environment)
+    return statistics.median(later - earlier for earlier, later in pairwise(noted_times(folder)))
 
 
 def median(values: Sequence[float]) -> float:

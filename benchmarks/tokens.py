@@ -1,8 +1,8 @@
 """Tokens per second of the built-in GPT, against the same loop by hand: `python benchmarks/tokens.py`.
 
 Both train the same module on Python's own library as text, with the same windows, in a random order, with
-fused AdamW and one thread. Trainyard also journals every loss and writes a checkpoint and a report. Each pair
-runs in its own processes, for N and for 3N steps: the difference is the loop without start-up.
+fused AdamW and one thread. Trainyard also journals every loss and writes a checkpoint and a report. Each job
+runs in its own process and notes the time every 10 steps; its rate is that of the median interval.
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ import argparse
 import os
 import statistics
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
-from harness import ONE_THREAD, machine, run, table, temporary_folder
+from harness import ONE_THREAD, interval_of, machine, table, temporary_folder
 
-LENGTH, BATCH = 128, 16
+LENGTH, BATCH, INTERVAL = 128, 16, 10
 SIZES = {"small": (64, 2, 2), "medium": (192, 4, 4)}  # hidden_size, num_layers, num_heads
 TEXT_BYTES = 2_000_000
 CONFIG = """\
 experiment: {{name: tokens, seed: 1}}
 data: {{type: text, path: text.txt, length: {length}, split: {{val: 0.01, test: 0.01}}}}
 model: {{type: gpt, hidden_size: {hidden}, num_layers: {layers}, num_heads: {heads}}}
-training: {{max_steps: 1, batch_size: {batch}, learning_rate: 3e-4, weight_decay: 0.1, threads: 1}}
+training: {{max_steps: {steps}, batch_size: {batch}, learning_rate: 3e-4, weight_decay: 0.1, threads: 1}}
 evaluation: {{every_n_steps: 1000000, metrics: [bits_per_byte]}}
 checkpoint: {{every_n_minutes: null, save_top_k: 0}}
+logging: {{every_n_steps: {interval}}}
 tracking: []
 """
 
@@ -34,7 +36,7 @@ def main() -> None:
     """Run pairs in interleaved rounds and print the table; with `--by-hand`, be the peer."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=100, help="steps of the short runs")
+    parser.add_argument("--steps", type=int, default=300, help="steps of each run")
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--by-hand", type=int, metavar="STEPS", help="run as the peer")
     arguments = parser.parse_args()
@@ -42,21 +44,19 @@ def main() -> None:
         by_hand(arguments.by_hand, *SIZES[arguments.size])
         return
     print(machine())
-    few, many = arguments.steps, 3 * arguments.steps
     ratios: list[float] = []
     rates: dict[str, list[float]] = {"by hand": [], "trainyard": []}
     with temporary_folder() as folder:
         write_text(folder / "text.txt")
         hidden, layers, heads = SIZES[arguments.size]
-        config = CONFIG.format(length=LENGTH, hidden=hidden, layers=layers, heads=heads, batch=BATCH)
+        sizes = {"hidden": hidden, "layers": layers, "heads": heads, "length": LENGTH, "batch": BATCH}
+        config = CONFIG.format(**sizes, steps=arguments.steps, interval=INTERVAL)
         (folder / "config.yaml").write_text(config)
         for number in range(arguments.rounds):
             jobs = list(rates) if number % 2 else list(rates)[::-1]
             for job in jobs:
-                seconds = [
-                    run(command(job, steps, arguments.size), folder, ONE_THREAD).wall for steps in (few, many)
-                ]
-                rates[job].append((many - few) * BATCH * LENGTH / (seconds[1] - seconds[0]))
+                seconds = interval_of(command(job, arguments.steps, arguments.size), folder, ONE_THREAD)
+                rates[job].append(INTERVAL * BATCH * LENGTH / seconds)
             ratios.append(rates["trainyard"][-1] / rates["by hand"][-1])
             print(f"round {number + 1} of {arguments.rounds} done: {ratios[-1]:.3f}x", file=sys.stderr)
     report(rates, ratios)
@@ -66,15 +66,7 @@ def command(job: str, steps: int, size: str) -> list[str]:
     """Return the command of a job."""
     if job == "by hand":
         return [sys.executable, __file__, "--by-hand", str(steps), "--size", size]
-    return [
-        sys.executable,
-        "-m",
-        "trainyard",
-        "train",
-        "config.yaml",
-        f"training.max_steps={steps}",
-        "--quiet",
-    ]
+    return [sys.executable, "-m", "trainyard", "train", "config.yaml", "--quiet"]
 
 
 def write_text(path: Path) -> None:
@@ -100,7 +92,7 @@ def by_hand(steps: int, hidden: int, layers: int, heads: int) -> None:
     )  # (rows, LENGTH) each
     model = Gpt(256, LENGTH, hidden, layers, heads)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
-    losses = []
+    losses, times = [], []
     for step in range(steps):
         if step % (rows // BATCH) == 0:
             order = torch.randperm(rows)
@@ -111,6 +103,9 @@ def by_hand(steps: int, hidden: int, layers: int, heads: int) -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
+        if (step + 1) % INTERVAL == 0:
+            times.append(time.time())
+    Path("times.txt").write_text(" ".join(map(str, times)))
     print(torch.stack(losses).mean().item())
 
 

@@ -75,7 +75,9 @@ def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatc
     return monkeypatch
 
 
-@pytest.mark.parametrize("nproc", [2, pytest.param(4, marks=pytest.mark.soak)])
+# `make test` compares the bits of two processes where one of them is killed, too: below.
+@pytest.mark.soak
+@pytest.mark.parametrize("nproc", [2, 4])
 def test_the_bits_of_one_process(nproc: int, alone: Run, tmp_path: Path) -> None:
     same(trainyard.train(HARD, {"distributed.nproc": nproc}, runs_dir=tmp_path), alone)
 
@@ -87,6 +89,7 @@ def test_the_bits_of_one_process_in_other_runs(name: str, tmp_path: Path) -> Non
     same(trainyard.train(HARD, OTHERS[name] | {"distributed.nproc": 2}, runs_dir=tmp_path), alone)
 
 
+@pytest.mark.soak
 def test_weights_are_those_of_the_whole_batch(tmp_path: Path) -> None:
     """Some samples, and whole parts, have no weight."""
     weighted = {"data.weight": "pixel_2_1", "training.class_weights": "balanced", "training.max_steps": 20}
@@ -104,7 +107,8 @@ def cnn(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return trainyard.train(HARD | CNN, {"training.batch_size": 40}, runs_dir=tmp_path_factory.mktemp("cnn"))
 
 
-@pytest.mark.parametrize("nproc", [2, pytest.param(4, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("nproc", [2, 4])
 def test_batch_normalization_is_synchronized(nproc: int, cnn: Run, tmp_path: Path) -> None:
     settings = {"training.batch_size": 40, "distributed.nproc": nproc}
     same(trainyard.train(HARD | CNN, settings, runs_dir=tmp_path), cnn)
@@ -159,6 +163,7 @@ def test_too_many_deaths_are_said(tmp_path: Path, faults: pytest.MonkeyPatch) ->
         trainyard.train(HARD, settings, runs_dir=tmp_path / "runs")
 
 
+@pytest.mark.soak
 def test_another_number_of_processes_is_a_decision(
     alone: Run, tmp_path: Path, faults: pytest.MonkeyPatch
 ) -> None:
