@@ -260,7 +260,7 @@ class _Search:
 
     def _bundle(self, job: Job) -> DataBundle | None:
         """Return the data that were given as objects, as the job's config prepares them."""
-        return self._request.bundle(self._config(job.number))
+        return None if self._request.data is None else self._request.bundle(self._config(job.number))
 
     def _make_trials(self, executor: Executor) -> None:
         begun = [trial for trial in self._log.trials if trial.ending is None]
