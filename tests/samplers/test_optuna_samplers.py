@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
+from scipy.stats import ks_2samp
 
 from trainyard.samplers.base import Observation, Parameter, trial_seed
 from trainyard.samplers.optuna import (
@@ -18,6 +20,7 @@ from trainyard.samplers.optuna import (
     Nsga2Sampler,
     TpeParams,
     TpeSampler,
+    frozen,
 )
 from trainyard.testing.sampler_suite import SamplerSuite
 
@@ -182,3 +185,31 @@ def test_cma_es_starts_from_what_another_study_learned() -> None:
     params = CmaEsSampler(CmaEsParams(), space, "min", 0).propose(0, earlier)
     assert abs(params["x"] - 3) < 1.5
     assert abs(params["y"] + 3) < 1.5
+
+
+@pytest.mark.soak
+def test_proposals_that_are_seeded_one_by_one_have_the_distribution_of_one_stream() -> None:
+    """On one history; so what a study finds can differ from Optuna's own by chance alone."""
+    space = [Parameter(f"x{i}", -5.0, 5.0) for i in range(3)]
+    random = np.random.default_rng(0)
+    points = random.uniform(-5.0, 5.0, size=(30, 3))
+    history = [
+        Observation(
+            {f"x{i}": float(v) for i, v in enumerate(point)}, "completed", float(((point - 1) ** 2).sum())
+        )
+        for point in points
+    ]
+    known = frozen(space, history, "min")
+    stream = optuna.samplers.TPESampler(seed=1)
+    drawn: dict[str, list[list[float]]] = {"stream": [], "seeded": []}
+    for number in range(300):
+        for name, sampler in (
+            ("stream", stream),
+            ("seeded", optuna.samplers.TPESampler(seed=trial_seed(7, number))),
+        ):
+            study = optuna.create_study(sampler=sampler)
+            study.add_trials(known)
+            trial = study.ask()
+            drawn[name].append([trial.suggest_float(f"x{i}", -5.0, 5.0) for i in range(3)])
+    for one, other in zip(np.array(drawn["stream"]).T, np.array(drawn["seeded"]).T, strict=True):
+        assert ks_2samp(one, other).pvalue > 0.01

@@ -9,11 +9,13 @@ import optuna
 import pytest
 
 import trainyard
+from trainyard.cli.tuning import _ranked
 from trainyard.errors import ConfigError, InputError, TrainingError
 from trainyard.records.trials import Ending, LoggedTrial, TrialLog, read_trials
 from trainyard.samplers.base import Observation, Parameter, trial_seed
 from trainyard.samplers.optuna import frozen
 from trainyard.studies.tuning.projection import FILE, Projector
+from trainyard.studies.tuning.tune import rows
 
 FEW = {"tuning.trials": 14, "tuning.sampler": {"type": "tpe", "n_startup_trials": 4}, "experiment.seed": 5}
 
@@ -59,6 +61,7 @@ def test_each_trial_of_a_function_is_optunas(tmp_path: Path) -> None:
     assert (study.best_params, study.best_value, study.best_run) == (best.params, best.value, None)
     assert study.best_config is None
     assert len(study.trials) == 14
+    assert _ranked(study, rows(study.path))[0] == ["trial", "value", "status", "x", "kind", "more"]
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes", "random"])

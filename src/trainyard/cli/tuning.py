@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trainyard.studies.tuning.tune import Tuning
 
 _SHOWN = 10  # trials of the final table
+_NOT_PARAMETERS = ("trial", "status", "value", "step", "seconds", "run_id", "error")  # in the rows of trials
 
 
 @click.command()
@@ -191,12 +192,13 @@ def _ranked(study: Tuning, trials: Sequence[dict[str, Any]], most: int = _SHOWN)
             trial["trial"],
         ),
     )
-    keys = list(dict.fromkeys(key for trial in trials for key in trial if "." in key))
     if not ordered:
         return []
     first = result.get("metric", "value")
     bounded = [text.split()[0] for text in result.get("constraints", [])]
     more = [name for name in dict.fromkeys([*result.get("metrics", {}), *bounded]) if name != first]
+    others = {*_NOT_PARAMETERS, first, *more}
+    keys = list(dict.fromkeys(key for trial in trials for key in trial if key not in others))
     head = ["trial", first, *more, "status", *(_short(key, keys) for key in keys)]
     return [
         head,
