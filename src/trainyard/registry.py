@@ -81,8 +81,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "tensorboard": BuiltIn("trainyard.trackers.tensorboard:TensorboardTracker", "tensorboard"),
     },
     "sampler": {
+        "cmaes": BuiltIn("trainyard.samplers.optuna:CmaEsSampler", "tuning"),
         "gp": BuiltIn("trainyard.samplers.optuna:GpSampler", "tuning"),
         "grid": BuiltIn("trainyard.samplers.grid:GridSampler"),
+        "nsga2": BuiltIn("trainyard.samplers.optuna:Nsga2Sampler", "tuning"),
         "qmc": BuiltIn("trainyard.samplers.qmc:QmcSampler", "tuning"),
         "random": BuiltIn("trainyard.samplers.random:RandomSampler"),
         "tpe": BuiltIn("trainyard.samplers.optuna:TpeSampler", "tuning"),

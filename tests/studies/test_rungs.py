@@ -20,7 +20,7 @@ from trainyard.records.journal import each_loss, read
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import FILE, LoggedTrial, TrialLog, read_trials
 from trainyard.studies.tuning.rungs import Bracket, Slot, brackets_of, hyperband, schedule
-from trainyard.studies.tuning.tune import Tuning
+from trainyard.studies.tuning.view import Tuning
 
 # Rungs at 1, 3 and 9 epochs of 8 steps; brackets of 9, 5 and 3 trials.
 RUNGS: dict[str, Any] = {

@@ -21,7 +21,8 @@ from trainyard.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_t
 from trainyard.samplers.base import Observation
 from trainyard.studies.tuning.pruning import judge_of
 from trainyard.studies.tuning.space import read_space
-from trainyard.studies.tuning.tune import Tuning, digest_of
+from trainyard.studies.tuning.tune import digest_of
+from trainyard.studies.tuning.view import Tuning
 
 SPACE: dict[str, Any] = {
     "training.learning_rate": {"low": 1e-3, "high": 0.1, "log": True},

@@ -15,7 +15,14 @@ from trainyard.api.results import (
     predict_file,
     report,
 )
-from trainyard.api.studies import benchmark, cross_validate, reproduce_study, resume_study, tune
+from trainyard.api.studies import (
+    benchmark,
+    cross_validate,
+    reproduce_study,
+    resume_study,
+    suggest_tuning,
+    tune,
+)
 from trainyard.api.training import reproduce, resume, stop, train
 from trainyard.api.working import create, work
 from trainyard.runs.run import Run
@@ -46,6 +53,7 @@ __all__ = [
     "resume_study",
     "schema",
     "stop",
+    "suggest_tuning",
     "summaries",
     "sync",
     "train",

@@ -23,7 +23,13 @@ def check(config: Config, overrides: Overrides = ()) -> Resolved:
     Raises:
         ConfigError: The config has problems; the error lists all of them.
     """
-    return load_resolved(config, overrides, Catalog())
+    resolved = load_resolved(config, overrides, Catalog())
+    if resolved.config.tuning is not None:
+        from trainyard.studies.trials import StudyConfig
+        from trainyard.studies.tuning.checks import check_tuning
+
+        check_tuning(StudyConfig(config, overrides, resolved, objects=False))
+    return resolved
 
 
 def columns(resolved: Resolved) -> Mapping[str, ColumnKind]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Config, Overrides
 from trainyard.config.emit import inline
+from trainyard.errors import InputError
 from trainyard.records.listing import local_runs_folder
 from trainyard.runs.workdir import working_in
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from trainyard.studies.cross_validation import CrossValidation
     from trainyard.studies.study import Study, StudyRequest, TrialWatcher
     from trainyard.studies.tuning.again import StudyReproduction
-    from trainyard.studies.tuning.tune import Tuning
+    from trainyard.studies.tuning.view import Tuning
 
 
 def cross_validate(
@@ -120,11 +121,12 @@ def benchmark(
 
 
 def tune(
-    config: Config,
+    config: Config | Callable[[Any], Any],
     overrides: Overrides = (),
     *,
     space: Mapping[str, Any] | None = None,
     runs_dir: Path | str | None = None,
+    start_from: Path | str | None = None,
     resume: bool = False,
     data: Any = None,
     callbacks: Sequence[Callback] = (),
@@ -132,18 +134,26 @@ def tune(
 ) -> Tuning:
     """Search for the best values of a config's keys, as its `tuning` section says; each trial is a run.
 
+    A function `objective(trial)` is tuned as well: it gets Optuna's trial, whose `suggest_*` define the
+    space, and returns the value (of several metrics: one for each).
+
     The trials are a function of the config, however many are trained at once, and however often the study is
     killed and resumed.
 
     Args:
-        config: A YAML file, or its content as a mapping.
+        config: A YAML file, its content as a mapping, or a function. Of a function, `overrides` may hold
+            `tuning.trials` (default: 100), `tuning.mode` (default: min), `tuning.sampler`, `experiment.seed`
+            and others of these two sections.
         overrides: `key.path=value` texts, or a mapping from dotted keys.
         space: Replaces `tuning.space`: by dotted key a list of choices, or `{"low": ..., "high": ...}`.
         runs_dir: The folder for run directories, and the study's folder beside them.
+        start_from: Another study, by id, path or `last`: the first proposals know its trials, as far as they
+            are in the space.
         resume: Continue the newest unfinished study of the same question; it may have more trials now.
         data: The data as objects, as `train` takes them; `tuning.parallel` must be 1.
         callbacks: Observers of each run; `tuning.parallel` must be 1.
-        watch: Called with a mapping (`trial`, `run_id`, `status`, the metric, `best`) when a trial ended.
+        watch: Called with a mapping when a trial ended: `trial`, `run_id`, `status`, the metric, `best`; and
+            of the search, `done`, `running`, `pruned`, `failed`, `time_left`.
 
     Returns:
         The study; `best_run`, `best_params` and `best_config` are those of the best trial.
@@ -152,6 +162,8 @@ def tune(
         InputError: Config, space or data are wrong; nothing was trained.
         TrainingError: The first three trials have all failed.
     """
+    from trainyard.studies.study import find_study
+    from trainyard.studies.tuning.functions import tune_function
     from trainyard.studies.tuning.tune import tune as run_study
 
     if space is not None:
@@ -163,7 +175,25 @@ def tune(
         )
     with working_in(Path.cwd()):
         request = _study_request(runs_dir, resume, False, data, callbacks, watch)
-        return run_study(config, overrides, request)
+        if callable(config):
+            if start_from is not None:
+                raise InputError("start_from: a function starts anew")
+            return tune_function(config, overrides, request)
+        earlier = None if start_from is None else find_study(str(start_from), request.runs_dir)
+        return run_study(config, overrides, request, earlier)
+
+
+def suggest_tuning(config: Config, overrides: Overrides = ()) -> str:
+    """Return a `tuning` section (YAML) for the model of a config: what is usually worth a search.
+
+    Raises:
+        ConfigError: The config has problems.
+        InputError: Nothing is known of this model.
+    """
+    from trainyard.studies.tuning.suggested import suggest
+
+    with working_in(Path.cwd()):
+        return suggest(config, overrides)
 
 
 def resume_study(

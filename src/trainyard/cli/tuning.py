@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,10 @@ from trainyard.require import close_process
 
 if TYPE_CHECKING:
     from trainyard.studies.study import Study
-    from trainyard.studies.tuning.tune import Tuning
+    from trainyard.studies.tuning.view import Tuning
 
 _SHOWN = 10  # trials of the final table
+_NOT_PARAMETERS = ("trial", "status", "value", "step", "seconds", "run_id", "error")  # in the rows of trials
 
 
 @click.command()
@@ -32,14 +33,31 @@ _SHOWN = 10  # trials of the final table
     is_flag=True,
     help="Continue the newest unfinished study of the same config, space and data; it may have more trials.",
 )
+@click.option(
+    "--from",
+    "start_from",
+    metavar="STUDY",
+    help="Start with what another study learned: its trials, as far as they are in the space.",
+)
+@click.option(
+    "--suggest",
+    is_flag=True,
+    help="Train nothing: print a `tuning` section for the config's model, to add to the file.",
+)
 @options.runs_dir
 @options.quiet
 @options.as_json
-def tune(config: str, overrides: Sequence[str], quiet: bool, as_json: bool, **options: Any) -> None:
+def tune(
+    config: str, overrides: Sequence[str], quiet: bool, as_json: bool, suggest: bool, **options: Any
+) -> None:
     """Search for the best values of the keys in `tuning.space`; each trial is a run.
 
     A study that is killed goes on with --resume: no trial is lost, repeated or changed.
     """
+    if suggest:
+        section = trainyard.suggest_tuning(config, overrides)
+        show({"tuning": section}, [section.rstrip("\n")], as_json)
+        return
     study = trainyard.tune(config, overrides, watch=watcher(quiet, as_json), **options)
     show(study_document(study), study_summary(study), as_json)
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
@@ -92,7 +110,7 @@ def show_study(study: str, runs_dir: str | None, as_json: bool) -> None:
     """Show a study: its trials, with their parameters, and where its report is."""
     from trainyard.records.listing import local_runs_folder
     from trainyard.studies.study import find_study
-    from trainyard.studies.tuning.tune import Tuning, rows
+    from trainyard.studies.tuning.view import Tuning, rows
 
     chosen = find_study(study, local_runs_folder(runs_dir, "studies"))
     document: dict[str, Any] = _brief(chosen) | {"path": str(chosen.path), "result": chosen.result}
@@ -103,6 +121,7 @@ def show_study(study: str, runs_dir: str | None, as_json: bool) -> None:
     if chosen.record.kind == "tune":
         document["trials"] = rows(chosen.path)
         lines += ["", *table(_ranked(Tuning(chosen.path), document["trials"], len(document["trials"])))]
+        lines += _front_note(chosen.result)
     else:
         document["runs"] = [run.to_json() for run in chosen.record.runs]
         lines += ["", *table([(_label(run["label"]), run["run_id"]) for run in document["runs"]])]
@@ -138,7 +157,7 @@ def study_document(study: Tuning) -> dict[str, Any]:
 
 def study_summary(study: Tuning) -> Iterator[str]:
     """Yield what came of a study, for people."""
-    from trainyard.studies.tuning.tune import rows
+    from trainyard.studies.tuning.view import rows
 
     trials = rows(study.path)
     yield ""
@@ -146,6 +165,7 @@ def study_summary(study: Tuning) -> Iterator[str]:
         yield from table(ranked)
         if (more := len(trials) + 1 - len(ranked)) > 0:
             yield f"and {more} more: trainyard studies show {study.id}"
+        yield from _front_note(study.result)
         yield ""
     best = study.best_config
     facts: list[tuple[str, str | Path | None]] = [
@@ -165,25 +185,54 @@ def study_summary(study: Tuning) -> Iterator[str]:
 
 def _ranked(study: Tuning, trials: Sequence[dict[str, Any]], most: int = _SHOWN) -> list[list[str]]:
     """Return the best trials as rows of a table, with the names of the parameters above them."""
-    sign = -1 if study.result.get("mode") == "max" else 1
+    result = study.result
+    sign, front = -1 if result.get("mode") == "max" else 1, result.get("front", [])
     ordered = sorted(
-        trials, key=lambda trial: (trial["value"] is None, sign * (trial["value"] or 0.0), trial["trial"])
+        trials,
+        key=lambda trial: (
+            trial["trial"] not in front,
+            trial["value"] is None,
+            sign * (trial["value"] or 0.0),
+            trial["trial"],
+        ),
     )
-    keys = list(dict.fromkeys(key for trial in trials for key in trial if "." in key))
     if not ordered:
         return []
-    head = ["trial", study.result.get("metric", "value"), "status", *(_short(key, keys) for key in keys)]
+    first = result.get("metric", "value")
+    bounded = [text.split()[0] for text in result.get("constraints", [])]
+    more = [name for name in dict.fromkeys([*result.get("metrics", {}), *bounded]) if name != first]
+    others = {*_NOT_PARAMETERS, first, *more}
+    keys = list(dict.fromkeys(key for trial in trials for key in trial if key not in others))
+    head = ["trial", first, *more, "status", *(_short(key, keys) for key in keys)]
     return [
         head,
         *(
             [
-                str(trial["trial"]),
+                f"{trial['trial']}{' *' if trial['trial'] in front else ''}",
                 "" if trial["value"] is None else f"{trial['value']:.5g}",
+                *(_text(trial.get(name)) for name in more),
                 trial["status"],
                 *(_text(trial.get(key)) for key in keys),
             ]
             for trial in ordered[:most]
         ),
+    ]
+
+
+def _front_note(result: Mapping[str, Any]) -> list[str]:
+    """Return what the stars of the table mean, where there are several metrics or constraints."""
+    if "front" not in result:
+        return []
+    metrics, bounds = result["metrics"], " and ".join(result["constraints"])
+    kept = f" of those that keep {bounds}" if bounds else ""
+    if not result["front"]:
+        return [f"no trial keeps {bounds}" if bounds else "no trial has all metrics"]
+    if len(metrics) == 1:
+        return [f"*: the best{kept}"]
+    named = ", ".join(f"{name} ({mode})" for name, mode in metrics.items())
+    return [
+        f"*: the Pareto front{kept}: no other trial is as good in {named}",
+        f"best: the one of the front with the best {result['metric']}, the first metric",
     ]
 
 

@@ -12,7 +12,7 @@ from trainyard.config.fields import MODE, AutoMode, Section, TypedSection, place
 class SamplerConfig(TypedSection):
     """What proposes the parameters of trials; its options may be written inline."""
 
-    type: str = record("tpe", description="random, grid, qmc, tpe, gp ...")
+    type: str = record("tpe", description="random, grid, qmc, tpe, gp, cmaes, nsga2 ...")
 
 
 class NoPruner(Section):
@@ -98,8 +98,16 @@ Pruner = (
 class TuningConfig(Section):
     """A search for the best values of other keys: `trainyard tune`. Each trial is a run of its own."""
 
-    metric: str = record("val_loss", description="val_loss, or val_ and the name of a metric")
-    mode: AutoMode = record("auto", description=MODE)
+    metric: str | list[str] = record(
+        "val_loss",
+        description="val_loss, or val_ and the name of a metric; a list is searched for trade-offs, and may "
+        "also have latency_ms, parameters, model_bytes, train_seconds",
+    )
+    mode: AutoMode | list[AutoMode] = record("auto", description=f"{MODE}; a list for several metrics")
+    constraints: dict[str, str] = record(
+        default_factory=dict,
+        description='bounds that the best trial keeps, as {parameters: "<= 1e6"}: of metrics or measures',
+    )
     trials: int | None = record(None, gt=0, description="number of trials; default: 20, or the whole grid")
     max_minutes: float | None = record(None, gt=0, description="no trial begins after so many minutes")
     target: float | None = record(None, description="no trial is decided after one that is as good as this")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -32,6 +32,7 @@ class Ending(NamedTuple):
         digest: The digest of the final weights.
         seconds: The training time.
         error: Why it failed.
+        values: Where the study has several metrics or constraints: these, of the model of this step.
     """
 
     status: TrialStatus
@@ -41,6 +42,7 @@ class Ending(NamedTuple):
     digest: str | None = None
     seconds: float = 0.0
     error: str | None = None
+    values: Mapping[str, float] | None = None
 
 
 class LoggedJob(NamedTuple):
@@ -54,7 +56,8 @@ class LoggedTrial(NamedTuple):
     """A trial as the log knows it; `same_as` is the number of an earlier trial with the same parameters.
 
     `jobs` are its rungs, or it has one. `ending` is None while one of them is done. `others` are its runs but
-    for the first.
+    for the first. A trial of a Python function has no run, and the `distributions` of its
+    parameters, as text of Optuna's.
     """
 
     number: int
@@ -64,6 +67,7 @@ class LoggedTrial(NamedTuple):
     ending: Ending | None = None
     jobs: tuple[LoggedJob, ...] = ()
     others: tuple[str, ...] = ()
+    distributions: Mapping[str, str] | None = None
 
 
 class TrialLog:
@@ -89,13 +93,12 @@ class TrialLog:
     def begin(self, trial: LoggedTrial) -> None:
         """Record that a trial begins, with its first job; durable when this returns."""
         line: Json = {"trial": trial.number, "params": trial.params, "run_id": trial.run_id}
-        if trial.same_as is not None:
-            line["same_as"] = trial.same_as
+        more: Json = {"same_as": trial.same_as, "distributions": trial.distributions}
         if trial.jobs and trial.jobs[0].number != trial.number:
-            line["job"] = trial.jobs[0].number
+            more["job"] = trial.jobs[0].number
         if trial.others:
-            line["others"] = trial.others
-        self._write(line)
+            more["others"] = trial.others
+        self._write(line | {key: value for key, value in more.items() if value is not None})
 
     def go_on(self, number: int, job: int) -> None:
         """Record that a paused trial goes on; durable when this returns."""
@@ -148,6 +151,7 @@ class TrialLog:
                     line.get("same_as"),
                     jobs=jobs,
                     others=tuple(line.get("others", ())),
+                    distributions=line.get("distributions"),
                 )
             )
 

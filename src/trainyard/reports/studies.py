@@ -47,6 +47,7 @@ def _rendered(folder: Path) -> str:
         "notes": [],
     }
     made |= dict.fromkeys(("importance", "slices", "curves", "trials"))
+    made |= dict.fromkeys(("parallel", "contour", "timeline", "front"))
     if kind == "tune" and record is not None:
         made |= tuning.section(folder, result, *_tuned(record, result))
     elif result and state in ("completed", "failed"):
@@ -67,7 +68,8 @@ def _rendered(folder: Path) -> str:
 def _tuned(record: StudyRecord, result: Json) -> tuple[str, str]:
     """Return the metric of a tuning study, and its mode, which only the result is sure to know."""
     asked = part(record.question, "tuning")
-    metric = str(asked.get("metric", "val_loss"))
+    named = asked.get("metric", "val_loss")
+    metric = str(named[0] if isinstance(named, list) and named else named)
     mode = str(result.get("mode") or asked.get("mode"))
     return metric, mode if mode in ("min", "max") else "min" if metric.endswith("loss") else "max"
 

@@ -11,15 +11,17 @@ import numpy as np
 from markupsafe import Markup
 
 from trainyard.errors import CheckpointError
+from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import LoggedTrial, read_trials
-from trainyard.reports.charts import Line, LineChart, line_chart
-from trainyard.reports.curves import single_points
+from trainyard.reports import tuning_charts
 from trainyard.reports.history import title as metric_title
 from trainyard.reports.rundir import Json, part
 from trainyard.reports.scales import LOG_FROM, duration, number
 from trainyard.reports.study_charts import Point, Spread, dot_plot, point_plot
 
-_MOST_CURVES = 40
+_MOST_CURVES = 60
+_MOST_LINES = 200  # of the parallel coordinates
+_MOST_AXES = 12
 _MOST_ROWS = 500
 
 
@@ -43,9 +45,17 @@ def section(folder: Path, result: Json, metric: str, mode: str) -> dict[str, Any
         "picture": Markup(_history(trials, name, mode)) if valued else None,
         "importance": Markup(_importance(part(result, "importance"))) if result.get("importance") else None,
         "slices": [Markup(chart) for chart in _slices(valued, name)],
-        "curves": Markup(_curves(trials, name)) if valued else None,
+        "curves": Markup(_curves(trials, result, name)) if valued else None,
+        "parallel": _markup(_parallel(valued, name, mode)),
+        "contour": _markup(_contour(valued, result, name, mode)),
+        "timeline": _timeline(folder, trials),
+        "front": _front(trials, result),
         "trials": _table(trials, name, mode),
     }
+
+
+def _markup(chart: str | None) -> Markup | None:
+    return None if chart is None else Markup(chart)
 
 
 def _value(trial: LoggedTrial) -> float | None:
@@ -103,7 +113,7 @@ def _importance(importance: Mapping[str, float]) -> str:
 
 def _slices(trials: Sequence[LoggedTrial], name: str) -> list[str]:
     """Draw the metric over each parameter."""
-    keys = list(dict.fromkeys(key for trial in trials for key in trial.params))
+    keys = _keys(trials)
     return [_slice(key, [trial for trial in trials if key in trial.params], name) for key in keys]
 
 
@@ -121,20 +131,127 @@ def _slice(key: str, trials: Sequence[LoggedTrial], name: str) -> str:
     return dot_plot(rows, title, f"{name}, by {key}", width=420)
 
 
-def _curves(trials: Sequence[LoggedTrial], name: str) -> str:
-    """Draw the metric over the steps of the last trials."""
-    curves = [trial.ending.curve for trial in trials if trial.ending and len(trial.ending.curve) > 1]
-    lines = []
-    for curve in curves[-_MOST_CURVES:]:
-        steps, values = zip(*curve, strict=True)
-        lines.append(Line("", single_points(np.array(steps), np.array(values)), "other"))
-    if not lines:
-        return ""
-    return line_chart(LineChart(f"{name} of each trial over its steps", lines), width=720)
+def _curves(trials: Sequence[LoggedTrial], result: Json, name: str) -> str:
+    """Draw the metric over the steps of the best trial and the last ones."""
+    best = part(result, "best").get("trial")
+    shown = [one for one in trials if one.ending and len(one.ending.curve) > 1 and one.same_as is None]
+    shown = [one for one in shown if one.number == best] + [one for one in shown if one.number != best][
+        -_MOST_CURVES:
+    ]
+    curves = [
+        tuning_charts.Curve(
+            trial.ending.curve,
+            "best" if trial.number == best else trial.ending.status,
+            f"{_label(trial)}, {trial.ending.status}",
+        )
+        for trial in shown
+        if trial.ending
+    ]
+    return (
+        tuning_charts.learning_curves(curves, f"{name} of each trial over its steps", name) if curves else ""
+    )
+
+
+def _keys(trials: Sequence[LoggedTrial]) -> list[str]:
+    return list(dict.fromkeys(key for trial in trials for key in trial.params))
+
+
+def _short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Return the last part of each key, where it tells it apart from the others."""
+    last = {key: key.rpartition(".")[2] for key in keys}
+    return {key: name if list(last.values()).count(name) == 1 else key for key, name in last.items()}
+
+
+def _parallel(trials: Sequence[LoggedTrial], name: str, mode: str) -> str | None:
+    """Draw the parameters and the value of the best trials."""
+    keys = _keys(trials)
+    if len(trials) < 2 or not 1 <= len(keys) <= _MOST_AXES:
+        return None
+    sign = 1.0 if mode == "min" else -1.0
+    kept = sorted(trials, key=lambda trial: sign * _number(trial))[:_MOST_LINES]
+    names = _short_names(keys)
+    columns = [tuning_charts.axis(names[key], [trial.params.get(key) for trial in kept]) for key in keys]
+    values = np.array([_number(trial) for trial in kept])
+    columns.append(tuning_charts.axis(name, values.tolist()))
+    ranks, _ = tuning_charts.shade_of(values, mode)
+    return tuning_charts.parallel(columns, ranks, [_label(one) for one in kept], f"Parameters and {name}")
+
+
+def _contour(trials: Sequence[LoggedTrial], result: Json, name: str, mode: str) -> str | None:
+    """Draw the metric over the two most important parameters."""
+    keys = [key for key in part(result, "importance") if any(key in trial.params for trial in trials)][:2]
+    if len(keys) < 2:
+        return None
+    names = _short_names(keys)
+    first, second = (
+        tuning_charts.axis(names[key], [trial.params.get(key) for trial in trials]) for key in keys
+    )
+    _, goodness = tuning_charts.shade_of(np.array([_number(trial) for trial in trials]), mode)
+    title = f"{name} over {first.name} and {second.name}"
+    return tuning_charts.contour(first, second, goodness, [_label(trial) for trial in trials], title)
+
+
+def _timeline(folder: Path, trials: Sequence[LoggedTrial]) -> dict[str, Any] | None:
+    """Return the chart of when trials were trained, with the share of idle time."""
+    spans = [
+        tuning_charts.Span(
+            attempt.started,
+            attempt.ended,
+            trial.ending.status if trial.ending else "running",
+            f"{_label(trial)}, {duration(attempt.ended - attempt.started)}",
+        )
+        for trial in trials
+        if trial.run_id and trial.same_as is None
+        for attempt in RunDir(folder.parent / trial.run_id).attempts()
+        if attempt.ended is not None
+    ]
+    if not spans:
+        return None
+    return {
+        "chart": Markup(tuning_charts.timeline(spans, "When the workers trained which trial")),
+        "workers": len(tuning_charts.lanes(spans)),
+        "idle": f"{tuning_charts.idle_share(spans):.0%}",
+    }
+
+
+def _front(trials: Sequence[LoggedTrial], result: Json) -> dict[str, Any] | None:
+    """Return the chart of the Pareto front by the first two metrics, and what it leaves out."""
+    metrics = list(part(result, "metrics"))
+    if len(metrics) < 2:
+        return None
+    front = set(result.get("front", ()))
+    points = []
+    for trial in trials:
+        values = (trial.ending.values if trial.ending else None) or {}
+        if all(name in values for name in metrics):
+            kind = "front" if trial.number in front else "other" if _keeps(values, result) else "broken"
+            words = ", ".join(f"{metric_title(name)} {number(values[name])}" for name in metrics)
+            point = (values[metrics[0]], values[metrics[1]])
+            points.append(tuning_charts.Candidate(*point, kind, f"trial {trial.number}: {words}"))
+    if not points:
+        return None
+    labels = (metric_title(metrics[0]), metric_title(metrics[1]))
+    modes = ", ".join(f"{metric_title(name)} ({mode})" for name, mode in part(result, "metrics").items())
+    return {
+        "chart": Markup(tuning_charts.front_plot(points, labels, f"{labels[0]} against {labels[1]}")),
+        "count": len(front),
+        "metrics": modes,
+        "constraints": list(result.get("constraints", ())),
+    }
+
+
+def _keeps(values: Mapping[str, float], result: Json) -> bool:
+    """Return whether values keep the constraints of a result, written as `parameters <= 1000`."""
+    for constraint in result.get("constraints", ()):
+        name, sign, bound = str(constraint).split()
+        value = values.get(name, math.nan)
+        if not (value <= float(bound) if sign == "<=" else value >= float(bound)):
+            return False
+    return True
 
 
 def _table(trials: Sequence[LoggedTrial], name: str, mode: str) -> dict[str, Any]:
-    keys = list(dict.fromkeys(key for trial in trials for key in trial.params))
+    keys, more = _keys(trials), _measured(trials, name)
     sign = -1.0 if mode == "max" else 1.0
     ordered = sorted(
         trials, key=lambda one: (math.inf if (v := _value(one)) is None else sign * v, one.number)
@@ -146,13 +263,20 @@ def _table(trials: Sequence[LoggedTrial], name: str, mode: str) -> dict[str, Any
                 str(trial.number),
                 trial.ending.status if trial.ending else "running",
                 "" if (value := _value(trial)) is None else number(value),
+                *(_text(((trial.ending.values if trial.ending else None) or {}).get(one)) for one in more),
                 *(_text(trial.params.get(key)) for key in keys),
                 (trial.ending.error or "") if trial.ending else "",
             ],
         )
         for trial in ordered[:_MOST_ROWS]
     ]
-    return {"head": ["trial", "status", name, *keys, ""], "rows": rows}
+    return {"head": ["trial", "status", name, *map(metric_title, more), *keys, ""], "rows": rows}
+
+
+def _measured(trials: Sequence[LoggedTrial], name: str) -> list[str]:
+    """Return the other metrics and the measures that trials have."""
+    values = [trial.ending.values or {} for trial in trials if trial.ending]
+    return [one for one in dict.fromkeys(key for each in values for key in each) if metric_title(one) != name]
 
 
 def _text(value: Any) -> str:

@@ -26,12 +26,16 @@ class Observation(NamedTuple):
         status: `running`, if its result may not be known yet.
         value: The value of the metric; None if it has none.
         curve: The metric at each evaluation, as (step, value).
+        values: The values of all metrics, where there are several.
+        violations: How far each constraint is exceeded, by its name; 0 or less where it holds.
     """
 
     params: Mapping[str, Any]
     status: TrialStatus
     value: float | None = None
     curve: Sequence[tuple[int, float]] = ()
+    values: Sequence[float] = ()
+    violations: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class Parameter:
         return round(value) if self.integer else value
 
 
+Modes = Mode | Sequence[Mode]  # of one metric, or of several
 Space = Sequence[Parameter]  # each after those that its `when` names
 
 
@@ -94,11 +99,15 @@ def trial_seed(seed: int, number: int) -> int:
 
 
 class Sampler(Protocol):
-    """An engine that proposes parameters."""
+    """An engine that proposes parameters.
+
+    One that cannot search by several metrics, heed constraints, or learn from the trials of another study
+    says so in a class attribute `limits`, which holds `metrics`, `constraints`, `earlier` or several of them.
+    """
 
     Params: ClassVar[type[BaseModel]]
 
-    def __init__(self, params: BaseModel, space: Space, mode: Mode, seed: int) -> None: ...
+    def __init__(self, params: BaseModel, space: Space, mode: Modes, seed: int) -> None: ...
 
     @property
     def size(self) -> int | None:
@@ -109,5 +118,6 @@ class Sampler(Protocol):
 
         Args:
             number: The number of the trial, from 0.
-            known: The trials before it, `number` of them.
+            known: The trials before it: those of an earlier study, all ended, if this one started from it;
+                then `number` of its own.
         """

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 from pydantic import BaseModel
 
 from trainyard.config.fields import Section
-from trainyard.errors import InputError
-from trainyard.samplers.base import Observation, Parameter, Space, exists
-from trainyard.types import Mode
+from trainyard.errors import ConfigError, Problem
+from trainyard.samplers.base import Modes, Observation, Parameter, Space, exists
 
 _MOST = 1_000_000  # combinations of a grid
 
@@ -24,14 +23,14 @@ class GridSampler:
     """Goes through all combinations, the last parameter first."""
 
     Params: ClassVar[type[BaseModel]] = GridParams
+    limits = ("earlier",)
 
-    def __init__(self, params: BaseModel, space: Space, mode: Mode, seed: int) -> None:  # noqa: ARG002
+    def __init__(self, params: BaseModel, space: Space, mode: Modes, seed: int) -> None:  # noqa: ARG002
         self._values = {parameter.key: _all_values(parameter) for parameter in space}
         total = math.prod(len(values) for values in self._values.values())
         if total > _MOST:
-            raise InputError(
-                f"tuning.space: the grid has {total} combinations; give fewer values, or another sampler"
-            )
+            what = f"the grid has {total} combinations; give fewer values, or another sampler"
+            raise ConfigError([Problem(what, "tuning.space")])
         self._combinations = list(_combinations(space, self._values, {}))
 
     @property
@@ -49,13 +48,12 @@ def _all_values(parameter: Parameter) -> Sequence[Any]:
         return parameter.choices
     step = parameter.step or (1 if parameter.integer else None)
     if step is None or parameter.log:
-        raise InputError(
-            f"tuning.space.{parameter.key}: a grid needs single values; give a list of them, or a range with "
-            "a step"
-        )
+        what = "a grid needs single values; give a list of them, or a range with a step"
+        raise ConfigError([Problem(what, f"tuning.space.{parameter.key}")])
     count = math.floor((parameter.high - parameter.low) / step + 1e-9) + 1
     if count > _MOST:
-        raise InputError(f"tuning.space.{parameter.key}: {count} values are too many for a grid")
+        what = f"{count} values are too many for a grid; give a larger step"
+        raise ConfigError([Problem(what, f"tuning.space.{parameter.key}")])
     return [parameter.at((i + 0.5) / count) for i in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""Samplers of Optuna: TPE and Gaussian processes.
+"""Samplers of Optuna: TPE, Gaussian processes, CMA-ES, NSGA-II.
 
 Each proposal comes from a study in memory that holds exactly the trials that it may know, by a sampler that
 is seeded for the trial.
@@ -9,14 +9,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field
 
 from trainyard.config.fields import Section
 from trainyard.require import require
-from trainyard.samplers.base import Observation, Parameter, Space, exists, trial_seed
+from trainyard.samplers.base import Modes, Observation, Parameter, Space, exists, trial_seed
 from trainyard.types import Mode
 
 _LEAST_TRIALS = 10  # from which importances are told
@@ -43,45 +44,103 @@ class GpParams(Section):
     deterministic_objective: bool = Field(False, description="the metric has no noise")
 
 
+class CmaEsParams(Section):
+    """Options of CMA-ES (Hansen, 2016), named as in Optuna; choices are drawn at random."""
+
+    n_startup_trials: int = Field(1, ge=0, description="random trials before it begins")
+    popsize: int | None = Field(None, ge=4, description="trials of a generation; default: by the space")
+    use_separable_cma: bool = Field(False, description="a diagonal covariance, for large spaces")
+    with_margin: bool = Field(False, description="for whole numbers and steps (Hamano et al., 2022)")
+    lr_adapt: bool = Field(False, description="adapt the learning rate, for noisy metrics")
+
+
+class Nsga2Params(Section):
+    """Options of NSGA-II (Deb et al., 2002), named as in Optuna."""
+
+    population_size: int = Field(50, gt=1, description="trials of a generation")
+    mutation_prob: float | None = Field(None, ge=0, le=1, description="default: 1 / number of parameters")
+    crossover_prob: float = Field(0.9, ge=0, le=1, description="share of children with two parents")
+    swapping_prob: float = Field(0.5, ge=0, le=1, description="share of parameters of the second parent")
+
+
 class _Optuna:
     """A sampler of Optuna's, by the name of its class."""
 
     cls: ClassVar[str]
+    limits: ClassVar[Collection[str]] = ()
+    keeps_state: ClassVar[bool] = False  # whether the sampler writes into trials what later ones read
     size = None
 
-    def __init__(self, params: BaseModel, space: Space, mode: Mode, seed: int) -> None:
+    def __init__(self, params: BaseModel, space: Space, mode: Modes, seed: int) -> None:
         self._optuna: Any = require("optuna", "tuning")
         self._options, self._space, self._seed = params.model_dump(exclude_none=True), space, seed
-        self._direction = "minimize" if mode == "min" else "maximize"
+        modes = [mode] if isinstance(mode, str) else mode
+        self._directions = ["minimize" if one == "min" else "maximize" for one in modes]
         self._distributions = {parameter.key: self._distribution(parameter) for parameter in space}
+        self._states: dict[int, Mapping[str, Any]] = {}  # what the sampler wrote into each trial
 
     def propose(self, number: int, known: Sequence[Observation]) -> dict[str, Any]:
         """Return the parameters of a trial; see `Sampler.propose`."""
-        self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
-            sampler = getattr(self._optuna.samplers, self.cls)(
-                seed=trial_seed(self._seed, number), **self._options
-            )
-            study = self._optuna.create_study(direction=self._direction, sampler=sampler)
-            study.add_trials([self._trial(observation) for observation in known])
-            trial = study.ask()
-            params: dict[str, Any] = {}
+        if self.keeps_state:
+            self._replay(number, known)
+        return self._propose(number, known)
+
+    def _propose(self, number: int, known: Sequence[Observation]) -> dict[str, Any]:
+        first = len(known) - number  # the trials of another study come before our own
+        trials = [self.frozen(trial, self._states.get(i - first)) for i, trial in enumerate(known)]
+        trial = self.ask(number, trials)
+        params: dict[str, Any] = {}
+        with _quiet(self._optuna):
             for parameter in self._space:
                 if exists(parameter, params):
                     params[parameter.key] = _own(parameter, self._suggest(trial, parameter))
+        if self.keeps_state:
+            self._states[number] = dict(trial.study.get_trials(deepcopy=False)[-1].system_attrs)
         return params
+
+    def ask(
+        self,
+        number: int,
+        trials: Sequence[Any],
+        pruner: Any = None,
+        distributions: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Return Optuna's own trial of a number, in a study in memory of the frozen trials before it.
+
+        With `distributions`, it has parameters already.
+        """
+        with _quiet(self._optuna):
+            sampler = self._sampler(trial_seed(self._seed, number), trials[: len(trials) - number])
+            study = self._optuna.create_study(directions=self._directions, sampler=sampler, pruner=pruner)
+            study.add_trials(trials)
+            return study.ask(distributions)
+
+    def _sampler(self, seed: int, earlier: Sequence[Any]) -> Any:  # noqa: ARG002 - most learn as from others
+        """Return Optuna's sampler; `earlier` are the trials of an earlier study."""
+        return getattr(self._optuna.samplers, self.cls)(seed=seed, **self._options)
+
+    def _replay(self, number: int, known: Sequence[Observation]) -> None:
+        """Make earlier proposals again whose states are not known here: the study was resumed.
+
+        Each knew the results of as many trials less as it is earlier.
+        """
+        first = len(known) - number
+        results = sum(trial.status != "running" for trial in known[first:])
+        for earlier in range(number):
+            if earlier in self._states:
+                continue
+            ended = first + max(0, results - (number - earlier))
+            blank = [Observation(trial.params, "running") for trial in known[ended : first + earlier]]
+            self._propose(earlier, [*known[:ended], *blank])
 
     def importances(self, trials: Sequence[Observation]) -> dict[str, float]:
         """Return the importance of each parameter, the most important one first; see `importances`."""
-        self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
-        study = self._optuna.create_study(direction=self._direction)
-        study.add_trials([self._trial(trial) for trial in trials])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quiet(self._optuna):
+            study = self._optuna.create_study(direction=self._directions[0])
+            study.add_trials([self.frozen(trial) for trial in trials])
             evaluator = self._optuna.importance.PedAnovaImportanceEvaluator()
-            found = self._optuna.importance.get_param_importances(study, evaluator=evaluator)
-        return {key: float(value) for key, value in found.items()}
+            shares = self._optuna.importance.get_param_importances(study, evaluator=evaluator)
+        return {key: float(value) for key, value in shares.items()}
 
     def _suggest(self, trial: Any, parameter: Parameter) -> Any:
         theirs = self._distributions[parameter.key]
@@ -90,7 +149,8 @@ class _Optuna:
         suggest = trial.suggest_int if parameter.integer else trial.suggest_float
         return suggest(parameter.key, theirs.low, theirs.high, step=theirs.step, log=theirs.log)
 
-    def _trial(self, observation: Observation) -> Any:
+    def frozen(self, observation: Observation, state_of_sampler: Mapping[str, Any] | None = None) -> Any:
+        """Return an observation as a frozen trial of Optuna's."""
         states = self._optuna.trial.TrialState
         state = {
             "running": states.RUNNING,
@@ -102,10 +162,12 @@ class _Optuna:
         by_key = {parameter.key: parameter for parameter in self._space}
         return self._optuna.trial.create_trial(
             state=state,
-            value=observation.value if observation.status == "completed" else None,
+            values=_values(observation) if observation.status == "completed" else None,
             params={key: _theirs(by_key[key], value) for key, value in observation.params.items()},
             distributions=distributions,
             intermediate_values=dict(observation.curve),
+            system_attrs=dict(state_of_sampler or {}),
+            constraints=dict(observation.violations) or None,
         )
 
     def _distribution(self, parameter: Parameter) -> Any:
@@ -121,6 +183,19 @@ class _Optuna:
         return distributions.FloatDistribution(
             parameter.low, parameter.high, log=parameter.log, step=parameter.step
         )
+
+
+@contextmanager
+def _quiet(optuna: Any) -> Iterator[None]:
+    """Keep Optuna's progress lines and warnings of experimental features back."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _values(observation: Observation) -> Sequence[float | None]:
+    return observation.values or [observation.value]
 
 
 def _theirs(parameter: Parameter, value: Any) -> Any:
@@ -154,6 +229,12 @@ def importances(space: Space, trials: Sequence[Observation], mode: Mode) -> dict
     return sampler.importances(completed)
 
 
+def frozen(space: Space, trials: Sequence[Observation], modes: Modes) -> list[Any]:
+    """Return trials as frozen ones of Optuna's."""
+    sampler = TpeSampler(TpeParams.model_validate({}), space, modes, 0)
+    return [sampler.frozen(trial) for trial in trials]
+
+
 class TpeSampler(_Optuna):
     """The tree-structured Parzen estimator."""
 
@@ -176,3 +257,28 @@ class GpSampler(_Optuna):
             return super().propose(number, known)
         finally:
             torch.set_num_threads(threads)
+
+
+class CmaEsSampler(_Optuna):
+    """Covariance matrix adaptation, of the numbers of the space; what was learned before is its start."""
+
+    cls = "CmaEsSampler"
+    Params: ClassVar[type[BaseModel]] = CmaEsParams
+    limits = ("metrics", "constraints")
+    keeps_state = True
+
+    def _sampler(self, seed: int, earlier: Sequence[Any]) -> Any:
+        require("cmaes", "tuning")
+        source = {"source_trials": list(earlier)} if earlier else {}
+        return self._optuna.samplers.CmaEsSampler(
+            seed=seed, warn_independent_sampling=False, **source, **self._options
+        )
+
+
+class Nsga2Sampler(_Optuna):
+    """The elitist genetic algorithm NSGA-II, for several metrics."""
+
+    cls = "NSGAIISampler"
+    limits = ("earlier",)
+    Params: ClassVar[type[BaseModel]] = Nsga2Params
+    keeps_state = True

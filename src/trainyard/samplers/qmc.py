@@ -10,8 +10,7 @@ from pydantic import BaseModel, Field
 
 from trainyard.config.fields import Section
 from trainyard.require import require
-from trainyard.samplers.base import Observation, Space, drawn
-from trainyard.types import Mode
+from trainyard.samplers.base import Modes, Observation, Space, drawn
 
 
 class QmcParams(Section):
@@ -25,9 +24,10 @@ class QmcSampler:
     """Takes the points of a quasi-random sequence in their order."""
 
     Params: ClassVar[type[BaseModel]] = QmcParams
+    limits = ("earlier",)
     size = None
 
-    def __init__(self, params: BaseModel, space: Space, mode: Mode, seed: int) -> None:  # noqa: ARG002
+    def __init__(self, params: BaseModel, space: Space, mode: Modes, seed: int) -> None:  # noqa: ARG002
         assert isinstance(params, QmcParams)
         self._params, self._space, self._seed = params, space, seed
 

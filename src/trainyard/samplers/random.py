@@ -9,8 +9,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from trainyard.config.fields import Section
-from trainyard.samplers.base import Observation, Space, drawn
-from trainyard.types import Mode
+from trainyard.samplers.base import Modes, Observation, Space, drawn
 
 
 class RandomParams(Section):
@@ -21,9 +20,10 @@ class RandomSampler:
     """Draws each trial independently."""
 
     Params: ClassVar[type[BaseModel]] = RandomParams
+    limits = ("earlier",)
     size = None
 
-    def __init__(self, params: BaseModel, space: Space, mode: Mode, seed: int) -> None:  # noqa: ARG002
+    def __init__(self, params: BaseModel, space: Space, mode: Modes, seed: int) -> None:  # noqa: ARG002
         self._space, self._seed = space, seed
 
     def propose(self, number: int, known: Sequence[Observation]) -> dict[str, Any]:  # noqa: ARG002

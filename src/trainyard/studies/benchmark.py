@@ -106,7 +106,7 @@ def benchmark(
     base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
     if selection.metric is not None:
         _check_ranking(selection.metric, base)
-        base = _with_metric(base, selection.metric, request)
+        base = with_metric(base, selection.metric, request)
     base.resolved.log_notes()
     if selection.folds is not None:
         base.warn_of_replaced_splits()
@@ -177,7 +177,7 @@ def _refuse_other_task(
     check_metric(metric, task)
 
 
-def _with_metric(base: StudyConfig, metric: str, request: StudyRequest) -> StudyConfig:
+def with_metric(base: StudyConfig, metric: str, request: StudyRequest) -> StudyConfig:
     """Return the config with a metric among those that runs compute."""
     name, listed = without_prefix(metric), base.resolved.config.evaluation.metrics
     if name == LOSS or ":" in metric_path(base.resolved.config, metric):

@@ -19,7 +19,9 @@ from trainyard.require import import_paths
 from trainyard.runs.reproduce import REPRODUCIBLE, Reproduction, compare_bits
 from trainyard.runs.workdir import working_in
 from trainyard.studies.study import Json, Study, StudyRequest
-from trainyard.studies.tuning.tune import CONFIG, KIND, SETTINGS, Asked, Tuning, read_question, search
+from trainyard.studies.tuning.earlier import FILE as EARLIER
+from trainyard.studies.tuning.tune import CONFIG, FROM, SETTINGS, Asked, read_question, search
+from trainyard.studies.tuning.view import KIND, Tuning
 
 log = logging.getLogger("trainyard")
 MAY_CHANGE = ("tuning.trials", "tuning.max_minutes", "tuning.target", "tuning.parallel")
@@ -181,7 +183,8 @@ def _asked(study: Study, overrides: Overrides, request: StudyRequest, *, trust: 
             data were objects; or it was changed.
     """
     asked = read_question(study.path / CONFIG, overrides, request)
-    if asked.question != study.record.question:
+    question = {key: value for key, value in study.record.question.items() if key != FROM}
+    if asked.question != question:
         raise InputError(
             f"{study.path / CONFIG} is not what study {study.id} was asked any more; put it back, or begin "
             "another study: trainyard tune CONFIG"
@@ -215,6 +218,8 @@ def _copy(study: Study, notes: Sequence[Json]) -> Study:
     question: dict[str, Any] = study.record.question | {_REPEATS: study.id}
     again = Study.create(study.path.parent.parent, study.path.parent.name, KIND, question)
     again.write(SETTINGS, study.settings(SETTINGS) | {_REPEATS: study.id})
+    if earlier := study.settings(EARLIER):
+        again.write(EARLIER, earlier)
     trial_log = TrialLog(again.path)
     for note in notes:
         if note["kind"] == "trials":

@@ -8,13 +8,13 @@ from trainyard.config.options import ROUNDS
 from trainyard.config.schema import RunConfig
 from trainyard.config.tuning import HalvingPruner, HyperbandPruner, TuningConfig
 from trainyard.errors import ConfigError, InputError, Problem
-from trainyard.evaluation.metrics import mode_of
 from trainyard.records.result import Result
 from trainyard.records.trials import TrialLog
 from trainyard.samplers.base import Space
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.agenda import Agenda, InOrder
 from trainyard.studies.tuning.rungs import Rungs, hyperband
+from trainyard.types import Mode
 
 _ROUNDS = f"model.params.{ROUNDS}"
 
@@ -84,7 +84,9 @@ def best_length(config: RunConfig, result: Result, step: int) -> dict[str, Any]:
     return {} if step == result.steps and result.status == "completed" else {key: step}
 
 
-def agenda_of(tuning: TuningConfig, config: RunConfig, trials: int, horizon: int, log: TrialLog) -> Agenda:
+def agenda_of(
+    tuning: TuningConfig, config: RunConfig, trials: int, horizon: int, log: TrialLog, mode: Mode
+) -> Agenda:
     """Return the order of the jobs of a study.
 
     Where it depends on the number of trials, the log keeps each number that the study has had.
@@ -95,6 +97,7 @@ def agenda_of(tuning: TuningConfig, config: RunConfig, trials: int, horizon: int
         trials: The number of trials.
         horizon: After how many jobs a result is known.
         log: The log.
+        mode: Whether the lowest or the highest value is best.
     """
     pruner = tuning.pruner
     if not isinstance(pruner, HalvingPruner):
@@ -106,5 +109,4 @@ def agenda_of(tuning: TuningConfig, config: RunConfig, trials: int, horizon: int
     cycle = hyperband(pruner.min_resource, _length(config), pruner.reduction_factor)
     if not isinstance(pruner, HyperbandPruner):
         cycle = cycle[:1]
-    mode = mode_of(tuning.metric) if tuning.mode == "auto" else tuning.mode
     return Rungs.plan(cycle, limits, pruner.reduction_factor, horizon, mode)

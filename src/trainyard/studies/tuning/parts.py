@@ -15,6 +15,7 @@ from trainyard.errors import ConfigError, Problem
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import LoggedTrial
 from trainyard.studies.trials import StudyConfig
+from trainyard.studies.tuning.goals import Goals
 from trainyard.studies.tuning.lengths import best_length
 
 Params = Mapping[str, Any]
@@ -67,7 +68,7 @@ class Parts:
         return split.with_overrides({**params, **more, "training.threads": self.threads}).resolved
 
 
-def check_parts(base: StudyConfig, tuning: TuningConfig) -> None:
+def check_parts(base: StudyConfig, tuning: TuningConfig, goals: Goals) -> None:
     """Check that folds, repeats and the last training go with the rest of the config.
 
     Raises:
@@ -80,6 +81,10 @@ def check_parts(base: StudyConfig, tuning: TuningConfig) -> None:
             "trial; allowed: none, halving, hyperband"
         )
         raise ConfigError([Problem(message, "tuning.pruner")])
+    if several and goals.measured:
+        key = "constraints" if goals.constraints else "metric"
+        message = f"is of one run, but tuning.{several} makes several of each trial; leave one of them out"
+        raise ConfigError([Problem(message, f"tuning.{key}")])
     config = base.resolved.config
     if not tuning.refit:
         return

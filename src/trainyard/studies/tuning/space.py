@@ -31,7 +31,7 @@ def read_space(space: Mapping[str, Any]) -> Space:
         )
     problems: list[Problem] = []
     parameters = {}
-    for key, spec in space.items():
+    for key, spec in _flat(space).items():
         try:
             parameters[key] = _parameter(key, spec)
         except ValueError as error:
@@ -45,6 +45,19 @@ def read_space(space: Mapping[str, Any]) -> Space:
     if problems:
         raise ConfigError(problems)
     return _sorted(parameters)
+
+
+def _flat(space: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return a space by dotted key; sections may be nested, as those of the command line are."""
+    flat: dict[str, Any] = {}
+    for key, spec in space.items():
+        at = f"{path}.{key}" if path else str(key)
+        is_section = isinstance(spec, Mapping) and spec and not _KEYS.intersection(spec)
+        if is_section and all(isinstance(inner, list | Mapping) for inner in spec.values()):
+            flat |= _flat(spec, at)
+        else:
+            flat[at] = spec
+    return flat
 
 
 def _parameter(key: str, spec: Any) -> Parameter:
@@ -84,7 +97,7 @@ def _range(key: str, spec: Mapping[str, Any], when: Mapping[str, Sequence[Any]])
     if not isinstance(log, bool):
         raise ValueError(f"log is true or false; got {log!r}")
     if low > high:
-        raise ValueError(f"the range is empty: low is {low:g}, high is {high:g}")
+        raise ValueError(f"the range is empty: low is {low:g}, high is {high:g}; swap them")
     if log and low <= 0:
         raise ValueError(f"log: true needs a low above 0; got {low:g}")
     if log and step is not None:

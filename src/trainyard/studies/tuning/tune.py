@@ -8,6 +8,7 @@ the study before it has a consequence, so that a killed study goes on with the s
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
@@ -15,84 +16,48 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from trainyard import registry
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.config.tuning import HalvingPruner, TuningConfig
 from trainyard.digest import sha256_bytes
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import ConfigError, InputError, Problem, TrainingError, TrainyardError
-from trainyard.evaluation.metrics import mode_of
 from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog, TrialStatus, read_trials
+from trainyard.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog, TrialStatus
 from trainyard.reports.studies import write_report
 from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.pruning import prune_paused
-from trainyard.runs.run import Run
 from trainyard.runs.session import report
+from trainyard.runs.trust import of_own_config
 from trainyard.runs.wiring import default_threads
 from trainyard.samplers.base import Observation, Sampler, Space
-from trainyard.samplers.optuna import importances
+from trainyard.samplers.optuna import frozen, importances
+from trainyard.studies.benchmark import with_metric
 from trainyard.studies.running import log_warnings_once
-from trainyard.studies.study import RESULT, Json, Study, StudyRequest, StudyView, open_study
+from trainyard.studies.study import RESULT, Json, Study, StudyRequest, open_study
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.agenda import Agenda, Turn, known_ending
+from trainyard.studies.tuning.checks import check_tuning, make_sampler
+from trainyard.studies.tuning.earlier import FILE as EARLIER
+from trainyard.studies.tuning.earlier import check_learns, learned, observations
 from trainyard.studies.tuning.final import final_run, train_final
-from trainyard.studies.tuning.jobs import Job, ending_of, failed
+from trainyard.studies.tuning.goals import MEASURES, Goals
+from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden
 from trainyard.studies.tuning.lengths import agenda_of, with_length
+from trainyard.studies.tuning.measures import measured
 from trainyard.studies.tuning.parts import Parts, check_parts
-from trainyard.studies.tuning.space import check_space, read_space
+from trainyard.studies.tuning.progress import Progress
+from trainyard.studies.tuning.projection import Projector
+from trainyard.studies.tuning.view import BEST, KIND, Tuning
 from trainyard.studies.tuning.workers import Executor, InProcess, WorkerProcesses
 from trainyard.types import Mode
 
 log = logging.getLogger("trainyard")
-KIND = "tune"
-BEST = "best.yaml"
+FROM = "from"  # in the question of a study: the study that it learned from
 _FIRST_FAILURES = 3  # a study whose first trials all fail ends
 CONFIG = "search.yaml"  # the config of the search; `config.yaml` would make the folder look like a run
 SETTINGS = "settings.json"  # what is fixed when the study is created
 _DEFAULT_TRIALS = 20
-
-
-class Tuning(StudyView):
-    """A read-only view of a tuning study's folder; each property reads the files again."""
-
-    @property
-    def trials(self) -> Any:
-        """The trials as a data frame: number, status, value, step, seconds, run id, and the parameters."""
-        import pandas as pd
-
-        return pd.DataFrame(rows(self.path))
-
-    @property
-    def best_run(self) -> Run | None:
-        """The run of the best trial; None if none has a value."""
-        return Run(RunDir(self.path.parent / self.result["best"]["run_id"])) if self._has_best else None
-
-    @property
-    def best_params(self) -> dict[str, Any]:
-        """The parameters of the best trial, by dotted key; empty if none has a value."""
-        return dict(self.result["best"]["params"]) if self._has_best else {}
-
-    @property
-    def best_config(self) -> Path | None:
-        """The config of the best trial, which trains as it is; None if none has a value."""
-        return self.path / BEST if self._has_best else None
-
-    @property
-    def digest(self) -> str | None:
-        """The digest over all trials: two studies with the same one made the same trials."""
-        return self.result.get("digest")
-
-    @property
-    def _has_best(self) -> bool:
-        return self.result.get("best") is not None
-
-    def __repr__(self) -> str:
-        best = self.result.get("best")
-        value = f": {self.result['metric']}={best['value']:.4g}" if best else ""
-        return f"<Tuning {self.path.parent.name}/{self.id} {self.status}{value}>"
 
 
 @dataclass(frozen=True)
@@ -105,9 +70,20 @@ class Plan:
     tuning: TuningConfig
     space: Space
     sampler: Sampler
-    mode: Mode
+    goals: Goals
     horizon: int
     threads: int
+    earlier: Sequence[Observation] = ()  # the trials of another study, known to all
+
+    @property
+    def metric(self) -> str:
+        """The first metric, which decides the model that a trial keeps."""
+        return self.goals.metrics[0]
+
+    @property
+    def mode(self) -> Mode:
+        """The mode of the first metric."""
+        return self.goals.modes[0]
 
     @property
     def trials(self) -> int:
@@ -118,25 +94,37 @@ class Plan:
 
 @dataclass(frozen=True)
 class Asked:
-    """A config that was read for a search: its text, the config of the trials, the options, the space."""
+    """A config that was read for a search: its text, the config of the trials, and what is sought."""
 
     text: str
     base: StudyConfig
     tuning: TuningConfig
+    goals: Goals
     space: Space
+    sampler: Sampler
 
     @property
     def question(self) -> Json:
         """What two studies must share to be the same; one may have more trials than the other."""
         own = self.tuning.model_dump(exclude={"trials", "max_minutes", "target", "parallel"})
+        # Studies of earlier versions have no key that says what they could not ask.
+        unasked: Json = {"constraints": {}, "folds": None, "repeats": 1, "refit": False}
+        own = {key: value for key, value in own.items() if not (key in unasked and value == unasked[key])}
         return self.base.question() | {"tuning": json.loads(json.dumps(own))}
 
 
-def tune(config: Config, overrides: Overrides, request: StudyRequest) -> Tuning:
+def tune(config: Config, overrides: Overrides, request: StudyRequest, earlier: Study | None = None) -> Tuning:
     """Search for the best values of a config's keys; see `trainyard.tune`."""
     asked = read_question(config, overrides, request)
     name = asked.base.resolved.config.experiment.name
-    study = open_study(request, name, KIND, asked.question, completed=True)
+    kept, question = None, asked.question
+    if earlier is not None:
+        check_learns(asked.tuning, asked.sampler)
+        kept = learned(earlier, asked.space, asked.goals)
+        question |= {FROM: earlier.id}
+    study = open_study(request, name, KIND, question, completed=True)
+    if kept is not None and not study.settings(EARLIER):  # a study that is resumed has what it began with
+        study.write(EARLIER, kept)
     return search(study, asked, request)
 
 
@@ -149,7 +137,7 @@ def search(study: Study, asked: Asked, request: StudyRequest, before: int | None
         request: The arguments of the study.
         before: The job that is not done any more, nor those after it; None: go on to the end.
     """
-    plan = _plan(study, asked.tuning, asked.space, asked.base)
+    plan = _plan(study, asked)
     if not (study.path / CONFIG).exists():
         study.write_text(CONFIG, asked.text.encode())
     _Search(study, plan, asked.base, request, before).run()
@@ -163,46 +151,40 @@ def read_question(config: Config, overrides: Overrides, request: StudyRequest) -
         InputError: Config, space or data are wrong.
     """
     base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
-    text, tuning = base.resolved.dump(), base.resolved.config.tuning
-    if tuning is None:
-        raise ConfigError([Problem("is missing: it says what to search, as tuning.space", "tuning")])
-    base = _for_trials(base, tuning)
-    space = read_space(tuning.space)
+    text = base.resolved.dump()
+    (goals, space), tuning = check_tuning(base), base.resolved.config.tuning
+    assert tuning is not None
+    sampler = make_sampler(goals, space, base, tuning)
+    base = _for_trials(base, goals, tuning, request)
     if isinstance(tuning.pruner, HalvingPruner):
         base = with_length(base, tuning.pruner, space)
-    check_parts(base, tuning)
-    check_space(space, base.with_overrides)
+    check_parts(base, tuning, goals)
     if request.data is not None and tuning.parallel > 1:
         raise InputError(
             f"tuning.parallel: {tuning.parallel} given, but data given as objects stay in this process; "
             "give data.path or data.type, or leave parallel at 1"
         )
     base.resolved.log_notes()
-    return Asked(text, base, tuning, space)
+    return Asked(text, base, tuning, goals, space, sampler)
 
 
-def _for_trials(base: StudyConfig, tuning: TuningConfig) -> StudyConfig:
-    """Return the config that the trials share: it keeps the models that are best by the study's metric."""
-    if not tuning.metric.startswith("val_"):
-        raise ConfigError(
-            [Problem(f"expected val_loss or val_METRIC, got {tuning.metric!r}", "tuning.metric")]
-        )
+def _for_trials(base: StudyConfig, goals: Goals, tuning: TuningConfig, request: StudyRequest) -> StudyConfig:
+    """Return the config that the trials share: it keeps the models that are best by the first metric."""
     if tuning.folds is None and base.excludes("val"):
         raise InputError("there are no validation rows to tune by; give data.split.val or data.val_path")
+    for metric in goals.measured:
+        base = base if metric in MEASURES else with_metric(base, metric, request)
     return base.with_overrides(
-        {"tuning": None, "checkpoint.metric": tuning.metric, "checkpoint.mode": tuning.mode}
+        {"tuning": None, "checkpoint.metric": goals.metrics[0], "checkpoint.mode": goals.modes[0]}
     )
 
 
-def _plan(study: Study, tuning: TuningConfig, space: Space, base: StudyConfig) -> Plan:
-    mode = mode_of(tuning.metric) if tuning.mode == "auto" else tuning.mode
-    cls = registry.adapter("sampler", tuning.sampler.type)
-    sampler = cls(cls.Params(**tuning.sampler.params), space, mode, base.resolved.config.experiment.seed)
+def _plan(study: Study, asked: Asked) -> Plan:
+    tuning, config = asked.tuning, asked.base.resolved.config
     settings = study.settings(SETTINGS) or {
         "working_directory": str(Path.cwd()),
         "horizon": tuning.horizon or 2 * tuning.parallel,
-        "threads": base.resolved.config.training.threads
-        or max(1, default_threads(base.resolved.config) // tuning.parallel),
+        "threads": config.training.threads or max(1, default_threads(config) // tuning.parallel),
     }
     if tuning.parallel > settings["horizon"]:
         raise ConfigError(
@@ -215,7 +197,15 @@ def _plan(study: Study, tuning: TuningConfig, space: Space, base: StudyConfig) -
             ]
         )
     study.write(SETTINGS, settings)
-    return Plan(tuning, space, sampler, mode, settings["horizon"], settings["threads"])
+    return Plan(
+        tuning,
+        asked.space,
+        asked.sampler,
+        asked.goals,
+        settings["horizon"],
+        settings["threads"],
+        observations(study.settings(EARLIER)),
+    )
 
 
 class _Search:
@@ -231,6 +221,9 @@ class _Search:
         self._agenda: Agenda
         self._running: set[int] = set()
         self._began = time.monotonic()
+        self._progress = Progress(plan.trials, plan.tuning.max_minutes)
+        goals = plan.goals
+        self._projector = Projector(study.path, dict(zip(goals.metrics, goals.modes, strict=True)))
 
     def run(self) -> None:
         """Make the trials, conclude, and record the status.
@@ -245,7 +238,7 @@ class _Search:
             self._log = TrialLog(study.path)
             config = self._base.resolved.config
             self._agenda = agenda_of(
-                self._plan.tuning, config, self._plan.trials, self._plan.horizon, self._log
+                self._plan.tuning, config, self._plan.trials, self._plan.horizon, self._log, self._plan.mode
             )
             try:
                 with Signals() as signals:
@@ -255,6 +248,7 @@ class _Search:
                         self._train_final(executor)
                     finally:
                         executor.close()
+                        self._project(end=True)
                     self._conclude()
                     status = "completed"
             except Stopped as signal:
@@ -281,6 +275,7 @@ class _Search:
 
     def _make_trials(self, executor: Executor) -> None:
         begun = [trial for trial in self._log.trials if trial.ending is None]
+        self._progress.resumed(self._log.trials)
         while True:
             while len(self._running) < executor.slots and (trial := self._next(begun)) is not None:
                 if trial.same_as is None:
@@ -294,8 +289,22 @@ class _Search:
                 continue
             job, status, error = executor.wait()
             self._running.discard(job.number)
-            ending = failed(error or status) if status == "failed" else ending_of(job)
+            ending = failed(error or status) if status == "failed" else self._measured(job, ending_of(job))
             self._end(job.number, ending)
+
+    def _measured(self, job: Job, ending: Ending) -> Ending:
+        """Return an ending with the values of all metrics and constraints, if there are several."""
+        names = self._plan.goals.measured
+        if not names or ending.step is None or ending.status == "paused":
+            return ending
+        (path,) = job.runs  # several metrics or constraints exclude folds and repeats
+        (resolved,) = self._parts.of(self._log.trials[job.number].params)
+        try:
+            with of_own_config(RunDir(path), resolved):
+                bundle = self._request.bundle(resolved)
+                return ending._replace(values=measured(RunDir(path), names, ending.step, bundle))
+        except TrainyardError as error:
+            return failed(hidden(path, error))
 
     def _next(self, begun: list[LoggedTrial]) -> LoggedTrial | None:
         """Return the next trial to train: one that was begun before, or another if it can be decided."""
@@ -336,7 +345,8 @@ class _Search:
     def _begin(self, turn: Turn) -> LoggedTrial:
         """Decide a trial, and create its run."""
         number, trials, known = turn.trial, self._log.trials, self._known(turn.job)
-        params = self._plan.sampler.propose(number, [*map(_observation, trials, known)])
+        seen = [*self._plan.earlier, *map(self._observation, trials, known)]
+        params = self._plan.sampler.propose(number, seen)
         jobs = (LoggedJob(turn.job),)
         first = next((trial for trial in trials if trial.params == params and trial.same_as is None), None)
         if first is not None:
@@ -356,7 +366,7 @@ class _Search:
 
     @property
     def _objective(self) -> tuple[str, Mode]:
-        return self._plan.tuning.metric, self._plan.mode
+        return self._plan.metric, self._plan.mode
 
     def _job(self, trial: LoggedTrial) -> Job:
         curves: dict[str, list[Sequence[tuple[int, float]]]] = {"completed": [], "pruned": []}
@@ -404,19 +414,21 @@ class _Search:
         self._log.end(number, ending)
         trial = self._log.trials[number]
         summary = {"trial": number, "run_id": trial.run_id, "status": ending.status}
-        named = {self._plan.tuning.metric: ending.value} if ending.value is not None else {}
+        named = {self._plan.metric: ending.value} if ending.value is not None else {}
+        named |= ending.values or {}
         error = {"error": ending.error} if ending.error else {}
         best = self._best()
-        self._request.watch(
-            summary | named | error | ({"best": best.ending.value} if best and best.ending else {})
-        )
+        top = {"best": best.ending.value} if best and best.ending else {}
+        progress = self._progress.shown(self._log.trials, len(self._running))
+        self._request.watch(summary | named | error | top | progress)
+        self._project()
         first = self._log.trials[:_FIRST_FAILURES]
         statuses = [one.ending.status for one in first if one.ending]
         if statuses == ["failed"] * _FIRST_FAILURES:
             raise TrainingError(f"the first {_FIRST_FAILURES} trials have all failed: {ending.error}")
 
     def _best(self) -> LoggedTrial | None:
-        return best_of(self._log.trials, self._plan.mode)
+        return self._plan.goals.best(self._log.trials)
 
     def _conclude(self) -> None:
         """Write the best config and the result."""
@@ -432,20 +444,51 @@ class _Search:
                 "status": "completed",
                 "study_id": self._study.id,
                 "experiment": self._study.path.parent.name,
-                "metric": self._plan.tuning.metric,
+                "metric": self._plan.metric,
                 "mode": self._plan.mode,
+                **self._trade_off(),
                 "horizon": self._plan.horizon,
                 "trials": len(trials),
                 "counts": {status: counts.count(status) for status in ("completed", "pruned", "failed")}
                 | ({"paused": counts.count("paused")} if "paused" in counts else {}),
-                "best": _summary(best, final) if best else None,
+                "best": summary_of(best, final) if best else None,
                 "importance": importances(
-                    self._plan.space, [_observation(trial, trial.ending) for trial in trials], self._plan.mode
+                    self._plan.space,
+                    [_observation(trial, trial.ending) for trial in trials],
+                    self._plan.mode,
                 ),
                 "digest": digest_of(trials),
                 "train_seconds": sum(t.ending.seconds for t in trials if t.ending and t.same_as is None),
             },
         )
+
+    def _project(self, *, end: bool = False) -> None:
+        """Write the storage that Optuna reads: the trials before the first one that has not ended."""
+        if self._projector.is_due(end=end):
+            ended = list(itertools.takewhile(lambda trial: trial.ending is not None, self._log.trials))
+            seen = [self._observation(trial, trial.ending) for trial in ended]
+            self._projector.write(frozen(self._plan.space, seen, self._plan.goals.modes), ended)
+
+    def _trade_off(self) -> Json:
+        """Return what `result.json` has where there are several metrics, or constraints."""
+        goals, trials = self._plan.goals, self._log.trials
+        if not goals.measured:
+            return {}
+        return {
+            "metrics": dict(zip(goals.metrics, goals.modes, strict=True)),
+            "constraints": list(map(str, goals.constraints)),
+            "front": [trial.number for trial in goals.front(trials)],
+        }
+
+    def _observation(self, trial: LoggedTrial, end: Ending | None) -> Observation:
+        """Return what a later trial may know of this one, with all its metrics and constraints."""
+        seen, goals = _observation(trial, end), self._plan.goals
+        if seen.status not in ("completed", "pruned") or end is None or not goals.measured:
+            return seen
+        values = goals.values(end)
+        if not values:
+            return seen._replace(status="failed")
+        return seen._replace(values=values, violations=goals.violations(end))
 
 
 def _observation(trial: LoggedTrial, end: Ending | None) -> Observation:
@@ -457,17 +500,6 @@ def _observation(trial: LoggedTrial, end: Ending | None) -> Observation:
     return Observation(trial.params, status, end.value, end.curve)
 
 
-def best_of(trials: Sequence[LoggedTrial], mode: Mode) -> LoggedTrial | None:
-    """Return the trial with the best value, the first of equals; None if none has a value."""
-    sign = 1.0 if mode == "min" else -1.0
-    valued = [
-        (sign * trial.ending.value, trial.number)
-        for trial in trials
-        if trial.ending is not None and trial.ending.value is not None
-    ]
-    return trials[min(valued)[1]] if valued else None
-
-
 def digest_of(trials: Sequence[LoggedTrial]) -> str:
     """Return the SHA-256 over number, parameters, status, curve and weights of each trial, in order."""
     plain = [
@@ -477,8 +509,13 @@ def digest_of(trials: Sequence[LoggedTrial]) -> str:
     return sha256_bytes(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
 
 
-def _summary(trial: LoggedTrial, final: RunDir | None) -> Json:
-    """Return the best trial, with the run that was trained once more, if one was, in the place of its own."""
+def summary_of(trial: LoggedTrial, final: RunDir | None = None) -> Json:
+    """Return a trial as `result.json` has the best one.
+
+    Args:
+        trial: The trial.
+        final: The run of its configuration that was trained once more, if one was; it replaces its own.
+    """
     assert trial.ending is not None
     return {
         "trial": trial.number,
@@ -486,25 +523,6 @@ def _summary(trial: LoggedTrial, final: RunDir | None) -> Json:
         "value": trial.ending.value,
         "step": trial.ending.step,
         "params": trial.params,
+        **({"values": dict(trial.ending.values)} if trial.ending.values else {}),
         **({"digest": final.require_result().digest} if final is not None else {}),
     }
-
-
-def rows(folder: Path) -> list[Json]:
-    """Return the trials of a study as rows of a table."""
-    table = []
-    for trial in read_trials(folder):
-        end = trial.ending
-        table.append(
-            {
-                "trial": trial.number,
-                "status": end.status if end else "running",
-                "value": end.value if end else None,
-                "step": end.step if end else None,
-                "seconds": end.seconds if end else None,
-                "run_id": trial.run_id,
-                **trial.params,
-                **({"error": end.error} if end and end.error else {}),
-            }
-        )
-    return table

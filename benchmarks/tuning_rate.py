@@ -1,0 +1,150 @@
+"""The time that a study takes beside training, proposing and fsync: `benchmarks/tuning_rate.py`.
+
+`--trials` trials of a small network with five evaluations, each a full run (config, manifest, journal,
+checkpoints, digest), one worker. What is left when training, the sampler and fsync are taken off is our
+overhead. Beside it, studies of a function that returns at once after five reports: ours, with its log and the
+storage that Optuna reads; Optuna's own on sqlite; and Optuna's in memory. All by the same sampler (TPE).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+from harness import machine, table, temporary_folder
+
+import trainyard
+from trainyard.samplers.optuna import TpeSampler
+
+STEPS, EVALUATIONS = 40, 5
+SPACE = {
+    "training.learning_rate": {"low": 1e-4, "high": 1e-1, "log": True},
+    "training.batch_size": [16, 32],
+    "model.hidden": [[8], [16], [16, 8]],
+    "model.dropout": {"low": 0.0, "high": 0.5},
+}
+CONFIG: dict[str, Any] = {
+    "experiment": {"name": "rate"},
+    "data": {"type": "iris"},
+    "model": {"type": "mlp"},
+    "training": {"max_steps": STEPS, "threads": 1},
+    "evaluation": {"every_n_steps": STEPS // EVALUATIONS},
+}
+
+
+class Clock:
+    """Adds up the seconds that calls of some functions take."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def watch(self, owner: Any, name: str, label: str) -> None:
+        """Time the calls of a function from now on."""
+        call = getattr(owner, name)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.seconds[label] = self.seconds.get(label, 0.0) + time.perf_counter() - began
+
+        setattr(owner, name, timed)
+
+
+def objective(trial: optuna.Trial) -> float:
+    """Return a value at once, after five reports."""
+    rate = trial.suggest_float("rate", 1e-4, 1e-1, log=True)
+    trial.suggest_categorical("batch", [16, 32])
+    width = trial.suggest_int("width", 8, 64)
+    dropout = trial.suggest_float("dropout", 0.0, 0.5)
+    value = rate + width / 64 + dropout
+    for step in range(EVALUATIONS):
+        trial.report(value, step)
+    return value
+
+
+def main() -> None:
+    """Measure the studies and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=300)
+    parser.add_argument("--functions-only", action="store_true", help="leave the studies of runs out")
+    arguments = parser.parse_args()
+    logging.getLogger("trainyard").setLevel(logging.ERROR)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    print(machine(), flush=True)
+    clock = Clock()
+    clock.watch(TpeSampler, "propose", "sampler")
+    clock.watch(TpeSampler, "ask", "ask")
+    for name in ("fsync", "fdatasync"):
+        clock.watch(os, name, "fsync")
+    rows = []
+    with temporary_folder() as folder:
+        os.chdir(folder)
+        if not arguments.functions_only:
+            rows.append(_of_runs(arguments.trials, clock))
+        for name, make in FUNCTIONS.items():
+            rows.append(_of_functions(name, make, arguments.trials, clock))
+    head = ["study", "trials", "total s", "training", "sampler", "fsync", "overhead, ms per trial"]
+    print(table(head, rows))
+
+
+def _of_runs(trials: int, clock: Clock) -> list[str]:
+    """Measure a study whose trials are runs; the first trial, with the imports, is left out."""
+    tuning = {"metric": "val_loss", "horizon": 1, "space": SPACE}
+    trainyard.tune({**CONFIG, "tuning": {**tuning, "trials": 1}})
+    clock.seconds.clear()
+    began = time.perf_counter()
+    study = trainyard.tune({**CONFIG, "tuning": {**tuning, "trials": trials}}, resume=True)
+    total = time.perf_counter() - began
+    lines = (study.path / "trials.jsonl").read_text().splitlines()
+    ends = [json.loads(line)["end"]["seconds"] for line in lines if '"end"' in line][1:]
+    own = {"sampler": clock.seconds.get("sampler", 0.0), "fsync": clock.seconds.get("fsync", 0.0)}
+    return _row("ours, each trial a run", trials - 1, total, sum(ends), own)
+
+
+def _of_ours(trials: int) -> None:
+    trainyard.tune(objective, {"tuning.trials": trials}, runs_dir="functions")
+
+
+def _of_optuna(trials: int) -> None:
+    study = optuna.create_study(storage=f"sqlite:///{Path.cwd()}/theirs.db")
+    study.optimize(objective, n_trials=trials)
+
+
+def _in_memory(trials: int) -> None:
+    optuna.create_study().optimize(objective, n_trials=trials)
+
+
+FUNCTIONS: dict[str, Callable[[int], None]] = {
+    "ours, a function": _of_ours,
+    "Optuna on sqlite, a function": _of_optuna,
+    "Optuna in memory, a function": _in_memory,
+}
+
+
+def _of_functions(name: str, make: Callable[[int], None], trials: int, clock: Clock) -> list[str]:
+    make(1)
+    clock.seconds.clear()
+    began = time.perf_counter()
+    make(trials)
+    total = time.perf_counter() - began
+    own = {"sampler": clock.seconds.get("ask", 0.0), "fsync": clock.seconds.get("fsync", 0.0)}
+    return _row(name, trials, total, 0.0, own)
+
+
+def _row(name: str, trials: int, total: float, training: float, own: dict[str, float]) -> list[str]:
+    left = total - training - sum(own.values())
+    seconds = [total, training, own["sampler"], own["fsync"]]
+    return [name, str(trials), *(f"{value:.2f}" for value in seconds), f"{1000 * left / max(1, trials):.1f}"]
+
+
+if __name__ == "__main__":
+    main()

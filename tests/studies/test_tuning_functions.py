@@ -1,0 +1,192 @@
+"""Functions of Optuna's users, and the storage that Optuna reads."""
+
+import math
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+import trainyard
+from trainyard.cli.tuning import _ranked
+from trainyard.errors import ConfigError, InputError, TrainingError
+from trainyard.records.trials import Ending, LoggedTrial, TrialLog, read_trials
+from trainyard.samplers.base import Observation, Parameter, trial_seed
+from trainyard.samplers.optuna import frozen
+from trainyard.studies.tuning.projection import FILE, Projector
+from trainyard.studies.tuning.view import rows
+
+FEW = {"tuning.trials": 14, "tuning.sampler": {"type": "tpe", "n_startup_trials": 4}, "experiment.seed": 5}
+
+
+def objective(trial: optuna.Trial) -> float:
+    x = trial.suggest_float("x", -5.0, 5.0)
+    kind = trial.suggest_categorical("kind", ["square", "other"])
+    value = x**2
+    if kind == "other":
+        value += trial.suggest_int("more", 1, 4)
+    for step in range(3):
+        trial.report(value + 3 - step, step)
+        if trial.should_prune():
+            raise optuna.TrialPruned
+    trial.set_user_attr("double", 2 * value)
+    if trial.number == 3:
+        raise RuntimeError("out of luck")
+    return value
+
+
+def test_each_trial_of_a_function_is_optunas(tmp_path: Path) -> None:
+    """By hand: a fresh study in memory for each trial, with the trials before it and its own seed."""
+    study = trainyard.tune(objective, FEW, runs_dir=tmp_path)
+    done: list[optuna.trial.FrozenTrial] = []
+    for number in range(14):
+        sampler = optuna.samplers.TPESampler(
+            n_startup_trials=4, constant_liar=True, seed=trial_seed(5, number)
+        )
+        own = optuna.create_study(sampler=sampler, pruner=optuna.pruners.NopPruner())
+        own.add_trials(done)
+        trial = own.ask()
+        try:
+            own.tell(trial, objective(trial))
+        except RuntimeError:
+            own.tell(trial, state=optuna.trial.TrialState.FAIL)
+        done.append(own.trials[-1])
+    logged = read_trials(study.path)
+    assert [one.params for one in logged] == [one.params for one in done]
+    assert [one.ending.value if one.ending else 0 for one in logged] == [one.value for one in done]
+    assert logged[3].ending is not None
+    assert logged[3].ending.error == "RuntimeError: out of luck"
+    best = min((one for one in done if one.value is not None), key=lambda one: one.value)
+    assert (study.best_params, study.best_value, study.best_run) == (best.params, best.value, None)
+    assert study.best_config is None
+    assert len(study.trials) == 14
+    assert _ranked(study, rows(study.path))[0] == ["trial", "value", "status", "x", "kind", "more"]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes", "random"])
+@pytest.mark.parametrize("at", [0, 15, 16])
+def test_a_study_of_a_function_that_dies_goes_on_with_the_same_trials(
+    at: int, sampler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {
+        "tuning.trials": 11,
+        "tuning.sampler": {"type": sampler, **({"popsize": 4} if sampler == "cmaes" else {})},
+    }
+    settings["tuning.pruner"] = {"type": "median", "n_startup_trials": 2}
+
+    class Killed(BaseException):
+        pass
+
+    write, written = TrialLog._write, [0]
+
+    def dying(log: TrialLog, line: dict[str, Any]) -> None:
+        if written[0] == at:
+            raise Killed
+        written[0] += 1
+        write(log, line)
+
+    whole = trainyard.tune(objective, settings, runs_dir=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(TrialLog, "_write", dying)
+        with pytest.raises(Killed):
+            trainyard.tune(objective, settings, runs_dir=tmp_path / "cut")
+    resumed = trainyard.tune(objective, settings, runs_dir=tmp_path / "cut", resume=True)
+    assert resumed.digest == whole.digest
+    assert len(list((tmp_path / "cut").rglob("tune-*"))) == 1
+
+
+def test_a_function_of_two_values_has_a_front(tmp_path: Path) -> None:
+    def both(trial: optuna.Trial) -> tuple[float, float]:
+        x = trial.suggest_float("x", 0.0, 1.0)
+        return x, x**2
+
+    settings = ["tuning.mode=[min, max]", "tuning.trials=6", "tuning.sampler=nsga2"]
+    study = trainyard.tune(both, settings, runs_dir=tmp_path)
+    assert study.result["metrics"] == {"value_0": "min", "value_1": "max"}
+    assert len(study.result["front"]) == 6, "each is better in one"
+    theirs = optuna.load_study(study_name=study.id, storage=f"sqlite:///{study.path}/optuna.db")
+    assert len(theirs.best_trials) == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"training.epochs": 3}, "keys of tuning and experiment alone"),
+        ({"tuning.sampler": "grid"}, "a space that is known before"),
+        ({"tuning.parallel": 2}, "one after the other"),
+        ({"tuning.mode": ["min", "max"], "tuning.sampler": "cmaes"}, "nsga2 and tpe"),
+        ({"tuning.mode": ["min", "max"], "tuning.metric": ["a", "b", "c"]}, "2 modes for 3 metrics"),
+        ({"tuning.constraints": {"a": "<= 1"}}, "return a worse value"),
+        ({"tuning.trails": 3}, "did you mean 'trials'"),
+    ],
+)
+def test_what_a_function_cannot_have_is_refused(settings: dict[str, Any], named: str, tmp_path: Path) -> None:
+    with pytest.raises((ConfigError, InputError), match=named):
+        trainyard.tune(objective, settings, runs_dir=tmp_path)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_where_the_first_calls_all_fail_the_study_ends(tmp_path: Path) -> None:
+    def broken(trial: optuna.Trial) -> float:
+        return math.nan
+
+    with pytest.raises(TrainingError, match="the first 3 trials have all failed: ValueError: the function"):
+        trainyard.tune(broken, runs_dir=tmp_path)
+
+
+# -- the storage
+
+SPACE = [
+    Parameter("rate", 1e-4, 1.0, log=True),
+    Parameter("layers", 1, 9, step=2, integer=True),
+    Parameter("kind", choices=["a", None, [64, 32]]),
+]
+
+
+def test_optunas_storage_holds_the_trials(tmp_path: Path) -> None:
+    """Compared with what Optuna itself stores of the same trials."""
+    trials, observations = [], []
+    for number, status in enumerate(("completed", "pruned", "failed", "completed")):
+        params = {"rate": 0.1**number, "layers": 1 + 2 * number, "kind": [64, 32] if number else None}
+        curve = ((1, math.nan), (2, math.inf), (3, 0.5))
+        ending = Ending(status, 0.25 * number, 3, curve, error="why" if status == "failed" else None)  # type: ignore[arg-type]
+        trials.append(LoggedTrial(number, params, f"run-{number}", ending=ending))
+        observations.append(Observation(params, status, 0.25 * number, curve))  # type: ignore[arg-type]
+    folder = tmp_path / "tune-1"
+    folder.mkdir()
+    made = frozen(SPACE, observations, "max")
+    Projector(folder, {"val_f1": "max"}).write(made[:2], trials[:2])
+    Projector(folder, {"val_f1": "max"}).write(made, trials)
+    theirs = optuna.create_study(storage=f"sqlite:///{tmp_path}/theirs.db", direction="maximize")
+    theirs.add_trials(made)
+    ours = optuna.load_study(study_name="tune-1", storage=f"sqlite:///{folder}/{FILE}")
+    assert ours.direction == theirs.direction
+    assert ours.metric_names == ["val_f1"]
+    assert ours.best_trial.number == 3
+    for one, other in zip(ours.trials, theirs.trials, strict=True):
+        assert (one.number, one.state, one.params) == (other.number, other.state, other.params)
+        assert one.values == other.values
+        assert one.distributions == other.distributions
+        assert repr(one.intermediate_values) == repr(other.intermediate_values)
+        assert one.user_attrs["run_id"] == f"run-{one.number}"
+        assert one.datetime_complete is not None
+    assert ours.trials[2].user_attrs["error"] == "why"
+
+
+def test_a_damaged_storage_is_written_again(tmp_path: Path) -> None:
+    made = frozen(SPACE[:1], [Observation({"rate": 0.5}, "completed", 1.0)], "min")
+    trials = [LoggedTrial(0, {"rate": 0.5}, "", ending=Ending("completed", 1.0))]
+    (tmp_path / FILE).write_bytes(b"not a database, and longer than a header of one" * 40)
+    Projector(tmp_path, {"val_loss": "min"}).write(made, trials)
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM trials").fetchone() == (1,)
+
+
+def test_a_storage_that_cannot_be_written_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = frozen(SPACE[:1], [Observation({"rate": 0.5}, "completed", 1.0)], "min")
+    trials = [LoggedTrial(0, {"rate": 0.5}, "", ending=Ending("completed", 1.0))]
+    Projector(tmp_path / "nowhere", {"val_loss": "min"}).write(made, trials)
+    assert "optuna.db cannot be written" in caplog.text
