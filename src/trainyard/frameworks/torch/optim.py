@@ -57,7 +57,7 @@ def build_optimizer(
     name, parameters = config.optimizer.type, list(parameters)
     if name in _FUSED and not sparse and device.type in ("cpu", "cuda") and all(map(is_dense, parameters)):
         options["fused"] = True
-    _skip_compiler_import()
+    skip_compiler_import()
     try:
         return _CLASSES[name](
             parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **options
@@ -178,7 +178,7 @@ class FusedAdam:
         )
 
 
-def _skip_compiler_import() -> None:
+def skip_compiler_import() -> None:
     """Keep an optimizer from importing `torch._dynamo`, which takes longer than importing torch.
 
     `Optimizer.add_param_group` marks itself as not to be compiled, and imports the compiler for that. We set
