@@ -162,7 +162,7 @@ def test_what_people_write_is_understood(name):
     loaded = resolved(added)
     flat = flatten(loaded.config)
     assert {key: flat.get(key) for key in meaning} == meaning
-    silent = ("experiment", "data is a file", "one metric")
+    silent = ("experiment", "data is a file", "one metric", "a schedule of the user's")
     assert loaded.notes or name in silent
     assert not load(loaded.config.model_dump(), adapters=Catalog()).notes
 

@@ -154,7 +154,8 @@ OPTIMIZERS = _table(
         "nadam": "nadam",
         "radam": "radam",
         "adamax": "adamax",
-        "lion": "lion",
+        "lion": "lion lion_32bit",
+        "adafactor": "adafactor",
     }
 )
 SCHEDULERS = _table(

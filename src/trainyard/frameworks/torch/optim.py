@@ -14,6 +14,7 @@ from torch.optim.adam import adam
 from trainyard.config.schema import TrainingConfig
 from trainyard.errors import ModelError
 from trainyard.frameworks.torch.layout import is_dense
+from trainyard.frameworks.torch.lion import Lion
 
 _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
@@ -24,6 +25,8 @@ _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "nadam": torch.optim.NAdam,
     "radam": torch.optim.RAdam,
     "adamax": torch.optim.Adamax,
+    "adafactor": torch.optim.Adafactor,
+    "lion": Lion,
 }
 # One kernel for all parameters: the fastest, on a CPU too. It pairs elements by their position in memory, so
 # it is wrong for a parameter that is a view with gaps, whose moments have none.
