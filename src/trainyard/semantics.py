@@ -43,7 +43,9 @@ PARTS: dict[str, Part] = {
     ),  # 1: columns are what the file's types say; all are features; those of arrays stay as they are
     "loop": Part(1, "the order within a step, and its state", ("engine",)),
     "rules": Part(
-        1, "learning rate, best model and early stopping", ("engine/rules.py", "engine/history.py")
+        1,
+        "learning rate, best model and early stopping",
+        ("engine/rules.py", "engine/history.py", "engine/schedules.py"),
     ),
     "tasks": Part(1, "targets, outputs and default losses of the tasks", ("tasks",)),
     "metrics": Part(

@@ -41,7 +41,7 @@ OVERRIDES = {
     "a metric of another task": (["evaluation.metrics=[rmse]"], "regression"),
     "the training loss decides": (["checkpoint.metric=train_loss"], "use val_loss"),
     "no such optimizer": (["model=mlp", "optimizer=adamz"], "did you mean 'adam"),
-    "no such scheduler": (["model=mlp", "scheduler=OneCycleLR"], "type: cosine"),
+    "no such scheduler": (["model=mlp", "scheduler=StepLR"], "type: step, step_size: STEPS"),
     "a device that is none": (["device=mps"], "write cpu"),
     "two spellings": (["training.lr=0.1", "learning_rate=0.2"], "training.learning_rate"),
     "epochs and steps": (["epochs=3", "max_steps=9"], "keep one"),

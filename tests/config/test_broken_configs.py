@@ -152,7 +152,7 @@ BROKEN = {
     "scheduler number": (
         GOOD + "training: {scheduler: 3}\n",
         "3:23: training.scheduler",
-        "one of constant, linear, cosine, step, plateau",
+        "one of constant, linear, cosine, cosine_restarts",
     ),
     "option of wrong type": (
         "data: {type: digits}\nmodel:\n  type: mlp\n  hidden: [256, big]\n",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.config import Source, load
-from trainyard.config.schema import CosineSchedule
+from trainyard.config.schedules import CosineSchedule
 from trainyard.errors import ConfigError
 
 GOOD = {"data": "digits", "model": "mlp"}

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from trainyard.config import load
-from trainyard.config.schema import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
-from trainyard.engine.history import Patience, best_evaluations, learning_rate
+from trainyard.config.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
+from trainyard.engine.history import Patience, best_evaluations
 from trainyard.engine.rules import Past, Rules
+from trainyard.engine.schedules import learning_rate
 from trainyard.evaluation.metrics import mode_of
 from trainyard.frameworks.base import Plan
 from trainyard.runs.catalog import Catalog

@@ -105,7 +105,7 @@ def check(root: Node, problems: Problems) -> None:
         _check_split(data, problems)
     for path in METRIC_KEYS:
         _check_metric(find_value(root, path), path, problems)
-    for path in ("model.type", "data.type"):
+    for path in ("model.type", "data.type", "training.scheduler.function"):
         check_import_path(find_value(root, path), path, problems)
 
 

@@ -5,7 +5,6 @@ Each translation is noted. A key beside another spelling of it is a problem.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import PurePath
@@ -14,6 +13,7 @@ from pydantic import BaseModel
 
 from trainyard.config import synonyms
 from trainyard.config.checks import FILE_TYPES
+from trainyard.config.schedules import OwnSchedule
 from trainyard.config.schema import DataConfig, RunConfig, TrainingConfig
 from trainyard.config.synonyms import fold
 from trainyard.config.tree import Node, Problems, find, find_value, join, mapping, put, take
@@ -177,6 +177,7 @@ def _forms(root: Node, notes: list[str]) -> None:
     for node in (data, scheduler, find(root, "training.optimizer")):
         if node is not None and isinstance(node.value, str):
             node.value = {"type": Node(node.value, node.source, node.key, bare=node.bare)}
+    _own_schedule(scheduler)
     for path in LISTS:
         node = find(root, path)
         if node is not None and isinstance(node.value, str):
@@ -184,6 +185,21 @@ def _forms(root: Node, notes: list[str]) -> None:
             node.value = [Node(name.strip(), node.source, node.key) for name in names]
         elif path == "tracking" and "type" in mapping(node) and node is not None:
             node.value = [Node(node.value, node.source)]
+
+
+def _own_schedule(scheduler: Node | None) -> None:
+    """Make `{type: package.module:name, ...}` a schedule of the type `own`; the rest are its arguments."""
+    options = mapping(scheduler)
+    kind = options.get("type")
+    if kind is None or not isinstance(kind.value, str) or ":" not in kind.value or "function" in options:
+        return
+    own = [name for name in options if name not in OwnSchedule.model_fields]
+    if own:
+        given = options.setdefault("params", Node({}, kind.source, kind.key))
+        if isinstance(given.value, dict):
+            given.value.update({name: options.pop(name) for name in own})
+    options["function"] = kind
+    options["type"] = Node("own", kind.source, kind.key)
 
 
 def _flags(root: Node, problems: Problems, notes: list[str]) -> None:
@@ -299,7 +315,7 @@ def _split(root: Node, notes: list[str]) -> None:
 
 
 def settle(root: Node, problems: Problems, notes: list[str]) -> None:
-    """Translate what depends on other keys of the merged config: `per_device_batch_size`, `warmup_ratio`."""
+    """Translate what depends on other keys of the merged config: `per_device_batch_size`."""
     old, new = "training.per_device_batch_size", "training.batch_size"
     nproc = find_value(root, "distributed.nproc")
     if (node := find(root, old)) is not None and nproc is not None and nproc.value != 1:
@@ -307,24 +323,6 @@ def settle(root: Node, problems: Problems, notes: list[str]) -> None:
         message = f"{new} is that of all processes together: write {new}: {literal(node.value)} x processes"
         problems.report(message, old, node.key_source)
     move(root, old, new, problems, notes, ANOTHER)
-    old, new = "training.scheduler.warmup_ratio", "training.scheduler.warmup_steps"
-    ratio, steps = take(root, old), find_value(root, "training.max_steps")
-    if ratio is None:
-        return
-    if find(root, new) is not None:
-        problems.report(f"is {ANOTHER} {new}, which is given too; keep one", old, ratio.key_source)
-    elif (
-        not isinstance(ratio.value, int | float) or isinstance(ratio.value, bool) or not 0 <= ratio.value < 1
-    ):
-        problems.report("expected a number of at least 0 and below 1", old, ratio.source)
-    elif steps is None or not isinstance(steps.value, int):
-        share = f"{ratio.value:g} x epochs x (rows / batch_size)"
-        message = f"needs training.max_steps; with epochs, write {new}: {share}"
-        problems.report(message, old, ratio.key_source)
-    else:
-        count = math.ceil(ratio.value * steps.value)
-        put(root, new, Node(count, ratio.source, ratio.key))
-        notes.append(f"{ratio.key_source}: {old}: {ratio.value:g} is read as {new}: {count}")
 
 
 def _warmup(root: Node, problems: Problems, notes: list[str]) -> None:

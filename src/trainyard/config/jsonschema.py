@@ -95,7 +95,9 @@ def _schedulers(schema: Schema) -> None:
         for tag, ref in tags.items()
         if definitions[ref.rpartition("/")[2]].get("required", ["type"]) == ["type"]
     ]
-    scheduler["anyOf"] = [{"enum": names}, *scheduler.pop("oneOf")]
+    own = {**IMPORT_PATH, "description": "a schedule of your own, as package.module:name"}
+    by_path = {"type": "object", "properties": {"type": own}, "required": ["type"]}
+    scheduler["anyOf"] = [{"enum": names}, own, by_path, *scheduler.pop("oneOf")]
 
 
 def _typed(definitions: Schema, section: type[TypedSection], kind: Kind, adapters: Adapters | None) -> None:

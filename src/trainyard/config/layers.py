@@ -9,7 +9,7 @@ from typing import Any
 from trainyard.config import dialects, forms, habits
 from trainyard.config.adapters import Adapters
 from trainyard.config.env import expand_node
-from trainyard.config.schema import Schedule
+from trainyard.config.schedules import Schedule
 from trainyard.config.tree import Node, Problems, Source, from_plain, join, mapping, put, walk
 from trainyard.config.yaml import read_file, read_value
 from trainyard.errors import InputError

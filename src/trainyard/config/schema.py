@@ -22,6 +22,7 @@ from trainyard.config.fields import (
     placement,
     record,
 )
+from trainyard.config.schedules import ConstantSchedule, Schedule
 from trainyard.config.splits import SplitConfig
 from trainyard.config.tuning import TuningConfig
 
@@ -173,49 +174,6 @@ class OptimizerConfig(TypedSection):
     """The optimizer; its options (momentum, betas ...) may be written inline."""
 
     type: str = bits(default="adamw", description="adamw, adam, sgd ...")
-
-
-class ConstantSchedule(Section):
-    """A constant learning rate, after an optional linear warm-up."""
-
-    type: Literal["constant"] = bits("constant")
-    warmup_steps: int = bits(default=0, ge=0, description="steps of linear warm-up from 0")
-
-
-class LinearSchedule(ConstantSchedule):
-    """A linear decay to `final_lr_ratio` of the learning rate."""
-
-    type: Literal["linear"] = bits("linear")  # type: ignore[assignment]
-    final_lr_ratio: float = bits(
-        default=0.0, ge=0, le=1, description="last learning rate, as a share of the first"
-    )
-
-
-class CosineSchedule(LinearSchedule):
-    """A cosine decay to `final_lr_ratio` of the learning rate (Loshchilov and Hutter, 2017; no restarts)."""
-
-    type: Literal["cosine"] = bits("cosine")  # type: ignore[assignment]
-
-
-class StepSchedule(ConstantSchedule):
-    """A decay by the factor `gamma` every `step_size` steps."""
-
-    type: Literal["step"] = bits("step")  # type: ignore[assignment]
-    step_size: int = bits(gt=0, description="steps between two drops")
-    gamma: float = bits(default=0.1, gt=0, le=1, description="factor of a drop")
-
-
-class PlateauSchedule(ConstantSchedule):
-    """A decay by `factor` when `metric` has not improved for `patience` evaluations."""
-
-    type: Literal["plateau"] = bits("plateau")  # type: ignore[assignment]
-    metric: str = bits(default="val_loss", description="val_loss, or val_ and the name of a metric")
-    mode: AutoMode = bits(default="auto", description=MODE)
-    factor: float = bits(default=0.1, gt=0, lt=1, description="factor of a drop")
-    patience: int = bits(default=3, ge=0, description="evaluations without improvement before a drop")
-
-
-Schedule = ConstantSchedule | LinearSchedule | CosineSchedule | StepSchedule | PlateauSchedule
 
 
 class EarlyStoppingConfig(Section):

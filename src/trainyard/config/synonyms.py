@@ -97,6 +97,11 @@ INSIDE = {
             "training.scheduler.type": "name class",
             "training.scheduler.metric": "monitor",
             "training.scheduler.final_lr_ratio": "min_lr_ratio min_lr_rate",
+            "training.scheduler.cycles": "num_cycles n_cycles",
+            "training.scheduler.cycle_steps": "T_0 first_cycle_steps first_decay_steps",
+            "training.scheduler.cycle_factor": "T_mult t_mul",
+            "training.scheduler.gamma": "decay_rate",
+            "training.learning_rate": "max_lr",
         }
     ),
     "training.early_stopping": _table(
@@ -151,7 +156,8 @@ OPTIMIZERS = _table(
         "nadam": "nadam",
         "radam": "radam",
         "adamax": "adamax",
-        "lion": "lion",
+        "lion": "lion lion_32bit",
+        "adafactor": "adafactor",
     }
 )
 SCHEDULERS = _table(
@@ -161,7 +167,16 @@ SCHEDULERS = _table(
         "linear_warmup_decay",
         "cosine": "cosine cosine_with_warmup cosine_schedule_with_warmup cosine_annealing cosineannealinglr "
         "cosine_decay cosinedecay linear_warmup_cosine_annealing warmup_cosine",
+        "cosine_restarts": "cosine_restarts cosine_with_restarts cosine_with_hard_restarts sgdr "
+        "cosine_with_hard_restarts_schedule_with_warmup cosine_annealing_warm_restarts "
+        "cosineannealingwarmrestarts cosine_decay_restarts",
+        "one_cycle": "one_cycle one_cycle_lr",
         "step": "step step_decay",
+        "multistep": "multistep",
+        "exponential": "exponential exponential_decay",
+        "polynomial": "polynomial polynomial_lr polynomial_decay poly polynomial_decay_schedule_with_warmup "
+        "polynomial_with_warmup",
+        "wsd": "wsd warmup_stable_decay wsd_schedule get_wsd_schedule trapezoidal",
         "plateau": "plateau reduce_on_plateau reduce_lr_on_plateau",
     }
 )
@@ -234,14 +249,9 @@ KEY_HINTS = {
 VALUE_HINTS = {
     "training.scheduler": {
         "steplr": "write {type: step, step_size: STEPS, gamma: 0.1}; step_size counts steps, not epochs",
-        "multisteplr": "write {type: step, step_size: STEPS, gamma: 0.1}; step_size counts steps, not epochs",
-        "exponential": "write {type: step, step_size: STEPS PER EPOCH, gamma: 0.9}",
-        "exponentiallr": "write {type: step, step_size: STEPS PER EPOCH, gamma: 0.9}",
-        "onecycle": "write {type: cosine, warmup_steps: STEPS}, which rises and falls once",
-        "onecyclelr": "write {type: cosine, warmup_steps: STEPS}, which rises and falls once",
-        "polynomial": "write {type: linear}",
-        "cosinewithrestarts": "write {type: cosine}, which has no restarts",
-        "cosineannealingwarmrestarts": "write {type: cosine}, which has no restarts",
+        "multisteplr": "write {type: multistep, milestones: [STEPS, ...], gamma: 0.1}; they count "
+        "steps, not epochs",
+        "exponentiallr": "write {type: exponential, gamma: 0.9, decay_steps: STEPS PER EPOCH}",
     },
     "training.device": {
         "mps": "Trainyard trains on CPU and CUDA: write cpu",

@@ -1,12 +1,11 @@
-"""Pure functions of the history of evaluations: the best models, patience, the learning rate."""
+"""Pure functions of the history of evaluations: the best models, and patience."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from trainyard.config.schema import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
 from trainyard.types import Evaluation, Mode
 
 
@@ -69,30 +68,3 @@ def best_evaluations(history: Sequence[Evaluation], metric: str, mode: Mode, cou
     return heapq.nsmallest(
         count, real, key=lambda evaluation: (badness(evaluation, metric, mode), evaluation.step)
     )
-
-
-def learning_rate(schedule: ConstantSchedule, base: float, total_steps: int) -> Callable[[int], float]:
-    """Return the learning rate as a function of the step (from 0), before the drops of a plateau schedule."""
-    warmup = schedule.warmup_steps
-    decay = _decay(schedule, max(1, total_steps - warmup))
-    if warmup == 0 and decay is None:
-        return lambda _: base
-
-    def rate(step: int) -> float:
-        if step < warmup:
-            return base * (step + 1) / warmup
-        return base if decay is None else base * decay(step - warmup)
-
-    return rate
-
-
-def _decay(schedule: ConstantSchedule, steps: int) -> Callable[[int], float] | None:
-    """Return the factor on the learning rate as a function of the steps since the warm-up."""
-    if isinstance(schedule, StepSchedule):
-        return lambda step: schedule.gamma ** (step // schedule.step_size)
-    if not isinstance(schedule, LinearSchedule):
-        return None
-    final = schedule.final_lr_ratio
-    if isinstance(schedule, CosineSchedule):
-        return lambda step: final + (1 - final) * (1 + math.cos(math.pi * min(step / steps, 1.0))) / 2
-    return lambda step: final + (1 - final) * (1 - min(step / steps, 1.0))

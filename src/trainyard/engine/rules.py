@@ -6,12 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from trainyard.config.schema import ConstantSchedule, PlateauSchedule, RunConfig
-from trainyard.engine.history import (
-    Patience,
-    best_evaluations,
-    learning_rate,
-)
+from trainyard.config.schedules import ConstantSchedule, PlateauSchedule
+from trainyard.config.schema import RunConfig
+from trainyard.engine.history import Patience, best_evaluations
+from trainyard.engine.schedules import learning_rate
 from trainyard.frameworks.base import Plan
 from trainyard.types import Evaluation, Mode
 
@@ -97,7 +95,10 @@ class Rules:
         scheduled = plan.scheduled and self.has_learning_rate
         self._schedule = config.training.scheduler if scheduled else ConstantSchedule()
         self.learning_rate = learning_rate(
-            self._schedule, 1.0 if plan.learning_rate is None else plan.learning_rate, plan.total_steps
+            self._schedule,
+            1.0 if plan.learning_rate is None else plan.learning_rate,
+            plan.total_steps,
+            plan.own_schedule,
         )
         self.boundary = plan.boundary
         self._config = config

@@ -14,7 +14,7 @@ what they exchange. The result must not depend on their number.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -50,6 +50,10 @@ LOSS_SAMPLE = (1_000, 10_000)  # minimum and maximum number of rows in `loss_sam
 _WORK_OF_CELL = 30  # of a feature of a row in a boosting round, in multiplications
 
 
+# Makes the learning rate by step of the highest one and the number of steps.
+OwnRate = Callable[[float, int], Callable[[int], float]]
+
+
 class Plan(NamedTuple):
     """The batch size, length and learning rate of a run, as its framework plans them.
 
@@ -63,6 +67,8 @@ class Plan(NamedTuple):
         cumulative: Whether the state after a step contains the model of every earlier step, as with additive
             trees. If so, the weights of the best step are extracted on demand, with `snapshot(step=...)`.
         scheduled: Whether `training.scheduler` varies the learning rate.
+        own_schedule: Makes the learning rate of a scheduler of the library that the config names by its
+            import path; None for a function of the user's, and for all schedules of our own.
     """
 
     batch_size: int
@@ -71,6 +77,7 @@ class Plan(NamedTuple):
     boundary: int = 1
     cumulative: bool = False
     scheduled: bool = True
+    own_schedule: OwnRate | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from trainyard import registry
 from trainyard.config import Overrides, Resolved
 from trainyard.config import load as load_resolved
-from trainyard.config.schema import PLACEMENT, CosineSchedule, LinearSchedule
+from trainyard.config.schema import PLACEMENT
 from trainyard.engine.checkpoint import Commit, RunCheckpoints, step_of
 from trainyard.engine.rules import NOTHING_PAST, Past, Rules
 from trainyard.errors import CheckpointError, InputError
@@ -341,7 +341,7 @@ class _Start:
         plan: Plan = self._framework.plan(config, self._rows, self._request.model)
         has_rate = self._plan.scheduled and self._plan.learning_rate is not None
         reasons = []
-        if isinstance(schedule, LinearSchedule | CosineSchedule) and has_rate:
+        if schedule.depends_on_length and has_rate:
             reasons.append(f"the learning rate of `{schedule.type}` depends on the length")
         evaluated = [step for step, _ in self._saved.get("evaluations", [])]
         evaluated += [self._step] if self._rules.evaluates(self._step) else []

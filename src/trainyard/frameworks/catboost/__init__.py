@@ -65,9 +65,8 @@ class CatboostFramework(Framework):
             InputError: A scheduler, initial weights, or an option that the device does not support is set.
         """
         params, schedule = model_spec(config, model).params, config.training.scheduler
-        varies = schedule.type != "constant" or schedule.warmup_steps
         # For the short name the run logs that the scheduler has no effect.
-        if varies and (model is not None or ":" in config.model.type):
+        if schedule.varies and (model is not None or ":" in config.model.type):
             raise InputError("training.scheduler: CatBoost's learning rate is constant; leave it out")
         if config.model.init_from:
             raise InputError(

@@ -80,7 +80,7 @@ class LightgbmFramework(Framework):
                 forbids it.
         """
         params, schedule = model_spec(config, model).params, config.training.scheduler
-        if (schedule.type != "constant" or schedule.warmup_steps) and (reason := _fixed_rate(params)):
+        if schedule.varies and (reason := _fixed_rate(params)):
             raise InputError(
                 f"training.scheduler: {reason}, so the learning rate must stay constant; leave it out"
             )

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import BaseModel
 
-from trainyard.config.schema import ConstantSchedule, RunConfig
+from trainyard.config.schema import RunConfig
 from trainyard.config.spellings import Spellings
 from trainyard.errors import ModelError
 from trainyard.frameworks.base import (
@@ -105,10 +105,8 @@ class SklearnFramework(Framework):
             # The task is not known yet. If one of a name's two estimators has a learning rate, take that one.
             estimator = next((one for one in candidates(config, model) if learning_rate_name(one)), estimator)
         rate = learning_rate_name(estimator)
-        scheduler = config.training.scheduler
-        varies = type(scheduler) is not ConstantSchedule or scheduler.warmup_steps
         # For short names, a scheduler without effect is only logged: see `training_keys`.
-        if rate is None and varies and entry(config.model.type) is None:
+        if rate is None and config.training.scheduler.varies and entry(config.model.type) is None:
             name = config.model.type
             raise ModelError(
                 f"training.scheduler: {name} has no learning rate that can change; remove training.scheduler"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
 
+from trainyard.config.schedules import OwnSchedule
 from trainyard.config.schema import RunConfig, TrainingConfig
 from trainyard.config.spellings import Spellings
 from trainyard.frameworks.base import (
@@ -82,7 +83,13 @@ class TorchFramework(Framework):
     @staticmethod
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:  # noqa: ARG004 - the same for all models
         """Return the plan of a framework that trains on minibatches."""
-        return minibatch_plan(config, rows)
+        plan, schedule = minibatch_plan(config, rows), config.training.scheduler
+        if not isinstance(schedule, OwnSchedule):
+            return plan
+        _imported()
+        from trainyard.frameworks.torch.schedule import torch_schedule
+
+        return plan._replace(own_schedule=torch_schedule(schedule))
 
     @staticmethod
     def step_work(config: RunConfig, info: DataInfo, plan: Plan, model: Any = None) -> float | None:

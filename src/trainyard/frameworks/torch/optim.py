@@ -14,6 +14,7 @@ from torch.optim.adam import adam
 from trainyard.config.schema import TrainingConfig
 from trainyard.errors import ModelError
 from trainyard.frameworks.torch.layout import is_dense
+from trainyard.frameworks.torch.lion import Lion
 
 _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
@@ -24,6 +25,8 @@ _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "nadam": torch.optim.NAdam,
     "radam": torch.optim.RAdam,
     "adamax": torch.optim.Adamax,
+    "adafactor": torch.optim.Adafactor,
+    "lion": Lion,
 }
 # One kernel for all parameters: the fastest, on a CPU too. It pairs elements by their position in memory, so
 # it is wrong for a parameter that is a view with gaps, whose moments have none.
@@ -57,7 +60,7 @@ def build_optimizer(
     name, parameters = config.optimizer.type, list(parameters)
     if name in _FUSED and not sparse and device.type in ("cpu", "cuda") and all(map(is_dense, parameters)):
         options["fused"] = True
-    _skip_compiler_import()
+    skip_compiler_import()
     try:
         return _CLASSES[name](
             parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **options
@@ -178,7 +181,7 @@ class FusedAdam:
         )
 
 
-def _skip_compiler_import() -> None:
+def skip_compiler_import() -> None:
     """Keep an optimizer from importing `torch._dynamo`, which takes longer than importing torch.
 
     `Optimizer.add_param_group` marks itself as not to be compiled, and imports the compiler for that. We set

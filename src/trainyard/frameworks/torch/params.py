@@ -65,6 +65,19 @@ class AdagradParams(Section):
     eps: float = Field(1e-10, gt=0)
 
 
+class LionParams(Section):
+    """Lion (Chen et al., 2023): try a tenth of AdamW's learning rate, and ten times its decay."""
+
+    betas: Betas = Field(default_factory=lambda: [0.9, 0.99])
+
+
+class AdafactorParams(Section):
+    """Adafactor (Shazeer and Stern, 2018) at a given learning rate, as torch has it."""
+
+    beta2_decay: float = Field(-0.8, le=0, description="how fast the second moment forgets: step ** this")
+    d: float = Field(1.0, ge=1, description="an update whose root mean square is above this is scaled down")
+
+
 MODELS: dict[str, type[Section]] = {"gpt": GptParams, "mlp": MlpParams, "transformer": TransformerParams}
 
 OPTIMIZERS: dict[str, type[Section]] = {
@@ -76,6 +89,8 @@ OPTIMIZERS: dict[str, type[Section]] = {
     "nadam": NadamParams,
     "radam": NadamParams,
     "adamax": NadamParams,
+    "adafactor": AdafactorParams,
+    "lion": LionParams,
 }
 
 FORMATS = ("safetensors", "safetensors-bf16")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.config import Resolved
-from trainyard.config.schema import PlateauSchedule
+from trainyard.config.schedules import PlateauSchedule
 from trainyard.config.tuning import HalvingPruner, NoPruner, TuningConfig
 from trainyard.errors import ConfigError, Problem
 from trainyard.records.run_dir import RunDir
