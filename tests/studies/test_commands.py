@@ -138,7 +138,9 @@ def test_compare_with_a_test(command: Command, place: Path) -> None:
     assert [test["metric"] for test in document["tests"]] == ["accuracy", "f1"]
     assert document["untested"] is None
     same = command("runs", "compare", ids[0], ids[0])
-    assert "significance, on the same test rows: no test: the models are the same" in same.out
+    assert "results: no differences" in same.out
+    every = command("runs", "compare", "--all", ids[0], ids[0])
+    assert "significance, on the same test rows: no test: the models are the same" in every.out
 
 
 @pytest.mark.slow
