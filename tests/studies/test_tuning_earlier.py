@@ -89,6 +89,7 @@ def test_a_study_starts_with_what_another_one_learned(tmp_path: Path) -> None:
     assert sampler.propose(0, known) == {"training.learning_rate": own[0]["training.learning_rate"]}
     known.append(Observation(sampler.propose(0, known), "completed", own[0]["value"]))
     assert sampler.propose(1, known) == {"training.learning_rate": own[1]["training.learning_rate"]}
+    assert trainyard.reproduce_study(second.id, runs_dir=tmp_path).verdict == "identical"
     with pytest.raises(InputError, match="random proposes without regard"):
         trainyard.tune(
             {**short, "tuning": {"sampler": "random", "space": space}}, start_from="last", runs_dir=tmp_path

@@ -146,6 +146,12 @@ def test_a_constraint_alone_bounds_the_best_trial(tmp_path: Path) -> None:
         ({"constraints": {"parameters": "<= 1"}, "sampler": "cmaes"}, "sampler", "knows no constraints"),
         ({"constraints": {"parameters": "< many"}}, "constraints.parameters", '"<= 1e6"'),
         ({"constraints": {"size": "<= 1"}}, "constraints.size", "latency_ms"),
+        (
+            {"constraints": {"parameters": "<= 1"}, "folds": 3},
+            "constraints",
+            "but tuning.folds makes several",
+        ),
+        ({"metric": ["val_f1", "latency_ms"], "repeats": 2}, "metric", "but tuning.repeats makes several"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
