@@ -92,7 +92,7 @@ def test_a_broken_space_is_refused_with_its_place(space: dict[str, Any], named: 
         ({"metric": "test_loss"}, "val_"),
         ({"sampler": "tpee"}, "did you mean 'tpe'?"),
         ({"sampler": {"type": "tpe", "n_startup": 3}}, "n_startup"),
-        ({"pruner": "hyperband"}, "asha"),
+        ({"pruner": "hyperbend"}, "hyperband"),
         ({"pruner": {"type": "asha"}}, "min_steps"),
         ({"parallel": 3, "horizon": 2}, "more than the horizon of 2"),
         ({"trials": 0}, "above 0"),

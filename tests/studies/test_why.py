@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -276,7 +277,7 @@ def test_code_is_checked_out_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ids = []
     for features in ("data", "0 * data"):
         commit(features)
-        words = ["python", "-c", train, json.dumps(config)]
+        words = [sys.executable, "-c", train, json.dumps(config)]
         ids.append(subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1])
     Path("our_rows.py").write_text("raise SystemExit('not this one')\n", encoding="utf-8")
     study = trainyard.why(*ids, metric="test_loss", max_runs=8)
