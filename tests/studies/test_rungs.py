@@ -15,6 +15,7 @@ import pytest
 import trainyard
 from small_runs import SMALL
 from study_configs import TOY
+from trainyard import registry
 from trainyard.errors import ConfigError, InputError
 from trainyard.records.journal import each_loss, read
 from trainyard.records.run_dir import RunDir
@@ -339,3 +340,30 @@ def test_kill_9_between_rungs(bracket: Tuning, tmp_path: Path) -> None:
     ended = command("resume", path.name, "--runs-dir", "runs", folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert str(bracket.digest) in ended.stdout
+
+
+@pytest.mark.parametrize("sampler", ["cmaes", pytest.param("nsga2", marks=pytest.mark.soak)])
+def test_a_sampler_that_keeps_a_state_goes_on_with_the_same_trials(
+    sampler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proposal knew a trial at an early rung; when the study is resumed, the trial has gone on."""
+    options = {"population_size": 2} if sampler == "nsga2" else {"popsize": 4}
+    cls = registry.adapter("sampler", sampler)
+    propose, asked = cls._propose, dict[int, Any]()
+
+    def noted(self: Any, number: int, known: Any) -> Any:
+        proposed = propose(self, number, known)
+        asked.setdefault(number, []).append((list(known), proposed, dict(self._states[number])))
+        return proposed
+
+    monkeypatch.setattr(cls, "_propose", noted)
+    tuning = {**RUNGS["tuning"], "sampler": {"type": sampler, **options}, "horizon": 1}
+    first = trainyard.tune({**RUNGS, "tuning": tuning}, {"tuning.trials": 10}, runs_dir=tmp_path)
+    trainyard.tune({**RUNGS, "tuning": tuning}, {"tuning.trials": 11}, runs_dir=tmp_path, resume=True)
+    now = {trial.number: trial.ending for trial in read_trials(first.path)}
+    assert all(len(asked[number]) == 2 and asked[number][0] == asked[number][1] for number in range(10))
+    assert any(
+        one.status == "pruned" and ended is not None and len(ended.curve) > len(one.curve)
+        for known, *_ in (asked[number][0] for number in range(10))
+        for one, ended in zip(known, now.values(), strict=False)
+    ), "no proposal knew an early rung: the study shows nothing"

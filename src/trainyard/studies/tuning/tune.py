@@ -276,6 +276,7 @@ class _Search:
     def _make_trials(self, executor: Executor) -> None:
         begun = [trial for trial in self._log.trials if trial.ending is None]
         self._progress.resumed(self._log.trials)
+        self._replay_proposals()
         while True:
             while len(self._running) < executor.slots and (trial := self._next(begun)) is not None:
                 if trial.same_as is None:
@@ -344,9 +345,8 @@ class _Search:
 
     def _begin(self, turn: Turn) -> LoggedTrial:
         """Decide a trial, and create its run."""
-        number, trials, known = turn.trial, self._log.trials, self._known(turn.job)
-        seen = [*self._plan.earlier, *map(self._observation, trials, known)]
-        params = self._plan.sampler.propose(number, seen)
+        number, trials = turn.trial, self._log.trials
+        params = self._plan.sampler.propose(number, self._seen(number, turn.job))
         jobs = (LoggedJob(turn.job),)
         first = next((trial for trial in trials if trial.params == params and trial.same_as is None), None)
         if first is not None:
@@ -356,6 +356,20 @@ class _Search:
             trial = LoggedTrial(number, params, runs[0], jobs=jobs, others=tuple(runs[1:]))
         self._log.begin(trial)
         return trial
+
+    def _seen(self, number: int, job: int) -> list[Observation]:
+        """Return what the proposal of a trial, whose first job it is, may know of the trials before it."""
+        known = self._known(job)[:number]
+        return [*self._plan.earlier, *map(self._observation, self._log.trials, known)]
+
+    def _replay_proposals(self) -> None:
+        """Let a sampler that keeps a state in trials make the earlier proposals of a resumed study again.
+
+        The study knows what each of them knew: with rungs, more has become known of trials since.
+        """
+        if getattr(self._plan.sampler, "keeps_state", False):
+            for trial in self._log.trials:
+                self._plan.sampler.propose(trial.number, self._seen(trial.number, trial.jobs[0].number))
 
     def _create(self, resolved: Resolved) -> RunDir:
         experiment = self._study.path.parent.name
