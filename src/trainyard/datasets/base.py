@@ -86,7 +86,7 @@ class DataBundle:
     columns: str = ""
     content_hashed: bool = True
     identifiers: Mapping[SplitName, Identifiers] = field(default_factory=dict)
-    tokenizer: dict[str, Any] | None = None
+    tokenizer: dict[str, Any] | None = field(default=None, repr=False)
 
 
 class Dataset(Protocol):

@@ -577,6 +577,17 @@ class Model(ABC):
             TrainingError: The library fails.
         """
 
+    def next_token(self, tokens: Ids) -> Array:  # noqa: ARG002 - most models read no text
+        """Return the logits of the token that follows some tokens, (vocabulary,) float64, of text.
+
+        Args:
+            tokens: (length,) int64, at most as many as a training sample has.
+
+        Raises:
+            InputError: The model reads no text.
+        """
+        raise InputError("this model generates no text: its framework has no language models")
+
     @property
     @abstractmethod
     def native(self) -> Any:

@@ -17,6 +17,7 @@ import numpy as np
 from trainyard.config import load
 from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import DataBundle, Split, prepared_as
+from trainyard.datasets.rows import tokenizers
 from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.chunks import RowChunks
 from trainyard.datasets.rows.frames import read_frame, row_chunks
@@ -24,6 +25,7 @@ from trainyard.datasets.rows.pairs import as_numpy, column_names
 from trainyard.datasets.rows.preparation import TabularPreparation, from_json
 from trainyard.datasets.rows.raw import RawPreparation, frame_of
 from trainyard.datasets.rows.table import Table, as_table, listed
+from trainyard.datasets.rows.tokenizers import Tokenizer
 from trainyard.datasets.rows.weights import encode as encode_weights
 from trainyard.datasets.rows.weights import refuse_weightless
 from trainyard.engine.state import preserved_global_random
@@ -33,6 +35,7 @@ from trainyard.frameworks.base import Framework, ModelInputs
 from trainyard.records.run_dir import RunDir
 from trainyard.registry import task_for
 from trainyard.require import import_rule, importing_by
+from trainyard.runs import texts
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.inputs import data_inputs
 from trainyard.runs.intervals import (
@@ -50,7 +53,7 @@ from trainyard.runs.wiring import default_threads, form_for, framework_for, load
 from trainyard.runs.workdir import working_directory
 from trainyard.semantics import computing_by, older_versions
 from trainyard.tasks.support.transforms import transform_of
-from trainyard.types import FEATURES, TARGET, WEIGHT, Array, ArraySpec, DataInfo, SplitName
+from trainyard.types import FEATURES, INPUT_IDS, TARGET, WEIGHT, Array, ArraySpec, DataInfo, SplitName
 
 log = logging.getLogger("trainyard")
 
@@ -97,6 +100,7 @@ class Predictor:
         with computing_by(older):  # what is made here keeps them for later calls
             self.info = DataInfo.from_json(stored.data.info)
             self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
+        self._tokenizer = tokenizers.from_json(stored.data.tokenizer)
         self._task = task_for(self.info)
         threads = self.config.training.threads or default_threads(self.config)
         self._framework = framework_for(self.config, self.info, model)
@@ -120,6 +124,34 @@ class Predictor:
     def preparation(self) -> TabularPreparation | RawPreparation | None:
         """What turns raw rows into features; None where the data set brought features."""
         return self._preparation
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """What turns text into tokens and back.
+
+        Raises:
+            InputError: The run was not trained on text.
+        """
+        if INPUT_IDS not in self.info.inputs:
+            raise InputError(f"run {self._run.id} was not trained on text: its task is {self._task.name}")
+        return self._tokenizer
+
+    def generate(self, prompt: str, max_tokens: int = 200, **how: Any) -> str:
+        """Return a text that continues `prompt`; see `texts.generate`.
+
+        Args:
+            prompt: How the text begins.
+            max_tokens: The number of tokens at most.
+            how: `temperature` (default 1), `top_k` (default: all) and `seed` (default 0).
+
+        Raises:
+            InputError: The run is no language model, or an option makes no sense.
+        """
+        if not self._task.generates_text:
+            raise InputError(
+                f"run {self._run.id} generates no text: its task is {self._task.name}; call predict"
+            )
+        return texts.generate(self.model, self.tokenizer, self.info, prompt, max_tokens, **how)
 
     @property
     def native(self) -> Any:
@@ -244,7 +276,10 @@ class Predictor:
         """
         inputs = self._inputs(rows)
         count, size = len(next(iter(inputs.values()))), self.chunk_rows
-        arrays = {**inputs, self._task.target: self._targets(rows, count)}
+        targets = self._targets(rows, count)
+        arrays = {**inputs, self._task.target: targets}
+        if self._task.sums and INPUT_IDS in self._specs:
+            arrays |= texts.text_bytes(self._tokenizer, rows, targets)
         parts = [
             part.outputs
             for start in range(0, count, size)

@@ -139,6 +139,7 @@ class Task(ABC):
     sums: ClassVar[Sequence[str]] = ()  # the sums over a row that make up its prediction; empty: none do
     scales_target: ClassVar[bool] = False  # whether a framework may train on standardized targets
     gives_probabilities: ClassVar[bool] = False
+    generates_text: ClassVar[bool] = False  # whether a model gives the tokens that follow a text
     noun: ClassVar[str] = "targets"  # what `DataInfo.outputs` counts, for messages
     hub_tag: ClassVar[str] = (
         ""  # what model hubs call the task of a table's columns; empty: they have no name

@@ -65,6 +65,7 @@ class LanguageModelingTask(Task):
     losses: ClassVar[Sequence[str]] = ("token_cross_entropy",)
     target: ClassVar[str] = LABELS
     sums: ClassVar[Sequence[str]] = ("nats", "tokens", "hits")
+    generates_text: ClassVar[bool] = True
     noun: ClassVar[str] = "tokens"
     hub_tag: ClassVar[str] = "text-generation"
 

@@ -224,9 +224,16 @@ class Choice(NamedTuple):
         if self.kind == BYTES:
             return ByteTokenizer(end_of_text=self.end_of_text is not None)
         try:
-            return LibraryTokenizer(read_bytes(self.kind).decode(), self.end_of_text)
+            return LibraryTokenizer(self._read().decode(), self.end_of_text)
         except (DataError, UnicodeDecodeError) as error:
             raise DataError(f"data.params.tokenizer: {self.kind}: {error}") from error
+
+    def _read(self) -> bytes:
+        """Return the content of the user's file."""
+        try:
+            return read_bytes(self.kind)
+        except DataError as error:
+            raise DataError(f"data.params.tokenizer: {error}") from error
 
     def trained(self, texts: Iterable[str]) -> Tokenizer:
         """Return a byte-level BPE tokenizer that is trained on texts; the result depends on nothing else.
@@ -254,7 +261,7 @@ class Choice(NamedTuple):
         version = str(require("tokenizers", "text").__version__)
         if self.kind == BPE:
             return [*self, version]
-        return [sha256_bytes(read_bytes(self.kind)), self.end_of_text, version]
+        return [sha256_bytes(self._read()), self.end_of_text, version]
 
 
 def chosen(kind: str, vocab_size: int | None, end_of_text: bool | str | None) -> Choice:

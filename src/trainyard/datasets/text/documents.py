@@ -113,7 +113,7 @@ def _cells(path: str, column: str) -> Iterator[bytes]:
     for table in chunks.tables([column], _ROWS):
         for text in table.column(column):
             if text is not None and not isinstance(text, str):
-                raise DataError(f"{path}: column {column!r} holds {text!r} in row {row}; texts are needed")
+                raise DataError(f"{path}: column {column!r} holds {text} in row {row}; texts are needed")
             yield (text or "").encode()
             row += 1
 

@@ -19,11 +19,12 @@ from trainyard.frameworks.torch import structure
 from trainyard.frameworks.torch.calls import Calls
 from trainyard.frameworks.torch.data import TensorSource
 from trainyard.frameworks.torch.generators import generators, seed_generators
+from trainyard.frameworks.torch.losses import as_float, first_output
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.params import FORMATS
 from trainyard.frameworks.torch.snapshot import TrainingState, named_buffer
 from trainyard.frameworks.torch.unsaved import fingerprints
-from trainyard.types import Ids, Predictions
+from trainyard.types import INPUT_IDS, Array, Ids, Predictions
 from trainyard.world import ALONE, World
 
 _LISTED = 5  # attributes that a message names
@@ -174,6 +175,13 @@ class LoadedModel(_TorchModel):
                 raise
             except Exception as error:
                 raise translated(error, "a prediction") from error
+
+    def next_token(self, tokens: Ids) -> Array:
+        """Return the logits of the next token, (vocabulary,); one thread at a time calls the module."""
+        with self._calls.alone(), torch.no_grad(), self._network.precision.autocast():
+            batch = {INPUT_IDS: torch.from_numpy(tokens)[None].to(self._network.device)}  # (1, length)
+            outputs = first_output(as_float(self._network.call(batch)))  # (1, length, vocabulary)
+        return outputs[0, -1].double().cpu().numpy()
 
     def _part(self, source: TensorSource, ids: Ids) -> Predictions:
         """Return the outputs for some rows, with the precautions that the module needs."""
