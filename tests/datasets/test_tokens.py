@@ -76,9 +76,9 @@ def test_tokens_are_those_of_the_library_trained_on_the_training_text(tmp_path: 
     train = [TEXTS[0], TEXTS[1], whole[last : edges[0]].decode()]
     expected = bpe(train)
     end = expected.token_to_id("<|endoftext|>")
+    parts = [expected.encode(text).ids for text in train]
     found = [
-        [*expected.encode(train[0]).ids, end, *expected.encode(train[1]).ids, end]
-        + expected.encode(train[2]).ids,
+        [*parts[0], end, *parts[1], end, *parts[2]],
         expected.encode(whole[edges[0] : edges[1]].decode()).ids,
         [*expected.encode(whole[edges[1] :].decode()).ids, end],
     ]

@@ -18,16 +18,24 @@ from torch.nn import functional
 
 import trainyard
 from small_runs import checkpoints
-from trainyard.errors import DataError, InputError, ModelError
+from trainyard.errors import CheckpointError, DataError, InputError, ModelError
 from trainyard.frameworks.torch.losses import build_loss
 from trainyard.frameworks.torch.models.gpt import Gpt
 from trainyard.records.journal import losses, read
 from trainyard.registry import task_for
+from trainyard.runs.run import Run
+from trainyard.runs.texts import _drawn
 from trainyard.semantics import computing_by
 from trainyard.testing.framework_suite import FEW_KILLS, FrameworkSuite, Kills
 from trainyard.types import NO_LABEL, ArraySpec, DataInfo
 
 LENGTH, BATCH, SEED = 12, 8, 3
+SMALL_GPT = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "dropout": 0.1}
+BPE = {"tokenizer": "bpe", "vocab_size": 300}
+LLAMA = {
+    **{"position": "rotary", "normalization": "rms", "activation": "swiglu", "bias": False},
+    **{"tie_embeddings": False, "num_kv_heads": 1},
+}
 TEXT = Path(textwrap.__file__).read_bytes()[:6000]
 
 
@@ -46,10 +54,7 @@ def gpt(**training: Any) -> dict[str, Any]:
     return {
         "experiment": {"seed": SEED},
         "data": {"type": "text", "path": "words.txt", "params": {"length": LENGTH}},
-        "model": {
-            "type": "gpt",
-            "params": {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "dropout": 0.1},
-        },
+        "model": {"type": "gpt", "params": SMALL_GPT},
         "training": {"max_steps": 70, "batch_size": BATCH, "learning_rate": 0.01, "threads": 1, **training},
         "evaluation": {"every_n_steps": 35},
     }
@@ -122,7 +127,7 @@ def test_a_gpt_is_that_of_the_loop_by_hand(here: Path) -> None:
 
 def test_microbatches_of_text_give_the_same_step_up_to_rounding(here: Path) -> None:
     config = gpt(max_steps=5) | {"evaluation": {}}
-    config["model"]["params"]["dropout"] = 0.0
+    config["model"] = {"type": "gpt", "params": SMALL_GPT | {"dropout": 0.0}}
     one, other = (
         list(
             losses(
@@ -196,6 +201,79 @@ def test_a_gpt_predicts_and_explains_as_far_as_it_can(here: Path) -> None:
     assert trainyard.reproduce(run.id).verdict == "identical"
 
 
+# -- tokens of a vocabulary
+
+
+@pytest.fixture
+def with_tokens(here: Path) -> Run:
+    config = gpt(max_steps=12, learning_rate=0.03)
+    config["data"]["params"] |= BPE
+    config["model"] = {"type": "gpt", "params": SMALL_GPT | LLAMA}
+    return trainyard.train(config)
+
+
+def test_bits_are_those_of_a_byte_of_text(with_tokens: Run) -> None:
+    """Of the text that the tokens stand for, whatever the vocabulary; the tokenizer is a file of the run."""
+    run, model = with_tokens, trainyard.load(with_tokens.id)
+    assert run.manifest["data"]["hash"]
+    tokens = next(iter(model.tokenizer.encode([TEXT[5400:]]))).ids  # the test text
+    end = model.tokenizer.end_of_text
+    stream_ = torch.from_numpy(np.append(tokens, end))
+    nats, counted = 0.0, 0
+    for start in [*range(0, len(stream_) - 1 - LENGTH, LENGTH), len(stream_) - 1 - LENGTH]:
+        new = min(LENGTH, start + LENGTH - counted)
+        with torch.no_grad():
+            logits = model.native(stream_[None, start : start + LENGTH])[0, LENGTH - new :]
+        labels = stream_[start + LENGTH + 1 - new : start + LENGTH + 1]
+        nats += float(functional.cross_entropy(logits, labels, reduction="sum"))
+        counted += new
+    first = model.tokenizer.decode(tokens[:1]).encode()
+    text_bytes = len(TEXT[5400:]) - len(first)
+    assert run.metrics["test_loss"] == pytest.approx(nats / counted, rel=1e-5)
+    assert run.metrics["test_bits_per_byte"] == pytest.approx(nats / text_bytes / math.log(2), rel=1e-5)
+    rows = {"input_ids": stream_[None, :LENGTH].numpy(), "labels": stream_[None, 1 : LENGTH + 1].numpy()}
+    (bits,) = model.predict(rows)["bits_per_byte"]
+    spelled = len(model.tokenizer.decode(tokens[1 : LENGTH + 1]).encode())
+    row = functional.cross_entropy(
+        model.native(torch.from_numpy(rows["input_ids"]))[0], stream_[1 : LENGTH + 1]
+    )
+    assert bits == pytest.approx(row.item() * LENGTH / spelled / math.log(2), rel=1e-5)
+    assert trainyard.reproduce(run.id).verdict == "identical"
+
+
+def test_text_is_generated_token_by_token(with_tokens: Run) -> None:
+    """The most probable ones are those of a loop by hand; drawn ones follow the seed alone."""
+    model = trainyard.load(with_tokens.id)
+    ids = next(iter(model.tokenizer.encode([b"def text"]))).ids.tolist()
+    start = len(ids)
+    for _ in range(20):
+        with torch.no_grad():
+            ids.append(int(model.native(torch.tensor([ids[-LENGTH:]]))[0, -1].argmax()))
+    assert model.generate("def text", 20, temperature=0) == model.tokenizer.decode(np.array(ids[start:]))
+    assert model.generate("def text", 20, top_k=1, seed=5) == model.generate("def text", 20, temperature=0)
+    one, same, other = (model.generate("def text", 20, seed=seed) for seed in (1, 1, 2))
+    assert one == same != other
+    assert model.generate("", 5, seed=1)  # as after the end of a text
+    with pytest.raises(InputError, match="temperature -1, max_tokens 5, top_k None given; a temperature is"):
+        model.generate("a", 5, temperature=-1)
+
+
+def test_a_damaged_tokenizer_is_not_used(with_tokens: Run) -> None:
+    path = with_tokens.path / "data.json"
+    path.write_text(path.read_text().replace("endoftext", "endofword"))
+    with pytest.raises(CheckpointError, match=r"data.json is not what the model was trained with"):
+        trainyard.load(with_tokens.id)
+
+
+def test_tokens_are_drawn_by_their_probabilities() -> None:
+    logits = np.log([0.1, 0.4, 0.0001, 0.4, 0.0999])
+    drawn = [_drawn(logits, 1.0, None, draw) for draw in (0.0, 0.39, 0.41, 0.79, 0.81, 0.905, 0.99995)]
+    assert drawn == [1, 1, 3, 3, 0, 4, 2]  # the most probable first, of equal ones the first
+    assert [_drawn(logits, 1.0, 2, draw) for draw in (0.49, 0.51, 0.9999)] == [1, 3, 3]
+    squares = [_drawn(logits, 0.5, None, draw) for draw in (0.93, 0.96, 0.98)]
+    assert squares == [3, 0, 4]  # 0.16, 0.16, 0.01 and 0.00998 of 0.34
+
+
 @pytest.mark.slow
 class TestGpt(FrameworkSuite):
     framework = "torch"
@@ -210,6 +288,8 @@ class TestGpt(FrameworkSuite):
     def config(cls) -> dict[str, Any]:
         return {
             **gpt(max_steps=40, microbatch_size=3, max_grad_norm=1.0),
+            "data": {"type": "text", "path": "words.txt", "params": {"length": LENGTH, **BPE}},
+            "model": {"type": "gpt", "params": {**SMALL_GPT, **LLAMA}},
             "evaluation": {"every_n_steps": 6},
         }
 

@@ -26,6 +26,7 @@ _MODULES = {
     "why": "why",
     "evaluate": "models",
     "predict": "models",
+    "generate": "generate",
     "explain": "models",
     "export": "models",
     "report": "models",

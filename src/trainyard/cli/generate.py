@@ -1,0 +1,47 @@
+"""`generate`: text from a language model."""
+
+from __future__ import annotations
+
+import click
+
+import trainyard
+from trainyard.cli import options
+from trainyard.cli.output import show
+
+
+@click.command()
+@options.run_argument
+@click.option("--prompt", required=True, help="How the text begins.")
+@click.option(
+    "--max-tokens", type=click.IntRange(0), default=200, show_default=True, help="How many tokens at most."
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    help="Below 1, probable tokens are drawn more often; 0: always the most probable one.",
+)
+@click.option(
+    "--top-k", type=click.IntRange(1), help="Draw from so many most probable tokens.  [default: all]"
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the random numbers.")
+@options.trust
+@options.runs_dir
+@options.as_json
+def generate(  # one parameter for each option
+    run: str,
+    prompt: str,
+    max_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    seed: int,
+    trust: bool,
+    runs_dir: str | None,
+    as_json: bool,
+) -> None:
+    """Continue a text by a run's language model; equal options give the same text."""
+    predictor = trainyard.load(run, runs_dir=runs_dir, trust=trust)
+    text = predictor.generate(prompt, max_tokens, temperature=temperature, top_k=top_k, seed=seed)
+    document = {"run_id": predictor.run.id, "prompt": prompt, "text": text}
+    show(document, [prompt + text], as_json)

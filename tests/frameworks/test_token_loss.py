@@ -1,0 +1,127 @@
+"""The loss of tokens counts each label the same, however a batch is cut: against a whole-batch loop by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_torch_reference import INIT, epoch_order, seed_torch
+from torch.nn import functional
+
+from trainyard.config import load
+from trainyard.datasets.base import Split
+from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.text import Windows
+from trainyard.frameworks.base import LearnerInputs
+from trainyard.frameworks.torch.labels import label_counts
+from trainyard.frameworks.torch.learner import TorchLearner
+from trainyard.frameworks.torch.models.gpt import Gpt
+from trainyard.order import SampleOrder
+from trainyard.registry import task_for
+from trainyard.runs.catalog import Catalog
+from trainyard.semantics import computing_by
+from trainyard.types import NO_LABEL, ArraySpec, Batch, DataInfo, Ids
+
+ROWS, LENGTH, VOCABULARY, SEED = 9, 6, 20, 3
+
+
+def rows() -> dict[str, np.ndarray]:
+    """Return rows with 6, 1, 0, 4 ... labels."""
+    drawn = np.random.default_rng(0)
+    tokens = drawn.integers(0, VOCABULARY, (ROWS, LENGTH))
+    labels = drawn.integers(0, VOCABULARY, (ROWS, LENGTH))
+    for row, count in enumerate((6, 1, 0, 4, 2, 6, 3, 1, 5)):
+        labels[row, count:] = NO_LABEL
+    return {"input_ids": tokens, "labels": labels}
+
+
+class Rows:
+    """The same rows, read batch by batch."""
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def take(self, ids: Ids) -> Batch:
+        return {name: array[ids] for name, array in rows().items()}
+
+    def fingerprint(self) -> str:
+        return "rows"
+
+
+def info() -> DataInfo:
+    return DataInfo(
+        "language_modeling", {"input_ids": ArraySpec((LENGTH,), "int64")}, VOCABULARY, target="labels"
+    )
+
+
+def step(split: Split, training: Mapping[str, Any], ranks: int = 1) -> tuple[float, dict[str, torch.Tensor]]:
+    """Return the loss of one step, and the weights after it; the rate is 1."""
+    whole = {
+        "experiment": {"seed": SEED},
+        "data": {"type": "text", "path": "x.txt"},
+        "model": {"type": "gpt", "params": {"hidden_size": 16, "num_layers": 1, "num_heads": 2}},
+        "training": {"device": "cpu", "optimizer": {"type": "sgd"}, "max_steps": 1, **training},
+        "distributed": {"virtual_ranks": ranks},
+    }
+    config = load(whole, adapters=Catalog()).config
+    order = SampleOrder(ROWS, config.training.batch_size, SEED)
+    learner = TorchLearner(LearnerInputs(config, info(), config.model.params, 1, {"train": split}, order))
+    (loss,) = learner.read([learner.step(0, 1.0).loss])
+    native = learner.model().native
+    return loss, {name: tensor.detach().clone() for name, tensor in native.named_parameters()}
+
+
+def by_hand(batch: int) -> tuple[float, dict[str, torch.Tensor]]:
+    """Return the same of one pass over the whole batch, by torch's own mean over the labels."""
+    seed_torch(SEED, INIT)
+    model = Gpt(VOCABULARY, LENGTH, 16, 1, 2)
+    ids = epoch_order(SEED, 0, ROWS)[:batch]
+    tokens, labels = (torch.from_numpy(array[ids]) for array in rows().values())
+    loss = functional.cross_entropy(model(tokens).flatten(0, 1), labels.flatten(), ignore_index=NO_LABEL)
+    loss.backward()
+    return loss.item(), {name: (one - one.grad).detach() for name, one in model.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", [Arrays, Rows])
+@pytest.mark.parametrize(
+    ("batch", "microbatch", "ranks"), [(9, 9, 1), (9, 1, 1), (9, 4, 1), (9, 2, 2), (8, 3, 4), (8, 1, 8)]
+)
+def test_each_cut_of_a_batch_gives_the_step_by_hand(
+    kind: type, batch: int, microbatch: int, ranks: int
+) -> None:
+    split = Arrays(rows()) if kind is Arrays else Rows()
+    loss, weights = step(split, {"batch_size": batch, "microbatch_size": microbatch}, ranks)
+    expected, expected_weights = by_hand(batch)
+    assert loss == pytest.approx(expected, rel=1e-6)
+    for name, tensor in expected_weights.items():
+        torch.testing.assert_close(weights[name], tensor, rtol=1e-6, atol=1e-6)
+
+
+def test_rows_counted_the_same_in_older_versions() -> None:
+    with computing_by({"torch": 2}):
+        older, _ = step(Arrays(rows()), {"batch_size": 9})
+    newer, _ = step(Arrays(rows()), {"batch_size": 9})
+    seed_torch(SEED, INIT)
+    model = Gpt(VOCABULARY, LENGTH, 16, 1, 2)
+    tokens, labels = (torch.from_numpy(array) for array in rows().values())
+    means = [
+        functional.cross_entropy(model(tokens[[row]])[0], labels[row], ignore_index=NO_LABEL).item()
+        for row in range(ROWS)
+    ]
+    assert older == pytest.approx(np.nan_to_num(means).mean(), rel=1e-5)
+    assert abs(older - newer) > 1e-3
+
+
+def test_rows_with_as_many_labels_need_no_counts() -> None:
+    task = task_for(info())
+    even = {name: array[[0, 5]] for name, array in rows().items()}
+    windows = Windows(np.arange(20, dtype=np.uint8), 6, every_byte=False)
+    assert label_counts(Arrays(even), task, "auto") is None
+    assert label_counts(windows, task, "auto") is None
+    assert label_counts(Arrays(rows()), task, "mine:loss") is None
+    counts = label_counts(Windows(np.arange(20, dtype=np.uint8), 6, every_byte=True), task, "auto")
+    assert counts is not None
+    assert counts(np.arange(4)).tolist() == [6, 6, 6, 1]
