@@ -238,8 +238,14 @@ class TrainingConfig(Section):
         default=0.0,
         ge=0,
         lt=1,
-        description="of cross_entropy: this share of the probability is spread over all classes, also in "
-        "val_loss",
+        description="of cross_entropy and focal: this share of the probability is spread over all classes; "
+        "of binary_cross_entropy: labels move towards a half by it; also in val_loss",
+    )
+    focal_gamma: float | None = bits(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="of focal: the exponent, by which rows that are predicted well count less; default 2",
     )
     class_weights: Literal["balanced"] | dict[str, float] | None = bits(
         default=None,

@@ -184,6 +184,8 @@ LOSSES = _table(
     {
         "cross_entropy": "ce crossentropy cross_entropy_loss categorical_crossentropy "
         "sparse_categorical_crossentropy softmax_cross_entropy",
+        "focal": "focal_loss focalloss sigmoid_focal_loss",
+        "dice": "dice_loss diceloss soft_dice",
         "binary_cross_entropy": "bce bce_with_logits bcewithlogitsloss bce_loss binary_crossentropy",
         "mse": "mse mse_loss mean_squared_error l2 l2_loss squared_error",
         "mae": "mae l1 l1_loss mean_absolute_error absolute_error",

@@ -77,7 +77,7 @@ class ClassificationTask(Task):
     default_metrics: ClassVar[Sequence[str]] = ("accuracy", "f1")
     judged_by: ClassVar[Sequence[str]] = ("accuracy", "log_loss")
     usual_metric: ClassVar[str] = "log_loss"
-    losses: ClassVar[Sequence[str]] = ("cross_entropy",)
+    losses: ClassVar[Sequence[str]] = ("cross_entropy", "focal")
     gives_probabilities: ClassVar[bool] = True
     _has_positive: ClassVar[bool] = True  # whether f1, precision and recall of two classes are those of one
     noun: ClassVar[str] = "classes"

@@ -57,7 +57,7 @@ class MultilabelTask(Task):
     default_metrics: ClassVar[Sequence[str]] = ("f1", "subset_accuracy")
     judged_by: ClassVar[Sequence[str]] = ("hamming_loss", "log_loss")
     usual_metric: ClassVar[str] = "log_loss"
-    losses: ClassVar[Sequence[str]] = ("binary_cross_entropy",)
+    losses: ClassVar[Sequence[str]] = ("binary_cross_entropy", "focal", "dice")
     gives_probabilities: ClassVar[bool] = True
     noun: ClassVar[str] = "labels"
 

@@ -96,5 +96,6 @@ OPTIMIZERS: dict[str, type[Section]] = {
 FORMATS = ("safetensors", "safetensors-bf16")
 LOSSES = (
     *("auto", "cross_entropy", "binary_cross_entropy", "token_cross_entropy"),
+    *("focal", "dice"),
     *("mse", "mae", "huber", "l1", "smooth_l1"),
 )
