@@ -56,6 +56,7 @@ LAYERS = (
         "redact",
         "semantics",
         "types",
+        "image_shape",
         "errors",
         "announce",
         "version",
