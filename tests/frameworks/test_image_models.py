@@ -148,7 +148,7 @@ def test_a_resnet_ends_with_the_same_bits_in_virtual_ranks(tmp_path: Path, nproc
     images = rng.integers(0, 256, (60, 12, 10, 3), dtype=np.uint8)
     np.savez(tmp_path / "images.npz", X=images, y=images.mean(axis=(1, 2, 3)) > 127)
     settings = {
-        "data": {"path": str(tmp_path / "images.npz")},
+        "data": {"type": "npz", "path": str(tmp_path / "images.npz")},
         "model": {"type": "resnet18", "dropout": 0.1},
         "training.max_steps": 16,
         "training.batch_size": 12,
