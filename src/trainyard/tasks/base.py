@@ -139,6 +139,10 @@ class Task(ABC):
     sums: ClassVar[Sequence[str]] = ()  # the sums over a row that make up its prediction; empty: none do
     scales_target: ClassVar[bool] = False  # whether a framework may train on standardized targets
     gives_probabilities: ClassVar[bool] = False
+    gives_amounts: ClassVar[bool] = False  # whether predictions are values in the unit of the target
+    # Whether several targets are labels, 0 or 1 each, whose names are `DataInfo.classes`; else they are
+    # values, whose names are `DataInfo.target_names`.
+    targets_are_labels: ClassVar[bool] = False
     noun: ClassVar[str] = "targets"  # what `DataInfo.outputs` counts, for messages
     hub_tag: ClassVar[str] = (
         ""  # what model hubs call the task of a table's columns; empty: they have no name
@@ -188,6 +192,11 @@ class Task(ABC):
         Splits are stratified by them.
         """
         return None
+
+    @classmethod
+    def has_classes(cls) -> bool:
+        """Return whether a target is one of the class labels that `labels` returns."""
+        return cls.labels(np.zeros(1)) is not None
 
     def blank_targets(self, rows: int) -> Array:
         """Return placeholders for the targets of rows of which only the features are known."""

@@ -59,6 +59,7 @@ class MultilabelTask(Task):
     usual_metric: ClassVar[str] = "log_loss"
     losses: ClassVar[Sequence[str]] = ("binary_cross_entropy",)
     gives_probabilities: ClassVar[bool] = True
+    targets_are_labels: ClassVar[bool] = True
     noun: ClassVar[str] = "labels"
 
     wants: ClassVar[str] = "0 or 1 for each label of a row"

@@ -49,6 +49,7 @@ class RegressionTask(Task):
     usual_metric: ClassVar[str] = "mse"
     losses: ClassVar[Sequence[str]] = ("mse", "mae", "huber", "l1", "smooth_l1")
     scales_target: ClassVar[bool] = True
+    gives_amounts: ClassVar[bool] = True
     hub_tag: ClassVar[str] = "tabular-regression"
 
     def links(self, *, binary: bool) -> Mapping[str, Callable[[Floats], Floats]]:
