@@ -229,7 +229,7 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
     }
     sample, target = raw["train"].items([0])[0]
     task, warnings = _task(raw["train"], config)
-    has_labels = task_of(task).labels(np.zeros(1)) is not None
+    has_labels = task_of(task).has_classes()
     classes, indices = _classes(raw, datasets["train"], target) if has_labels else (None, False)
     splits: dict[SplitName, Split] = {
         name: Items(dataset, f"the {name} dataset", config.target_name, task_of(task), classes, indices)
