@@ -58,8 +58,9 @@ PARTS: dict[str, Part] = {
         2, "a step of scikit-learn", ("frameworks/sklearn", "frameworks/support"), kept=(1,)
     ),  # 1: features and targets in float32, pipelines get them prepared
     "torch": Part(
-        2, "a step of PyTorch", ("frameworks/torch", "frameworks/support"), kept=(1,)
-    ),  # 1: the loss of tokens is computed with the tokens of the vocabulary on the middle axis
+        3, "a step of PyTorch", ("frameworks/torch", "frameworks/support"), kept=(1, 2)
+    ),  # 2: all parameters have weight decay, norms and biases too
+    # 1: also, the loss of tokens is computed with the tokens of the vocabulary on the middle axis
     "xgboost": Part(1, "a step of XGBoost", ("frameworks/xgboost", "frameworks/support")),
 }
 _OF_FRAMEWORKS = {name for name, part in PARTS.items() if f"frameworks/{name}" in part.sources}

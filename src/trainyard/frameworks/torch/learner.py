@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from trainyard import semantics
 from trainyard.config.schema import TrainingConfig
 from trainyard.datasets.base import ArraySplit, Split
 from trainyard.digest import sha256_bytes
@@ -24,6 +25,8 @@ from trainyard.frameworks.support.definition import path_of
 from trainyard.frameworks.torch import layout, optim
 from trainyard.frameworks.torch.batch_norm import batch_norms_of
 from trainyard.frameworks.torch.data import TensorSource
+from trainyard.frameworks.torch.ema import Average
+from trainyard.frameworks.torch.freezing import Freezing
 from trainyard.frameworks.torch.model import LiveModel
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.parallel.world import ProcessGroup
@@ -31,6 +34,7 @@ from trainyard.frameworks.torch.process import device_model
 from trainyard.frameworks.torch.snapshot import NOTHING, TrainingState, named_buffer
 from trainyard.frameworks.torch.step import StepSettings, TorchStep
 from trainyard.frameworks.torch.unsaved import fingerprints
+from trainyard.frameworks.torch.update import Clipping, Update
 from trainyard.frameworks.torch.virtual_ranks import tree_sum
 from trainyard.order import INIT, stream_seed
 from trainyard.types import Array, NamedBuffer, StepResult, weights_of
@@ -53,7 +57,11 @@ class TorchLearner(Learner):
         self._network.check_fit(self._train.take(np.zeros(1, dtype=np.int64)))
         _refuse_single_sample(self._module, inputs)
         optimizer = self._build_optimizer(training)
-        self._state = TrainingState(self._module, optimizer, self._network.precision, self._network.built)
+        average = Average(self._module, training.ema) if training.ema else None
+        self._state = TrainingState(
+            self._module, optimizer, self._network.precision, self._network.built, average=average
+        )
+        self._freezing = Freezing(self._module, training.freeze) if training.freeze else None
         ranks = inputs.config.distributed.virtual_ranks
         assert isinstance(ranks, int), "config.load resolves auto"
         micro = training.microbatch_size or training.batch_size
@@ -61,14 +69,21 @@ class TorchLearner(Learner):
         self._is_divisible = False  # into virtual ranks, as the first step has shown
         self._shares = inputs.world.shares if isinstance(inputs.world, ProcessGroup) else None
         weights = _weights(inputs)
-        settings = StepSettings(seed, micro, training.max_grad_norm, ranks, inputs.world, weights)
+        self._update = Update(
+            optimizer,
+            list(self._module.parameters()),
+            self._network.precision,
+            Clipping.of(training),
+            average,
+        )
         self._step = TorchStep(
             self._network.call,
             self._network.loss if weights is None else self._network.weighted_loss,
-            optimizer,
+            self._update,
             self._network.precision,
-            settings,
+            StepSettings(seed, micro, ranks, inputs.world, weights),
             batch_norms_of(self._module, inputs, self._network.device),
+            self._freezing,
         )
         self._model = LiveModel(self._network, self._state, self._source, inputs.world)
 
@@ -103,6 +118,11 @@ class TorchLearner(Learner):
             values = tree_sum(list(parts.unbind(1)))  # (steps,)
         return [float(value) for value in values.tolist()]
 
+    def measures(self) -> Mapping[str, float]:
+        """Return the norm of the last step's gradient, if it is measured; the loss has been waited for."""
+        norm = self._update.norm
+        return {} if norm is None else {"grad_norm": float(norm)}
+
     def step_seconds(self) -> Sequence[float]:
         """Return the times of the forward and backward passes of this process; see `parallel.stopwatch`."""
         return self._step.stopwatch.take()
@@ -125,6 +145,8 @@ class TorchLearner(Learner):
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
         """Restore what a snapshot wrote."""
         self._state.load(folder, weights_only=weights_only)
+        if self._freezing is not None:
+            self._freezing.reset()
 
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
         """Yield `weights.*`, then `optimizer.*` and `module.*`; see `snapshot`."""
@@ -137,7 +159,7 @@ class TorchLearner(Learner):
     def unsaved_state(self) -> Mapping[str, str]:
         """Return a hash of each attribute of the modules that a snapshot leaves out."""
         self._state.check_parameters()
-        return fingerprints(self._module, self._state.not_restored)
+        return {**fingerprints(self._module, self._state.not_restored), **self._state.unsaved()}
 
     def describe(self) -> Mapping[str, str]:
         """Return torch's version, the device's model, and the precision; on CUDA, the version of cuDNN."""
@@ -200,7 +222,10 @@ class TorchLearner(Learner):
                 f"distributed.nproc: {sparse[0]} has sparse gradients, which do not travel between "
                 "processes; build it with sparse=False, or train in one process"
             )
-        return optim.build_optimizer(training, self._module.parameters(), self._network.device, sparse)
+        decays_all = semantics.version("torch", self._inputs.info.semantics) < 3
+        return optim.build_optimizer(
+            training, self._module, self._network.device, sparse, decays_all=decays_all
+        )
 
 
 def _weights(inputs: LearnerInputs) -> Array | None:
