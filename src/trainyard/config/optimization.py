@@ -1,4 +1,4 @@
-"""Keys of `training` that say which parameters are trained, and how: groups, freezing, averages, gradients."""
+"""Keys of `training` that say which parameters are trained, and how."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class EmaConfig(Section):
 MAX_GRAD_VALUE = bits(default=None, gt=0, description="clips each element of the gradient to [-value, value]")
 LOG_GRAD_NORM = record(
     False,
-    description="log the gradient's global L2 norm (before clipping) as grad_norm; max_grad_norm does so, too",
+    description="log the gradient's global L2 norm (before clipping) as grad_norm; max_grad_norm does so too",
 )
 NO_DECAY = bits(
     default="auto",
-    description="parameters without weight decay: those of fewer than two dimensions (biases, gains of norms) "
-    "and of normalization layers; none: all have it; or patterns of names",
+    description="parameters without weight decay: those of fewer than two dimensions (biases, gains of "
+    "norms) and of normalization layers; none: all have it; or patterns of names",
 )
 PARAMETER_GROUPS = bits(
     default_factory=list,

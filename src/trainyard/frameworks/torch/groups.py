@@ -20,7 +20,7 @@ Group = dict[str, Any]
 
 
 def parameter_groups(model: nn.Module, training: TrainingConfig, *, decays_all: bool = False) -> list[Group]:
-    """Return the parameters as torch's optimizers take them, each group with its `lr_ratio` and `weight_decay`.
+    """Return the parameters as torch's optimizers take them: groups with `lr_ratio` and `weight_decay`.
 
     Parameters that are trained alike are one group, so that there are few. Their order is that of the model.
 
@@ -53,8 +53,8 @@ def layer_factors(model: nn.Module, decay: float) -> dict[str, float]:
 
     The blocks are the members of the outermost `nn.ModuleList` or `nn.Sequential` objects that have at least
     two members with parameters, in the order of definition. What is defined before the first block (such as
-    embeddings) is the lowest layer; what comes after the last (such as the head) is the highest, which has the
-    factor 1; what lies between belongs to the block before it.
+    embeddings) is the lowest layer; what comes after the last (such as the head) is the highest, which has
+    the factor 1; what lies between belongs to the block before it.
 
     Raises:
         ModelError: The model has no such blocks.
@@ -84,7 +84,7 @@ def _blocks(module: nn.Module, prefix: str = "") -> list[str]:
 
 
 def _own_groups(model: nn.Module, training: TrainingConfig) -> dict[str, ParameterGroup]:
-    """Return the group of `training.parameter_groups` that each parameter is in, the first that matches it."""
+    """Return the group that each parameter is in: the first one that matches it."""
     own: dict[str, ParameterGroup] = {}
     for index, group in enumerate(training.parameter_groups):
         for name in matching_parameters(model, group.match, f"training.parameter_groups.{index}.match"):

@@ -23,10 +23,13 @@ from trainyard.frameworks.base import (
 )
 from trainyard.frameworks.support.definition import path_of
 from trainyard.frameworks.torch import layout, optim
+from trainyard.frameworks.torch.activations import checkpoint_activations
 from trainyard.frameworks.torch.batch_norm import batch_norms_of
+from trainyard.frameworks.torch.compiling import compiled
 from trainyard.frameworks.torch.data import TensorSource
 from trainyard.frameworks.torch.ema import Average
 from trainyard.frameworks.torch.freezing import Freezing
+from trainyard.frameworks.torch.losses import call_of
 from trainyard.frameworks.torch.model import LiveModel
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.parallel.world import ProcessGroup
@@ -67,6 +70,7 @@ class TorchLearner(Learner):
         micro = training.microbatch_size or training.batch_size
         self._world, self._ranks = inputs.world, ranks
         self._is_divisible = False  # into virtual ranks, as the first step has shown
+        self._is_reserved = False  # the memory of the first saves
         self._shares = inputs.world.shares if isinstance(inputs.world, ProcessGroup) else None
         weights = _weights(inputs)
         self._update = Update(
@@ -76,8 +80,13 @@ class TorchLearner(Learner):
             Clipping.of(training),
             average,
         )
+        if training.activation_checkpointing:
+            checkpoint_activations(self._module, training.activation_checkpointing)
+        call = self._network.call
+        if training.compile:
+            call = call_of(compiled(self._module), self._network.names)
         self._step = TorchStep(
-            self._network.call,
+            call,
             self._network.loss if weights is None else self._network.weighted_loss,
             self._update,
             self._network.precision,
@@ -99,6 +108,8 @@ class TorchLearner(Learner):
             if before:
                 self._check_buffers(before)
             self._is_divisible = True
+            if not self._is_reserved:
+                self._reserve()
             return result
         except TrainyardError:
             raise
@@ -138,8 +149,8 @@ class TorchLearner(Learner):
         """
         if weights_only or self._shares is None:
             return self._state.copy(weights_only=weights_only)
-        index, count = self._shares.index, len(self._shares.ranks)
-        own = NOTHING if index is None else self._state.copy(weights_only=False, share=(index, count))
+        share = self._share()
+        own = NOTHING if share is None else self._state.copy(weights_only=False, share=share)
         return self._shares.take(own)
 
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
@@ -181,6 +192,19 @@ class TorchLearner(Learner):
             if not type(part).__module__.startswith("torch.")
         }
         return {"layers": sha256_bytes(repr(model).encode()), **own}
+
+    def _share(self) -> tuple[int, int] | None:
+        """Return the index of this process's share of a save, and their number; None if it has none."""
+        if self._shares is None:
+            return 0, 1
+        index = self._shares.index
+        return None if index is None else (index, len(self._shares.ranks))
+
+    def _reserve(self) -> None:
+        """Reserve the memory of the first saves, now that the optimizer has its state."""
+        self._is_reserved = True
+        if (share := self._share()) is not None:
+            self._state.reserve(share, weights=self._inputs.world.is_main)
 
     def _own_buffers(self) -> dict[str, str]:
         """Return a hash of each buffer that the virtual ranks do not share."""

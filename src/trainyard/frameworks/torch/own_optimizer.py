@@ -1,4 +1,4 @@
-"""An optimizer of the user's, or any of torch's, by its import path; and the part of its state beside tensors."""
+"""An optimizer of the user's, or any of torch's, by its import path, and all of its state."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class OwnState:
         self._names = names
 
     def values(self) -> Json:
-        """Return what JSON holds: `state` by parameter, `groups`, and `on_host`: tensors not on the device."""
+        """Return what JSON holds: `state`, `groups`, and `on_host`: tensors that are not on the device."""
         state: Json = {}
         on_host = []
         for name, parameter, key, value in self._entries():

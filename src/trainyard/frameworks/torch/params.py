@@ -86,12 +86,12 @@ class MuonParams(Section):
     ns_steps: int = Field(5, gt=0, lt=100, description="steps of the Newton-Schulz iteration")
     adjust_lr_fn: Literal["original", "match_rms_adamw"] = Field(
         "match_rms_adamw",
-        description="the size of Muon's updates; match_rms_adamw: as AdamW's, so that one learning rate serves "
-        "both (Liu et al., 2025); original: as Jordan has it, several times larger",
+        description="the size of Muon's updates; match_rms_adamw: as AdamW's, so that one learning rate "
+        "serves both (Liu et al., 2025); original: as Jordan has it, several times larger",
     )
     exclude: list[str] = Field(
         default_factory=list,
-        description="patterns of matrices that AdamW trains, besides embeddings and output",
+        description="matrices that AdamW trains, besides embeddings and output (patterns)",
     )
     betas: Betas = Field(default_factory=lambda: [0.9, 0.999], description="of AdamW")
     eps: float = Field(1e-8, gt=0, description="of AdamW")

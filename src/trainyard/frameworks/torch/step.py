@@ -101,7 +101,7 @@ class TorchStep:
         return StepResult(loss, len(ids))
 
     def _prepare_sums(self) -> None:
-        """Prepare the sums of gradients over virtual ranks and processes, without those of frozen parameters."""
+        """Prepare the sums of gradients over virtual ranks and processes; frozen parameters have none."""
         freezing, world = self._freezing, self._settings.world
         self._parameters = [
             one for one in self._update.parameters if freezing is None or not freezing.is_frozen(one)
