@@ -275,6 +275,7 @@ class Loop:
         metrics = {
             "train_loss": state.loss_sum / max(1, state.loss_samples),
             **({"learning_rate": rate} if self.parts.rules.has_learning_rate else {}),
+            **self.parts.learner.measures(),
             "epoch": self.parts.order.epochs(state.step),
             "samples_per_second": self._logged_samples / max(1e-9, now - self._logged_at),
         }

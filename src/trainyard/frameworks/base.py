@@ -475,6 +475,13 @@ class Learner(ABC):
         """Return the losses of some steps as floats; the loop waits for the device only here."""
         return [float(loss) for loss in losses]
 
+    def measures(self) -> Mapping[str, float]:
+        """Return what the last step measured beside its loss, by the names that the journal uses.
+
+        It is called where a step is logged, after `read`.
+        """
+        return {}
+
     @abstractmethod
     def model(self) -> Model:
         """Return a view of the live weights; each call returns the same object.

@@ -96,14 +96,15 @@ class LiveModel(_TorchModel):
         held: structure.Held | None = self._state.hold()
         module.eval()
         try:
-            for start in range(0, len(parts), _PARTS * world.size):
-                shared = parts[start : start + _PARTS * world.size]
-                mine = (self._part(source, ids) for ids in shared[world.rank :: world.size])
-                if world.size == 1:
-                    yield from mine
-                else:
-                    travelling = [part._replace(measures=dict(part.measures)) for part in mine]
-                    yield from _interleaved(world.gather(travelling))
+            with self._state.evaluated():
+                for start in range(0, len(parts), _PARTS * world.size):
+                    shared = parts[start : start + _PARTS * world.size]
+                    mine = (self._part(source, ids) for ids in shared[world.rank :: world.size])
+                    if world.size == 1:
+                        yield from mine
+                    else:
+                        travelling = [part._replace(measures=dict(part.measures)) for part in mine]
+                        yield from _interleaved(world.gather(travelling))
             if world.size > 1 and held is not None and held.has_changed():
                 raise ModelError(
                     "the model changes its buffers when it predicts, and each process predicts a share only; "

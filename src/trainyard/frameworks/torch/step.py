@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainyard.frameworks.torch import virtual_ranks
 from trainyard.frameworks.torch.batch_norm import BatchNorms
 from trainyard.frameworks.torch.data import Tensors, TensorSource
+from trainyard.frameworks.torch.freezing import Freezing
 from trainyard.frameworks.torch.generators import generators, seed_generators
 from trainyard.frameworks.torch.losses import Loss, Outputs, as_float
-from trainyard.frameworks.torch.optim import update_of
 from trainyard.frameworks.torch.parallel.exchange import GradientExchange
 from trainyard.frameworks.torch.parallel.stopwatch import Stopwatch
 from trainyard.frameworks.torch.precision import Precision
+from trainyard.frameworks.torch.update import Update
 from trainyard.order import STEP, SampleOrder, stream_seed
 from trainyard.types import Array, Ids, StepResult
 from trainyard.world import ALONE, World
@@ -30,7 +31,6 @@ class StepSettings:
 
     seed: int
     microbatch_size: int
-    max_grad_norm: float | None
     virtual_ranks: int = 1
     world: World = ALONE
     weights: Array | None = None  # of all training samples, (rows,) float64; `loss` then gives weighted sums
@@ -43,26 +43,37 @@ class TorchStep:
         self,
         call: Callable[[Tensors], Outputs],
         loss: Loss,
-        optimizer: torch.optim.Optimizer,
+        update: Update,
         precision: Precision,
         settings: StepSettings,
         batch_norms: BatchNorms | None = None,
+        freezing: Freezing | None = None,
     ) -> None:
-        """Prepare the steps; `batch_norms` is given if the model normalizes over virtual ranks."""
+        """Prepare the steps.
+
+        Args:
+            call: Calls the model with a batch.
+            loss: Returns the loss of its outputs.
+            update: Updates the parameters from their gradients.
+            precision: In which the model computes.
+            settings: The values of the config.
+            batch_norms: Given if the model normalizes over virtual ranks.
+            freezing: Given if some parameters are frozen in some steps.
+        """
         self._call = call
         self._loss = loss
-        self._optimizer = optimizer
+        self._update = update
         self._precision = precision
         self._settings = settings
-        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._apply = update_of(optimizer)
+        self._freezing = freezing
+        self._parameters: list[nn.Parameter] = update.parameters  # those that are trained now
         self._stream = stream_seed(settings.seed, STEP)
         self._generators = generators(self._parameters[0].device)
-        self._tree = virtual_ranks.GradientTree(self._parameters)
         world = settings.world
         share = settings.virtual_ranks // world.size
         self._mine = range(world.rank * share, (world.rank + 1) * share)  # the virtual ranks of this process
-        self._exchange = GradientExchange(self._parameters, self._tree, world) if world.size > 1 else None
+        self._exchange: GradientExchange | None = None
+        self._prepare_sums()
         self._batch_norms = batch_norms
         self.stopwatch = Stopwatch(self._parameters[0].device)
         # In lockstep, processes also wait for each other within the forward pass, which cannot be separated.
@@ -73,6 +84,8 @@ class TorchStep:
 
         The loss in the result is () with one virtual rank; with more, (ranks,): one for each of this process.
         """
+        if self._freezing is not None and self._freezing.apply(step):
+            self._prepare_sums()
         ids, ranks = order.batch(step), self._settings.virtual_ranks  # (batch,)
         total = self._total(ids)
         if ranks == 1:
@@ -84,8 +97,20 @@ class TorchStep:
             compute = self._sequentially if self._batch_norms is None else self._in_lockstep
             loss = torch.stack(compute(source, parts, step, total))
             self._sum_up()
-        self._update(lr)
+        self._update(step, lr)
         return StepResult(loss, len(ids))
+
+    def _prepare_sums(self) -> None:
+        """Prepare the sums of gradients over virtual ranks and processes; frozen parameters have none."""
+        freezing, world = self._freezing, self._settings.world
+        self._parameters = [
+            one for one in self._update.parameters if freezing is None or not freezing.is_frozen(one)
+        ]
+        self._tree = virtual_ranks.GradientTree(self._parameters)
+        if self._exchange is not None:
+            self._exchange.close()
+        if world.size > 1:
+            self._exchange = GradientExchange(self._parameters, self._tree, world)
 
     def _total(self, ids: Ids) -> float:
         """Return the number of samples of a whole batch, or the sum of their weights.
@@ -213,20 +238,3 @@ class TorchStep:
         else:
             into.add(scaled)
         return loss.detach()
-
-    def _update(self, lr: float) -> None:
-        optimizer, scaler, limit = self._optimizer, self._precision.scaler, self._settings.max_grad_norm
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        if limit is not None:
-            if scaler is not None:
-                scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(self._parameters, limit)
-        if scaler is None:
-            with torch.no_grad():
-                self._apply()  # optimizer.step()
-        else:
-            scaler.step(optimizer)
-            scaler.update()
-        for parameter in self._parameters:
-            parameter.grad = None
