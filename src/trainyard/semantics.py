@@ -41,6 +41,9 @@ PARTS: dict[str, Part] = {
     "preparation": Part(
         2, "how rows become features and targets", ("datasets",), kept=(1,)
     ),  # 1: columns are what the file's types say; all are features; those of arrays stay as they are
+    "samples": Part(
+        2, "the random numbers that samples draw when they are read", ("datasets/base.py",), kept=(1,)
+    ),  # 1: from the generators as the step before left them
     "loop": Part(1, "the order within a step, and its state", ("engine",)),
     "rules": Part(
         1,

@@ -163,6 +163,30 @@ class DataConfig(TypedSection):
         "target (target) or 0 (frequency), and predictions warn of it",
     )
 
+    workers: int = record(
+        0,
+        ge=0,
+        le=1024,
+        description="processes that read the samples of map-style data sets and of shards ahead of training, "
+        "for each process that trains (num_workers of a DataLoader); 0: they are read within the step; "
+        "changes no bit",
+    )
+    prefetch: int = record(
+        2, ge=1, le=1024, description="(micro)batches that each worker reads ahead (prefetch_factor)"
+    )
+    timeout: float = record(
+        300.0,
+        gt=0,
+        description="seconds after which a worker that has not finished a sample is taken to hang: the run "
+        "ends, and names the sample",
+    )
+    collate: str | None = bits(
+        default=None,
+        description="map-style data sets: package.module:function that makes a batch of a list of samples "
+        "(collate_fn of a DataLoader): (features, target), or a mapping of named arrays; it is called for "
+        "each microbatch",
+    )
+
     @property
     def targets(self) -> list[str]:
         """The columns to predict."""

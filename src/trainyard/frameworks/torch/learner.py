@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +24,7 @@ from trainyard.frameworks.base import (
     Snapshot,
     require_plain_numbers,
 )
+from trainyard.frameworks.support.ahead import Taking
 from trainyard.frameworks.support.definition import path_of
 from trainyard.frameworks.torch import layout, optim
 from trainyard.frameworks.torch.activations import checkpoint_activations
@@ -58,6 +61,7 @@ class TorchLearner(Learner):
         if not any(parameter.requires_grad for parameter in self._module.parameters()):
             raise ModelError(f"model {inputs.config.model.type}: it has no parameters to train")
         self._sources: dict[int, TensorSource] = {}
+        self._is_expecting = False  # whether the training samples are read ahead
         self._train = self._source(inputs.splits["train"])
         self._network.check_fit(self._train.take(np.zeros(1, dtype=np.int64)))
         _refuse_single_sample(self._module, inputs)
@@ -104,6 +108,9 @@ class TorchLearner(Learner):
         Raises:
             TrainingError: Torch fails. Options and data are checked before.
         """
+        if not self._is_expecting:
+            self._is_expecting = True
+            self._train.expect(self._upcoming(step))
         before = self._own_buffers() if self._ranks > 1 and not self._is_divisible else {}
         try:
             result = self._step(step, lr, self._inputs.order, self._train)
@@ -208,6 +215,19 @@ class TorchLearner(Learner):
         if (share := self._share()) is not None:
             self._state.reserve(share, weights=self._inputs.world.is_main)
 
+    def close(self) -> None:
+        """End the processes that read samples."""
+        for source in (self._train, *self._sources.values()):
+            source.close()
+        self._is_expecting = False
+
+    def _upcoming(self, step: int) -> Iterator[Taking]:
+        """Yield the samples that this process takes from a step on."""
+        order = copy.copy(self._inputs.order)  # which keeps one epoch; this may be an epoch ahead
+        for later in itertools.count(step):
+            for ids in self._step.takings(order.batch(later)):
+                yield Taking(ids, order.cursor(later).epoch)
+
     def _own_buffers(self) -> dict[str, str]:
         """Return a hash of each buffer that the virtual ranks do not share."""
         return {
@@ -228,7 +248,7 @@ class TorchLearner(Learner):
 
     def _source(self, split: Split) -> TensorSource:
         """Return the samples of a split as tensors; those of the run's own splits are kept."""
-        source = self._sources.get(id(split)) or TensorSource(split, self._network.device)
+        source = self._sources.get(id(split)) or self._network.source(split)
         if self._inputs.owns(split):
             self._sources[id(split)] = source
         return source
