@@ -152,7 +152,8 @@ def _cuts(sizes: Mapping[SplitName, int], config: DataConfig) -> dict[SplitName,
         train["val"] = (first_val, first_test)
     if test:
         train["test"] = (first_test, total)
-    return {"train": train} | {name: {name: (0, size)} for name, size in sizes.items() if name != "train"}
+    cuts: dict[SplitName, Cuts] = {name: {name: (0, size)} for name, size in sizes.items()}
+    return {**cuts, "train": train}
 
 
 def _tokens(

@@ -78,7 +78,7 @@ def tokens_of(sources: Sequence[Source], choice: Choice) -> tuple[Tokenizer, dic
     Raises:
         DataError: A document is not UTF-8, or there is no room for the tokens.
     """
-    content = [[source.sha256, dict(source.cuts)] for source in sources]
+    content = [[source.sha256, sorted(source.cuts.items())] for source in sources]
     identity = sha256_json([FORMAT, content, choice.identity()])
     size = sum(stop - start for source in sources for start, stop in source.cuts.values())
     file = data_cache().made(

@@ -22,6 +22,8 @@ NETWORKS = Spellings(
             {
                 "hidden": "hidden_layers hidden_layer_sizes hidden_dims hidden_sizes hidden_units layers "
                 "units layer_sizes neurons",
+                "filters": "channels conv_channels num_filters n_filters",
+                "kernel_size": "kernel",
                 "dropout": "dropout_rate dropout_prob dropout_p drop_rate p_dropout drop_prob p",
                 "activation": "act activation_fn activation_function nonlinearity act_fn",
                 "normalization": "norm batch_norm batchnorm use_batch_norm use_batchnorm use_bn bn",

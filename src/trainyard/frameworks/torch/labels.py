@@ -44,4 +44,5 @@ _SINCE = 3  # the version of `torch` that counts labels; before, each row counte
 
 def _counted(labels: Array) -> Array:
     """Return the number of labels of each row, (rows,), of (rows, length)."""
-    return (labels != NO_LABEL).sum(axis=1)
+    counts: Array = (labels != NO_LABEL).sum(axis=1)
+    return counts
