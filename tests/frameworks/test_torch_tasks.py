@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import runpy
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -265,6 +266,32 @@ def test_a_damaged_tokenizer_is_not_used(with_tokens: Run) -> None:
         trainyard.load(with_tokens.id)
 
 
+def test_the_example_learns_in_a_small_size(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the program itself: on one module, below what the letters' frequencies alone would give."""
+    settings = ["path=words.txt", "length=32", "vocab_size=300"]
+    small = [*(f"data.{one}" for one in settings), "model.hidden_size=32", "model.num_layers=1"]
+    example = Path(__file__).parents[2] / "examples" / "gpt_stdlib.py"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            sys,
+            "argv",
+            [
+                str(example),
+                *small,
+                "training.max_steps=60",
+                "training.threads=1",
+                "training.scheduler.warmup_steps=5",
+            ],
+        )
+        runpy.run_path(str(example), run_name="__main__")
+    run = trainyard.get("last")
+    found = list(losses(read(run.path / "journal")).values())
+    assert found[-1] < 0.75 * found[0]
+    assert f"{run.metrics['test_bits_per_byte']:.3f} bits per byte" in capsys.readouterr().out
+    counts = np.bincount(np.frombuffer(TEXT[5400:], np.uint8)) / len(TEXT[5400:])
+    assert run.metrics["test_bits_per_byte"] < -(counts * np.log2(counts.clip(1e-9))).sum()
+
+
 def test_tokens_are_drawn_by_their_probabilities() -> None:
     logits = np.log([0.1, 0.4, 0.0001, 0.4, 0.0999])
     drawn = [_drawn(logits, 1.0, None, draw) for draw in (0.0, 0.39, 0.41, 0.79, 0.81, 0.905, 0.99995)]
@@ -468,7 +495,7 @@ def test_losses_that_do_not_fit_are_said(here: Path) -> None:
         ("own_nets:missing", "training.loss: .*missing"),
         ("own_nets:weighted", "own_nets:weighted fails on the outputs of model own_nets:TwoHeads: KeyError"),
         ("own_nets:TwoHeads", "own_nets:TwoHeads is of type type; a function"),
-        ("mse", "mse is not a loss for classification; allowed: auto, cross_entropy, or package"),
+        ("mse", "mse is not a loss for classification; allowed: auto, cross_entropy, focal, or package"),
     ):
         with pytest.raises(ModelError, match=said):
             trainyard.train(config, [f"training.loss={loss}"], data={"train": data})
