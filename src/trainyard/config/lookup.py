@@ -46,7 +46,8 @@ from trainyard.errors import InputError
 _BINARY = "auto is the binary cross entropy where that is meant: of two classes, and of labels"
 # Losses as other libraries call them, in lower case and without separators, and what to write instead.
 _LOSS_HINTS = {
-    "focal": "write it as a function of your own: loss: mine:focal (docs/tasks.md shows it)",
+    "focal": "torch has it as 'focal'; elsewhere write a function of your own, loss: mine:focal",
+    "dice": "torch has it as 'dice', for multilabel",
     **dict.fromkeys(("bce", "bcewithlogits", "binarycrossentropy"), _BINARY),
     **dict.fromkeys(
         ("ce", "crossentropy", "nll", "log", "categoricalcrossentropy", "sparsecategoricalcrossentropy"),

@@ -43,6 +43,9 @@ KEYS = _table(
         "training.compile": "torch_compile compile_model",
         "training.activation_checkpointing": "gradient_checkpointing activation_checkpoint",
         "training.parameter_groups": "param_groups optimizer_grouped_parameters",
+        "data.workers": "num_workers dataloader_num_workers n_workers",
+        "data.prefetch": "prefetch_factor dataloader_prefetch_factor",
+        "data.collate": "collate_fn",
         "training.optimizer": "optim optimiser",
         "training.scheduler": "lr_scheduler lr_scheduler_type lr_schedule learning_rate_schedule",
         "training.loss": "criterion loss_fn loss_func loss_function",
@@ -191,6 +194,8 @@ LOSSES = _table(
     {
         "cross_entropy": "ce crossentropy cross_entropy_loss categorical_crossentropy "
         "sparse_categorical_crossentropy softmax_cross_entropy",
+        "focal": "focal_loss focalloss sigmoid_focal_loss",
+        "dice": "dice_loss diceloss soft_dice",
         "binary_cross_entropy": "bce bce_with_logits bcewithlogitsloss bce_loss binary_crossentropy",
         "mse": "mse mse_loss mean_squared_error l2 l2_loss squared_error",
         "mae": "mae l1 l1_loss mean_absolute_error absolute_error",
@@ -218,8 +223,8 @@ KEY_HINTS = {
         "logging_dir": (
             "where runs are kept is not in the config: give --runs-dir DIR, or set TRAINYARD_RUNS"
         ),
-        "num_workers dataloader_num_workers pin_memory persistent_workers prefetch_factor": (
-            "there are no loader processes, as the data are in memory: leave it out"
+        "pin_memory persistent_workers": (
+            "memory is pinned where a GPU trains, and workers (data.workers) persist: leave it out"
         ),
         "shuffle": "the training rows are always shuffled, by experiment.seed; data.split.time keeps the "
         "oldest rows for training",

@@ -61,6 +61,11 @@ class LoopParts:
     until: int | None = None
     world: World = ALONE
 
+    def close(self) -> None:
+        """End what the components have started: processes that read samples, threads that save."""
+        self.learner.close()
+        self.saver.close()
+
     def agreement(self, step: int) -> Agreement:
         """Return what the processes agree on after `step`."""
         own = Agreement(self.signals, self.outside, self.saver)

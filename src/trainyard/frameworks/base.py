@@ -234,6 +234,7 @@ class Framework(ABC):
     takes_named_inputs: ClassVar[bool] = False  # whether models take other arrays than `features`
     takes_weights: ClassVar[bool] = False  # whether a batch may have weights of its samples
     has_virtual_ranks: ClassVar[bool] = False  # whether a step may be cut into virtual ranks, or processes
+    has_workers: ClassVar[bool] = False  # whether worker processes may read samples (`data.workers`)
     unsaved_hint: ClassVar[str] = ""  # how a user can have the state saved that `Learner.unsaved_state` finds
 
     @staticmethod
@@ -546,6 +547,10 @@ class Learner(ABC):
         the run.
         """
         return {}
+
+    def close(self) -> None:
+        """End what the learner has started, such as processes that read samples; it is not used any more."""
+        return
 
     def step_seconds(self) -> Sequence[float]:
         """Return how long this process computed in each step since the last call, in seconds.

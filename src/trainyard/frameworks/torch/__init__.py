@@ -56,6 +56,7 @@ class TorchFramework(Framework):
     takes_named_inputs: ClassVar[bool] = True
     has_virtual_ranks: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
+    has_workers: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("torch",)
     model_bases: ClassVar[Sequence[str]] = ("torch.nn:Module",)
     formats: ClassVar[Sequence[str]] = FORMATS

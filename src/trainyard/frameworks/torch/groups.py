@@ -54,8 +54,8 @@ def layer_factors(model: nn.Module, decay: float) -> dict[str, float]:
     The blocks are the members of the outermost `nn.ModuleList` or `nn.Sequential` objects that have at least
     two members with parameters, in the order of definition. What is defined before the first block (such as
     embeddings) is a layer below them; what comes after the last (such as the head) is one above them; what
-    lies between belongs to the block before it. The highest layer has the factor 1. (A module's own parameters
-    come before those of its parts.)
+    lies between belongs to the block before it. The highest layer has the factor 1. (A module's own
+    parameters come before those of its parts.)
 
     Raises:
         ModelError: The model has no such blocks.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from trainyard.frameworks.base import (
     Snapshot,
     require_plain_numbers,
 )
+from trainyard.frameworks.support.ahead import Taking
 from trainyard.frameworks.support.definition import path_of
 from trainyard.frameworks.torch import layout, optim
 from trainyard.frameworks.torch.activations import checkpoint_activations
@@ -29,7 +33,8 @@ from trainyard.frameworks.torch.compiling import compiled
 from trainyard.frameworks.torch.data import TensorSource
 from trainyard.frameworks.torch.ema import Average
 from trainyard.frameworks.torch.freezing import Freezing
-from trainyard.frameworks.torch.losses import call_of
+from trainyard.frameworks.torch.labels import Counts, label_counts
+from trainyard.frameworks.torch.losses import Loss, call_of, total_of_tokens
 from trainyard.frameworks.torch.model import LiveModel
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.parallel.world import ProcessGroup
@@ -40,7 +45,7 @@ from trainyard.frameworks.torch.unsaved import fingerprints
 from trainyard.frameworks.torch.update import Clipping, Update
 from trainyard.frameworks.torch.virtual_ranks import tree_sum
 from trainyard.order import INIT, stream_seed
-from trainyard.types import Array, NamedBuffer, StepResult, weights_of
+from trainyard.types import NamedBuffer, StepResult, weights_of
 
 
 class TorchLearner(Learner):
@@ -56,6 +61,7 @@ class TorchLearner(Learner):
         if not any(parameter.requires_grad for parameter in self._module.parameters()):
             raise ModelError(f"model {inputs.config.model.type}: it has no parameters to train")
         self._sources: dict[int, TensorSource] = {}
+        self._is_expecting = False  # whether the training samples are read ahead
         self._train = self._source(inputs.splits["train"])
         self._network.check_fit(self._train.take(np.zeros(1, dtype=np.int64)))
         _refuse_single_sample(self._module, inputs)
@@ -73,7 +79,7 @@ class TorchLearner(Learner):
         self._is_divisible = False  # into virtual ranks, as the first step has shown
         self._is_reserved = False  # the memory of the first saves
         self._shares = inputs.world.shares if isinstance(inputs.world, ProcessGroup) else None
-        weights = _weights(inputs)
+        weights, loss = self._weighting(inputs)
         self._update = Update(
             optimizer,
             list(self._module.parameters()),
@@ -89,7 +95,7 @@ class TorchLearner(Learner):
             call = call_of(compiled(self._module), self._network.names)
         self._step = TorchStep(
             call,
-            self._network.loss if weights is None else self._network.weighted_loss,
+            loss,
             self._update,
             self._network.precision,
             StepSettings(seed, micro, ranks, inputs.world, weights),
@@ -104,6 +110,9 @@ class TorchLearner(Learner):
         Raises:
             TrainingError: Torch fails. Options and data are checked before.
         """
+        if not self._is_expecting:
+            self._is_expecting = True
+            self._train.expect(self._upcoming(step))
         before = self._own_buffers() if self._ranks > 1 and not self._is_divisible else {}
         try:
             result = self._step(step, lr, self._inputs.order, self._train)
@@ -208,6 +217,19 @@ class TorchLearner(Learner):
         if (share := self._share()) is not None:
             self._state.reserve(share, weights=self._inputs.world.is_main)
 
+    def close(self) -> None:
+        """End the processes that read samples."""
+        for source in (self._train, *self._sources.values()):
+            source.close()
+        self._is_expecting = False
+
+    def _upcoming(self, step: int) -> Iterator[Taking]:
+        """Yield the samples that this process takes from a step on."""
+        order = copy.copy(self._inputs.order)  # which keeps one epoch; this may be an epoch ahead
+        for later in itertools.count(step):
+            for ids in self._step.takings(order.batch(later)):
+                yield Taking(ids, order.cursor(later).epoch)
+
     def _own_buffers(self) -> dict[str, str]:
         """Return a hash of each buffer that the virtual ranks do not share."""
         return {
@@ -228,10 +250,21 @@ class TorchLearner(Learner):
 
     def _source(self, split: Split) -> TensorSource:
         """Return the samples of a split as tensors; those of the run's own splits are kept."""
-        source = self._sources.get(id(split)) or TensorSource(split, self._network.device)
+        source = self._sources.get(id(split)) or self._network.source(split)
         if self._inputs.owns(split):
             self._sources[id(split)] = source
         return source
+
+    def _weighting(self, inputs: LearnerInputs) -> tuple[Counts | None, Loss]:
+        """Return what weighs the training samples, and the loss: a mean, or a sum if there are weights."""
+        network, train = self._network, inputs.splits["train"]
+        weights = weights_of(train.arrays, inputs.info) if isinstance(train, ArraySplit) else None
+        if weights is not None:
+            return weights.__getitem__, network.weighted_loss
+        counts = label_counts(train, network.task, inputs.config.training.loss)
+        if counts is not None:
+            return counts, partial(total_of_tokens, info=inputs.info)
+        return None, network.loss
 
     def _build_optimizer(self, training: TrainingConfig) -> torch.optim.Optimizer:
         for name, parameter in self._module.named_parameters():
@@ -252,12 +285,6 @@ class TorchLearner(Learner):
         return optim.build_optimizer(
             training, self._module, self._network.device, sparse, decays_all=decays_all
         )
-
-
-def _weights(inputs: LearnerInputs) -> Array | None:
-    """Return the weights of all training samples, (rows,) float64, if they have any."""
-    train = inputs.splits["train"]
-    return weights_of(train.arrays, inputs.info) if isinstance(train, ArraySplit) else None
 
 
 def _refuse_single_sample(model: torch.nn.Module, inputs: LearnerInputs) -> None:

@@ -14,6 +14,7 @@ from trainyard.datasets.base import Split
 from trainyard.digest import write_tensors
 from trainyard.errors import ModelError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
+from trainyard.frameworks.support.ahead import Taking
 from trainyard.frameworks.support.torch_draws import OwnGenerators
 from trainyard.frameworks.torch import structure
 from trainyard.frameworks.torch.calls import Calls
@@ -92,6 +93,7 @@ class LiveModel(_TorchModel):
         """
         module, source, world = self._module, self._source_of(split), self._world
         parts = self._network.parts(len(split))
+        source.expect(map(Taking, parts[world.rank :: world.size]))
         modes = structure.modes(module)
         held: structure.Held | None = self._state.hold()
         module.eval()
@@ -167,7 +169,7 @@ class LoadedModel(_TorchModel):
             ModelError: The module keeps state from call to call, and another thread has used it.
             TrainingError: Torch fails.
         """
-        source = TensorSource(split, self._network.device)
+        source = self._network.source(split)
         for ids in self._network.parts(len(split)):
             try:
                 yield self._part(source, ids)
