@@ -19,6 +19,7 @@ from trainyard.frameworks.torch.precision import Precision
 from trainyard.frameworks.torch.step import StepSettings, TorchStep
 from trainyard.frameworks.torch.update import Clipping, Update
 from trainyard.frameworks.torch.virtual_ranks import GradientTree
+from trainyard.order import Cursor
 from trainyard.types import Ids
 from trainyard.world import ALONE, World
 
@@ -141,7 +142,10 @@ class Batches:
     def batch(self, step: int) -> Ids:
         return self._order[step]
 
-    def take(self, ids: Ids) -> dict[str, Tensor]:
+    def cursor(self, step: int) -> Cursor:
+        return Cursor(step, 0, 0)
+
+    def take(self, ids: Ids, epoch: int = 0) -> dict[str, Tensor]:
         return {"features": self._features[torch.from_numpy(ids)]}
 
 
