@@ -132,7 +132,7 @@ BROKEN = {
     "not one of": (
         GOOD + "training: {precision: bf61}\n",
         "3:23: training.precision",
-        "one of fp32, bf16, fp16, mixed; got 'bf61'; did you mean 'bf16'?",
+        "one of fp32, tf32, bf16, fp16, mixed; got 'bf61'; did you mean 'bf16'?",
     ),
     "no such device": (
         GOOD + "training: {device: gpus}\n",
@@ -255,9 +255,9 @@ BROKEN = {
         "unknown dataset 'npz'; known: digits, wine, csv, parquet, lake",
     ),
     "optimizer by import": (
-        GOOD + "training: {optimizer: 'mine.opt:Lion'}\n",
+        GOOD + "training: {optimizer: 'mine/opt.py:Lion'}\n",
         "3:23: training.optimizer.type",
-        "unknown optimizer 'mine.opt:Lion' of torch; known: adamw, sgd",
+        "expected package.module:Name, got 'mine/opt.py:Lion'",
     ),
     "loss typo": (
         GOOD + "training: {loss: cros_entropy}\n",

@@ -17,7 +17,9 @@ from trainyard.frameworks.torch.parallel import exchange as module
 from trainyard.frameworks.torch.parallel.exchange import Bucket, GradientExchange, _buckets, gather_tensor
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.frameworks.torch.step import StepSettings, TorchStep
+from trainyard.frameworks.torch.update import Clipping, Update
 from trainyard.frameworks.torch.virtual_ranks import GradientTree
+from trainyard.order import Cursor
 from trainyard.types import Ids
 from trainyard.world import ALONE, World
 
@@ -140,30 +142,29 @@ class Batches:
     def batch(self, step: int) -> Ids:
         return self._order[step]
 
-    def take(self, ids: Ids) -> dict[str, Tensor]:
+    def cursor(self, step: int) -> Cursor:
+        return Cursor(step, 0, 0)
+
+    def take(self, ids: Ids, epoch: int = 0) -> dict[str, Tensor]:
         return {"features": self._features[torch.from_numpy(ids)]}
 
 
-def optimizer_of(name: str, parameters: Any) -> torch.optim.Optimizer:
+def update_of(name: str, model: nn.Module, clip: float | None = None) -> Update:
     config = TrainingConfig.model_validate({"optimizer": {"type": name}})
-    return build_optimizer(config, parameters, torch.device("cpu"))
+    optimizer = build_optimizer(config, model, torch.device("cpu"))
+    precision = Precision("fp32", torch.device("cpu"))
+    return Update(optimizer, list(model.parameters()), precision, Clipping(clip))
 
 
 def built(world: World, **settings: Any) -> tuple[Net, TorchStep]:
     """The same model in each process, and its step."""
     torch.manual_seed(1)
     model = Net()
-    optimizer = optimizer_of("adamw", model.parameters())
-    values: dict[str, Any] = {
-        "seed": 5,
-        "microbatch_size": 3,
-        "max_grad_norm": 0.5,
-        "world": world,
-    } | settings
+    values: dict[str, Any] = {"seed": 5, "microbatch_size": 3, "world": world} | settings
     step = TorchStep(
         lambda batch: model(batch["features"]),
         lambda outputs, batch: (outputs**2).mean(),
-        optimizer,
+        update_of("adamw", model, clip=0.5),
         Precision("fp32", torch.device("cpu")),
         StepSettings(**values),
     )
@@ -342,9 +343,9 @@ def test_a_model_of_one_parameter() -> None:
     step = TorchStep(
         lambda batch: batch["features"] @ weight,
         lambda outputs, batch: outputs.mean(),
-        optimizer_of("sgd", [weight]),
+        update_of("sgd", nn.ParameterList([weight])),
         Precision("fp32", torch.device("cpu")),
-        StepSettings(0, 8, None, 4),
+        StepSettings(0, 8, 4),
     )
     batches: Any = Batches()
     result = step(2, 0.5, batches, batches)

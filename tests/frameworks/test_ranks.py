@@ -45,6 +45,12 @@ HARD: dict[str, Any] = {
 OTHERS = {
     "bf16": {"training.precision": "bf16"},
     # The last batch of an epoch has one sample: most parts are empty.
+    "optimization": {
+        "training.weight_decay": 0.1,
+        "training.ema": 0.9,
+        "training.freeze": [{"match": "*.weight", "until_step": 12}],
+        "training.optimizer": "muon",
+    },
     "empty": {"training.optimizer": {"type": "sgd", "momentum": 0.9}, "training.batch_size": 157},
 }
 

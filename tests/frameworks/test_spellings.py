@@ -498,7 +498,7 @@ def test_options_of_optimizers(model: str) -> None:
 
 def test_two_spellings_of_an_optimizers_option() -> None:
     optimizer = {"type": "adam", "beta_1": 0.8, "betas": [0.9, 0.99], "use_ema": True}
-    with pytest.raises(ConfigError, match=r"(?s)beta_1: is a part of betas.*averages are not offered"):
+    with pytest.raises(ConfigError, match=r"(?s)beta_1: is a part of betas.*write training.ema"):
         load({"model": "mlp", "training": {"optimizer": optimizer}}, (), Catalog())
 
 

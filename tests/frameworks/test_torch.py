@@ -591,12 +591,12 @@ def test_a_parameter_gets_its_first_momentum_late(dampening: float) -> None:
 
     options = {"momentum": 0.9, "dampening": dampening}
     training = TrainingConfig.model_validate(
-        {"optimizer": {"type": "sgd", "params": options}, "weight_decay": 0.1}
+        {"optimizer": {"type": "sgd", "params": options}, "weight_decay": 0.1, "no_decay": "none"}
     )
     torch.manual_seed(0)
     models = [torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
-    ours = build_optimizer(training, models[1].parameters(), torch.device("cpu"))
+    ours = build_optimizer(training, models[1], torch.device("cpu"))
     assert ours.param_groups[0]["fused"]
     torchs = torch.optim.SGD(models[0].parameters(), lr=0.01, weight_decay=0.1, **options)
     torchs.param_groups[0]["lr"] = ours.param_groups[0]["lr"]
@@ -625,7 +625,7 @@ def test_the_gathered_update_gives_the_bits_of_torchs_own_step(name: str) -> Non
         torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)) for _ in range(2)
     ]
     models[1].load_state_dict(models[0].state_dict())
-    optimizers = [build_optimizer(training, model.parameters(), torch.device("cpu")) for model in models]
+    optimizers = [build_optimizer(training, model, torch.device("cpu")) for model in models]
     update = update_of(optimizers[1])
     assert isinstance(update, FusedAdam)
     for step in range(12):

@@ -13,7 +13,7 @@ import math
 import random
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -204,7 +204,8 @@ def by_hand(task: Task, nets: Any) -> tuple[Trace, nn.Module]:
             parameter.grad = gradient
         if task.clip is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), task.clip)
-        optimizer.param_groups[0]["lr"] = task.rate(step)
+        for group in optimizer.param_groups:
+            group["lr"] = task.rate(step)
         optimizer.step()
         trace.losses.append(float(loss))
         total, seen = total + trace.losses[-1] * len(ids), seen + len(ids)
@@ -287,6 +288,14 @@ def evaluate(task: Task, model: nn.Module, rows: tuple[Tensor, Tensor]) -> tuple
 # -- the two tasks
 
 
+def decaying(weights: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
+    """The matrices with a weight decay of 0.1; the biases, and the gains of norms, with none."""
+    groups: list[dict[str, Any]] = [{"params": [], "weight_decay": decay} for decay in (0.1, 0.0)]
+    for parameter in weights:
+        groups[parameter.ndim < 2]["params"].append(parameter)
+    return groups
+
+
 def classes() -> Task:
     """Classification with everything switched on.
 
@@ -311,7 +320,7 @@ def classes() -> Task:
         outputs=3,
         loss=functional.cross_entropy,
         predicted=lambda out: torch.softmax(out, dim=1),
-        optimizer=lambda weights, lr: torch.optim.AdamW(weights, lr=lr, weight_decay=0.1, fused=True),
+        optimizer=lambda weights, lr: torch.optim.AdamW(decaying(weights), lr=lr, fused=True),
         rate=rate,
         steps=steps,
         batch=12,

@@ -616,7 +616,7 @@ def test_a_best_model_predicts_as_it_did_when_it_was_kept(name: str, tmp_path: P
 
 def state_of(model: nn.Module, steps: int = 0) -> TrainingState:
     """The state of a model that AdamW has trained for some steps."""
-    optimizer = build_optimizer(TrainingConfig(), model.parameters(), torch.device("cpu"))
+    optimizer = build_optimizer(TrainingConfig(), model, torch.device("cpu"))
     for step in range(steps):
         for parameter in model.parameters():
             parameter.grad = torch.sin(torch.arange(parameter.numel()) + step).reshape(parameter.shape)
@@ -781,7 +781,9 @@ def test_a_weight_with_gaps_learns_as_a_dense_one_does() -> None:
     results = []
     for view in (values.clone()[:, :3], values[:, :3].clone()):
         parameter = nn.Parameter(view)
-        optimizer = build_optimizer(TrainingConfig(), [parameter], torch.device("cpu"))
+        optimizer = build_optimizer(
+            TrainingConfig(), torch.nn.ParameterList([parameter]), torch.device("cpu")
+        )
         for step in range(4):
             parameter.grad = torch.sin(torch.arange(15.0) + step).reshape(5, 3)
             optimizer.step()

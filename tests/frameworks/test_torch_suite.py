@@ -1,7 +1,12 @@
 """The torch framework keeps the contract: with dropout and microbatches, and with everything that decides."""
 
+from itertools import combinations
+from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
+
+from small_runs import assert_same, whole_and_resumed
 from trainyard.testing.framework_suite import FrameworkSuite, Kills
 
 
@@ -86,3 +91,60 @@ class TestTorchMemoryLayouts(FrameworkSuite):
             },
             "evaluation": {"every_n_steps": 3},
         }
+
+
+@pytest.mark.soak
+class TestTorchOptimization(FrameworkSuite):
+    """Parts that are trained in their own way, one of them later, and averages of weights."""
+
+    framework = "torch"
+    starts_afresh = False
+    kills: ClassVar[Kills] = (("step", 13), ("evaluation", 3), ("commit", 4), ("end", 1))
+
+    @classmethod
+    def config(cls) -> dict[str, Any]:
+        return {
+            "data": {"type": "breast_cancer"},
+            "model": {"type": "mlp", "params": {"hidden": [16, 8], "dropout": 0.2, "normalization": "layer"}},
+            "training": {
+                "max_steps": 36,
+                "batch_size": 50,
+                "microbatch_size": 13,
+                "learning_rate": 0.01,
+                "threads": 1,
+                **{key: value for name in COMBINED for key, value in FEATURES[name].items()},
+            },
+            "evaluation": {"every_n_steps": 3},
+            "distributed": {"virtual_ranks": 2},
+        }
+
+
+FEATURES: dict[str, dict[str, Any]] = {
+    "decay": {"weight_decay": 0.1},
+    "groups": {"parameter_groups": [{"match": "layers.5.*", "lr_ratio": 0.5}]},
+    "layers": {"layer_decay": 0.7},
+    "freezing": {"freeze": [{"match": "layers.1", "until_step": 12}]},
+    "average": {"ema": {"decay": 0.9, "warmup": True}},
+    "norm": {"max_grad_norm": 0.5},
+    "value": {"max_grad_value": 0.01},
+    "checkpointing": {"activation_checkpointing": ["layers"]},
+    "bf16": {"precision": "bf16"},
+    "muon": {"optimizer": {"type": "muon"}},
+    "momentum": {"optimizer": {"type": "sgd", "momentum": 0.9}},
+    "by path": {"optimizer": {"type": "torch.optim:ASGD"}},
+}
+COMBINED = ("decay", "groups", "freezing", "average", "norm", "checkpointing", "muon")
+PAIRS = [
+    pair for pair in combinations(FEATURES, 2) if not FEATURES[pair[0]].keys() & FEATURES[pair[1]].keys()
+]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS if set(pair) != {"norm", "value"}], ids="+".join)
+def test_two_features_resume_to_the_same_bits(pair: tuple[str, str], tmp_path: Path) -> None:
+    given = {f"training.{key}": value for name in pair for key, value in FEATURES[name].items()}
+    model = {"model.params": {"hidden": [16, 8], "dropout": 0.2, "normalization": "layer"}}
+    ranks = {"distributed.virtual_ranks": 2, "training.microbatch_size": 3}
+    whole, resumed = whole_and_resumed(tmp_path, {**model, **ranks, **given})
+    assert_same(resumed, whole)
+    assert whole.result["determinism"]["tier"] == "bitwise"

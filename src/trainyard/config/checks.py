@@ -97,6 +97,7 @@ def check(root: Node, problems: Problems) -> None:
     _check_nodes(root, problems)
     _check_warmup(root, problems)
     _check_clipping(root, problems)
+    _check_compiling(root, problems)
     _check_interval(root, problems)
     _check_cadence(root, problems)
     data = find_value(root, "data")
@@ -207,6 +208,13 @@ def _check_clipping(root: Node, problems: Problems) -> None:
     if value is not None and find_value(root, "training.max_grad_norm") is not None:
         message = "both max_grad_norm and max_grad_value are given; keep one"
         problems.report(message, "training.max_grad_value", value.key_source)
+
+
+def _check_compiling(root: Node, problems: Problems) -> None:
+    compiles, node = (find_value(root, f"training.{key}") for key in ("compile", "activation_checkpointing"))
+    if compiles is not None and compiles.value is True and node is not None and node.value:
+        message = "compile is given too, which decides by itself what is computed again; keep one"
+        problems.report(message, "training.activation_checkpointing", node.key_source)
 
 
 def _check_interval(root: Node, problems: Problems) -> None:

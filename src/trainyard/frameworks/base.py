@@ -452,8 +452,11 @@ class Framework(ABC):
 class Learner(ABC):
     """A model in training; all methods are called from the thread of the training loop.
 
-    Building one may draw from global generators; `Framework.pin` has been called before.
+    Building one may draw from global generators; `Framework.pin` has been called before. `weights` says which
+    weights predict and are saved as the model: those that are `trained`, or `ema`, their average.
     """
+
+    weights: str = "trained"
 
     @abstractmethod
     def step(self, step: int, lr: float) -> StepResult:

@@ -24,8 +24,9 @@ class Result(Document):
     """How a run stands after an orderly end of an attempt.
 
     `evaluated` says whether `metrics` are those of the `best` or the `final` model (None: not evaluated);
-    `digest` is that of the final weights; `computation_hash` is the manifest's, by which the run is found;
-    `train_seconds` and `samples_per_second` leave out start-up and the last evaluation.
+    `digest` is that of the final weights, and `weights` says which these are: `trained`, or `ema`, an average
+    of them (None: of a run before there were averages); `computation_hash` is the manifest's, by which the
+    run is found; `train_seconds` and `samples_per_second` leave out start-up and the last evaluation.
     """
 
     FILE: ClassVar[str] = "result.json"
@@ -40,6 +41,7 @@ class Result(Document):
     evaluated: str | None = None
     best: BestModel | None = None
     digest: str | None = None
+    weights: str | None = None
     attempts: int = 0
     determinism: DeterminismRecord | None = None
     train_seconds: float = 0.0

@@ -38,7 +38,7 @@ def _facts(run_dir: Path) -> Iterator[tuple[str, str]]:
     if result := run.result:
         yield "training time", duration(result.train_seconds)
         if result.digest:
-            yield "digest", result.digest
+            yield "digest", result.digest + (" (of the averaged weights)" if result.weights == "ema" else "")
     if run.determinism:
         yield "determinism", run.determinism.tier
 

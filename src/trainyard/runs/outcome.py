@@ -38,6 +38,7 @@ def result_so_far(
         steps=state.step,
         epochs=epochs,
         attempts=attempt,
+        weights=components.learner.weights,
         determinism=manifest.determinism,
         train_seconds=state.train_seconds,
         samples_per_second=(epochs - order.epochs(order.begin.step))

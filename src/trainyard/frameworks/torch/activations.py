@@ -13,20 +13,33 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from trainyard.errors import ModelError
 from trainyard.frameworks.torch.patterns import matching_modules
 from trainyard.frameworks.torch.structure import Held
 
 
-def checkpoint_activations(model: nn.Module, patterns: Sequence[str]) -> None:
+def checkpoint_activations(model: nn.Module, patterns: Sequence[str], *, synchronized: bool) -> None:
     """Have the modules that patterns match keep no activations in training.
 
+    Args:
+        model: The module.
+        patterns: Patterns of names of its parts.
+        synchronized: Whether batch normalization is that of all virtual ranks together.
+
     Raises:
-        ModelError: A pattern matches nothing.
+        ModelError: A pattern matches nothing, or synchronized batch normalization.
     """
-    for name in matching_modules(model, patterns, "training.activation_checkpointing"):
+    key = "training.activation_checkpointing"
+    for name in matching_modules(model, patterns, key):
         module = model.get_submodule(name)
+        if synchronized and any(isinstance(part, _BatchNorm) for part in module.modules()):
+            raise ModelError(
+                f"{key}: {name} has batch normalization, whose sums over virtual ranks are not made twice; "
+                "leave it out, or distributed.virtual_ranks"
+            )
         module.forward = _checkpointed(module, module.forward)
 
 

@@ -53,8 +53,9 @@ def layer_factors(model: nn.Module, decay: float) -> dict[str, float]:
 
     The blocks are the members of the outermost `nn.ModuleList` or `nn.Sequential` objects that have at least
     two members with parameters, in the order of definition. What is defined before the first block (such as
-    embeddings) is the lowest layer; what comes after the last (such as the head) is the highest, which has
-    the factor 1; what lies between belongs to the block before it.
+    embeddings) is a layer below them; what comes after the last (such as the head) is one above them; what
+    lies between belongs to the block before it. The highest layer has the factor 1. (A module's own
+    parameters come before those of its parts.)
 
     Raises:
         ModelError: The model has no such blocks.
@@ -72,7 +73,8 @@ def layer_factors(model: nn.Module, decay: float) -> dict[str, float]:
         is_above = own is None and last == len(blocks)
         last = last if own is None else own
         depths[name] = len(blocks) + 1 if is_above else last
-    return {name: decay ** (len(blocks) + 1 - depth) for name, depth in depths.items()}
+    top = max(depths.values())
+    return {name: decay ** (top - depth) for name, depth in depths.items()}
 
 
 def _blocks(module: nn.Module, prefix: str = "") -> list[str]:

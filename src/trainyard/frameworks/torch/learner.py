@@ -67,6 +67,7 @@ class TorchLearner(Learner):
         _refuse_single_sample(self._module, inputs)
         optimizer = self._build_optimizer(training)
         average = Average(self._module, training.ema) if training.ema else None
+        self.weights = "ema" if average else "trained"
         self._state = TrainingState(
             self._module, optimizer, self._network.precision, self._network.built, average=average
         )
@@ -86,8 +87,9 @@ class TorchLearner(Learner):
             Clipping.of(training),
             average,
         )
-        if training.activation_checkpointing:
-            checkpoint_activations(self._module, training.activation_checkpointing)
+        batch_norms = batch_norms_of(self._module, inputs, self._network.device)
+        if patterns := training.activation_checkpointing:
+            checkpoint_activations(self._module, patterns, synchronized=batch_norms is not None)
         call = self._network.call
         if training.compile:
             call = call_of(compiled(self._module), self._network.names)
@@ -97,7 +99,7 @@ class TorchLearner(Learner):
             self._update,
             self._network.precision,
             StepSettings(seed, micro, ranks, inputs.world, weights),
-            batch_norms_of(self._module, inputs, self._network.device),
+            batch_norms,
             self._freezing,
         )
         self._model = LiveModel(self._network, self._state, self._source, inputs.world)

@@ -16,6 +16,7 @@ from trainyard.frameworks.torch.layout import is_dense
 
 INTERNAL = frozenset(vars(nn.Module()))  # parameters, buffers, hooks ... of every module
 _HOOKS = sorted(name for name in INTERNAL if name.endswith("_hooks"))
+_COMPILERS = frozenset({"_is_torch_compile", "_dynamo_static_input_type"})  # marks of `torch.compile`
 _COMPRESSED = {
     torch.sparse_csr: "row",
     torch.sparse_bsr: "row",
@@ -71,12 +72,16 @@ def _values(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for prefix, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             continue
-        skipped, dot = INTERNAL | recomputed(module), f"{prefix}." if prefix else ""
+        skipped, dot = INTERNAL | _COMPILERS | recomputed(module), f"{prefix}." if prefix else ""
         yield from ((f"{dot}{name}", value) for name, value in vars(module).items() if name not in skipped)
         yield from ((f"{dot}{name}", hooks) for name in _HOOKS if (hooks := getattr(module, name)))
         for name, tensor in {**module._parameters, **module._buffers}.items():
             attributes = {} if tensor is None else vars(tensor)
-            yield from ((f"{dot}{name}.{attribute}", value) for attribute, value in attributes.items())
+            yield from (
+                (f"{dot}{name}.{attribute}", value)
+                for attribute, value in attributes.items()
+                if attribute not in _COMPILERS
+            )
         yield from class_attributes(type(module)).items()
 
 

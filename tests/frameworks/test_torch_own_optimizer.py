@@ -1,0 +1,190 @@
+"""Muon, and optimizers by import path: beside torch's own classes, and restored to the last bit."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_torch_groups import NET, RATE, STEPS, assert_equal, gradients, module_of, parts_of, train
+from torch import nn
+
+from small_runs import SMALL, assert_same, whole_and_resumed
+from trainyard.config import load
+from trainyard.digest import tensor_records
+from trainyard.errors import ModelError
+from trainyard.frameworks.torch.muon import hidden_matrices
+from trainyard.runs.catalog import Catalog
+from trainyard.testing.framework_suite import new_folder
+
+OPTIMIZERS = """
+import torch
+
+
+class Odd(torch.optim.Optimizer):
+    "Keeps numbers, lists and tuples for each parameter, and a number and a tensor in its groups."
+
+    def __init__(self, params, lr=1e-3, rho=0.1):
+        super().__init__(params, {"lr": lr, "rho": rho, "calls": 0, "scale": torch.ones(())})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["calls"] += 1
+            group["scale"] = group["scale"] * 0.9
+            for one in group["params"]:
+                if one.grad is None:
+                    continue
+                state = self.state[one]
+                if not state:
+                    state.update(sum=torch.zeros_like(one), n=0, seen=(1.0, [2, None]))
+                state["n"] += 1
+                state["seen"] = (state["seen"][0] * 1.5 % 1.1, [state["n"], None])
+                state["sum"].mul_(1 - group["rho"]).add_(one.grad)
+                rate = group["lr"] * (1 + state["seen"][0]) / (state["n"] + group["calls"])
+                one.sub_(state["sum"] * group["scale"] * rate)
+
+
+class Counts(Odd):
+    "Keeps a number where no checkpoint looks for it."
+    total = 0
+
+    def step(self, closure=None):
+        self.total += 1
+        super().step()
+
+
+class Holds(Odd):
+    "Keeps an object for a parameter."
+
+    def step(self, closure=None):
+        super().step()
+        for group in self.param_groups:
+            for one in group["params"]:
+                self.state[one]["tensors"] = [one.detach() * 2]
+
+
+class Calls(Odd):
+    def step(self, closure):
+        closure()
+
+
+def function(params):
+    return None
+"""
+
+
+@pytest.fixture(autouse=True)
+def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "odd_optimizers.py").write_text(OPTIMIZERS)
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    monkeypatch.chdir(tmp_path / "code")
+    yield
+    import sys
+
+    sys.modules.pop("odd_optimizers", None)
+
+
+def own(name: str, **options: Any) -> dict[str, Any]:
+    return {"training.optimizer": {"type": name, **options}, "training.weight_decay": 0.0}
+
+
+def test_muon_is_that_of_torch_with_adamw_beside_it() -> None:
+    parts = parts_of({"training.optimizer": {"type": "muon", "momentum": 0.9}})
+    model = copy.deepcopy(module_of(parts))
+    names = dict(model.named_parameters())
+    hidden = [names.pop(name) for name in ("layers.1.weight", "layers.4.weight")]
+    muon = torch.optim.Muon(hidden, weight_decay=0.1, momentum=0.9, adjust_lr_fn="match_rms_adamw")
+    decaying = [{"params": [one], "weight_decay": 0.1 if one.ndim > 1 else 0.0} for one in names.values()]
+    adamw = torch.optim.AdamW(decaying, fused=True)
+    for step in range(STEPS):
+        gradients(parts, model, step)
+        for optimizer in (muon, adamw):
+            for group in optimizer.param_groups:
+                group["lr"] = RATE * (step + 1)
+            optimizer.step()
+    train(parts)
+    assert_equal(module_of(parts), model)
+
+
+def test_muon_leaves_embeddings_and_the_output_to_adamw() -> None:
+    model = nn.ModuleDict(
+        {
+            "tokens": nn.Embedding(5, 4),
+            "up": nn.Linear(4, 8),
+            "down": nn.Linear(8, 4),
+            "head": nn.Linear(4, 5),
+        }
+    )
+    assert hidden_matrices(model) == {id(model["up"].weight), id(model["down"].weight)}
+    assert hidden_matrices(model, ["down"]) == {id(model["up"].weight)}
+    model["head"].weight = model["tokens"].weight
+    assert hidden_matrices(model) == {id(model["up"].weight), id(model["down"].weight)}
+
+
+def test_an_optimizer_of_torch_by_its_path() -> None:
+    parts = parts_of(own("torch.optim:ASGD", lambd=0.01, t0=2.0))
+    model = copy.deepcopy(module_of(parts))
+    optimizer = torch.optim.ASGD(model.parameters(), lambd=0.01, t0=2.0)
+    for step in range(STEPS):
+        gradients(parts, model, step)
+        optimizer.param_groups[0]["lr"] = RATE * (step + 1)
+        optimizer.step()
+    train(parts)
+    assert_equal(module_of(parts), model)
+
+
+def test_all_state_of_ones_own_optimizer_is_restored(tmp_path: Path) -> None:
+    given = own("odd_optimizers:Odd", rho=0.3)
+    groups = {"training.parameter_groups": [{"match": "layers.4", "options": {"rho": 0.5}}]}
+    parts, fresh = parts_of({**given, **groups}), parts_of({**given, **groups})
+    before = parts.learner.unsaved_state()
+    train(parts)
+    assert parts.learner.unsaved_state() == before
+    parts.learner.snapshot().write(new_folder(tmp_path / "saved"))
+    fresh.learner.restore(tmp_path / "saved")
+    assert tensor_records(fresh.learner.state()) == tensor_records(parts.learner.state())
+    for one in (parts, fresh):
+        train(one, STEPS, STEPS + 3)
+    assert_equal(module_of(parts), module_of(fresh))
+
+
+def test_a_run_with_ones_own_optimizer_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    whole, resumed = whole_and_resumed(tmp_path, {**NET, **own("odd_optimizers:Odd")})
+    assert_same(resumed, whole)
+    assert whole.result["determinism"]["tier"] == "bitwise"
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [("Counts", "optimizer.total"), ("Holds", "optimizer.state of layers.1.weight: tensors")],
+)
+def test_state_that_no_checkpoint_holds_is_found(name: str, named: str) -> None:
+    parts = parts_of(own(f"odd_optimizers:{name}"))
+    before = parts.learner.unsaved_state()
+    train(parts, 0, 1)
+    after = parts.learner.unsaved_state()
+    assert named in {name for name in {**before, **after} if before.get(name) != after.get(name)}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (own("odd_optimizers:Calls"), "calls the model itself"),
+        (own("odd_optimizers:function"), "is no subclass of torch.optim.Optimizer"),
+        (own("odd_optimizers:Gone"), "odd_optimizers has no 'Gone'"),
+        (own("odd_optimizers:Odd", mu=3), r"refuses its options \(mu\): TypeError"),
+        (own("odd_optimizers:Odd") | {"training.weight_decay": 0.1}, "has no weight_decay; leave it out"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        parts_of(given)
+
+
+def test_its_options_keep_their_names() -> None:
+    options = {"type": "my_optim:Sophia", "rho": 0.04, "decay": 1, "eps": 1e-6}
+    config = load(SMALL, {"training.optimizer": options}, adapters=Catalog()).config.training.optimizer
+    assert (config.type, config.params) == ("my_optim:Sophia", {"rho": 0.04, "decay": 1, "eps": 1e-6})
