@@ -148,6 +148,13 @@ def test_what_a_run_takes_over_from_its_parent() -> None:
     assert rules.last_step([*history, Evaluation(50, {"val_loss": 0.4})]) == 100, "50 is off the cadence"
 
 
+def test_a_stop_after_the_first_step_tries_no_patience() -> None:
+    rules = rules_of({"early_stopping": {"metric": "val_loss", "patience": 1}})
+    stopped = Evaluation(1, {"val_loss": 0.1})
+    assert rules.last_step([stopped, Evaluation(10, {"val_loss": 0.5})]) == 100
+    assert rules.last_step([stopped, *(Evaluation(step, {"val_loss": 0.5}) for step in (10, 20))]) == 20
+
+
 def test_epochs_that_end_elsewhere() -> None:
     config = load({"model": "mlp", "data": "iris", "training": {"max_steps": 40}}, adapters=Catalog()).config
     rules = Rules(config, Plan(16, 40, 0.1), 8, mode_of, epoch_end=14)
