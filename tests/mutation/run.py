@@ -43,7 +43,7 @@ SURVIVED, CAUGHT, NOT_IN = 0, 1, 3  # how the process of a fault ends
 RESULTS = {SURVIVED: "survived", NOT_IN: "could not be put in"}
 # Seconds that a test may take beyond twice what it took without a fault (and traced, which is slow): on the
 # clock, and of the processors.
-DEADLOCK, ENDLESS = 60.0, 5.0
+DEADLOCK, ENDLESS = 20.0, 5.0
 EXPLAINED = tomllib.loads((HERE / "survivors.toml").read_text(encoding="utf-8"))
 EXPLAINED_SECONDS = 2.0  # of tests on a fault that is explained: enough to see most reasons that are not true
 # Imported before the forks, once for all of them.
@@ -238,7 +238,7 @@ class Run:
             signal.signal(alarm, signal.SIG_DFL)
         for i, guard in enumerate(guards):
             at.write_text(str(i))
-            signal.setitimer(signal.ITIMER_REAL, DEADLOCK + 2 * guard.seconds)
+            signal.setitimer(signal.ITIMER_REAL, DEADLOCK + 5 * guard.seconds)
             signal.setitimer(signal.ITIMER_PROF, ENDLESS + 2 * guard.seconds)
             self._test(guard.item, guards[i + 1].item if i + 1 < len(guards) else None)
             if self._session.testsfailed:
