@@ -193,6 +193,12 @@ class TestLocal(StoreSuite):
         store.put_if_absent("checkpoints/step-1/manifest", b"{}")
         assert {root, root / "checkpoints", root / "checkpoints" / "step-1"} <= set(synced)
 
+    def test_deep_folders_are_made_from_the_outside(
+        self, store: LocalStore, root: Path, synced: list[Path]
+    ) -> None:
+        store.put_if_absent("a/b/c/key", b"{}")
+        assert synced == [root, root / "a", root / "a" / "b", root / "a" / "b" / "c"]
+
     def test_a_deletion_is_durable(self, store: LocalStore, root: Path, synced: list[Path]) -> None:
         for name in ("manifest", "weights"):
             store.put_if_absent(f"checkpoints/step-1/{name}", b"{}")
