@@ -163,6 +163,23 @@ def test_epochs_that_end_elsewhere() -> None:
     assert not rules.on_cadence(40)
 
 
+def test_an_evaluation_at_the_end_of_the_parent_counts_as_it_did_there() -> None:
+    """It was on the parent's cadence, of 20 steps, and is off that of the child."""
+    training = {"max_steps": 100, "early_stopping": {"patience": 1}}
+    given = {"model": "mlp", "data": "iris", "training": training, "evaluation": {"every_n_steps": 15}}
+    config = load(given, adapters=Catalog()).config
+    history = [Evaluation(step, {"val_loss": loss}) for step, loss in ((20, 0.1), (40, 0.3))]
+    for irregular, last in (((), 40), ((40,), 100)):
+        rules = Rules(config, Plan(16, 100, 0.1), 10, mode_of, past=Past(40, frozenset(irregular)))
+        assert rules.last_step(history) == last
+
+
+def test_epochs_are_counted_from_the_first_step() -> None:
+    given = {"model": "mlp", "data": "iris", "evaluation": {"every_n_epochs": 3}}
+    rules = Rules(load(given, adapters=Catalog()).config, Plan(16, 43, 0.1), 5, mode_of)
+    assert [step for step in range(1, 43) if rules.on_cadence(step)] == [15, 30]
+
+
 @pytest.mark.parametrize(
     ("epochs", "end", "count", "expected"),
     [

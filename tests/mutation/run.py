@@ -125,7 +125,7 @@ class Run:
         self.seconds = 0.0  # of the processors, without a fault
         self._jobs = jobs
         self._folder = Path(tempfile.mkdtemp(prefix="mutation-"))
-        self._tracer = Tracer()
+        self._tracer = Tracer({str(SOURCES / name) for group in groups for name in group.sources})
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -263,9 +263,10 @@ class Run:
 
 
 class Tracer:
-    """Notes the lines of our sources that a test reaches, in all threads."""
+    """Notes the lines of some files that a test reaches, in all threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: set[str]) -> None:
+        self._files = files
         self._lines: set[tuple[str, int]] = set()
         self._of_fixtures: dict[int, set[tuple[str, int]]] = {}
 
@@ -302,7 +303,7 @@ class Tracer:
         return by_file
 
     def _call(self, frame: Any, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename.startswith(str(SOURCES)):
+        if frame.f_code.co_filename in self._files:
             return self._line
         return None
 
@@ -380,6 +381,8 @@ def _apply_to_class(old: type, new: type) -> None:
         is_plain = isinstance(value, int | float | tuple) and vars(old).get(key) != value
         if is_plain or (key == "__init__" and value.__code__.co_filename == "<string>"):  # a dataclass's
             setattr(old, key, value)
+    if hasattr(new, "_field_defaults"):  # a named tuple's
+        old.__new__.__defaults__ = new.__new__.__defaults__
 
 
 # -- the verdict
