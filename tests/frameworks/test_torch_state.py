@@ -682,6 +682,21 @@ def test_what_is_restored_lies_where_torch_puts_it(options: dict[str, bool]) -> 
     assert {str(device) for device in places[0].values()} == ({"meta"} if options else {"meta", "cpu"})
 
 
+def test_a_released_snapshot_gives_its_memory_to_one_later_snapshot() -> None:
+    state = state_of(nn.Linear(3, 2), steps=1)
+    first = state.copy(weights_only=False)
+    addresses = {t.data_ptr() for tensors in first._files.values() for t in tensors.values()}
+    first.release()
+    first.release()
+    second, third = (state.copy(weights_only=False) for _ in range(2))
+    taken, other = (
+        {t.data_ptr() for tensors in copy._files.values() for t in tensors.values()}
+        for copy in (second, third)
+    )
+    assert taken == addresses
+    assert not other & addresses
+
+
 def test_the_weights_alone_are_without_the_optimizer() -> None:
     state = state_of(nn.Linear(3, 2), steps=1)
     assert list(state.files(weights_only=True)) == ["weights.safetensors"]

@@ -88,6 +88,7 @@ class TestLocal(StoreSuite):
     def test_an_object_whose_name_may_not_be_durable_is_not_published(
         self, store: LocalStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        self.put(store, "a/other", b"the folder is there, and its own name is durable")
         with monkeypatch.context() as broken:
             broken.setattr(local, "fsync_folder", _raise(errno.EIO))
             with pytest.raises(OSError, match=os.strerror(errno.EIO)):
