@@ -616,7 +616,7 @@ def test_a_best_model_predicts_as_it_did_when_it_was_kept(name: str, tmp_path: P
 
 def state_of(model: nn.Module, steps: int = 0) -> TrainingState:
     """The state of a model that AdamW has trained for some steps."""
-    optimizer = build_optimizer(TrainingConfig(), model.parameters(), torch.device("cpu"))
+    optimizer = build_optimizer(TrainingConfig(), model, torch.device("cpu"))
     for step in range(steps):
         for parameter in model.parameters():
             parameter.grad = torch.sin(torch.arange(parameter.numel()) + step).reshape(parameter.shape)

@@ -156,16 +156,17 @@ class TrainingState:
             torch.cuda.synchronize()
         return TorchSnapshot(copied, spare)
 
-    def reserve(self, share: tuple[int, int] = (0, 1), *, weights: bool = True) -> None:
+    def reserve(self, share: tuple[int, int] | None = None, *, weights: bool = True) -> None:
         """Allocate the memory of the first snapshots in another thread, if it is much.
 
         Pages that the system has not handed out yet make a copy 10 times slower.
 
         Args:
-            share: That of the whole state, as `copy` takes it.
+            share: The share of the whole state, as `copy` takes it.
             weights: Whether there will be snapshots of the weights alone.
         """
-        live = {False: _share(self.files(weights_only=False), *share)}
+        files = self.files(weights_only=False)
+        live = {False: files if share is None else _share(files, *share)}
         if weights:
             live[True] = self.files(weights_only=True)
         tensors = [one for files in live.values() for file in files.values() for one in file.values()]
