@@ -54,6 +54,7 @@ PAIRS: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
         {"T_0": 5, "T_mult": 2, "eta_min": 0.03},
     ),
     "cosine_restarts ": ({"cycles": 4}, lr_scheduler.CosineAnnealingWarmRestarts, {"T_0": 10}),
+    "cosine_restarts   ": ({"cycle_steps": 7}, lr_scheduler.CosineAnnealingWarmRestarts, {"T_0": 7}),
     "cosine_restarts  ": ({}, lr_scheduler.CosineAnnealingWarmRestarts, {"T_0": 20}),
     "one_cycle": (
         {"pct_start": 0.25, "div_factor": 10.0, "final_div_factor": 100.0},
@@ -232,6 +233,7 @@ def test_a_factor_may_be_0() -> None:
     ("function", "says"),
     [
         ("own_schedules:saw", "fails at step 0 of 40"),
+        ("own_schedules:nothing", "training.scheduler: .*own_schedules has no 'nothing'"),
         ("own_schedules:TEETH", "TEETH is of type int; a function"),
         ("own_schedules:Falling", "Falling is of type type; a function"),
     ],
