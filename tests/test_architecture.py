@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 import traceback
 from collections.abc import Callable, Iterable
 from importlib import metadata
@@ -156,6 +157,17 @@ def test_budgets(ours: Tree) -> None:
     # The parameters of a user's own kind of model are the fields of its constructor.
     assert rules.wide_constructors(ours, ["frameworks.torch.models"]) == []
     assert rules.drawers(ours) == []
+
+
+def test_faults_are_put_into_all_of_the_engine() -> None:
+    targets = tomllib.loads((TESTS / "mutation" / "targets.toml").read_text(encoding="utf-8"))["groups"]
+    files = {name for group in targets.values() for name in group["files"]}
+    guards = {name for group in targets.values() for name in group["guards"]}
+    assert [name for name in files if not (ROOT / name).is_file()] == []
+    assert [name for name in guards if not (TESTS / name).exists()] == []
+    engine = {f"engine/{path.name}" for path in (ROOT / "engine").glob("[!_]*.py")}
+    assert len(engine) > 10
+    assert (engine | {"order.py", "frameworks/torch/step.py"}) - files == set()
 
 
 def test_a_step_imports_its_way(ours: Tree) -> None:

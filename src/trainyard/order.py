@@ -108,6 +108,17 @@ class Cursor(NamedTuple):
 START = Cursor()
 
 
+class _Block(NamedTuple):
+    """A part of an epoch's order, which is kept: the ids from a position on."""
+
+    epoch: int
+    start: int
+    ids: Ids
+
+    def holds(self, epoch: int, position: int) -> bool:
+        return epoch == self.epoch and self.start <= position < self.start + len(self.ids)
+
+
 class SampleOrder:
     """The samples of each step.
 
@@ -135,19 +146,16 @@ class SampleOrder:
         self.begin = begin
         # The first step at which an epoch ends.
         self.first_end = begin.step + _batches(samples - begin.consumed, batch_size, drop_last)
-        # One block of an epoch's order is cached: all of it, or an integral number of batches.
         self._in_memory = samples <= IN_MEMORY_ROWS
-        self._block = samples if self._in_memory else max(1, _BLOCK_ROWS // batch_size) * batch_size
-        self._cached: tuple[int, int] = (-1, 0)  # the epoch of the block, and where in it the block begins
-        self._ids: Ids = np.empty(0, dtype=np.int64)
+        self._kept: _Block | None = None
 
     def batch(self, step: int) -> Ids:
         """Return (<= batch_size,) int64: the ids of the samples of step number `step`, counted from 0."""
         _, epoch, start = self.cursor(step)
-        offset = start - self._cached[1]
-        if self._cached[0] != epoch or not 0 <= offset < len(self._ids):
-            self._cached, offset = self._compute(epoch, start)
-        return self._ids[offset : offset + self.batch_size]
+        if self._kept is None or not self._kept.holds(epoch, start):
+            self._kept = self._compute(epoch, start)
+        offset = start - self._kept.start
+        return self._kept.ids[offset : offset + self.batch_size]
 
     def cursor(self, step: int) -> Cursor:
         """Return the position before a step, which is not before that of the first step."""
@@ -157,14 +165,14 @@ class SampleOrder:
         epoch, in_epoch = divmod(step - self.first_end, self.steps_per_epoch)
         return Cursor(step, self.begin.epoch + 1 + epoch, in_epoch * self.batch_size)
 
-    def _compute(self, epoch: int, start: int) -> tuple[tuple[int, int], int]:
-        """Compute the block that holds a position; return what it is, and where the position is in it."""
+    def _compute(self, epoch: int, start: int) -> _Block:
+        """Compute the order of an epoch: all of it, or some batches from a position on."""
         seed = stream_seed(self._seed, EPOCH, epoch)
         if self._in_memory:
-            self._ids = permutation(seed, self.samples)
-            return (epoch, 0), start
-        self._ids = KeyedPermutation(seed, self.samples).at(start, min(start + self._block, self.samples))
-        return (epoch, start), 0
+            return _Block(epoch, 0, permutation(seed, self.samples))
+        end = start + max(1, _BLOCK_ROWS // self.batch_size) * self.batch_size
+        ids = KeyedPermutation(seed, self.samples).at(start, min(end, self.samples))
+        return _Block(epoch, start, ids)
 
     def epochs(self, steps: int) -> float:
         """Return how many epochs the first `steps` steps are."""

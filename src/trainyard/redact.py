@@ -139,6 +139,8 @@ def printable(text: str) -> str:
     Names in a run directory or a data file may come from a stranger; printed unchanged, they could rewrite
     what the terminal shows.
     """
+    if text.isascii() and text.isprintable():  # at once, where a list has many thousands
+        return text
     return UNPRINTABLE.sub("", _SEQUENCE.sub("", text))
 
 

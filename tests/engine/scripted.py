@@ -58,6 +58,9 @@ class Scripted:
     def step_seconds(self) -> Sequence[float]:
         return ()
 
+    def measures(self) -> dict[str, float]:
+        return {}
+
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> "Weights":
         return Weights(self.steps if step is None else step, self)
 

@@ -6,6 +6,10 @@ import pytest
 from scripted import Weights, checkpoints_of
 
 from small_runs import flip
+from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
+from trainyard.engine.lease import Lease
+from trainyard.records.log import Log, committed
+from trainyard.stores.local import LocalStore
 
 
 @pytest.mark.parametrize("damage", ["flipped", "gone", "none"])
@@ -26,6 +30,22 @@ def test_a_checkpoint_with_a_damaged_best_model_is_passed_over(damage: str, tmp_
         assert (commit.step, set(commit.best), len(complaints)) == (10, {7}, 1)
         assert "step-000000020-a0001" in complaints[0]
         assert "best model of step 14" in complaints[0]
+
+
+def test_a_best_model_that_lost_its_manifest_is_not_named_in_the_log(tmp_path: Path) -> None:
+    """A kill leaves such a one, in the middle of its deletion: the newest entry of the log has it still."""
+    store = LocalStore(tmp_path)
+    checkpoints = checkpoints_of(tmp_path)
+    names = [checkpoints.best.commit(step, Weights(step)).name for step in (7, 14)]
+    store.delete(f"best/{names[0]}/manifest.json")
+    assert list((tmp_path / "best" / names[0]).iterdir())
+    lease = Lease(Log(store), 0, 1)
+    lease.take([], names)
+    best = Checkpoints(store, "best", 1, committed=names)
+    RunCheckpoints(checkpoints.resume, best, lease).publish(["step-000000020-a0001"])
+    assert committed(store, "best") == {names[1]}
+    assert committed(store, "checkpoints") == {"step-000000020-a0001"}
+    lease.release()
 
 
 def test_where_no_checkpoint_is_whole_all_are_named(tmp_path: Path) -> None:

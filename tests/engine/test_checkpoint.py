@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from trainyard.digest import FileRecord, sha256_json, write_tensors
-from trainyard.engine.checkpoint import Checkpoints
+from trainyard.engine.checkpoint import Checkpoints, StoredCommit
 from trainyard.errors import CheckpointError
 from trainyard.stores.local import LocalStore
 from trainyard.types import NamedBuffer
@@ -186,6 +186,45 @@ def test_a_commit_that_another_process_made_first_is_not_taken_for_ours(
         match="checkpoint of step 30 cannot be written: step-000000030-a0001 is committed already",
     ):
         checkpoints.commit(30, FakeSnapshot(30), {"step": 30})
+
+
+def test_a_commit_that_another_process_makes_in_the_meantime_is_not_taken_for_ours(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStore, "put_if_absent", lambda *_: False)
+    with pytest.raises(
+        CheckpointError, match="another process committed step-000000030-a0001 in the meantime"
+    ):
+        checkpoints.commit(30, FakeSnapshot(30), {"step": 30})
+
+
+@pytest.mark.parametrize("way", ["as it is", "again"])
+def test_a_copy_in_another_store_is_whole_and_durable(
+    way: str, checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    store, synced, fsync = LocalStore(tmp_path / "other"), set[str](), os.fsync
+    original, _ = checkpoints.newest()
+    assert original is not None
+    copies = Checkpoints(store, "checkpoints", attempt=1)
+
+    def counted(descriptor: int) -> None:
+        state = os.fstat(descriptor)
+        synced.add(f"{state.st_ino} {state.st_size}")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    if way == "as it is":
+        checkpoints.copy_to(original, store)
+    else:
+        copies.commit(20, StoredCommit(checkpoints.folder(original), original), {"step": 20})
+    commit, complaints = copies.newest()
+    assert commit is not None
+    assert (commit.step, commit.digest, complaints) == (20, original.digest, [])
+    assert copies.state(commit) == {"step": 20}
+    for file in copies.folder(commit).iterdir():
+        state = file.stat()
+        assert f"{state.st_ino} {state.st_size}" in synced, f"{file.name} is not on the disk"
 
 
 def test_what_a_kill_left_before_the_manifest_is_no_checkpoint(

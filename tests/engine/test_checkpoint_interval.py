@@ -16,7 +16,7 @@ import trainyard
 from small_runs import SMALL, Crash, CrashAt, assert_same
 from trainyard.callbacks.base import Callback
 from trainyard.engine import saver as saver_module
-from trainyard.engine.interval import MTBF_HOURS, SaveCost, best_interval, chosen_interval
+from trainyard.engine.interval import SaveCost, best_interval, chosen_interval, interval_in_words
 from trainyard.engine.loop import Loop
 from trainyard.engine.state import RunState
 from trainyard.records.decision import Decision, Decisions
@@ -64,6 +64,17 @@ def test_more_processes_fail_more_often() -> None:
 
 def test_an_interval_is_not_shorter_than_a_write() -> None:
     assert chosen_interval(SaveCost(1e-6, 90.0), 1.0, 1)["minutes"] == 1.5
+
+
+def test_a_decision_in_words() -> None:
+    detail = {"minutes": 12.3456, "save_seconds": 0.678, "mtbf_hours": 10_000.0, "processes": 1}
+    assert interval_in_words(detail) == (
+        "every 12.3 minutes from now on, as training waits 0.68 s for a save, "
+        "and 1 process fails every 10,000 hours"
+    )
+    assert interval_in_words(detail | {"processes": 8, "mtbf_hours": 1250.0}).endswith(
+        "one of 8 processes fails every 1,250 hours"
+    )
 
 
 # -- the decision
@@ -169,7 +180,7 @@ def test_the_first_save_is_what_a_save_costs(
 
 def test_the_default_is_in_the_decision(tmp_path: Path, clocks: list[Clock]) -> None:
     rung(tmp_path, clocks, at=3)
-    assert decided(tmp_path)[0]["detail"]["mtbf_hours"] == MTBF_HOURS
+    assert decided(tmp_path)[0]["detail"]["mtbf_hours"] == 10_000, "docs/config.md says so"
 
 
 def test_without_a_save_there_is_nothing_to_decide(tmp_path: Path, clocks: list[Clock]) -> None:

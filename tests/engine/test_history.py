@@ -148,12 +148,36 @@ def test_what_a_run_takes_over_from_its_parent() -> None:
     assert rules.last_step([*history, Evaluation(50, {"val_loss": 0.4})]) == 100, "50 is off the cadence"
 
 
+def test_a_stop_after_the_first_step_tries_no_patience() -> None:
+    rules = rules_of({"early_stopping": {"metric": "val_loss", "patience": 1}})
+    stopped = Evaluation(1, {"val_loss": 0.1})
+    assert rules.last_step([stopped, Evaluation(10, {"val_loss": 0.5})]) == 100
+    assert rules.last_step([stopped, *(Evaluation(step, {"val_loss": 0.5}) for step in (10, 20))]) == 20
+
+
 def test_epochs_that_end_elsewhere() -> None:
     config = load({"model": "mlp", "data": "iris", "training": {"max_steps": 40}}, adapters=Catalog()).config
     rules = Rules(config, Plan(16, 40, 0.1), 8, mode_of, epoch_end=14)
     assert [step for step in range(14, 41) if rules.evaluates(step)] == [14, 22, 30, 38, 40]
     assert [rules.next_due(step) for step in (13, 21, 23)] == [14, 22, 30]
     assert not rules.on_cadence(40)
+
+
+def test_an_evaluation_at_the_end_of_the_parent_counts_as_it_did_there() -> None:
+    """It was on the parent's cadence, of 20 steps, and is off that of the child."""
+    training = {"max_steps": 100, "early_stopping": {"patience": 1}}
+    given = {"model": "mlp", "data": "iris", "training": training, "evaluation": {"every_n_steps": 15}}
+    config = load(given, adapters=Catalog()).config
+    history = [Evaluation(step, {"val_loss": loss}) for step, loss in ((20, 0.1), (40, 0.3))]
+    for irregular, last in (((), 40), ((40,), 100)):
+        rules = Rules(config, Plan(16, 100, 0.1), 10, mode_of, past=Past(40, frozenset(irregular)))
+        assert rules.last_step(history) == last
+
+
+def test_epochs_are_counted_from_the_first_step() -> None:
+    given = {"model": "mlp", "data": "iris", "evaluation": {"every_n_epochs": 3}}
+    rules = Rules(load(given, adapters=Catalog()).config, Plan(16, 43, 0.1), 5, mode_of)
+    assert [step for step in range(1, 43) if rules.on_cadence(step)] == [15, 30]
 
 
 @pytest.mark.parametrize(

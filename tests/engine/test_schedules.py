@@ -54,6 +54,8 @@ PAIRS: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
         {"T_0": 5, "T_mult": 2, "eta_min": 0.03},
     ),
     "cosine_restarts ": ({"cycles": 4}, lr_scheduler.CosineAnnealingWarmRestarts, {"T_0": 10}),
+    "cosine_restarts   ": ({"cycle_steps": 7}, lr_scheduler.CosineAnnealingWarmRestarts, {"T_0": 7}),
+    "cosine_restarts  ": ({}, lr_scheduler.CosineAnnealingWarmRestarts, {"T_0": 20}),
     "one_cycle": (
         {"pct_start": 0.25, "div_factor": 10.0, "final_div_factor": 100.0},
         lr_scheduler.OneCycleLR,
@@ -65,6 +67,11 @@ PAIRS: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
         lr_scheduler.OneCycleLR,
         {"max_lr": BASE, "total_steps": STEPS, "anneal_strategy": "linear", "cycle_momentum": False},
     ),
+    "one_cycle  ": (
+        {"pct_start": 0.975},
+        lr_scheduler.OneCycleLR,
+        {"max_lr": BASE, "total_steps": STEPS, "pct_start": 0.975, "cycle_momentum": False},
+    ),
     "step": ({"step_size": 7, "gamma": 0.5}, lr_scheduler.StepLR, {"step_size": 7, "gamma": 0.5}),
     "multistep": (
         {"milestones": [5, 20], "gamma": 0.5},
@@ -72,6 +79,12 @@ PAIRS: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
         {"milestones": [5, 20], "gamma": 0.5},
     ),
     "exponential": ({"gamma": 0.9}, lr_scheduler.ExponentialLR, {"gamma": 0.9}),
+    "exponential ": ({"gamma": 0.5, "decay_steps": 4}, lr_scheduler.ExponentialLR, {"gamma": 0.5**0.25}),
+    "polynomial ": (
+        {"power": 1.0, "final_lr_ratio": 0.5},
+        lr_scheduler.LinearLR,
+        {"start_factor": 1.0, "end_factor": 0.5, "total_iters": STEPS},
+    ),
     "polynomial": ({"power": 2.0}, lr_scheduler.PolynomialLR, {"total_iters": STEPS, "power": 2.0}),
 }
 
@@ -96,12 +109,36 @@ def test_a_stable_phase_then_a_decay() -> None:
     )
 
 
+@pytest.mark.parametrize("pct_start", [0.0, 1 / STEPS])
+def test_one_cycle_without_a_rise_begins_at_the_top(pct_start: float) -> None:
+    options = {"anneal_strategy": "linear", "div_factor": 2.0, "final_div_factor": 5.0}
+    rates = ours(type="one_cycle", pct_start=pct_start, **options)
+    assert rates == pytest.approx([BASE * (1 - 0.9 * step / (STEPS - 1)) for step in range(STEPS)])
+
+
 @pytest.mark.parametrize("warmup", [{"warmup_steps": 8}, {"warmup_ratio": 0.2}, {"warmup_ratio": 0.199}])
 @pytest.mark.parametrize("name", ["constant", "one_cycle", "wsd", "cosine_restarts"])
 def test_a_warm_up_comes_before_any_schedule(warmup: dict[str, Any], name: str) -> None:
     rates, rest = ours(type=name, **warmup), learning_rate(section(type=name), BASE, STEPS - 8)
     assert rates[:8] == pytest.approx([BASE * (step + 1) / 8 for step in range(8)])
     assert rates[8:] == [rest(step) for step in range(STEPS - 8)]
+
+
+ENDS: list[tuple[float, dict[str, Any]]] = [
+    (0.1, {"type": "linear", "final_lr_ratio": 0.1}),
+    (0.1, {"type": "cosine", "final_lr_ratio": 0.1}),
+    (0.1, {"type": "cosine_restarts", "cycles": 3, "final_lr_ratio": 0.1}),
+    (0.1, {"type": "polynomial", "power": 2.0, "final_lr_ratio": 0.1}),
+    (0.1, {"type": "wsd", "final_lr_ratio": 0.1}),
+    (0.1, {"type": "wsd", "final_lr_ratio": 0.1, "decay_ratio": 1 / STEPS}),
+    (1 / 250, {"type": "one_cycle", "div_factor": 10.0, "final_div_factor": 25.0}),
+]
+
+
+@pytest.mark.parametrize(("end", "options"), ENDS)
+def test_a_schedule_stays_where_it_ends(end: float, options: dict[str, Any]) -> None:
+    rate = learning_rate(section(**options), BASE, STEPS)
+    assert [rate(step) for step in (STEPS, STEPS + 1, 9 * STEPS)] == pytest.approx([BASE * end] * 3)
 
 
 def test_which_schedules_depend_on_the_length() -> None:
@@ -127,6 +164,17 @@ from torch.optim.lr_scheduler import LambdaLR
 
 def saw(step, total_steps, teeth=2):
     return 1 - step * teeth / total_steps % 1
+
+
+TEETH = 3
+
+
+def off(step, total_steps):
+    return 0
+
+
+def told(step, total_steps):
+    return total_steps
 
 
 def broken(step, total_steps):
@@ -157,6 +205,13 @@ def test_a_function_of_the_users_returns_the_factor() -> None:
 
 
 @pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (2, 0), (9, 8), (8, 8)])
+def test_a_function_of_the_users_is_told_how_many_steps_are_left(steps: int, warmup: int) -> None:
+    schedule = OwnSchedule(function="own_schedules:told", warmup_steps=warmup)
+    assert learning_rate(schedule, 0.5, steps)(warmup) == 0.5 * max(1, steps - warmup)
+
+
+@pytest.mark.usefixtures("own")
 def test_a_class_of_torchs_is_a_function_of_the_step() -> None:
     schedule = OwnSchedule(function="own_schedules:Falling", params={"power": 2})
     made = torch_schedule(schedule)
@@ -166,6 +221,27 @@ def test_a_class_of_torchs_is_a_function_of_the_step() -> None:
     expected = [BASE * (1 - step / STEPS) ** 2 for step in range(STEPS)]
     assert [in_order(step) for step in range(STEPS)] == pytest.approx(expected)
     assert at_once(33) == in_order(33), "a resume begins anywhere"
+
+
+@pytest.mark.usefixtures("own")
+def test_a_factor_may_be_0() -> None:
+    assert ours(type="own", function="own_schedules:off") == [0.0] * STEPS
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("own_schedules:saw", "fails at step 0 of 40"),
+        ("own_schedules:nothing", "training.scheduler: .*own_schedules has no 'nothing'"),
+        ("own_schedules:TEETH", "TEETH is of type int; a function"),
+        ("own_schedules:Falling", "Falling is of type type; a function"),
+    ],
+)
+def test_what_is_wrong_with_it_is_said_before_the_training(function: str, says: str) -> None:
+    schedule = OwnSchedule(function=function, params={"tooth": 4})
+    with pytest.raises(InputError, match=says):
+        learning_rate(schedule, BASE, STEPS)
 
 
 def first_rates(schedule: OwnSchedule) -> list[float]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.engine.writer import PendingWrite, Writer
-from trainyard.errors import CheckpointError, RunGoneError
+from trainyard.errors import CheckpointError, RunGoneError, RunLostError
 
 
 def blocked(writer: Writer) -> threading.Event:
@@ -144,4 +144,23 @@ def test_that_the_run_directory_is_gone_is_no_failure_to_go_on_from(tmp_path: Pa
     for _ in range(2):  # it does not come back
         with pytest.raises(RunGoneError):
             writer.failures()
+    writer.close()
+
+
+def test_nothing_is_written_after_the_run_was_lost() -> None:
+    writer, done = Writer(), list[int]()
+
+    def lost() -> None:
+        raise RunLostError("attempt 2 has taken the run over", "another process")
+
+    release = blocked(writer)
+    writer.submit(PendingWrite(1, lost, replaceable=False))
+    writer.submit(PendingWrite(2, lambda: done.append(2), replaceable=False))
+    release.set()
+    writer.drain()
+    writer.submit(PendingWrite(3, lambda: done.append(3), replaceable=False))
+    writer.drain()
+    assert done == []
+    with pytest.raises(RunLostError, match="attempt 2"):
+        writer.failures()
     writer.close()

@@ -138,3 +138,12 @@ def test_shares_have_equally_many_bytes_and_make_up_the_whole(count: int) -> Non
     sizes = [sum(tensor.nbytes for held in share.values() for tensor in held.values()) for share in shares]
     assert max(sizes) <= sum(sizes) / count + 4 * 100
     assert {"weights.safetensors", OPTIMIZER_FILE} <= set(shares[0])
+
+
+def test_large_tensors_are_shared_out_first() -> None:
+    """Weights of 4, and a state of 5, 3, 3 and 1: 8 for each of two processes, whatever their names."""
+    state = {name: torch.zeros(size) for name, size in (("a", 1), ("b", 3), ("c", 3), ("d", 5))}
+    files = {"weights.safetensors": {"w": torch.zeros(4)}, OPTIMIZER_FILE: state}
+    for index in range(2):
+        held = _share(files, index, 2).values()
+        assert sum(tensor.numel() for tensors in held for tensor in tensors.values()) == 8

@@ -660,6 +660,49 @@ def test_moments_keep_a_layout_of_their_own(tmp_path: Path) -> None:
     torch.testing.assert_close(restored, moments["exp_avg"])
 
 
+@pytest.mark.parametrize("options", [{}, {"fused": True}, {"capturable": True}])
+def test_what_is_restored_lies_where_torch_puts_it(options: dict[str, bool]) -> None:
+    """A device without memory stands for a GPU: moments go there, and step counters if the optimizer asks."""
+    before = state_of(nn.Linear(3, 2), steps=1)
+    tensors = before.files(weights_only=False)["optimizer.safetensors"]
+    ours, theirs = (torch.optim.AdamW(nn.Linear(3, 2, device="meta").parameters()) for _ in range(2))
+    ours.param_groups[0].update(options)
+    saved = before._optimizer.state_dict()  # type: ignore[union-attr]
+    saved["param_groups"][0] |= {"fused": None, "capturable": False, **options}
+    theirs.load_state_dict(saved)
+    model = nn.Linear(3, 2, device="meta")
+    model.weight, model.bias = ours.param_groups[0]["params"]
+    state = TrainingState(model, ours, Precision("fp32", torch.device("cpu")))
+    state._load_optimizer(ours, tensors, {})
+    places, expected = (
+        [{key: value.device for key, value in moments.items()} for moments in optimizer.state.values()]
+        for optimizer in (ours, theirs)
+    )
+    assert places == expected
+    assert {str(device) for device in places[0].values()} == ({"meta"} if options else {"meta", "cpu"})
+
+
+def test_a_released_snapshot_gives_its_memory_to_one_later_snapshot() -> None:
+    state = state_of(nn.Linear(3, 2), steps=1)
+    first = state.copy(weights_only=False)
+    addresses = {t.data_ptr() for tensors in first._files.values() for t in tensors.values()}
+    first.release()
+    first.release()
+    second, third = (state.copy(weights_only=False) for _ in range(2))
+    taken, other = (
+        {t.data_ptr() for tensors in copy._files.values() for t in tensors.values()}
+        for copy in (second, third)
+    )
+    assert taken == addresses
+    assert not other & addresses
+
+
+def test_the_weights_alone_are_without_the_optimizer() -> None:
+    state = state_of(nn.Linear(3, 2), steps=1)
+    assert list(state.files(weights_only=True)) == ["weights.safetensors"]
+    assert list(state.files(weights_only=False)) == ["weights.safetensors", "optimizer.safetensors"]
+
+
 def test_weights_that_do_not_fit_are_said_without_a_hint_about_buffers(tmp_path: Path) -> None:
     state_of(nn.Linear(3, 2), steps=1).copy(weights_only=False).write(tmp_path)
     for other in (nn.Linear(4, 2), nn.Sequential(nn.Linear(3, 2))):

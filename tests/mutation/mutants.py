@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class Mutant:
     before: str
     after: str
     nth: int  # among those in the function that read the same
-    lines: range  # of the statement that holds it
+    lines: range  # a test that reaches one of them may notice it
     path: tuple[tuple[str, int | None], ...]  # from the module's node to the one that is replaced
     replacement: ast.AST
     at_import: bool
@@ -82,7 +83,7 @@ def mutants_of(file: str, source: str) -> list[Mutant]:
         for operator, replacement in _replacements(site.node, site.context):
             before, after = _text(tree, site, None), _text(tree, site, replacement)
             identity = (site.context.function, operator, before, after)
-            lines = _lines(site.context.statement or site.node)
+            lines = _lines(site)
             mutants.append(
                 Mutant(
                     file, site.context.function, operator, before, after, seen[identity], lines, site.path,
@@ -219,13 +220,20 @@ def _is_removable(node: ast.stmt, context: _Context) -> bool:
     return isinstance(node, ast.AugAssign | ast.Raise | ast.Delete)
 
 
-def _lines(node: ast.AST) -> range:
-    """Return the lines of a statement, without those of the statements in it."""
-    last = node.end_lineno or node.lineno  # type: ignore[attr-defined]
+def _lines(site: _Site) -> range:
+    """Return the lines by which a test comes to a fault.
+
+    These are the lines of its statement, without those of the statements in it; all of the function for the
+    default of an argument, and all of the file for what else runs at import.
+    """
+    node: Any = site.context.statement or site.node
+    if isinstance(node, FUNCTIONS):
+        return range(node.lineno, node.end_lineno + 1)
+    if site.context.at_import:
+        return range(1, sys.maxsize)
     body = getattr(node, "body", None)
-    if isinstance(node, ast.stmt) and isinstance(body, list) and body:
-        last = max(node.lineno, body[0].lineno - 1)
-    return range(node.lineno, last + 1)  # type: ignore[attr-defined]
+    last = max(node.lineno, body[0].lineno - 1) if isinstance(body, list) and body else node.end_lineno
+    return range(node.lineno, last + 1)
 
 
 def _replace(tree: ast.AST, path: tuple[Any, ...], replacement: ast.AST) -> None:

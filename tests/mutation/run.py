@@ -2,7 +2,7 @@
 
     python tests/mutation/run.py                       all of targets.toml
     python tests/mutation/run.py --share 2/4           a quarter of it
-    python tests/mutation/run.py --only engine/saver   files whose path holds this
+    python tests/mutation/run.py --only engine/saver   what is called so, as FILE or FILE::FUNCTION
 
 One process imports and collects everything. Each fault then gets a fork of it, where the changed functions
 get their changed code, and the tests that reach the changed line run until one fails. It ends with 1 where a
@@ -28,6 +28,7 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -42,7 +43,9 @@ SURVIVED, CAUGHT, NOT_IN = 0, 1, 3  # how the process of a fault ends
 RESULTS = {SURVIVED: "survived", NOT_IN: "could not be put in"}
 # Seconds that a test may take beyond twice what it took without a fault (and traced, which is slow): on the
 # clock, and of the processors.
-DEADLOCK, ENDLESS = 60.0, 10.0
+DEADLOCK, ENDLESS = 20.0, 5.0
+EXPLAINED = tomllib.loads((HERE / "survivors.toml").read_text(encoding="utf-8"))
+EXPLAINED_SECONDS = 2.0  # of tests on a fault that is explained: enough to see most reasons that are not true
 # Imported before the forks, once for all of them.
 WARM = [
     "pandas",
@@ -71,34 +74,40 @@ class Guard:
 class Group:
     """Files to put faults into, and the tests that guard them."""
 
+    name: str
+    keys: set[str]  # of all its faults, those of other shares included
     mutants: list[Mutant]
     guards: list[str]
     sources: dict[str, str]
     known: list[Guard] = field(default_factory=list)
+    seconds: float = 0.0  # of the processors
 
     def guards_of(self, mutant: Mutant) -> list[Guard]:
         """Return the tests that reach a fault, the likeliest to notice it and the fastest first."""
-        lines = set(mutant.lines)
-        reaching = [g for g in self.known if mutant.at_import or g.lines.get(mutant.file, set()) & lines]
-        return sorted(reaching, key=lambda guard: guard.seconds / (1 + guard.kills))
+        reaching = [g for g in self.known if any(n in mutant.lines for n in g.lines.get(mutant.file, ()))]
+        reaching.sort(key=lambda guard: guard.seconds / (1 + guard.kills))
+        if mutant.key not in EXPLAINED:
+            return reaching
+        ends = accumulate(guard.seconds for guard in reaching)
+        return [guard for guard, end in zip(reaching, ends, strict=True) if end < EXPLAINED_SECONDS]
 
 
 def groups_of(only: str, share: str) -> list[Group]:
     """Read targets.toml, as far as it is wanted."""
     number, shares = map(int, share.split("/"))
     groups = []
-    for entry in tomllib.loads((HERE / "targets.toml").read_text(encoding="utf-8"))["groups"].values():
-        files = sorted({path for pattern in entry["files"] for path in SOURCES.glob(pattern)})
-        names = [path.relative_to(SOURCES).as_posix() for path in files]
-        wanted = [name for name in names if any(part in name for part in only.split(","))]
+    targets = tomllib.loads((HERE / "targets.toml").read_text(encoding="utf-8"))["groups"]
+    for group, entry in targets.items():
+        parts = only.split(",")
+        wanted = [name for name in entry["files"] if any(part.split("::")[0] in name for part in parts)]
         sources = {name: (SOURCES / name).read_text(encoding="utf-8") for name in wanted}
         mutants = [m for name, source in sources.items() for m in mutants_of(name, source)]
-        functions = entry.get("functions")
-        mutants = [m for m in mutants if functions is None or m.function in functions]
+        mutants = [m for m in mutants if any(part in f"{m.file}::{m.function}" for part in parts)]
+        keys = {mutant.key for mutant in mutants}
         mutants = [m for m in mutants if _number(m.key) % shares == number - 1]
-        guards = [str(TESTS / guard) for guard in entry["guards"] if (TESTS / guard).exists()]
+        guards = [str(TESTS / guard) for guard in entry["guards"]]
         if mutants:
-            groups.append(Group(mutants, guards, sources))
+            groups.append(Group(group, keys, mutants, guards, sources))
     return groups
 
 
@@ -113,18 +122,19 @@ class Run:
         self.groups = groups
         self.results: dict[str, str] = {}
         self.failed: list[str] = []
+        self.seconds = 0.0  # of the processors, without a fault
         self._jobs = jobs
         self._folder = Path(tempfile.mkdtemp(prefix="mutation-"))
-        self._tracer = Tracer()
+        self._tracer = Tracer({str(SOURCES / name) for group in groups for name in group.sources})
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._session = session
-        self._functions = live_functions()
-        gc.collect()
-        gc.freeze()  # what all children share is not copied for their collections of garbage
         try:
             self._learn(session.items)
+            self._functions = live_functions()
+            gc.collect()
+            gc.freeze()  # what all children share is not copied for their collections of garbage
             for group in self.groups:
                 self._mutate(group)
         finally:
@@ -151,13 +161,16 @@ class Run:
                 if (pid := self._fork()) == 0:
                     self._trace(some, self._folder / f"{_number(name)}.json")
                 running[pid] = name
-            pid, status = os.wait()
+            pid, status, used = os.wait4(-1, 0)
+            self.seconds += used.ru_utime + used.ru_stime
             if status:
                 self.failed.append(f"{running[pid]}: ended with {status} where there is no fault")
             del running[pid]
+        late: set[str] = set()
         for name, some in files.items():
             report = self._folder / f"{_number(name)}.json"
-            known = json.loads(report.read_text()) if report.exists() else {}
+            known, imported = json.loads(report.read_text()) if report.exists() else ({}, [])
+            late.update(imported)
             self.failed += [f"{i} fails where there is no fault" for i, (ok, _, _) in known.items() if not ok]
             guards = [
                 Guard(item, known[item.nodeid][1], {f: set(n) for f, n in known[item.nodeid][2].items()})
@@ -167,16 +180,21 @@ class Run:
             for group in self.groups:
                 if any(name == guard or name.startswith(f"{guard}/") for guard in group.guards):
                     group.known += guards
+        for module in sorted(late):  # once, and not again for each fault
+            with contextlib.suppress(Exception):
+                importlib.import_module(module)
 
     def _trace(self, items: list[pytest.Item], report: Path) -> None:
-        known = {}
+        known, before = {}, set(sys.modules)
         for i, item in enumerate(items):
             failed, started = self._session.testsfailed, time.perf_counter()
             with self._tracer.test():
                 self._test(item, items[i + 1] if i + 1 < len(items) else None)
             lines = self._tracer.lines_of(item)
             known[item.nodeid] = (self._session.testsfailed == failed, time.perf_counter() - started, lines)
-        report.write_text(json.dumps(known))
+        here = {name.partition(".")[0] for name in before}
+        late = [name for name in sys.modules.keys() - before if name.partition(".")[0] in here]
+        report.write_text(json.dumps([known, late]))
         os._exit(0)
 
     # -- with a fault
@@ -195,7 +213,9 @@ class Run:
                 running[pid] = mutant, guards, at
             if not running:
                 break
-            pid, status = os.wait()
+            pid, status, used = os.wait4(-1, 0)
+            seconds = used.ru_utime + used.ru_stime
+            group.seconds += seconds
             mutant, guards, at = running.pop(pid)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)  # what a test of it left behind
@@ -203,8 +223,8 @@ class Run:
             if not self.results[mutant.key] and at.exists() and (text := at.read_text()):
                 guards[int(text)].kills += 1
             shutil.rmtree(self._folder / f"base-{pid}", ignore_errors=True)
-            done = len(self.results)
-            print(f"{done:5d} {self.results[mutant.key] or 'caught'}: {mutant.key}", flush=True)
+            done, result = len(self.results), self.results[mutant.key] or "caught"
+            print(f"{done:5d} {seconds:6.1f} s {result}: {mutant.key}", flush=True)
 
     def _attack(self, mutant: Mutant, source: str, guards: list[Guard], at: Path) -> None:
         """Put the fault in, and run tests until one fails; in a process of its own, which ends here."""
@@ -218,7 +238,7 @@ class Run:
             signal.signal(alarm, signal.SIG_DFL)
         for i, guard in enumerate(guards):
             at.write_text(str(i))
-            signal.setitimer(signal.ITIMER_REAL, DEADLOCK + 2 * guard.seconds)
+            signal.setitimer(signal.ITIMER_REAL, DEADLOCK + 5 * guard.seconds)
             signal.setitimer(signal.ITIMER_PROF, ENDLESS + 2 * guard.seconds)
             self._test(guard.item, guards[i + 1].item if i + 1 < len(guards) else None)
             if self._session.testsfailed:
@@ -243,9 +263,10 @@ class Run:
 
 
 class Tracer:
-    """Notes the lines of our sources that a test reaches, in all threads."""
+    """Notes the lines of some files that a test reaches, in all threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: set[str]) -> None:
+        self._files = files
         self._lines: set[tuple[str, int]] = set()
         self._of_fixtures: dict[int, set[tuple[str, int]]] = {}
 
@@ -282,7 +303,7 @@ class Tracer:
         return by_file
 
     def _call(self, frame: Any, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename.startswith(str(SOURCES)):
+        if frame.f_code.co_filename in self._files:
             return self._line
         return None
 
@@ -360,6 +381,8 @@ def _apply_to_class(old: type, new: type) -> None:
         is_plain = isinstance(value, int | float | tuple) and vars(old).get(key) != value
         if is_plain or (key == "__init__" and value.__code__.co_filename == "<string>"):  # a dataclass's
             setattr(old, key, value)
+    if hasattr(new, "_field_defaults"):  # a named tuple's
+        old.__new__.__defaults__ = new.__new__.__defaults__
 
 
 # -- the verdict
@@ -367,19 +390,19 @@ def _apply_to_class(old: type, new: type) -> None:
 
 def verdict(groups: list[Group], results: dict[str, str], complete: bool) -> list[str]:
     """Print the figures, and return what is wrong."""
-    explained = tomllib.loads((HERE / "survivors.toml").read_text(encoding="utf-8"))
     files = Counter(mutant.file for group in groups for mutant in group.mutants)
+    there = {key for group in groups for key in group.keys}
     survived = {m.key: m for group in groups for m in group.mutants if results[m.key]}
     print("\n  caught   of")
     for file, count in sorted(files.items()):
         print(f"{count - sum(m.file == file for m in survived.values()):8d} {count:4d}  {file}")
     caught = len(results) - len(survived)
     print(f"{caught:8d} {len(results):4d}  in all: {caught / max(1, len(results)):.1%}")
-    wrong = [f"{results[key]}: {key}" for key in survived if key not in explained]
-    for key in explained:
+    wrong = [f"{results[key]}: {key}" for key in survived if key not in EXPLAINED]
+    for key in EXPLAINED:
         if key in results and not results[key]:
             wrong.append(f"survivors.toml explains what is caught: {key}")
-        elif complete and key not in results:
+        elif complete and key not in there:
             wrong.append(f"survivors.toml explains what is not there: {key}")
     if complete and caught < LEAST_CAUGHT * len(results):
         wrong.append(f"less than {LEAST_CAUGHT:.0%} are caught")
@@ -389,7 +412,7 @@ def verdict(groups: list[Group], results: dict[str, str], complete: bool) -> lis
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--share", default=os.environ.get("SHARE") or "1/1", help="for example 2/4")
-    parser.add_argument("--only", default="", help="parts of the paths of files, with commas between")
+    parser.add_argument("--only", default="", help="parts of FILE::FUNCTION, with commas between")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     groups = groups_of(options.only, options.share)
@@ -400,8 +423,11 @@ def main() -> int:
     plugins = ["no:cacheprovider", "no:timeout", "no:xdist"]
     switches = [part for plugin in plugins for part in ("-p", plugin)]
     pytest.main(["-q", "-s", "-m", "not slow", *switches, *guards], plugins=[run])
-    wrong = run.failed + verdict(groups, run.results, (options.only, options.share) == ("", "1/1"))
-    print(f"{time.perf_counter() - started:.0f} s")
+    wrong = run.failed + verdict(groups, run.results, not options.only)
+    print("\n  seconds of the processors")
+    for name, seconds in [("without a fault", run.seconds), *((g.name, g.seconds) for g in groups)]:
+        print(f"{seconds:8.0f}  {name}")
+    print(f"{time.perf_counter() - started:8.0f}  on the clock")
     print("\n".join(wrong))
     return 1 if wrong else 0
 

@@ -88,6 +88,7 @@ class TestLocal(StoreSuite):
     def test_an_object_whose_name_may_not_be_durable_is_not_published(
         self, store: LocalStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        self.put(store, "a/other", b"the folder is there, and its own name is durable")
         with monkeypatch.context() as broken:
             broken.setattr(local, "fsync_folder", _raise(errno.EIO))
             with pytest.raises(OSError, match=os.strerror(errno.EIO)):
@@ -192,6 +193,12 @@ class TestLocal(StoreSuite):
     ) -> None:
         store.put_if_absent("checkpoints/step-1/manifest", b"{}")
         assert {root, root / "checkpoints", root / "checkpoints" / "step-1"} <= set(synced)
+
+    def test_deep_folders_are_made_from_the_outside(
+        self, store: LocalStore, root: Path, synced: list[Path]
+    ) -> None:
+        store.put_if_absent("a/b/c/key", b"{}")
+        assert synced == [root, root / "a", root / "a" / "b", root / "a" / "b" / "c"]
 
     def test_a_deletion_is_durable(self, store: LocalStore, root: Path, synced: list[Path]) -> None:
         for name in ("manifest", "weights"):

@@ -1,31 +1,37 @@
 """The verbs of Trainyard, as the command line and notebooks use them."""
 
-from trainyard.api.configs import check, init, schema
-from trainyard.api.differences import why
-from trainyard.api.forking import fork
-from trainyard.api.housekeeping import clean, get, list_runs, summaries, sync
-from trainyard.api.results import (
-    compare,
-    evaluate,
-    explain,
-    export,
-    load,
-    predict,
-    predict_chunks,
-    predict_file,
-    report,
-)
-from trainyard.api.studies import (
-    benchmark,
-    cross_validate,
-    reproduce_study,
-    resume_study,
-    suggest_tuning,
-    tune,
-)
-from trainyard.api.training import reproduce, resume, stop, train
-from trainyard.api.working import create, work
-from trainyard.runs.run import Run
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainyard.api.configs import check, init, schema
+    from trainyard.api.differences import why
+    from trainyard.api.forking import fork
+    from trainyard.api.housekeeping import clean, get, list_runs, summaries, sync
+    from trainyard.api.results import (
+        compare,
+        evaluate,
+        explain,
+        export,
+        load,
+        predict,
+        predict_chunks,
+        predict_file,
+        report,
+    )
+    from trainyard.api.studies import (
+        benchmark,
+        cross_validate,
+        reproduce_study,
+        resume_study,
+        suggest_tuning,
+        tune,
+    )
+    from trainyard.api.training import reproduce, resume, stop, train
+    from trainyard.api.working import create, work
+    from trainyard.runs.run import Run
 
 __all__ = [
     "Run",
@@ -61,3 +67,40 @@ __all__ = [
     "why",
     "work",
 ]
+
+# A verb's module is imported when the verb is first used: a list of runs needs nothing that trains.
+_VERBS = {
+    "configs": ("check", "init", "schema"),
+    "differences": ("why",),
+    "forking": ("fork",),
+    "housekeeping": ("clean", "get", "list_runs", "summaries", "sync"),
+    "results": (
+        "compare",
+        "evaluate",
+        "explain",
+        "export",
+        "load",
+        "predict",
+        "predict_chunks",
+        "predict_file",
+        "report",
+    ),
+    "studies": ("benchmark", "cross_validate", "reproduce_study", "resume_study", "suggest_tuning", "tune"),
+    "training": ("reproduce", "resume", "stop", "train"),
+    "working": ("create", "work"),
+}
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Run":
+        from trainyard.runs.run import Run
+
+        return Run
+    module = next((module for module, verbs in _VERBS.items() if name in verbs), None)
+    if module is None:
+        raise AttributeError(f"module 'trainyard.api' has no attribute {name!r}")
+    return getattr(import_module(f"trainyard.api.{module}"), name)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import CheckpointError
 from trainyard.records.listing import all_runs, runs_folder
 from trainyard.runs.cleanup import delete_run, is_unwanted
-from trainyard.runs.lookup import RunName, find
 from trainyard.runs.run import Run
+
+if TYPE_CHECKING:
+    from trainyard.runs.lookup import RunName
 
 log = logging.getLogger("trainyard")
 
@@ -62,6 +64,8 @@ def get(run: RunName, *, runs_dir: Path | str | None = None) -> Run:
     Raises:
         RunNotFoundError: There is no such run, or more than one.
     """
+    from trainyard.runs.lookup import find  # brings NumPy, which a list of runs does without
+
     return Run(find(run, runs_dir))
 
 
@@ -99,6 +103,7 @@ def sync(run: RunName, *, runs_dir: Path | str | None = None) -> Any:
         RunNotFoundError: There is no such run.
         InputError: The run's config or manifest is missing or damaged.
     """
+    from trainyard.runs.lookup import find
     from trainyard.trackers.feed import sync as sync_trackers
 
     return sync_trackers(find(run, runs_dir).path, timeout=None)

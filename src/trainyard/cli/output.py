@@ -41,9 +41,8 @@ def show(document: Any, text: Iterable[str], as_json: bool) -> None:
     """Print the document, or the lines that say the same."""
     if as_json:
         say_data(json_document(document))
-    else:
-        for line in text:
-            say(line)
+    elif lines := [*text]:
+        say("\n".join(lines))
 
 
 def json_document(document: Any) -> str:

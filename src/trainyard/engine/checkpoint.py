@@ -269,14 +269,13 @@ class Checkpoints:
         If there are such, this attempt has lost the run and does not know it yet.
         """
         folders = {key.split("/")[1] for key in self._store.list(f"{self._kind}/") if key.count("/") == 2}
-        for name in sorted(filter(_NAME.fullmatch, folders), reverse=True):
+        for name in sorted(filter(_NAME.fullmatch, folders)):
             if name not in keep and attempt_of(name) <= self._attempt:
                 self.delete(name)
 
     def delete(self, name: str) -> None:
         """Delete one checkpoint, its manifest first: a crash in between leaves nothing that looks valid."""
         prefix = f"{self._kind}/{name}/"
-        self._own.discard(name)
         self._store.delete(prefix + _MANIFEST)
         for key in list(self._store.list(prefix)):
             self._store.delete(key)

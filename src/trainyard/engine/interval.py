@@ -56,5 +56,5 @@ def interval_in_words(detail: Mapping[str, Any]) -> str:
     count = "1 process fails" if processes == 1 else f"one of {processes} processes fails"
     return (
         f"every {detail['minutes']:.3g} minutes from now on, as training waits "
-        f"{detail['save_seconds']:.2g} s for a save, and {count} every {detail['mtbf_hours']:.4g} hours"
+        f"{detail['save_seconds']:.2g} s for a save, and {count} every {detail['mtbf_hours']:,g} hours"
     )

@@ -268,7 +268,7 @@ class Saver:
         if minutes is not None and not self._is_chosen:
             self.save_every(minutes)
         self._current_best = frozenset(best)
-        self._needed = {name: self._best_of(name) for name in self._checkpoints.resume.names(published=True)}
+        self._needed = {name: self._best_of(name) for name in self._checkpoints.resume.names()}
         self._prune_best()
         if self._plan.cumulative:
             self._extracted = {step_of(name) for name in self._checkpoints.best.names(published=True)}

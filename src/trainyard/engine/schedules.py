@@ -44,8 +44,6 @@ def learning_rate(
         decayed = own(base, steps) if own else _own_rate(schedule, base, steps)
     elif (factor := _factor(schedule, steps)) is not None:
         decayed = _scaled(base, factor)
-    elif warmup == 0:
-        return lambda _: base
     else:
         decayed = lambda _: base  # noqa: E731 - as the others are made
 

@@ -134,14 +134,15 @@ class TrainingState:
             module[_CHANGES] = _as_tensor(changes)
         return files | ({MODULE_FILE: module} if module else {})
 
-    def copy(self, *, weights_only: bool, share: tuple[int, int] = (0, 1)) -> TorchSnapshot:
+    def copy(self, *, weights_only: bool, share: tuple[int, int] | None = None) -> TorchSnapshot:
         """Copy the state to the host, into a released snapshot's memory if there is one: 5 times faster.
 
         Args:
             weights_only: Whether to leave out the optimizer's tensors.
-            share: (index, count) of the share to copy; weights and module are in share 0.
+            share: (index, count) of the share to copy; weights and module are in share 0. None: all of it.
         """
-        live = _share(self.files(weights_only=weights_only), *share)
+        files = self.files(weights_only=weights_only)
+        live = files if share is None else _share(files, *share)
         if self._reserving is not None:
             self._reserving.join()
             self._reserving = None
@@ -155,16 +156,17 @@ class TrainingState:
             torch.cuda.synchronize()
         return TorchSnapshot(copied, spare)
 
-    def reserve(self, share: tuple[int, int] = (0, 1), *, weights: bool = True) -> None:
+    def reserve(self, share: tuple[int, int] | None = None, *, weights: bool = True) -> None:
         """Allocate the memory of the first snapshots in another thread, if it is much.
 
         Pages that the system has not handed out yet make a copy 10 times slower.
 
         Args:
-            share: That of the whole state, as `copy` takes it.
+            share: The share of the whole state, as `copy` takes it.
             weights: Whether there will be snapshots of the weights alone.
         """
-        live = {False: _share(self.files(weights_only=False), *share)}
+        files = self.files(weights_only=False)
+        live = {False: files if share is None else _share(files, *share)}
         if weights:
             live[True] = self.files(weights_only=True)
         tensors = [one for files in live.values() for file in files.values() for one in file.values()]
@@ -371,12 +373,9 @@ NOTHING = TorchSnapshot({}, [])
 
 def _share(files: dict[str, Tensors], index: int, count: int) -> dict[str, Tensors]:
     """Return one of `count` shares of about the same size; every process divides the files alike."""
-    if count == 1:
-        return files
-    optimizer = files.get(OPTIMIZER_FILE, {})
-    bytes_ = [0] * count
-    bytes_[0] = sum(one.nbytes for tensors in files.values() for one in tensors.values())
-    bytes_[0] -= sum(one.nbytes for one in optimizer.values())
+    optimizer = files[OPTIMIZER_FILE]
+    others = [tensors for file, tensors in files.items() if file != OPTIMIZER_FILE]
+    bytes_ = [sum(one.nbytes for tensors in others for one in tensors.values())] + [0] * (count - 1)
     mine: Tensors = {}
     for name, tensor in sorted(optimizer.items(), key=lambda item: (-item[1].nbytes, item[0])):
         smallest = bytes_.index(min(bytes_))
