@@ -32,7 +32,7 @@ _FEW = 50  # rows of an evaluation that says little
 _MOST_METRICS = 5
 
 
-class Verdict(NamedTuple):
+class BaselineVerdict(NamedTuple):
     """Whether a model is better than the baselines: in one word, one line, and sentences that say why."""
 
     level: Level
@@ -68,7 +68,7 @@ def evaluated(run: RunFiles) -> tuple[str, Json] | None:
     return None
 
 
-def judge(tables: Json) -> Verdict:
+def judge(tables: Json) -> BaselineVerdict:
     """Judge an evaluation by its gains over the baselines."""
     baselines = {str(one["name"]): one for one in tables["compared"]["baselines"]}
     constant = baselines["constant"]
@@ -80,7 +80,7 @@ def judge(tables: Json) -> Verdict:
     sentences = [about[certainty]] if answers != certainty and certainty in about else []
     if rows < _FEW:
         sentences.append(f"It was judged on {rows} rows only, so this may be chance.")
-    return Verdict(level, title, sentences)
+    return BaselineVerdict(level, title, sentences)
 
 
 def gains(baseline: Json) -> tuple[Gain, Gain]:

@@ -32,8 +32,8 @@ from trainyard.errors import (
 from trainyard.records.data import DataDescription
 from trainyard.records.decision import Decision, Decisions, journalled_decisions
 from trainyard.records.manifest import DeterminismRecord, Manifest
-from trainyard.records.remote import is_no_checkpoint
 from trainyard.records.result import Result
+from trainyard.records.run_files import is_no_checkpoint
 from trainyard.records.status import TESTED, Ended
 from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
@@ -121,6 +121,9 @@ class _Attempt:
         status: Ended = "failed"
         try:
             components, state = in_owner(self._prepare)
+            if self._world.is_main and self._session.number == 1:
+                self._origin.announce()  # nothing refuses it any more
+            self._say_step(self._replay[1] if self._replay else state)
             result = self._train(components, state)
             status = result.status
             return result
@@ -152,7 +155,7 @@ class _Attempt:
         request, run, config = self._request, self._run, self._request.resolved.config
         self._files = SharedFiles(run, self._world, self._session.lease)
         self._files.bring(is_no_checkpoint)
-        self._origin, self._checkpoints = Origin(run), run_checkpoints(run)
+        self._origin, self._checkpoints = Origin(run), run_checkpoints(run, lease=self._session.lease)
         if any(import_paths(config.model_dump())):
             open_process()  # before anything is imported for the config
         seed_global_random(config.experiment.seed)  # a module of the user's may draw when it is imported
@@ -198,6 +201,10 @@ class _Attempt:
         self._complete(components, state, decisions)
         require_same_state(components)
         return components, state
+
+    def _say_step(self, state: RunState) -> None:
+        if self._world.is_main and state.step:
+            log.info("resuming run %s from step %d", self._run.id, state.step)
 
     def _survey(self) -> tuple[Manifest | None, Commit | None, dict[str, Any], Decisions]:
         """Return what earlier attempts have left: manifest, newest checkpoint, its state, decisions."""
@@ -370,8 +377,6 @@ class _Attempt:
             raise CheckpointError(
                 f"checkpoint {commit.name} was restored with digest {restored}, not {commit.state_digest}"
             )
-        if self._world.is_main:
-            log.info("resuming run %s from step %d", self._run.id, commit.step)
         return RunState.from_json(saved)
 
     # -- loop and end
@@ -411,6 +416,7 @@ class _Attempt:
         state = self._restore(components, commit, saved)
         self._origin.enter(components, state)
         self._complete(components, state, decisions)
+        self._say_step(state)
         return state
 
     def _run_loop(

@@ -60,6 +60,20 @@ class Origin:
         self.initial: InitialState | None = self.lineage.initial if self.lineage else None
         self._data: DataIdentity | None = None  # of this run
 
+    def announce(self) -> None:
+        """Log what a child begins with, once nothing refuses it any more."""
+        if self.lineage is None or self.lineage.relation == "reproduce":
+            return
+        log.info("run %s %s", self._run.id, self.lineage.in_words())
+        at = self.initial.checkpoint_step if self.initial else 0
+        if self.lineage.step != at or not at:
+            what = (
+                f"its newest checkpoint that can be used is of step {at}"
+                if at
+                else "no checkpoint can be used"
+            )
+            log.info("of run %s, %s: training repeats its steps from there", self.lineage.run_id, what)
+
     @property
     def step(self) -> int:
         """The step at which the run's own config begins to hold."""
