@@ -611,20 +611,24 @@ def test_a_heartbeat_keeps_a_run_that_commits_rarely(
 
 
 LONG = """
+import time
+
 import trainyard
 from small_runs import SMALL
 from trainyard.engine import lease
 
 def main(url):
-    lease._BEAT = 0.2
+    lease._BEAT, here = 0.2, time.time
+    time.time = lambda: here() - 120
     trainyard.train(SMALL, {"training.max_steps": 10**6}, runs_dir=url)
 """
 
 
 @pytest.mark.slow
-def test_a_run_is_stopped_from_a_machine_that_shares_only_the_store(
+def test_a_run_is_left_alone_and_stopped_from_a_machine_that_shares_only_the_store(
     folder_url: str, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The clocks of the two differ by two minutes."""
     elsewhere("trainer")
     Path("long_training.py").write_text(LONG, encoding="utf-8")
     with warm("long_training").started(folder_url, folder=Path.cwd()) as trainer:
@@ -632,6 +636,9 @@ def test_a_run_is_stopped_from_a_machine_that_shares_only_the_store(
         monkeypatch.setattr(stopping, "_STORE_PAUSE", 0.2)
         while [run.status for run in trainyard.list_runs(folder_url)] != ["running"]:
             assert not trainer.has_ended()
+        monkeypatch.setattr(heartbeats, "_LOOK", 0.05)
+        with pytest.raises(RunLockedError, match="is owned by another process"):
+            trainyard.resume("last", runs_dir=folder_url)
         asked = trainyard.stop("last", runs_dir=folder_url)
         ended = trainer.end()
         assert ended.returncode == 0, ended.stderr

@@ -180,15 +180,11 @@ class Rules:
 
     def events(self, history: History) -> list[tuple[str, dict[str, Any]]]:
         """Return what the newest evaluation leads to, as names and details of events."""
-        step, metric, newest = (
-            history[-1].step,
-            self._config.checkpoint.metric,
-            self._consequences_of(history),
-        )
+        step, metric = history[-1].step, self._config.checkpoint.metric
         events: list[tuple[str, dict[str, Any]]] = []
         if self.best_steps(history)[:1] == [step]:
             events.append(("best", {"metric": metric, "value": history[-1].metrics[metric]}))
-        if newest.has_dropped:
+        if self._consequences_of(history).has_dropped:
             events.append(("learning_rate_drop", {"factor": self.learning_rate_factor(history)}))
         if self.last_step(history) == step < self.total_steps:
             events.append(("early_stop", {"metric": self._config.training.early_stopping.metric}))  # type: ignore[union-attr]
