@@ -65,7 +65,7 @@ def judge(tables: Json) -> BaselineVerdict:
     words, rows = str(constant["words"]), int(tables["rows"])
     if not part(constant, "gains"):
         said = "The metrics of this task say nothing of single rows: a difference may be chance."
-        return Verdict("fair", f"Not judged against {words}", [said])
+        return BaselineVerdict("fair", f"Not judged against {words}", [said])
     answers, certainty = gains(constant)
     linear = gains(baselines["linear"])[0] if "linear" in baselines else None
     level, title = _title(answers, certainty, linear, words)
