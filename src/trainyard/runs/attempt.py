@@ -120,9 +120,9 @@ class _Attempt:
         status: Ended = "failed"
         try:
             components, state = in_owner(self._prepare)
-            if self._world.is_main and self._session.number == 1:
-                self._origin.announce()  # nothing refuses it any more
-            self._say_step(self._replay[1] if self._replay else state)
+            if self._world.is_main:  # nothing refuses it any more
+                first = self._replay[1] if self._replay else state
+                self._origin.announce(self._session.number, first.step)
             result = self._train(components, state)
             status = result.status
             return result
@@ -200,10 +200,6 @@ class _Attempt:
         self._complete(components, state, decisions)
         require_same_state(components)
         return components, state
-
-    def _say_step(self, state: RunState) -> None:
-        if self._world.is_main and state.step:
-            log.info("resuming run %s from step %d", self._run.id, state.step)
 
     def _survey(self) -> tuple[Manifest | None, Commit | None, dict[str, Any], Decisions]:
         """Return what earlier attempts have left: manifest, newest checkpoint, its state, decisions."""
@@ -411,7 +407,8 @@ class _Attempt:
         state = self._restore(components, commit, saved)
         self._origin.enter(components, state)
         self._complete(components, state, decisions)
-        self._say_step(state)
+        if self._world.is_main:
+            log.info("resuming run %s from step %d", self._run.id, state.step)
         return state
 
     def _run_loop(
