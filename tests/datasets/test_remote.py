@@ -23,7 +23,7 @@ from trainyard.datasets.rows.cache import LIMIT, DataCache, data_cache
 from trainyard.datasets.rows.files import existing_file, files_below, files_matching, names_in
 from trainyard.datasets.text import TextDataset
 from trainyard.errors import DataError, InputError
-from trainyard.records.remote import open_store
+from trainyard.records.urls import open_store
 from trainyard.runs.inputs import data_inputs
 from troubled_server import Environ, Trouble, TroubledServer
 

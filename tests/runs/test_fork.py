@@ -616,15 +616,18 @@ def test_other_data_begin_a_new_pass_and_a_new_history(on_csv: Run) -> None:
     assert "data.path: other.csv (was data.csv)" in (child.path / "parent.json").read_text()
 
 
-def test_data_that_changed_unasked_are_refused(on_csv: Run) -> None:
+def test_data_that_changed_unasked_are_refused(on_csv: Run, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "trainyard")
     text = Path("data.csv").read_text()
     Path("data.csv").write_text(text.replace(",2.5,", ",2.75,"))
     for call in (trainyard.fork, trainyard.resume):
         with pytest.raises(ChangedInputsError, match=r"other rows in train.*\n.*--allow-change"):
             call(on_csv, LONGER)
     assert len(trainyard.list_runs("runs")) == 1
+    assert "is a fork of" not in caplog.text, "a child that is refused is announced"
     child = trainyard.fork(on_csv, LONGER, allow_change=True)
     assert child.status == "completed"
+    assert f"run {child.id} is a fork of {on_csv.id} at step 30" in caplog.text
     assert any(
         one.startswith("data: ")
         for one in initial(trainyard.resume(on_csv, LONGER, allow_change=True))["differs"]
@@ -786,7 +789,7 @@ def test_a_fork_in_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pare
     assert summaries(url)[0]["parent"] == {"run_id": run.id, "relation": "fork", "step": 27}
     child = trainyard.get("last", runs_dir=url)
     assert not (child.path / "initial").exists(), "a state is brought to those who only look"
-    monkeypatch.setattr("trainyard.records.remote.SILENCE", 0.0)
+    monkeypatch.setattr("trainyard.records.heartbeats.SILENCE", 0.0)
     child = trainyard.resume(child.id, runs_dir=url)
     assert child.digest == trainyard.fork(parent, SLOWER, step=27).digest
     elsewhere("fourth")

@@ -8,7 +8,7 @@ import pytest
 import trainyard
 from small_runs import SMALL, assert_same, preempted
 from trainyard.errors import ChangedInputsError
-from trainyard.records.remote import open_store
+from trainyard.records.urls import open_store
 
 
 @pytest.fixture

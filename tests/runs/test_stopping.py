@@ -184,6 +184,24 @@ def test_a_verdict_is_not_asked_for_again_after_a_crash(tmp_path: Path) -> None:
     assert run.status == "completed"
 
 
+@pytest.mark.parametrize("verdict", ["prune", lambda step: "keep", lambda step, metrics, more: "keep"])
+def test_a_verdict_that_cannot_be_asked_is_refused_before_anything_is_made(
+    verdict: Any, tmp_path: Path, whole: Run
+) -> None:
+    message = "verdict: .* give a function that takes the step and the metrics, and returns 'keep' or 'prune'"
+    calls = (
+        lambda: trainyard.train(SMALL, runs_dir=tmp_path, verdict=verdict),
+        lambda: trainyard.resume(whole, verdict=verdict),
+        lambda: trainyard.fork(whole, {"training.max_steps": 40}, verdict=verdict),
+    )
+    runs = len(trainyard.list_runs(whole.path.parent.parent))
+    for call in calls:
+        with pytest.raises(InputError, match=message):
+            call()
+    assert trainyard.list_runs(tmp_path) == []
+    assert len(trainyard.list_runs(whole.path.parent.parent)) == runs
+
+
 # -- requests
 
 

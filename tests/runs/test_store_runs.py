@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,14 @@ from trainyard.errors import (
     RunLostError,
     TrainingError,
 )
+from trainyard.records import heartbeats
 from trainyard.records.decision import Decision
 from trainyard.records.journal import read
 from trainyard.records.listing import runs_folder
-from trainyard.records.log import Entry, StoredFile
-from trainyard.records.remote import RemoteRun, open_store, url_of, working_folder
+from trainyard.records.log import Entry, Log, StoredFile
+from trainyard.records.remote import RemoteRun
 from trainyard.records.run_dir import RunDir
+from trainyard.records.urls import open_store, url_of, working_folder
 from trainyard.runs import stopping
 from trainyard.runs.run import Run
 from trainyard.runs.session import Session
@@ -116,10 +119,7 @@ def test_after_a_crash_it_goes_on_from_the_newest_commit_of_the_store(
     steps = [record["first"] for record in read(again.path / "journal") if record["kind"] == "losses"]
     assert 10 in steps, "the journal up to the commit of step 10 is in the store"
     resumed = trainyard.resume(run.id, runs_dir=folder_url)
-    starts = [
-        json.loads(path.open().readline()) for path in sorted((resumed.path / "journal").glob("*.jsonl"))
-    ]
-    assert [start["from_step"] for start in starts] == [0, 10]
+    assert steps_resumed_from(resumed) == [0, 10]
     assert_same(resumed, whole)
 
 
@@ -295,19 +295,154 @@ def test_the_service_may_fail_and_be_slow(bucket: str, s3: S3Server, whole: Run,
     assert_same(trainyard.get("last", runs_dir=bucket), whole)
 
 
-def test_a_file_that_is_damaged_in_the_store_is_named(
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def steps_resumed_from(run: Run) -> list[int]:
+    segments = sorted((run.path / "journal").glob("*.jsonl"))
+    return [json.loads(path.open().readline())["from_step"] for path in segments]
+
+
+@pytest.mark.parametrize(
+    ("damage", "step"),
+    [
+        (("checkpoints/step-*10-*/weights.safetensors", flip), 5),
+        (("checkpoints/step-*10-*/weights.safetensors", Path.unlink), 5),
+        (("best/step-*7-*/weights.safetensors", flip), 5),
+        (("checkpoints/step-*5-*/weights.safetensors", flip), 10),
+    ],
+)
+def test_a_checkpoint_that_is_damaged_in_the_store_is_named_and_the_one_before_is_resumed(
+    damage: Any, step: int, folder_url: str, whole: Run, elsewhere: Any, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    run = crashed(folder_url, at=13)  # type: ignore[arg-type]
+    pattern, harm = damage
+    (path,) = (tmp_path / "store").glob(f"runs/files/small/{run.id}/*/{pattern}")
+    harm(path)
+    elsewhere()
+    resumed = trainyard.resume("last", runs_dir=folder_url)
+    assert_same(resumed, whole)
+    assert steps_resumed_from(resumed) == [0, step]
+    assert (f"{path.parent.name}/weights.safetensors" in caplog.text) == (step == 5)
+
+
+def test_a_store_that_cannot_be_read_is_no_damage(folder_url: str, faulty: Any, elsewhere: Any) -> None:
+    """An older checkpoint would cost steps; the newest one is there."""
+    run = crashed(folder_url, at=13)  # type: ignore[arg-type]
+    faulty(Faults(fail, operations=["download"], keys="checkpoints/step-000000010-a0001/weights"))
+    elsewhere()
+    with pytest.raises(TrainingError, match=r"(?s)the store is away.*resume the run once it can be read"):
+        trainyard.resume(run.id, runs_dir=folder_url)
+    faulty()
+    assert steps_resumed_from(trainyard.resume(run.id, runs_dir=folder_url)) == [0, 10]
+
+
+def test_a_resume_downloads_one_checkpoint_and_keeps_the_others(
+    folder_url: str, whole: Run, faulty: Any, elsewhere: Any
+) -> None:
+    run = crashed(folder_url, {"checkpoint.keep_last": 3}, at=23)  # type: ignore[arg-type]
+    elsewhere()
+    seen: list[str] = []
+
+    class Seen(FaultyStore):
+        def download(self, key: str, target: Path) -> None:
+            seen.append(key)
+            super().download(key, target)
+
+    registry.replace_adapter(
+        "store", "file", lambda root: Seen(LocalStore(root)) if isinstance(root, str) else LocalStore(root)
+    )
+    kept: list[tuple[str, ...]] = []
+
+    def look() -> None:
+        head = Log(open_store(folder_url), f"log/small/{run.id}/").head()
+        assert head is not None
+        kept.append(head.checkpoints)
+        assert {name.split("/")[1] for name in head.files if name.startswith("checkpoints/")} == set(kept[0])
+
+    resumed = trainyard.resume(run.id, runs_dir=folder_url, callbacks=[When(22, look)])
+    folders = {key.split("/")[-2] for key in seen if key.endswith("weights.safetensors")}
+    best = sorted(folder for folder in folders if folder.startswith("step-"))
+    assert [folder for folder in best if "20-" in folder] == ["step-000000020-a0001"]
+    assert not [folder for folder in best if "10-" in folder or "15-" in folder], "they were downloaded"
+    assert kept == [tuple(f"step-0000000{step}-a0001" for step in (10, 15, 20))]
+    assert_same(resumed, whole)
+    elsewhere("third")
+    child = trainyard.fork(run_url(folder_url, run), {"training.learning_rate": 0.02}, step=25)
+    assert child.status == "completed", "an earlier checkpoint comes from the store"
+
+
+# -- an entry of the log that is damaged
+
+
+def entries_of(folder_url: str, run: Run, tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "store" / "runs" / "log" / "small" / run.id).iterdir())
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+@pytest.mark.parametrize("harm", [flip, lambda path: os.truncate(path, 700)])
+def test_a_damaged_newest_entry_is_named_and_costs_at_most_what_it_says(
+    harm: Any, is_here: bool, folder_url: str, whole: Run, elsewhere: Any, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Its copy replaces it where there is one; elsewhere, the entry before it, all of whose files are there."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "close", lambda *_: None)  # as if the process was killed
+        run = crashed(folder_url, {"checkpoint.keep_last": 1}, at=13)  # type: ignore[arg-type]
+    _, newest = entries_of(folder_url, run, tmp_path)
+    harm(newest)
+    before = objects(folder_url)
+    monkeypatch.setattr(heartbeats, "SILENCE", 0.0)  # who wrote it is unknown
+    if not is_here:
+        elsewhere()
+    assert [one.id for one in trainyard.list_runs(folder_url)] == [run.id]
+    assert objects(folder_url) == before
+    resumed = trainyard.resume(run.id, runs_dir=folder_url)
+    assert f"run {run.id}: entry {int(newest.name)} of the run's log is damaged" in caplog.text
+    assert_same(resumed, whole)
+    assert steps_resumed_from(resumed)[-1] == (10 if is_here else 5)
+    after = objects(folder_url)
+    assert {key for key in before if key in after and after[key] != before[key]} == set()
+
+
+def test_a_damaged_entry_without_one_before_it_says_what_to_do(
     folder_url: str, elsewhere: Any, tmp_path: Path
 ) -> None:
-    preempted(folder_url)  # type: ignore[arg-type]
-    weights = next((tmp_path / "store").rglob("checkpoints/*/weights.safetensors"))
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
+    run = crashed(folder_url, at=13)  # type: ignore[arg-type]
+    for path in entries_of(folder_url, run, tmp_path):
+        flip(path)
+    before = objects(folder_url)
     elsewhere()
     with pytest.raises(
-        CheckpointError, match=r"checkpoints/step-.*/weights.safetensors of run .* is not in the store"
+        CheckpointError,
+        match=rf"entry (\d+) of the run's log is damaged: .*, and there is no valid entry before it; "
+        rf"put the object {folder_url}/log/small/{run.id}/0+\1 back from a backup",
     ):
-        trainyard.resume("last", runs_dir=folder_url)
+        trainyard.resume(run_url(folder_url, run))
+    assert objects(folder_url) == before
+
+
+@pytest.mark.parametrize("kind", ["commit", "lease"])
+def test_the_owner_of_a_damaged_entry_may_live(
+    kind: str, folder_url: str, elsewhere: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is either the attempt of the entry before, or the one that has just taken the run."""
+    run = crashed(folder_url, at=13)  # type: ignore[arg-type]
+    flip(entries_of(folder_url, run, tmp_path)[1])
+    elsewhere()
+    remote_run = RemoteRun(tmp_path / "copies" / "small" / run.id, open_store(folder_url))
+    remote_run.path.mkdir(parents=True)
+    attempt = 1 if kind == "commit" else 2
+    monkeypatch.setattr(heartbeats, "_LOOK", 0.01)
+    beats = threading.Timer(0.05, lambda: remote_run.heartbeats.beat(attempt))
+    beats.start()
+    with pytest.raises(RunLockedError, match="its entry is damaged"):
+        remote_run.free_head()
+    beats.join()
 
 
 # -- what is in the store, and for how long
@@ -322,7 +457,11 @@ def test_the_store_holds_what_the_newest_entry_names_and_little_else(folder_url:
     assert head is not None
     assert (head.kind, head.status) == ("end", "completed")
     named = {f"files/small/{run.id}/{part}" for file in head.files.values() for part in file.parts}
-    assert {key for key in keys if key.startswith("files/")} == named
+    small = {key for key in keys if "/checkpoints/" not in key and "/best/" not in key}
+    assert {key for key in keys if key.startswith("files/")} - small <= named
+    before = remote_run.log.read(head.number - 1)
+    spare = {f"files/small/{run.id}/{part}" for file in before.files.values() for part in file.parts}
+    assert {key for key in small if key.startswith("files/")} | named <= named | spare
     assert len([key for key in keys if key.startswith("log/")]) == 2
     assert [key for key in keys if not key.startswith(("files/", "log/"))] == []
     commits = run_checkpoints(RunDir(run.path))
@@ -464,28 +603,32 @@ def test_a_heartbeat_keeps_a_run_that_commits_rarely(
     while not list(open_store(folder_url).list("alive/")):
         pass
     with pytest.raises(RunLockedError):
-        remote_run.refuse_owned(old)
+        remote_run.heartbeats.refuse_owned(old)
     owner.release()
     while list(open_store(folder_url).list("alive/")):  # one was under way
-        remote_run.stop_beating(1)
-    remote_run.refuse_owned(old)
+        remote_run.heartbeats.stop_beating(1)
+    remote_run.heartbeats.refuse_owned(old)
 
 
 LONG = """
+import time
+
 import trainyard
 from small_runs import SMALL
 from trainyard.engine import lease
 
 def main(url):
-    lease._BEAT = 0.2
+    lease._BEAT, here = 0.2, time.time
+    time.time = lambda: here() - 120
     trainyard.train(SMALL, {"training.max_steps": 10**6}, runs_dir=url)
 """
 
 
 @pytest.mark.slow
-def test_a_run_is_stopped_from_a_machine_that_shares_only_the_store(
+def test_a_run_is_left_alone_and_stopped_from_a_machine_that_shares_only_the_store(
     folder_url: str, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The clocks of the two differ by two minutes."""
     elsewhere("trainer")
     Path("long_training.py").write_text(LONG, encoding="utf-8")
     with warm("long_training").started(folder_url, folder=Path.cwd()) as trainer:
@@ -493,6 +636,9 @@ def test_a_run_is_stopped_from_a_machine_that_shares_only_the_store(
         monkeypatch.setattr(stopping, "_STORE_PAUSE", 0.2)
         while [run.status for run in trainyard.list_runs(folder_url)] != ["running"]:
             assert not trainer.has_ended()
+        monkeypatch.setattr(heartbeats, "_LOOK", 0.05)
+        with pytest.raises(RunLockedError, match="is owned by another process"):
+            trainyard.resume("last", runs_dir=folder_url)
         asked = trainyard.stop("last", runs_dir=folder_url)
         ended = trainer.end()
         assert ended.returncode == 0, ended.stderr

@@ -12,10 +12,10 @@ from s3_server import S3Server
 from small_runs import SMALL, assert_same, crashed
 from takeovers import check_race, race, two_processes
 from trainyard.config import load
-from trainyard.records import remote
+from trainyard.records import heartbeats
 from trainyard.records.copies import bring_all
 from trainyard.records.listing import all_runs, runs_folder
-from trainyard.records.remote import open_store
+from trainyard.records.urls import open_store
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
 from trainyard.testing.warm import WarmProcess, WarmProcesses
@@ -90,7 +90,7 @@ def test_a_zombie_in_a_store_commits_nothing(
 ) -> None:  # fmt: skip
     url = request.getfixturevalue("bucket") if kind == "s3" else (tmp_path / "store").as_uri()
     with stopped(both[1], config, url, tmp_path / "cache of the zombie") as zombie:
-        monkeypatch.setattr(remote, "SILENCE", 0.0)  # it has been silent for long
+        monkeypatch.setattr(heartbeats, "SILENCE", 0.0)  # it has been silent for long
         resumed = trainyard.resume("last", runs_dir=url)
         assert_same(resumed, whole)
         store = open_store(url)

@@ -18,8 +18,9 @@ from trainyard.engine.lease import Lease
 from trainyard.errors import ConfigError, DataError, InputError, RunLockedError
 from trainyard.records.copies import bring_all
 from trainyard.records.listing import all_runs
-from trainyard.records.remote import RemoteRun, open_store
+from trainyard.records.remote import RemoteRun
 from trainyard.records.run_dir import RunDir
+from trainyard.records.urls import open_store
 from trainyard.runs.reproduce import compare_bits
 from trainyard.runs.run import Run
 from trainyard.testing.warm import WarmProcesses

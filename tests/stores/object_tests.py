@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainyard.errors import CheckpointError, InputError
-from trainyard.records.remote import check_store
+from trainyard.records.urls import check_store
 from troubled_server import Trouble, TroubledServer
 
 Make = Callable[[str], Any]

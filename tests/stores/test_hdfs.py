@@ -8,7 +8,7 @@ import pytest
 from hdfs_server import HdfsServer
 from trainyard.datasets.rows.files import existing_file, names_in
 from trainyard.errors import CheckpointError, InputError
-from trainyard.records.remote import check_store
+from trainyard.records.urls import check_store
 from trainyard.stores.hdfs import HdfsStore
 from trainyard.testing.store_suite import StoreSuite
 from troubled_server import Trouble

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from trainyard import digest
 from trainyard.errors import CheckpointError, InputError, RunGoneError
 from trainyard.stores import local
 from trainyard.stores.local import LocalStore
+from trainyard.testing.faults import kill
 from trainyard.testing.store_suite import StoreSuite
 
 
@@ -222,6 +225,31 @@ class TestLocal(StoreSuite):
 class TestUrl(StoreSuite):
     def make(self, root: Path) -> LocalStore:
         return LocalStore((root / "made of it").as_uri())
+
+
+def test_a_new_process_sweeps_what_dead_ones_have_left(tmp_path: Path) -> None:
+    """A process is killed in the middle of a put, and another one is in the middle of one."""
+    root, source = tmp_path / "store", tmp_path / "weights"
+    source.write_bytes(b"new")
+    killed = os.fork()
+    if killed == 0:
+        try:
+            shutil.copyfile = lambda *_: kill()  # type: ignore[assignment]
+            LocalStore(root.as_uri()).put("a/key", source)
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.waitpid(killed, 0)[1]) == signal.SIGKILL
+    (left,) = root.glob(".staging-*")
+    mine = LocalStore(root.as_uri()).staging()
+    assert not left.exists()
+    elsewhere, old = (root / f".staging-{name}-{killed}-x" for name in ("0123abcd", "4567cdef"))
+    for folder in (elsewhere, old):
+        folder.mkdir()
+        (folder / "weights").write_bytes(b"new")
+    os.utime(old / "weights", (0, 0))
+    os.utime(old, (0, 0))
+    LocalStore(root.as_uri()).put("a/key", source)
+    assert set(root.glob(".staging-*")) == {mine, elsewhere}
 
 
 @pytest.mark.parametrize("url", ["file:runs", "file://host/runs", "file:", "s3://bucket"])

@@ -8,7 +8,7 @@ from object_tests import ObjectTests
 
 from s3_server import S3Server
 from trainyard.errors import CheckpointError, InputError
-from trainyard.records.remote import check_store
+from trainyard.records.urls import check_store
 from trainyard.stores.s3 import S3Store
 from trainyard.testing.store_suite import StoreSuite
 

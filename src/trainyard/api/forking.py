@@ -116,27 +116,16 @@ def _of_overrides(parent: RunDir, resolved: Resolved) -> list[str]:
     return [line for line in resolved.unused if not line.startswith(str(parent.config_file))]
 
 
-def _announce(child: RunDir) -> None:
-    """Log what a child begins with."""
-    lineage = child.lineage()
-    assert lineage is not None, "each child has one"
-    log.info("run %s %s", child.id, lineage.in_words())
-    at = lineage.initial.checkpoint_step if lineage.initial else 0
-    if lineage.step != at or not at:
-        what = (
-            f"its newest checkpoint that can be used is of step {at}" if at else "no checkpoint can be used"
-        )
-        log.info("of run %s, %s: training repeats its steps from there", lineage.run_id, what)
-
-
 def train_child(
     parent: RunDir, overrides: Overrides, training: Training, relation: Relation, step: int | None = None
 ) -> Run:
     """Make and train a run that begins with the state of another one; see `fork`."""
+    from trainyard.engine.outside import check_verdict
     from trainyard.runs.attempt import run_attempt
     from trainyard.runs.children import ChildRequest, child_config, child_placement, create_child
     from trainyard.runs.request import Request
 
+    check_verdict(training.verdict)
     verb = "fork" if relation == "fork" else "resume"
     refuse_foreign_run(parent, verb)
     with reading(parent, working_directory(parent), resume=True, trust=training.trust):
@@ -147,7 +136,6 @@ def train_child(
         require_objects(parent, verb, model=training.model, data=training.data)
         objects = make_objects(resolved, training.model, training.data, training.callbacks)
         child = create_child(ChildRequest(parent, own, resolved, relation, step, training.model))
-        _announce(child)
         placement = child_placement(own, resolved, parent)
         result = run_attempt(
             Request(

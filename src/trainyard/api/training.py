@@ -75,11 +75,13 @@ def train(
         CheckpointError: A checkpoint cannot be written, or the best model is damaged.
         Stopped: A signal came before the first step.
     """
+    from trainyard.engine.outside import check_verdict
     from trainyard.runs.attempt import run_attempt
     from trainyard.runs.ranks import follow, is_restarted
     from trainyard.runs.request import Request
     from trainyard.runs.reuse import CompletedRuns
 
+    check_verdict(verdict)
     if model is not None:
         config, overrides = name_model(config, overrides, model)
     resolved = load_resolved(config, overrides, Catalog(), objects=data is not None)
@@ -164,10 +166,12 @@ def resume(
             result of a completed run is damaged or missing.
         Stopped: A signal came before the first step.
     """
+    from trainyard.engine.outside import check_verdict
     from trainyard.runs.attempt import run_attempt
     from trainyard.runs.ranks import follow
     from trainyard.runs.request import Request
 
+    check_verdict(verdict)
     found = find(run, runs_dir)
     if is_longer(found, overrides):
         training = Training(model, data, callbacks, allow_change, trust, verdict)

@@ -136,8 +136,8 @@ def _brief(metrics: dict[str, Any], count: int = 3) -> str:
 @options.as_json
 def show_run(run: str, runs_dir: str | None, as_json: bool) -> None:
     """Show a run: its status, inputs and results."""
-    from trainyard.records.remote import run_url
     from trainyard.records.run_dir import RunDir
+    from trainyard.records.urls import run_url
     from trainyard.reports.summary import journal_problems, summary_table
 
     shown = trainyard.get(run, runs_dir=runs_dir)

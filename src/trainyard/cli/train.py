@@ -214,7 +214,7 @@ def _status(run: Run) -> Status:
 
 def say_result(run: Run, runs_dir: str | None) -> None:
     """Print the result of a run for people, and what can be done with it next."""
-    from trainyard.records.remote import run_url
+    from trainyard.records.urls import run_url
     from trainyard.reports.summary import summary_table
 
     status, url, report = _status(run), run_url(run.path), run.path / "report.html"

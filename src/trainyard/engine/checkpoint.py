@@ -15,7 +15,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,7 @@ class Checkpoints:
         attempt: int = 0,
         run_files: Mapping[str, str] | None = None,
         committed: Collection[str] | None = None,
+        fetch: Callable[[str], None] | None = None,
     ) -> None:
         """Prepare the checkpoints of a kind.
 
@@ -130,12 +131,14 @@ class Checkpoints:
             attempt: The attempt that commits; 0: nobody does.
             run_files: The SHA-256 of files that a prediction depends on, for the manifests.
             committed: The names that the log says exist; None: there is no log.
+            fetch: Brings the files of one, given as `KIND/NAME`, from the run's store; None: all are here.
         """
         self._store = store
         self._kind = kind
         self._attempt = attempt
         self._run_files = run_files or {}
         self._committed = committed
+        self._fetch = fetch
         self._own: set[str] = set()  # committed here; the log names them a little later
 
     def commit(
@@ -217,6 +220,8 @@ class Checkpoints:
         Raises:
             CheckpointError: It is damaged; the message says how.
         """
+        if self._fetch is not None:
+            self._fetch(f"{self._kind}/{name}")
         commit = self.read_manifest(name)
         for file in commit.files:
             if problem := damage(self.folder(commit) / file.name, file, depth=_DEPTH):

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from trainyard.errors import CheckpointError, RunLockedError, RunLostError
+from trainyard.records.heartbeats import Heartbeats
 from trainyard.records.log import WRITERS, Entry, Kind, Log, StoredFile, new_writer
 
 log = logging.getLogger("trainyard")
@@ -35,14 +36,17 @@ class Upload(Protocol):
     def published(self, entry: Entry) -> None:
         """Note that the entry is in the log: objects that it does not name may be deleted."""
 
-    def beat(self, attempt: int) -> None:
-        """Store a heartbeat; called from a thread of its own."""
+    def fetch(self, folder: str) -> None:
+        """Download the files of a checkpoint, given as `checkpoints/NAME` or `best/NAME`, that are not here.
 
-    def is_asked_to_stop(self, attempt: int) -> bool:
-        """Return whether the attempt is asked to stop; called from the same thread."""
+        Raises:
+            CheckpointError: They are damaged in the store.
+            TrainingError: The store cannot be read now.
+        """
 
-    def stop_beating(self, attempt: int) -> None:
-        """Delete the heartbeat, and a request to stop."""
+    @property
+    def heartbeats(self) -> Heartbeats:
+        """What others see of the attempt between its commits; used by a thread of its own."""
 
 
 class Lease:
@@ -102,8 +106,8 @@ class Lease:
         assert self._upload
         while not self._ended.wait(_BEAT):
             self._has_beaten = True
-            self._upload.beat(self.attempt)
-            self.is_asked_to_stop |= self._upload.is_asked_to_stop(self.attempt)
+            self._upload.heartbeats.beat(self.attempt)
+            self.is_asked_to_stop |= self._upload.heartbeats.is_asked_to_stop(self.attempt)
 
     def release(self) -> None:
         """Stop the heartbeats; the attempt writes nothing more."""
@@ -111,12 +115,17 @@ class Lease:
         WRITERS.discard(self._writer)
         if self._upload and self._has_beaten:
             self._has_beaten = False
-            self._upload.stop_beating(self.attempt)
+            self._upload.heartbeats.stop_beating(self.attempt)
 
     @property
     def is_in_store(self) -> bool:
         """Whether the run is in a store, and not on the local disk alone."""
         return self._upload is not None
+
+    def fetch(self, folder: str) -> None:
+        """Bring the files of a checkpoint here, if the run is in a store; errors as in `Upload.fetch`."""
+        if self._upload:
+            self._upload.fetch(folder)
 
     def renew(self) -> None:
         """Store what has changed, if the run is in a store; if that fails, the next commit does it.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Callable
 from typing import Literal
 
+from trainyard.errors import InputError
 from trainyard.records.decision import Decisions
 from trainyard.types import Metrics
 
@@ -14,6 +16,28 @@ from trainyard.types import Metrics
 Verdict = Callable[[int, Metrics], Literal["keep", "prune"]]
 StopRequest = Literal["stop", "time_limit"]
 POLL_SECONDS = 0.5
+
+
+def check_verdict(verdict: Verdict | None) -> None:
+    """Refuse what cannot judge an evaluation, before anything is trained for it.
+
+    Raises:
+        InputError: It cannot be called with a step and metrics.
+    """
+    advice = "give a function that takes the step and the metrics, and returns 'keep' or 'prune'"
+    if verdict is None:
+        return
+    if not callable(verdict):
+        raise InputError(f"verdict: {verdict!r} is no function; {advice}")
+    try:
+        inspect.signature(verdict).bind(1, {})
+    except TypeError as error:
+        name = getattr(verdict, "__name__", type(verdict).__name__)
+        raise InputError(
+            f"verdict: {name} cannot be called with (step, metrics): {error}; {advice}"
+        ) from None
+    except ValueError:
+        pass  # nothing is known of the arguments of a function that is built in
 
 
 class Outside:

@@ -163,38 +163,38 @@ class Rules:
 
     def best_steps(self, history: History) -> list[int]:
         """Return the steps of the best models, best first."""
-        return [best.step for best in self._verdict_on(history).best]
+        return [best.step for best in self._consequences_of(history).best]
 
     def last_step(self, history: History) -> int:
         """Return the last step of the training, as far as the evaluations determine it."""
-        return history[-1].step if history and self._verdict_on(history).stops else self.total_steps
+        return history[-1].step if history and self._consequences_of(history).stops else self.total_steps
 
     def learning_rate_factor(self, history: History) -> float:
         """Return the factor that a plateau schedule applies to the learning rate."""
         schedule = self._schedule
         return (
-            schedule.factor ** self._verdict_on(history).drop_count
+            schedule.factor ** self._consequences_of(history).drop_count
             if isinstance(schedule, PlateauSchedule)
             else 1.0
         )
 
     def events(self, history: History) -> list[tuple[str, dict[str, Any]]]:
         """Return what the newest evaluation leads to, as names and details of events."""
-        step, metric, verdict = history[-1].step, self._config.checkpoint.metric, self._verdict_on(history)
+        step, metric = history[-1].step, self._config.checkpoint.metric
         events: list[tuple[str, dict[str, Any]]] = []
         if self.best_steps(history)[:1] == [step]:
             events.append(("best", {"metric": metric, "value": history[-1].metrics[metric]}))
-        if verdict.has_dropped:
+        if self._consequences_of(history).has_dropped:
             events.append(("learning_rate_drop", {"factor": self.learning_rate_factor(history)}))
         if self.last_step(history) == step < self.total_steps:
             events.append(("early_stop", {"metric": self._config.training.early_stopping.metric}))  # type: ignore[union-attr]
         return events
 
-    def _verdict_on(self, history: History) -> _Verdict:
+    def _consequences_of(self, history: History) -> _Consequences:
         """Return what the history leads to; of one that has grown, only the new evaluations are read."""
         if self._history is not history or len(history) < self._seen:
             self._history, self._seen = history, 0
-            self._state = _Verdict(self._config, self._schedule, self._mode_of)
+            self._state = _Consequences(self._config, self._schedule, self._mode_of)
         for evaluation in history[self._seen :]:
             step = evaluation.step
             self._state.see(
@@ -208,7 +208,7 @@ class Rules:
         return step not in self._past.irregular if step <= self._past.step else self.evaluates(step)
 
 
-class _Verdict:
+class _Consequences:
     """What the evaluations so far lead to: best models, early stop, drops of the learning rate."""
 
     def __init__(self, config: RunConfig, schedule: ConstantSchedule, mode_of: Callable[[str], Mode]) -> None:

@@ -11,17 +11,12 @@ from pathlib import Path
 
 from trainyard.digest import make_folders
 from trainyard.errors import CheckpointError, RunLockedError
+from trainyard.records.heartbeats import may_have_owner
 from trainyard.records.log import FOLDER
-from trainyard.records.remote import (
-    RemoteRun,
-    is_any,
-    is_record,
-    is_small,
-    may_have_owner,
-    open_store,
-    url_of,
-)
+from trainyard.records.remote import RemoteRun
 from trainyard.records.run_dir import RunDir
+from trainyard.records.run_files import is_any, is_record, is_small
+from trainyard.records.urls import open_store, url_of
 
 _THREADS = 16  # requests at a time, for a long list of runs
 _PATIENCE = 30.0  # seconds to wait for another process that downloads the same files
@@ -94,12 +89,12 @@ def _bring(remote: RemoteRun, wanted: Callable[[str], bool]) -> None:
         return
     try:
         for _ in range(_TRIES):
-            entry = remote.log.head()
+            entry = remote.head()
             if entry is None:
                 return
             try:
                 remote.bring_down(entry, wanted)
-                remote.note_owner(entry)
+                remote.heartbeats.note(entry)
                 return
             except CheckpointError:
                 if remote.log.is_newest(entry.number):

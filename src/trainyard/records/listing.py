@@ -12,9 +12,9 @@ from trainyard import registry
 from trainyard.errors import InputError, RunNotFoundError, TrainyardError
 from trainyard.records.copies import bring_small, refresh
 from trainyard.records.log import committed
-from trainyard.records.remote import is_url, url_of, working_folder
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import TESTED
+from trainyard.records.urls import is_url, url_of, working_folder
 
 log = logging.getLogger("trainyard")
 _HALF_URL = re.compile(rf"({'|'.join(registry.BUILT_IN['store'])}):/?([^/].*)")
@@ -127,6 +127,9 @@ def _named(name: str, runs_dir: Path, before: RunDir | None, fits: Callable[[Run
     if matches:
         first = ", ".join(run.id for run in matches[:5]) + (" ..." if len(matches) > 5 else "")
         raise RunNotFoundError(f"{name!r} is the beginning of {len(matches)} runs: {first}; give more of it")
+    for folder in runs_dir.glob("*/*"):
+        if folder.name == name and url_of(runs_dir):
+            bring_small(RunDir(folder))  # it is in the store, and this says why it cannot be read
     known = f"the newest is {runs[0].id}" if runs else "it holds no runs"
     url = url_of(runs_dir)
     path = f"{url}/EXPERIMENT/RUN" if url else "a path"

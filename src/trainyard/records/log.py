@@ -42,19 +42,19 @@ log = logging.getLogger("trainyard")
 
 def new_writer() -> str:
     """Return a name that no other writer has: the process, its machine, and where its process id is known."""
-    token = f"{secrets.token_hex(8)}-{_namespace()}"
+    token = f"{secrets.token_hex(8)}-{machine()}"
     return f"process {os.getpid()} on {socket.gethostname()}, {token}"
 
 
 def has_ended(writer: str) -> bool:
     """Return whether the writer of an entry was a process or attempt of this machine that has ended."""
-    words = writer.replace(",", "").split()
-    if len(words) != 5 or words[3] != socket.gethostname() or words[4].partition("-")[2] != _namespace():
+    if not is_of_this_machine(writer):
         return False
-    if words[1] == str(os.getpid()):
+    process = _words(writer)[1]
+    if process == str(os.getpid()):
         return writer not in WRITERS
     try:
-        os.kill(int(words[1]), 0)
+        os.kill(int(process), 0)
     except ProcessLookupError:
         return True
     except (PermissionError, ValueError):
@@ -62,16 +62,34 @@ def has_ended(writer: str) -> bool:
     return False
 
 
-def _namespace() -> str:
-    """Return what tells containers apart: they may share a host name, but not the ids of processes.
+def is_of_this_machine(writer: str) -> bool:
+    """Return whether the writer of an entry is a process of this machine, since its last start."""
+    words = _words(writer)
+    return len(words) == 5 and words[3] == socket.gethostname() and words[4].partition("-")[2] == machine()
 
-    Empty where the system does not say.
+
+def _words(writer: str) -> list[str]:
+    return writer.replace(",", "").split()
+
+
+def machine() -> str:
+    """Return what tells machines and containers apart, and each start of a machine from the others.
+
+    Containers may share a host name, but not the ids of processes. Empty where the system does not say.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         return sha256_bytes(f"{boot}{Path('/proc/self/ns/pid').readlink()}".encode())[:8]
     except (OSError, ValueError):
         return ""
+
+
+class DamagedEntryError(CheckpointError):
+    """An entry of the log is there, but not as it was written."""
+
+    def __init__(self, number: int, problem: object) -> None:
+        super().__init__(f"entry {number} of the run's log is damaged: {problem}")
+        self.number = number
 
 
 class StoredFile(Record):
@@ -136,7 +154,8 @@ class Log:
         """Return the newest entry, or None if there is none.
 
         Raises:
-            CheckpointError: It is damaged, or the store cannot be read.
+            DamagedEntryError: It is damaged.
+            CheckpointError: The store cannot be read.
         """
         for _ in range(_TRIES):
             numbers = self.numbers()
@@ -150,15 +169,16 @@ class Log:
         """Return one entry.
 
         Raises:
-            CheckpointError: It is not there, or damaged.
+            DamagedEntryError: It is damaged.
+            CheckpointError: It is not there, or cannot be read.
         """
         content = self._store.get(self._key(number))
         try:
             entry = Entry.parse(content)
         except (ValueError, RecursionError) as error:
-            raise CheckpointError(f"entry {number} of the run's log is damaged: {error}") from error
+            raise DamagedEntryError(number, error) from error
         if entry.number != number:
-            raise CheckpointError(f"entry {number} of the run's log is damaged: it is number {entry.number}")
+            raise DamagedEntryError(number, f"it is number {entry.number}")
         return entry
 
     def write(self, entry: Entry) -> Entry:

@@ -2,174 +2,40 @@
 
 Under the URL, `log/<experiment>/<run-id>/<k>` are the entries of each run's log, and the objects under
 `files/<experiment>/<run-id>/<attempt>-<serial>/` hold what the entries name. The keys of an attempt begin
-with its number and a counter, so that no attempt overwrites an object of another. `alive/...` are heartbeats.
-They only say early that a run is owned; the log decides.
+with its number and a counter, so that no attempt overwrites an object of another.
 
-A working copy is an ordinary run directory in the cache folder (`TRAINYARD_CACHE`, by default
-`~/.cache/trainyard`). Training writes there; `upload` stores what has changed at each commit, and
-`bring_down` makes a working copy what the newest entry says.
+A working copy is an ordinary run directory in the cache folder. Training writes there; `upload` stores what
+has changed at each commit, and `bring_down` makes a working copy what the newest entry says.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import logging
 import os
-import re
-import secrets
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Collection, Iterator
-from functools import cache
-from pathlib import Path, PurePosixPath
-from typing import Any, cast
-from urllib.parse import urlsplit
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 
 from trainyard import registry
-from trainyard.digest import fsync_folder, make_folders, sha256_bytes, sha256_file, write_atomically
-from trainyard.errors import CheckpointError, InputError, RunLockedError
+from trainyard.digest import fsync_folder, make_folders, sha256_file, write_atomically
+from trainyard.errors import CheckpointError, RunLockedError, TrainingError
 from trainyard.records.document import dump
-from trainyard.records.lineage import FOLDER as INITIAL
-from trainyard.records.log import FOLDER, Entry, Log, StoredFile, has_ended
-from trainyard.safe_open import open_regular, read_regular
+from trainyard.records.heartbeats import Heartbeats
+from trainyard.records.log import FOLDER, DamagedEntryError, Entry, Log, StoredFile
+from trainyard.records.run_files import is_of_checkpoint, is_safe
+from trainyard.records.uploads import TEMPORARY, Uploads, holds, local_names
+from trainyard.records.urls import check_store, open_store, url_of
 from trainyard.stores.base import Store
 
 log = logging.getLogger("trainyard")
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_URL_FILE = ".url"  # beside the working copies of the runs under a URL
-_CHECKPOINTS = ("checkpoints", "best")
-_RECORDS = re.compile(
-    r"(config\.yaml|created\.json|parent\.json|manifest\.json|result\.json|attempts/\d+\.json)"
-)
-_LOCAL = re.compile(r"(lock|log/.*|(.*/)?\..*|journal/.*\.summary)")  # stays on the local disk
-_APPENDED = re.compile(r"journal/\d+\.jsonl")
-_INLINE_BYTES = 2000  # a smaller text is in the entry itself
-_MAX_PARTS = 32  # of a journal segment; then it is stored in one part again
-_OWNER_FILE = ".owner"  # in a working copy: the process that trains the run elsewhere
-SILENCE = 60.0  # seconds without a heartbeat after which the owner of a run counts as dead
+_DOWNLOAD = ".down-"  # begins the names of folders with unfinished downloads
 
 
-# --- URLs and the folders of working copies
-
-
-def is_url(runs_dir: Path | str) -> bool:
-    """Return whether a folder of runs is given as a URL."""
-    return isinstance(runs_dir, str) and _URL.match(runs_dir) is not None
-
-
-def cache_folder() -> Path:
-    """Return the folder of working copies: `TRAINYARD_CACHE`, or `trainyard` in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return _absolute(os.environ.get("TRAINYARD_CACHE") or str(Path(base) / "trainyard"))
-
-
-@cache
-def _absolute(path: str) -> Path:
-    """Make a path absolute once: a run changes the working directory later."""
-    return Path(path).absolute()
-
-
-def working_folder(url: str) -> Path:
-    """Return the folder with the working copies of the runs under a URL, created if necessary.
-
-    Raises:
-        InputError: No store has the URL's scheme, or the URL holds credentials, or the folder cannot be made.
-    """
-    url = url.rstrip("/")
-    parts = urlsplit(url)
-    if registry.find("store", parts.scheme) is None:
-        known = ", ".join(f"{name}://" for name in registry.names("store"))
-        raise InputError(f"no store has URLs that begin with {parts.scheme}://; there are: {known}")
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        raise InputError(
-            "the URL of a folder of runs holds no credentials or options: "
-            "they come from the environment (for s3://, from AWS_ACCESS_KEY_ID and so on; see docs/stores.md)"
-        )
-    folder = cache_folder() / _hash(url)
-    try:
-        make_folders(folder)
-        folder.chmod(0o700)  # a config may hold secrets
-        if not (folder / _URL_FILE).exists():
-            write_atomically(folder / _URL_FILE, url.encode())
-    except OSError as error:
-        raise InputError(
-            f"cannot make the folder of working copies {folder}: {error.strerror}; "
-            "set TRAINYARD_CACHE to another folder"
-        ) from error
-    return folder
-
-
-def url_of(runs_dir: Path) -> str | None:
-    """Return the URL whose runs have their working copies in a folder, or None for any other folder.
-
-    A folder that someone else made is not believed: it must be in the cache, under the hash of its URL.
-    """
-    if runs_dir.absolute().parent != cache_folder():
-        return None
-    try:
-        url = read_regular(runs_dir / _URL_FILE).decode()
-    except (OSError, ValueError):
-        return None
-    return url if runs_dir.name == _hash(url) else None
-
-
-def run_url(path: Path) -> str | None:
-    """Return the URL of the run with this working copy, or None for a run on the local disk."""
-    url = url_of(path.absolute().parent.parent)
-    return None if url is None else f"{url}/{path.parent.name}/{path.name}"
-
-
-def refuse_lost_copy(path: Path) -> None:
-    """Refuse to train in a working copy outside of the cache folder: nothing would reach the store.
-
-    Raises:
-        InputError: The run directory is such a copy.
-    """
-    if (path.absolute().parent.parent / _URL_FILE).exists():
-        raise InputError(
-            f"{path} is the working copy of a run in a store, and not in the cache folder {cache_folder()}: "
-            "name the run by its URL, or set TRAINYARD_CACHE as it was"
-        )
-
-
-def _hash(url: str) -> str:
-    return hashlib.sha256(url.encode()).hexdigest()[:16]
-
-
-# --- stores
-
-
-def open_store(url: str) -> Store:
-    """Open the store of a URL for reading; `check_store` must follow before anything is committed."""
-    return cast(Store, registry.adapter("store", urlsplit(url).scheme)(url))
-
-
-def check_store(store: Store, name: str) -> None:
-    """Refuse a store that lets two conditional puts win.
-
-    Raises:
-        InputError: It does, or nothing can be stored there.
-    """
-    key = f"probe/{secrets.token_hex(8)}"
-    try:
-        store.put_if_absent(key, b"first")
-        is_second = store.put_if_absent(key, b"second")
-        is_sound = not is_second and store.get(key) == b"first"
-        store.delete(key)
-    except (OSError, CheckpointError) as error:
-        raise InputError(f"{name} cannot be used as a store: {error}") from error
-    if not is_sound:
-        raise InputError(
-            f"{name} lets a second conditional put win, so that two processes could both own a run; "
-            "use a service that refuses it (those of Amazon, Google and Microsoft do)"
-        )
-
-
-# --- one run
+class _DamagedFileError(CheckpointError):
+    """A file of a run is not in its store any more, or not as it was stored."""
 
 
 class RemoteRun:
@@ -187,9 +53,8 @@ class RemoteRun:
         self.log = Log(store, f"log/{name}/")
         self._files = f"files/{name}/"
         self._beats = f"alive/{name}/"
-        self._stored: dict[str, StoredFile] = {}  # by name: each file as it was last stored
-        self._seen: dict[str, tuple[int, int]] = {}  # by name: its modification time and size then
-        self._hashes: dict[str, hashlib._Hash] = {}  # by name: of the stored part of a journal segment
+        self.heartbeats = Heartbeats(path, store, self.log, self._beats)
+        self._uploads = Uploads(path, store, self._files)
 
     @staticmethod
     def of(path: Path) -> RemoteRun | None:
@@ -203,99 +68,110 @@ class RemoteRun:
 
     def check(self) -> None:
         """Refuse a store in which two processes could both own the run; see `check_store`."""
-        check_store(self._store, url_of(self.path.parent.parent) or "the store")
+        check_store(self._store, self._url)
 
-    # -- the owner
+    @property
+    def _url(self) -> str:
+        return url_of(self.path.parent.parent) or "the store"
 
-    def beat(self, attempt: int) -> None:
-        """Store a heartbeat of an attempt.
+    # -- the newest entry
 
-        If the store cannot be reached, this heartbeat is lost: training needs the store only for its commits.
-        """
-        with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(prefix=".up-", dir=self.path) as file:
-            file.write(f"{time.time()}".encode())
-            file.flush()
-            self._store.put(f"{self._beats}{attempt:04d}", Path(file.name))
+    def head(self) -> Entry | None:
+        """Return the newest entry of the log, or None if there is none.
 
-    def is_asked_to_stop(self, attempt: int) -> bool:
-        """Return whether an attempt is asked to stop; False if the store cannot be reached."""
-        with contextlib.suppress(OSError, CheckpointError):
-            return self._stop_request(attempt) in self._store.list(self._beats)
-        return False
-
-    def stop_beating(self, attempt: int) -> None:
-        """Delete the heartbeat of an attempt that has ended, and a request to stop it."""
-        for key in (f"{self._beats}{attempt:04d}", self._stop_request(attempt)):
-            with contextlib.suppress(OSError):
-                self._store.delete(key)
-
-    def ask_to_stop(self, attempt: int) -> None:
-        """Ask an attempt, on whatever machine, to stop; it reads the request at its next heartbeat.
+        If it is damaged, return one with its number that says what its copy here says, or else what the
+        entry before it says: the next entry gets a number of its own, and all that it needs is in the store.
 
         Raises:
-            OSError: The request cannot be stored.
+            CheckpointError: The store cannot be read, or there is no such copy or entry.
         """
-        self._store.put_if_absent(self._stop_request(attempt), b"")
+        try:
+            return self.log.head()
+        except DamagedEntryError as error:
+            damage, copy = error, None
+        numbers = self.log.numbers()
+        if numbers[-1:] != [damage.number]:
+            return self.head()  # there is a newer one by now
+        with contextlib.suppress(DamagedEntryError):
+            copy = copied_entry(self.path)
+        if copy is not None and copy.number == damage.number:
+            log.warning("run %s: %s; its copy on this machine is used", self.path.name, damage)
+            return copy
+        return self._head_before(damage, numbers[:-1])
 
-    def _stop_request(self, attempt: int) -> str:
-        return f"{self._beats}{attempt:04d}.stop"
+    def _head_before(self, damage: DamagedEntryError, numbers: Sequence[int]) -> Entry:
+        """Return what stands for the newest entry, which is damaged: what the one before it says."""
+        try:
+            before = self.log.read(numbers[-1])
+        except (DamagedEntryError, IndexError) as error:
+            name = f"{self._url}/log/{self.path.parent.name}/{self.path.name}/{damage.number:09d}"
+            raise CheckpointError(
+                f"run {self.path.name}: {damage}, and there is no valid entry before it; put the object "
+                f"{name} back from a backup, or from an earlier version of it. Nothing was changed"
+            ) from error
+        log.warning("run %s: %s; the run is what entry %d says", self.path.name, damage, before.number)
+        # Who wrote the damaged entry is unknown: the same attempt, or the one after it, which may live.
+        update = {"number": damage.number, "attempt": before.attempt + 1, "writer": "", "kind": "commit"}
+        return before.model_copy(update=update)
 
-    def refuse_owned(self, entry: Entry) -> None:
-        """Refuse a run that another process seems to train, by the newest entry of its log.
+    def free_head(self) -> Entry | None:
+        """Return the newest entry of a run that no other process owns, as far as can be seen.
 
         Raises:
-            RunLockedError: The last heartbeat is less than `SILENCE` old.
+            RunLockedError: One does.
+            CheckpointError: As in `head`.
         """
-        if self._is_alive(entry):
-            owner = entry.writer.partition(",")[0]
-            raise RunLockedError(
-                f"run {self.path.name} is owned by another process ({owner}); wait for it, or end it and "
-                f"resume, at the latest {SILENCE:.0f} s after its end"
-            )
-
-    def note_owner(self, entry: Entry) -> None:
-        """Note in the working copy whether a process trains the run elsewhere, for its status."""
-        if not entry.has_owner:
-            (self.path / _OWNER_FILE).unlink(missing_ok=True)
-        else:
-            self._note_heartbeat(time.time() if self._is_alive(entry) else 0.0)
-
-    def forget_owner(self) -> None:
-        """Note that no process elsewhere owns the run, and that its attempt has not ended."""
-        self._note_heartbeat(0.0)
-
-    def _note_heartbeat(self, seconds: float) -> None:
-        write_atomically(self.path / _OWNER_FILE, json.dumps({"time": seconds}).encode())
-
-    def _is_alive(self, entry: Entry) -> bool:
-        if not entry.has_owner or has_ended(entry.writer):
-            return False
-        beat = entry.time
-        with contextlib.suppress(CheckpointError, ValueError):
-            beat = max(beat, float(self._store.get(f"{self._beats}{entry.attempt:04d}")))
-        return abs(time.time() - beat) < SILENCE
+        head = self.head()
+        if head is not None:
+            try:
+                self.heartbeats.refuse_owned(head)
+            except RunLockedError:
+                head = self.head()  # its owner may have ended meanwhile
+                if head is None or head.has_owner:
+                    raise
+        return head
 
     # -- down
 
     def bring_down(self, entry: Entry, wanted: Callable[[str], bool]) -> None:
-        """Download the wanted files that an entry names, and delete the wanted ones that it does not name.
+        """Download the wanted files that an entry names.
+
+        The wanted ones that it does not name are deleted, and all such files of checkpoints.
 
         Raises:
             CheckpointError: A file is not in the store, or not what was stored.
             OSError: A file cannot be written.
         """
         for name, file in entry.files.items():
-            if unsafe := [one for one in (name, *file.parts) if not _is_safe(one)]:
+            if unsafe := [one for one in (name, *file.parts) if not is_safe(one)]:
                 raise CheckpointError(
                     f"the log of run {self.path.name} names a file {unsafe[0]!r}, which no run has"
                 )
-            if wanted(name) and not _holds(self.path / name, file):
+            if wanted(name) and not holds(self.path / name, file):
                 self._download(name, file)
-        for name in list(self._local_names()):
-            if wanted(name) and name not in entry.files:
+        for name in list(local_names(self.path)):
+            if name not in entry.files and (wanted(name) or is_of_checkpoint(name)):
                 (self.path / name).unlink(missing_ok=True)
-        self._stored = dict(entry.files)
+        self._uploads.begin(entry)
         self._keep(entry)
+
+    def fetch(self, folder: str) -> None:
+        """Download the files of a checkpoint that the working copy lacks; see `engine.lease.Upload`.
+
+        Raises:
+            CheckpointError: The checkpoint is damaged in the store.
+            TrainingError: The store cannot be read now.
+        """
+        for name, file in self._uploads.named.items():
+            if name.startswith(f"{folder}/") and not holds(self.path / name, file):
+                try:
+                    self._download(name, file)
+                except _DamagedFileError:
+                    raise
+                except CheckpointError as error:
+                    raise TrainingError(
+                        f"{error}; nothing was changed: resume the run once it can be read"
+                    ) from error
 
     def _download(self, name: str, file: StoredFile) -> None:
         target = self.path / name
@@ -303,20 +179,31 @@ class RemoteRun:
         if file.text is not None:
             write_atomically(target, file.text.encode())
             return
-        with tempfile.TemporaryDirectory(prefix=".down-", dir=self.path) as folder:
+        with tempfile.TemporaryDirectory(prefix=_DOWNLOAD, dir=self.path) as folder:
             content = Path(folder) / "content"
             for number, part in enumerate(file.parts):
                 piece = Path(folder) / f"{number}"
-                self._store.download(self._files + part, piece if len(file.parts) > 1 else content)
+                self._download_part(part, piece if len(file.parts) > 1 else content)
                 if len(file.parts) > 1:
                     with open(piece, "rb") as source, open(content, "ab") as joined:
                         shutil.copyfileobj(source, joined)
             with open(content, "ab") as joined:
                 os.fsync(joined.fileno())
             if content.stat().st_size != file.bytes or sha256_file(content) != file.sha256:
-                raise CheckpointError(f"{name} of run {self.path.name} is not in the store as it was stored")
+                raise _DamagedFileError(
+                    f"{name} of run {self.path.name} is not in the store as it was stored"
+                )
             content.replace(target)
         fsync_folder(target.parent)
+
+    def _download_part(self, part: str, target: Path) -> None:
+        key = self._files + part
+        try:
+            self._store.download(key, target)
+        except CheckpointError as error:
+            if key in self._store.list(key):
+                raise
+            raise _DamagedFileError(str(error)) from error
 
     def _keep(self, entry: Entry) -> None:
         """Make the entry the only one in the working copy: the checkpoints there are those that it names."""
@@ -328,6 +215,12 @@ class RemoteRun:
             if other.name != name:
                 other.unlink(missing_ok=True)
 
+    def sweep(self) -> None:
+        """Delete what uploads and downloads of processes that died have left; for the owner only."""
+        for left in [*self.path.glob(f"{_DOWNLOAD}*"), *self.path.glob(f"{TEMPORARY}*")]:
+            shutil.rmtree(left, ignore_errors=True)
+            left.unlink(missing_ok=True)
+
     # -- up
 
     def upload(
@@ -338,77 +231,22 @@ class RemoteRun:
         Raises:
             OSError: A file cannot be stored.
         """
-        committed = {
-            *(f"checkpoints/{name}" for name in checkpoints),
-            *(f"best/{name}" for name in best),
-        }
-        files: dict[str, StoredFile] = {}
-        # The positions of trackers come before the journal that they point into, which grows meanwhile.
-        for name in sorted(self._local_names(), key=lambda name: (not name.startswith("trackers/"), name)):
-            is_checkpoint = name.startswith(tuple(f"{kind}/" for kind in _CHECKPOINTS))
-            if is_checkpoint and name.rpartition("/")[0] not in committed:
-                continue
-            try:
-                files[name] = self._upload_file(name, folder)
-            except FileNotFoundError:
-                if is_checkpoint:
-                    raise
-        return files
-
-    def _upload_file(self, name: str, folder: str) -> StoredFile:
-        path, before = self.path / name, self._stored.get(name)
-        status = path.stat()
-        if before is not None and self._seen.get(name) == (status.st_mtime_ns, status.st_size):
-            return before
-        if _APPENDED.fullmatch(name):
-            file = self._upload_appended(name, folder, before)
-        elif (size := status.st_size) <= _INLINE_BYTES and (text := _text(path, name)) is not None:
-            file = StoredFile(bytes=len(text.encode()), sha256=sha256_bytes(text.encode()), text=text)
-        elif before is not None and before.sha256 == sha256_file(path):
-            file = before
-        else:
-            file = StoredFile(bytes=size, sha256=sha256_file(path), parts=(folder + name,))
-            self._store.put(self._files + folder + name, path)
-        self._stored[name], self._seen[name] = file, (status.st_mtime_ns, status.st_size)
-        return file
-
-    def _upload_appended(self, name: str, folder: str, before: StoredFile | None) -> StoredFile:
-        """Store the lines that were appended to a segment of the journal since it was last stored."""
-        if before is not None and name not in self._hashes:
-            self._hashes[name] = self._hash_of_start(name, before.bytes)
-        if before is None or self._hashes[name].hexdigest() != before.sha256:
-            before = StoredFile(bytes=0, sha256="")
-        hashed = self._hashes[name].copy() if before.bytes else hashlib.sha256()
-        with open_regular(self.path / name, depth=2) as file:
-            file.seek(before.bytes)
-            lines = file.read()
-            lines = lines[: lines.rfind(b"\n") + 1]
-            hashed.update(lines)
-            if before.parts and not lines:
-                return before
-            size = before.bytes + len(lines)
-            if len(before.parts) >= _MAX_PARTS:
-                file.seek(0)
-                before, lines = StoredFile(bytes=0, sha256=""), file.read(size)
-        with tempfile.NamedTemporaryFile(prefix=".up-", dir=self.path) as part:
-            part.write(lines)
-            part.flush()
-            self._store.put(self._files + folder + name, Path(part.name))
-        self._hashes[name] = hashed
-        return StoredFile(bytes=size, sha256=hashed.hexdigest(), parts=(*before.parts, folder + name))
-
-    def _hash_of_start(self, name: str, size: int) -> hashlib._Hash:
-        with open_regular(self.path / name, depth=2) as file:
-            return hashlib.sha256(file.read(size))
+        return self._uploads.upload(folder, checkpoints, best)
 
     def published(self, entry: Entry) -> None:
-        """Copy the entry here, and delete objects of this and earlier attempts that it does not name."""
-        self._stored = dict(entry.files)
+        """Copy the entry here, and delete objects that neither it nor the one before names.
+
+        That one replaces it if it is damaged. Its checkpoints are deleted at the end of an attempt, as no
+        other entry may follow. Objects of later attempts are left.
+        """
+        before = self._uploads.named.items()
+        spare = [file for name, file in before if entry.has_owner or not is_of_checkpoint(name)]
+        named = {part for file in (*spare, *entry.files.values()) for part in file.parts}
+        self._uploads.begin(entry)
         try:
             self._keep(entry)
             if not entry.has_owner:
-                (self.path / _OWNER_FILE).unlink(missing_ok=True)
-            named = {part for file in entry.files.values() for part in file.parts}
+                self.heartbeats.note_end()
             for key in self._store.list(self._files):
                 part = key.removeprefix(self._files)
                 attempt = part.partition("-")[0]
@@ -428,29 +266,6 @@ class RemoteRun:
             for key in self._store.list(prefix):
                 self._store.delete(key)
 
-    def _local_names(self) -> Iterator[str]:
-        """Yield the names of the files of the working copy that belong in the store."""
-        for folder, folders, files in os.walk(self.path):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            for file in files:
-                name = (Path(folder) / file).relative_to(self.path).as_posix()
-                if _is_safe(name) and not (Path(folder) / file).is_symlink():
-                    yield name
-
-
-def has_owner(path: Path) -> bool:
-    """Return whether a working copy says that a process trains the run elsewhere."""
-    try:
-        seen = float(json.loads(read_regular(path / _OWNER_FILE))["time"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return abs(time.time() - seen) < SILENCE
-
-
-def may_have_owner(path: Path) -> bool:
-    """Return whether the attempt that a working copy knows of has not ended."""
-    return (path / _OWNER_FILE).exists()
-
 
 def copied_entry(path: Path) -> Entry | None:
     """Return the entry that a working copy was made from, or None if there is none.
@@ -459,49 +274,3 @@ def copied_entry(path: Path) -> Entry | None:
         CheckpointError: It is damaged.
     """
     return Log(registry.adapter("store", "file")(path)).head()
-
-
-def is_record(name: str) -> bool:
-    """Return whether a file is one of the records that a list of runs is made from."""
-    return _RECORDS.fullmatch(name) is not None
-
-
-def is_small(name: str) -> bool:
-    """Return whether a file is no part of a checkpoint."""
-    return not name.startswith(tuple(f"{kind}/" for kind in (*_CHECKPOINTS, INITIAL)))
-
-
-def is_no_checkpoint(name: str) -> bool:
-    """Return whether a file is no part of a checkpoint of the run's own; the initial state is none."""
-    return not name.startswith(tuple(f"{kind}/" for kind in _CHECKPOINTS))
-
-
-def is_any(name: str) -> bool:  # noqa: ARG001 - a filter, as the two above
-    """Return True: all files are wanted."""
-    return True
-
-
-def _is_safe(name: str) -> bool:
-    """Return whether a file with this name, or an object with this key, can be one of a run in a store."""
-    parts = PurePosixPath(name).parts
-    is_inside = bool(parts) and parts[0] != "/" and ".." not in parts
-    return is_inside and name.isprintable() and not _LOCAL.fullmatch(name)
-
-
-def _holds(path: Path, file: StoredFile) -> bool:
-    try:
-        with open_regular(path, depth=1) as opened:
-            return (
-                os.fstat(opened.fileno()).st_size == file.bytes
-                and hashlib.file_digest(cast(Any, opened), "sha256").hexdigest() == file.sha256
-            )
-    except OSError:
-        return False
-
-
-def _text(path: Path, name: str) -> str | None:
-    """Return the content of a small file as text, or None if it is not one."""
-    try:
-        return read_regular(path, depth=len(PurePosixPath(name).parts)).decode()
-    except ValueError:
-        return None

@@ -34,10 +34,10 @@ from trainyard.digest import TEMPORARY_SUFFIX, fsync_folder, make_folders, sha25
 from trainyard.errors import CheckpointError, InputError, TrainyardError
 from trainyard.records.creation import Creation
 from trainyard.records.document import Document, dump, parse_json
+from trainyard.records.heartbeats import has_owner
 from trainyard.records.lineage import Lineage
 from trainyard.records.lock import Lock, locked_error
 from trainyard.records.manifest import Manifest
-from trainyard.records.remote import has_owner
 from trainyard.records.result import AttemptRecord, Result
 from trainyard.records.status import Status
 from trainyard.redact import without_literals

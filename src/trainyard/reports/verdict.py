@@ -22,7 +22,7 @@ _FEW = 50  # rows of an evaluation that says little
 _MOST_METRICS = 5
 
 
-class Verdict(NamedTuple):
+class BaselineVerdict(NamedTuple):
     """Whether a model is better than the baselines: in one word, one line, and sentences that say why."""
 
     level: Level
@@ -58,14 +58,14 @@ def evaluated(run: RunFiles) -> tuple[str, Json] | None:
     return None
 
 
-def judge(tables: Json) -> Verdict:
+def judge(tables: Json) -> BaselineVerdict:
     """Judge an evaluation by its gains over the baselines."""
     baselines = {str(one["name"]): one for one in tables["compared"]["baselines"]}
     constant = baselines["constant"]
     words, rows = str(constant["words"]), int(tables["rows"])
     if not part(constant, "gains"):
         said = "The metrics of this task say nothing of single rows: a difference may be chance."
-        return Verdict("fair", f"Not judged against {words}", [said])
+        return BaselineVerdict("fair", f"Not judged against {words}", [said])
     answers, certainty = gains(constant)
     linear = gains(baselines["linear"])[0] if "linear" in baselines else None
     level, title = _title(answers, certainty, linear, words)
@@ -73,7 +73,7 @@ def judge(tables: Json) -> Verdict:
     sentences = [about[certainty]] if answers != certainty and certainty in about else []
     if rows < _FEW:
         sentences.append(f"It was judged on {rows} rows only, so this may be chance.")
-    return Verdict(level, title, sentences)
+    return BaselineVerdict(level, title, sentences)
 
 
 def gains(baseline: Json) -> tuple[Gain, Gain]:

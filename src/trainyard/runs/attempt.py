@@ -31,8 +31,8 @@ from trainyard.errors import (
 )
 from trainyard.records.decision import Decision, Decisions, journalled_decisions
 from trainyard.records.manifest import DeterminismRecord, Manifest
-from trainyard.records.remote import is_no_checkpoint
 from trainyard.records.result import Result
+from trainyard.records.run_files import is_no_checkpoint
 from trainyard.records.status import TESTED, Ended
 from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
@@ -120,6 +120,9 @@ class _Attempt:
         status: Ended = "failed"
         try:
             components, state = in_owner(self._prepare)
+            if self._world.is_main:  # nothing refuses it any more
+                first = self._replay[1] if self._replay else state
+                self._origin.announce(self._session.number, first.step)
             result = self._train(components, state)
             status = result.status
             return result
@@ -151,7 +154,7 @@ class _Attempt:
         request, run, config = self._request, self._run, self._request.resolved.config
         self._files = SharedFiles(run, self._world, self._session.lease)
         self._files.bring(is_no_checkpoint)
-        self._origin, self._checkpoints = Origin(run), run_checkpoints(run)
+        self._origin, self._checkpoints = Origin(run), run_checkpoints(run, lease=self._session.lease)
         if any(import_paths(config.model_dump())):
             open_process()  # before anything is imported for the config
         seed_global_random(config.experiment.seed)  # a module of the user's may draw when it is imported
@@ -365,8 +368,6 @@ class _Attempt:
             raise CheckpointError(
                 f"checkpoint {commit.name} was restored with digest {restored}, not {commit.state_digest}"
             )
-        if self._world.is_main:
-            log.info("resuming run %s from step %d", self._run.id, commit.step)
         return RunState.from_json(saved)
 
     # -- loop and end
@@ -406,6 +407,8 @@ class _Attempt:
         state = self._restore(components, commit, saved)
         self._origin.enter(components, state)
         self._complete(components, state, decisions)
+        if self._world.is_main:
+            log.info("resuming run %s from step %d", self._run.id, state.step)
         return state
 
     def _run_loop(

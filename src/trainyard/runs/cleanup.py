@@ -10,8 +10,9 @@ from pathlib import Path
 
 from trainyard.engine.lease import Lease
 from trainyard.errors import CheckpointError, RunLockedError, RunLostError
-from trainyard.records.remote import RemoteRun, copied_entry, url_of
+from trainyard.records.remote import RemoteRun, copied_entry
 from trainyard.records.run_dir import RunDir
+from trainyard.records.urls import url_of
 
 log = logging.getLogger("trainyard")
 CLEANED = ("crashed", "failed")  # not `created`: a run may wait for a worker
@@ -53,10 +54,9 @@ def delete_run(run: RunDir, attempt: int) -> bool:
         if run.next_attempt() != attempt:
             return False
         if remote := RemoteRun.of(run.path):
-            if head := remote.log.head():
-                remote.refuse_owned(head)
-                if head != copied_entry(run.path):  # it was chosen by what the working copy says
-                    return False
+            head = remote.free_head()
+            if head is not None and head != copied_entry(run.path):  # it was chosen by what that says
+                return False
             remote.remove()
         shutil.rmtree(run.path)
     except RunLockedError as error:

@@ -6,8 +6,10 @@ from trainyard import registry
 from trainyard.engine.lease import Lease
 from trainyard.errors import CheckpointError, InputError, TrainyardError
 from trainyard.records.log import Entry, Log
-from trainyard.records.remote import RemoteRun, is_any, refuse_lost_copy
+from trainyard.records.remote import RemoteRun
 from trainyard.records.run_dir import RunDir
+from trainyard.records.run_files import is_no_tensor
+from trainyard.records.urls import refuse_lost_copy
 from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.wiring import run_checkpoints
 
@@ -45,16 +47,16 @@ def take_lease(run: RunDir) -> Lease:
         head = _readable_head(log)
     else:
         remote.check()
-        log, head = remote.log, remote.log.head()
+        log, head = remote.log, remote.free_head()
+        remote.sweep()
         if head is not None:
-            remote.refuse_owned(head)
-            remote.bring_down(head, is_any)
+            remote.bring_down(head, is_no_tensor)  # the rest is fetched as far as it is needed
     number = head.number if head else max(log.numbers(), default=0)
     attempt = max(run.next_attempt(), head.attempt + 1 if head else 1)
     lease = Lease(log, number, attempt, remote)
     existing = run_checkpoints(run)
     if remote:
-        remote.forget_owner()
+        remote.heartbeats.note_none()
     # Checkpoints that have lost their manifest are included, so that a resume names them as damaged.
     lease.take(existing.resume.names(), existing.best.names())
     return lease

@@ -17,8 +17,9 @@ from trainyard.digest import TEMPORARY_SUFFIX, make_folders
 from trainyard.engine.lease import Lease
 from trainyard.errors import CheckpointError, InputError, TrainyardError
 from trainyard.records.copies import bring_all
-from trainyard.records.remote import RemoteRun, run_url, working_folder
+from trainyard.records.remote import RemoteRun
 from trainyard.records.run_dir import RunDir
+from trainyard.records.urls import run_url, working_folder
 from trainyard.runs.objects import Objects
 from trainyard.runs.request import Request
 from trainyard.world import World
@@ -112,7 +113,7 @@ class SharedFiles:
     def _bring(self, wanted: Callable[[str], bool]) -> None:
         make_folders(self._run.path)
         remote = RemoteRun.of(self._run.path)
-        entry = remote.log.head() if remote else None
+        entry = remote.head() if remote else None
         if remote is None or entry is None:
             raise CheckpointError(f"run {self._run.id} is not in its store")
         remote.bring_down(entry, wanted)

@@ -60,6 +60,23 @@ class Origin:
         self.initial: InitialState | None = self.lineage.initial if self.lineage else None
         self._data: DataIdentity | None = None  # of this run
 
+    def announce(self, attempt: int, step: int) -> None:
+        """Log where an attempt begins, and what a child begins with; called once nothing refuses it any more.
+
+        Args:
+            attempt: The number of the attempt.
+            step: The step that it goes on from; 0: it begins at the first one.
+        """
+        if attempt == 1 and self.lineage is not None and self.lineage.relation != "reproduce":
+            log.info("run %s %s", self._run.id, self.lineage.in_words())
+            at = self.initial.checkpoint_step if self.initial else 0
+            if self.lineage.step != at or not at:
+                newest = f"its newest checkpoint that can be used is of step {at}"
+                what = newest if at else "no checkpoint can be used"
+                log.info("of run %s, %s: training repeats its steps from there", self.lineage.run_id, what)
+        if step:
+            log.info("resuming run %s from step %d", self._run.id, step)
+
     @property
     def step(self) -> int:
         """The step at which the run's own config begins to hold."""

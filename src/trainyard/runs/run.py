@@ -8,10 +8,10 @@ from typing import Any
 from trainyard.records.copies import bring_small
 from trainyard.records.decision import journalled_decisions
 from trainyard.records.journal import number, read
-from trainyard.records.remote import run_url
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import Status
+from trainyard.records.urls import run_url
 
 
 class Run:

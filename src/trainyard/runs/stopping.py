@@ -50,11 +50,11 @@ def _ask(run: RunDir) -> bool:
 def _ask_elsewhere(run: RunDir) -> bool:
     """Ask the running attempt to stop, through the run's store; return whether there is one."""
     remote = RemoteRun.of(run.path)
-    head = remote.log.head() if remote else None
+    head = remote.head() if remote else None
     if remote is None or head is None or head.kind == "end":
         return False
     try:
-        remote.ask_to_stop(head.attempt)
+        remote.heartbeats.ask_to_stop(head.attempt)
     except OSError as error:
         raise InputError(f"the store of run {run.id} cannot be written: {error}") from error
     return True

@@ -368,8 +368,9 @@ def run_checkpoints(
         lease: What entitles to commit new ones; None: they are only read.
     """
     store = registry.adapter("store", "file")(run.path)
+    attempt, fetch = (lease.attempt, lease.fetch) if lease else (0, None)
     resume, best = (
-        Checkpoints(store, kind, lease.attempt if lease else 0, run_files, committed(store, kind))
+        Checkpoints(store, kind, attempt, run_files, committed(store, kind), fetch)
         for kind in ("checkpoints", "best")
     )
     return RunCheckpoints(resume, best, lease)

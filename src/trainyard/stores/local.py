@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import tempfile
@@ -12,9 +13,11 @@ from urllib.parse import unquote, urlsplit
 
 from trainyard.digest import fsync_folder, make_folders, write_file
 from trainyard.errors import CheckpointError, InputError, RunGoneError
+from trainyard.records.log import machine
 from trainyard.safe_open import open_regular, read_regular, refuse_links
 
-_STAGING = ".staging-"
+_STAGING = ".staging-"  # then the machine and the process that uses the folder
+_LONG = 86400.0  # seconds after which an unchanged staging folder of another machine is left over
 _TRIES = 10  # to put an object into a folder that other processes delete when it is empty
 
 
@@ -32,11 +35,12 @@ class LocalStore:
     def __init__(self, root: Path | str) -> None:
         self._may_create_root = isinstance(root, str)
         self._root = _path_of(root) if isinstance(root, str) else root
+        self._has_swept = False
 
     def put(self, key: str, source: Path) -> None:
         """Copy and fsync the file, and rename the copy to the object's path."""
         self._target(key)
-        with tempfile.TemporaryDirectory(prefix=_STAGING, dir=self._root) as folder:
+        with tempfile.TemporaryDirectory(prefix=self._prefix(), dir=self._root) as folder:
             copy = Path(folder) / source.name
             shutil.copyfile(source, copy)
             with open(copy, "rb") as file:
@@ -50,7 +54,7 @@ class LocalStore:
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Write and fsync a temporary file and link it to the object's path, unless that exists."""
         self._target(key)
-        with tempfile.TemporaryDirectory(prefix=_STAGING, dir=self._root) as folder:
+        with tempfile.TemporaryDirectory(prefix=self._prefix(), dir=self._root) as folder:
             source = Path(folder) / key.rpartition("/")[2]
             write_file(source, data)
             try:  # unlike a rename, a link fails if the target exists
@@ -124,12 +128,23 @@ class LocalStore:
         """Create and return a folder on the same file system, so that `move` is a rename."""
         if not self._root.is_dir():
             raise RunGoneError(self._root)
-        return Path(tempfile.mkdtemp(prefix=_STAGING, dir=self._root))
+        return Path(tempfile.mkdtemp(prefix=self._prefix(), dir=self._root))
 
     def sweep(self) -> None:
         """Delete all staging folders."""
         for folder in self._root.glob(f"{_STAGING}*"):
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _prefix(self) -> str:
+        """Return the beginning of the names of staging folders of this process.
+
+        In a folder that was given as a URL, others write too: before the first one, what dead processes have
+        left there is deleted.
+        """
+        if self._may_create_root and not self._has_swept:
+            self._has_swept = True
+            _sweep_dead(self._root)
+        return f"{_STAGING}{machine()}-{os.getpid()}-"
 
     def _place(self, key: str, act: Callable[[Path], object]) -> Path:
         """Call a function that puts a file at the object's path, and return the path.
@@ -179,6 +194,38 @@ def _keys(folder: str, prefix: str) -> Iterator[str]:
                 yield from _keys(entry.path, f"{prefix}{entry.name}/")
             elif entry.is_symlink() or entry.is_file():
                 yield prefix + entry.name
+
+
+def _sweep_dead(root: Path) -> None:
+    """Delete the staging folders of processes that are dead: on this machine, or, elsewhere, most likely."""
+    found = [(path, _changed(path)) for path in root.glob(f"{_STAGING}*")]
+    if not found:
+        return
+    with tempfile.TemporaryDirectory(prefix=f"{_STAGING}{machine()}-{os.getpid()}-", dir=root) as now:
+        today = _changed(Path(now))  # by the clock of the file system, as the others
+    for path, changed in found:
+        of, _, process = path.name.removeprefix(_STAGING).rpartition("-")[0].partition("-")
+        is_here = of != "" and of == machine() and process.isdecimal()
+        if _is_dead(int(process)) if is_here else today - changed > _LONG:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _changed(folder: Path) -> float:
+    """Return when a folder, or a file in it, has changed last; infinity if it is gone."""
+    try:
+        return max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
+    except OSError:
+        return math.inf
+
+
+def _is_dead(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
 
 
 def _depth(key: str) -> int:

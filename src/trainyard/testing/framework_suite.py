@@ -30,8 +30,8 @@ from trainyard.frameworks.base import WEIGHTS_FILE
 from trainyard.records.copies import bring_all
 from trainyard.records.journal import SegmentReader, evaluations, losses, read, segments
 from trainyard.records.listing import all_runs, runs_folder
-from trainyard.records.remote import url_of
 from trainyard.records.run_dir import RunDir
+from trainyard.records.urls import url_of
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
 from trainyard.runs.wiring import Components, build, run_checkpoints

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import CheckpointError
-from trainyard.records.remote import check_store
+from trainyard.records.urls import check_store
 from trainyard.stores.base import Store
 
 LARGE = 12_000_001  # bytes of an object that stores send in several parts

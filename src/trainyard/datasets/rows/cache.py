@@ -18,7 +18,7 @@ from typing import BinaryIO, NamedTuple
 
 from trainyard.digest import make_folders, sha256_bytes, sha256_file, write_file
 from trainyard.errors import DataError, InputError
-from trainyard.records.remote import cache_folder
+from trainyard.records.urls import cache_folder
 from trainyard.stores.base import DataStore, Version
 
 LIMIT = "TRAINYARD_DATA_CACHE_GIB"
