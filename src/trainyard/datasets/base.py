@@ -104,6 +104,20 @@ class Dataset(Protocol):
         """
 
 
+@runtime_checkable
+class FileSamples(Protocol):
+    """A data set that makes samples of files that are no tables; `evaluate` and `predict` take such files."""
+
+    def samples(self, path: str) -> Split:
+        """Return a file, or one at a URL, in samples with their targets, like those of a validation split.
+
+        The data section says how the run's own data are read; where they are has no meaning here.
+
+        Raises:
+            DataError: The file cannot be read, or gives no sample.
+        """
+
+
 @contextmanager
 def prepared_as(form: FeatureForm) -> Iterator[None]:
     """Have data that are loaded inside prepared in the form that a framework asks for."""

@@ -69,6 +69,23 @@ class TextDataset:
             splits=dict(splits),
         )
 
+    def samples(self, path: str) -> Windows:
+        """Return another text in windows, in which each byte but the first is predicted once."""
+        text, length = self._read(path), self._params.length
+        if not len(text):
+            raise DataError(f"{path} is empty: give a text of at least {length + 1} bytes")
+        if len(nulls := np.flatnonzero(text == 0)):
+            raise DataError(
+                f"{path} is no plain text: its byte {int(nulls[0]) + 1:,} is 0; give a text file in UTF-8, "
+                "not a compressed or binary one"
+            )
+        if len(text) <= length:
+            raise DataError(
+                f"{path} has {len(text)} bytes, too few for a window of the run's data.params.length: "
+                f"{length} and the byte after it; give more text"
+            )
+        return Windows(text, length, every_byte=True)
+
     def _read(self, path: str) -> Text:
         files = files_below(path, self._params.pattern)
         if files is None:

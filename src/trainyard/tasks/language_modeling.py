@@ -124,9 +124,11 @@ class LanguageModelingTask(Task):
         return "predict the next byte of a text"
 
     def columns(self, outputs: Array) -> Columns:
-        """Return `bits_per_byte` and `token_accuracy` of each row."""
+        """Return the sums of each row, the loss in `nats` first, and `bits_per_byte` and `token_accuracy`."""
         tokens = np.maximum(outputs[:, _TOKENS], 1)
         return {
+            "nats": outputs[:, _NATS],
+            **{self.sums[i]: outputs[:, i].astype(np.int64) for i in (_TOKENS, _HITS)},
             "bits_per_byte": outputs[:, _NATS] / tokens / np.log(2),
             "token_accuracy": outputs[:, _HITS] / tokens,
         }

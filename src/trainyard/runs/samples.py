@@ -1,0 +1,36 @@
+"""Files that are samples for a model whose data set makes its samples, and their targets, of files: texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainyard import registry
+from trainyard.config.schema import RunConfig
+from trainyard.datasets.base import FileSamples, Split
+from trainyard.types import Batch
+
+
+def samples_of(config: RunConfig, path: Path | str) -> Split | None:
+    """Return the samples that the run's data set makes of a file; None if it takes rows of tables.
+
+    Raises:
+        DataError: The file cannot be read, or gives no sample.
+    """
+    data = config.data
+    if data is None:
+        return None
+    cls: Any = registry.dataset_of(data.type)
+    if not issubclass(cls, FileSamples):
+        return None
+    samples: Split = cls(data, cls.Params(**data.params)).samples(str(path))
+    return samples
+
+
+def chunks_of(samples: Split, rows: int) -> Iterator[Batch]:
+    """Yield the samples in chunks, each of `rows` but for the last one."""
+    for start in range(0, len(samples), rows):
+        yield samples.take(np.arange(start, min(start + rows, len(samples)), dtype=np.int64))
