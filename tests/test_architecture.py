@@ -57,6 +57,7 @@ LAYERS = (
         "redact",
         "semantics",
         "types",
+        "image_shape",
         "errors",
         "announce",
         "version",

@@ -99,6 +99,7 @@ class Predictor:
             self.info = DataInfo.from_json(stored.data.info)
             self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
         self._task = task_for(self.info)
+        self._stored = stored.data
         threads = self.config.training.threads or default_threads(self.config)
         self._framework = framework_for(self.config, self.info, model)
         if pinned:
@@ -187,7 +188,7 @@ class Predictor:
             DataError: The file cannot be read, or gives no sample.
         """
         with importing_by(self._rule), computing_by(self.info.semantics):
-            return samples_of(self.config, path)
+            return samples_of(self.config, path, self._stored.tokenizer)
 
     def read(self, path: Path | str) -> Any:
         """Read the rows of a CSV or Parquet file, or of one at a URL, as the training data were read.

@@ -17,7 +17,7 @@ from trainyard.errors import DataError, InputError
 from trainyard.require import require
 from trainyard.runs.intervals import Intervals
 from trainyard.runs.model import Predictor
-from trainyard.runs.samples import chunks_of
+from trainyard.runs.samples import outputs_for
 from trainyard.types import Array
 
 SUFFIXES = (".csv", ".parquet")
@@ -67,8 +67,8 @@ def predicted_chunks(
     if (samples := predictor.samples(path)) is not None:
         if columns.keep:
             raise InputError(f"{path} has no columns to keep: its rows are samples of the run's length")
-        for batch in chunks_of(samples, predictor.chunk_rows):
-            yield _frame({}, _columns(predictor, predictor.outputs(batch), columns))
+        for outputs in outputs_for(predictor.model, samples, predictor.chunk_rows):
+            yield _frame({}, _columns(predictor, outputs, columns))
         return
     chunks, rows = predictor.chunks(path), predictor.chunk_rows
     if missing := [name for name in columns.keep if name not in chunks.names]:

@@ -104,7 +104,7 @@ class ClassificationTask(Task):
     judged_by: ClassVar[Sequence[str]] = ("accuracy", "log_loss")
     judged_in_words: ClassVar[Mapping[str, str]] = OF_PROBABILITIES
     usual_metric: ClassVar[str] = "log_loss"
-    losses: ClassVar[Sequence[str]] = ("cross_entropy",)
+    losses: ClassVar[Sequence[str]] = ("cross_entropy", "focal")
     gives_probabilities: ClassVar[bool] = True
     _has_positive: ClassVar[bool] = True  # whether f1, precision and recall of two classes are those of one
     noun: ClassVar[str] = "classes"

@@ -84,7 +84,7 @@ class MultilabelTask(Task):
     judged_by: ClassVar[Sequence[str]] = ("hamming_loss", "log_loss")
     judged_in_words: ClassVar[Mapping[str, str]] = OF_PROBABILITIES
     usual_metric: ClassVar[str] = "log_loss"
-    losses: ClassVar[Sequence[str]] = ("binary_cross_entropy",)
+    losses: ClassVar[Sequence[str]] = ("binary_cross_entropy", "focal", "dice")
     gives_probabilities: ClassVar[bool] = True
     targets_are_labels: ClassVar[bool] = True
     noun: ClassVar[str] = "labels"

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainyard.datasets.base import Split
 from trainyard.errors import ModelError, TrainingError
 from trainyard.frameworks.base import ModelInputs
 from trainyard.frameworks.torch import losses
@@ -35,11 +36,16 @@ class Network:
         self.module = module.to(self.device)
         self.built = Structure.of(self.module.train())
         self.task = task_for(inputs.info)
-        self.loss = losses.build_loss(training.loss, self.task, training.label_smoothing)
+        self._loss_options = (training.loss, self.task, training.label_smoothing, training.focal_gamma)
+        self.loss = losses.build_loss(*self._loss_options)
         self._weighted: losses.WeightedLoss | None = None
         self.names = losses.input_names(self.module, inputs.info)
         self.call = losses.call_of(self.module, self.names)
         self.precision = Precision(training.precision, self.device)
+
+    def source(self, split: Split) -> TensorSource:
+        """Return the samples of a split as tensors on the device of the module."""
+        return TensorSource(split, self.device, self.inputs.config.experiment.seed, self.inputs.info)
 
     @property
     def rows(self) -> int:
@@ -81,7 +87,7 @@ class Network:
     def weighted_loss(self, outputs: losses.Outputs, batch: Tensors) -> Tensor:
         """Return the sum of the losses of the samples of a batch, each multiplied by its weight: ()."""
         if self._weighted is None:
-            self._weighted = losses.build_weighted_loss(self.inputs.config.training.loss, self.task)
+            self._weighted = losses.build_weighted_loss(*self._loss_options)
         weights = weights_of(batch, self.inputs.info)
         assert weights is not None, "the batch has weights"
         return self._weighted(outputs, batch, weights)

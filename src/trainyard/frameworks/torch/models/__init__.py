@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from trainyard.errors import InputError, ModelError
+from trainyard.frameworks.torch.models.cnn import Cnn
 from trainyard.frameworks.torch.models.gpt import Gpt
 from trainyard.frameworks.torch.models.mlp import Mlp
+from trainyard.frameworks.torch.models.resnet import Resnet, resnet18, resnet34, resnet50
 from trainyard.frameworks.torch.models.transformer import Transformer
 from trainyard.require import import_path
 from trainyard.types import INPUT_IDS, DataInfo
 
-_BUILT_IN: dict[str, type[torch.nn.Module]] = {"gpt": Gpt, "mlp": Mlp, "transformer": Transformer}
+_BUILT_IN: dict[str, Callable[..., torch.nn.Module]] = {
+    "cnn": Cnn,
+    "gpt": Gpt,
+    "mlp": Mlp,
+    "resnet": Resnet,
+    "resnet18": resnet18,
+    "resnet34": resnet34,
+    "resnet50": resnet50,
+    "transformer": Transformer,
+}
 
 
 def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> torch.nn.Module:
@@ -23,8 +34,9 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
 
     A class, or a function that makes a model, is called with `params`. It is also passed those of the
     following arguments that it accepts and that `params` does not set: `in_features` (number of features),
-    `input_shape` (of one sample), `out_features` (number of classes, values or labels), `vocab_size` (number
-    of different tokens) and `context_length` (of a sequence of tokens).
+    `input_shape` (of one sample), `image_shape` (the same, or that of the images which flat rows are known
+    to hold), `out_features` (number of classes, values or labels), `vocab_size` (number of different tokens)
+    and `context_length` (of a sequence of tokens).
 
     Raises:
         ModelError: The model cannot be imported, its constructor fails, or it is not a `torch.nn.Module`.
@@ -42,12 +54,16 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
     features = 1
     for length in info.input_shape:
         features *= length
-    known = {"in_features": features, "input_shape": info.input_shape, "out_features": info.outputs}
+    shape = info.input_shape
+    known = {"in_features": features, "input_shape": shape, "out_features": info.outputs}
+    known |= {"image_shape": info.image_shape or shape}
     if INPUT_IDS in info.inputs:
         known |= {"vocab_size": info.outputs, "context_length": info.inputs[INPUT_IDS].shape[0]}
     elif make is _BUILT_IN["gpt"]:
         raise ModelError(f"model {type_name} needs text: data.type: text, or arrays named {INPUT_IDS}")
     accepted = inspect.signature(make).parameters
+    if type_name in _BUILT_IN:  # an option that is not set has its default
+        params = {name: value for name, value in params.items() if value is not None}
     added = {name: value for name, value in known.items() if name in accepted and name not in params}
     try:
         model = make(**added, **params)
