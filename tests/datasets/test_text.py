@@ -101,3 +101,18 @@ def test_what_cannot_be_done_is_refused(settings: dict[str, Any], said: str, tmp
 def test_a_folder_without_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no file in this folder matches data.params.pattern: \*.txt"):
         dataset(tmp_path).load()
+
+
+def test_another_text_is_cut_as_the_tokenizer_of_the_run_does(tmp_path: Path) -> None:
+    """Of two files with an end each, every token but the first is predicted once, and its bytes are counted."""
+    texts = [b"one two three", b"four"]
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.txt").write_bytes(text)
+    split = dataset(tmp_path / "gone").samples(str(tmp_path), {"kind": "bytes", "end_of_text": True})
+    batch = split.take(np.arange(len(split)))
+    tokens = [*texts[0], 256, *texts[1], 256]
+    assert batch[LABELS][batch[LABELS] != NO_LABEL].tolist() == tokens[1:]
+    assert batch["text_bytes"].sum() == len(texts[0]) + len(texts[1]) - 1
+    (tmp_path / "1.txt").write_bytes(b"a\0b")
+    with pytest.raises(DataError, match=r"1\.txt is no plain text, for a byte of it is 0"):
+        dataset(tmp_path / "gone").samples(str(tmp_path), None)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -195,10 +196,7 @@ def test_a_gpt_predicts_and_explains_as_far_as_it_can(here: Path) -> None:
     assert model.evaluate("test").metrics == {
         name: value for name, value in run.metrics.items() if name.startswith("test_")
     }
-    with pytest.raises(InputError, match=r"input_ids \(12,\) int64, and a table holds no such arrays: call"):
-        trainyard.predict(run.id, "words.txt")
-    with pytest.raises(InputError, match=r"splits are evaluated by `trainyard evaluate --split`"):
-        trainyard.evaluate(run.id, data="words.txt")
+    check_other_texts(run.id, model.native, here)
     assert trainyard.reproduce(run.id).verdict == "identical"
 
 
@@ -299,6 +297,50 @@ def test_tokens_are_drawn_by_their_probabilities() -> None:
     assert [_drawn(logits, 1.0, 2, draw) for draw in (0.49, 0.51, 0.9999)] == [1, 3, 3]
     squares = [_drawn(logits, 0.5, None, draw) for draw in (0.93, 0.96, 0.98)]
     assert squares == [3, 0, 4]  # 0.16, 0.16, 0.01 and 0.00998 of 0.34
+
+
+def check_other_texts(run: str, model: torch.nn.Module, folder: Path) -> None:
+    """Compare what a run says of a text file with its model, asked for each byte."""
+    text = Path(pytest.__file__).read_bytes()[:101]  # 8 windows, and 4 bytes that only the last one predicts
+    (folder / "other").mkdir()
+    (folder / "other" / "new.txt").write_bytes(text)
+    nats, hits = np.zeros((2, len(text)))
+    for first in [*range(0, 96, LENGTH), len(text) - 1 - LENGTH]:
+        ids = torch.tensor(list(text[first : first + LENGTH]))
+        chosen = functional.log_softmax(model(ids[None])[0], dim=1).detach().numpy()  # (length, 256)
+        for i in range(LENGTH):
+            at = first + i + 1
+            if not nats[at]:  # not predicted by an earlier window
+                nats[at], hits[at] = -chosen[i, text[at]], chosen[i].argmax() == text[at]
+    for path in ("other/new.txt", "other"):  # a file, and a folder with only this one
+        metrics = trainyard.evaluate(run, data=path)
+        assert metrics["test_bits_per_byte"] == pytest.approx(nats.sum() / 100 / np.log(2), rel=1e-5)
+        assert metrics["test_token_accuracy"] == pytest.approx(hits.sum() / 100)
+    frame = trainyard.predict(run, folder / "other" / "new.txt")
+    assert list(frame) == ["nats", "tokens", "hits", "bits_per_byte", "token_accuracy"]
+    assert frame["tokens"].tolist() == [LENGTH] * 8 + [4]
+    sums = [nats[1 + start : 1 + start + LENGTH].sum() for start in range(0, 100, LENGTH)]
+    np.testing.assert_allclose(frame["nats"], sums, rtol=1e-5)
+    assert frame["hits"].sum() == hits.sum()
+    for name, written in (("windows.csv", pd.read_csv), ("windows.parquet", pd.read_parquet)):
+        assert trainyard.predict_file(run, "other/new.txt", name).rows == 9
+        pd.testing.assert_frame_equal(written(name), frame)
+    refused = {
+        b"": "is empty: give a text of at least 13 bytes",
+        text[:LENGTH]: "has 12 bytes, too few for a window of the run's data.params.length: 12",
+        b"PK\x03\x04\x14\0" * 10: "is no plain text, for a byte of it is 0; give a text file in UTF-8",
+    }
+    for content, message in refused.items():
+        (folder / "wrong.txt").write_bytes(content)
+        for ask in (trainyard.predict, lambda run, path: trainyard.evaluate(run, data=path)):
+            with pytest.raises(DataError, match=message):
+                ask(run, "wrong.txt")
+    with pytest.raises(DataError, match=r"gone\.txt"):
+        trainyard.predict(run, "gone.txt")
+    with pytest.raises(InputError, match="has no columns to keep"):
+        trainyard.predict(run, "words.txt", keep=["id"])
+    with pytest.raises(InputError, match="intervals are for amounts, but the task is language_modeling"):
+        trainyard.predict(run, "words.txt", interval=0.9)
 
 
 @pytest.mark.slow

@@ -77,8 +77,9 @@ def evaluate(
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
         split: A split of the run's own data.
-        data: Other rows: a CSV or Parquet file, or a data frame. For a run that was given its data as
-            objects, these again (then `split` is one of theirs), or a file.
+        data: Other rows: a CSV or Parquet file, or a data frame; for a language model a text file, or a
+            folder of them. For a run that was given its data as objects, these again (then `split` is one of
+            theirs), or a file.
         runs_dir: The folder of the runs.
         model: The model object, if `train` was given one.
         trust: As in `load`.
@@ -92,13 +93,14 @@ def evaluate(
     found = find(run, runs_dir, has_model)
     is_file = isinstance(data, Path | str)
     predictor = _load(found, "evaluate", model, trust=trust, data=data)
-    rows = predictor.read(data) if is_file else data  # before the working directory changes
+    samples = predictor.samples(data) if is_file else None  # before the working directory changes
+    rows = predictor.read(data) if is_file and samples is None else data
     with reading(found, working_directory(found), trust=trust):
         if "data" in passed_objects(found) and not is_file:
             from trainyard.runs.model import bundle_of_objects
 
             return predictor.evaluate(split, bundle=bundle_of_objects(found, predictor, data)).metrics
-        return predictor.evaluate(split, rows).metrics
+        return predictor.evaluate(split, rows, samples=samples).metrics
 
 
 def predict(
@@ -114,6 +116,9 @@ def predict(
     trust: bool = False,
 ) -> Any:
     """Return the predictions for the rows of a CSV or Parquet file, as a data frame.
+
+    A language model takes a text file, or a folder of them. The rows are then windows of the length that the
+    run was trained with, and the columns sums over each: its loss in `nats`, the `tokens` and the `hits`.
 
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
@@ -160,7 +165,7 @@ def predict_file(
 
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
-        data: The CSV or Parquet file, or its URL.
+        data: The CSV, Parquet or text file, or its URL.
         output: The file to write, `.csv` or `.parquet`; one of this name is replaced. From a CSV file to
             another one, the cells of columns in `keep` are carried over as they are written.
         keep: As in `predict`, like all that follows.

@@ -24,7 +24,8 @@ from trainyard.cli.output import json_document, say_data, show, table
 @click.option(
     "--data",
     metavar="FILE",
-    help="A CSV or Parquet file to evaluate on instead; it must have the target column.",
+    help="A CSV or Parquet file to evaluate on instead; it must have the target column.  A language model "
+    "takes a text file, or a folder of them.",
 )
 @options.trust
 @options.runs_dir
@@ -93,7 +94,7 @@ def predict(
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Predict for the rows of a CSV or Parquet FILE.
+    """Predict for the rows of a CSV or Parquet FILE, or say how well a language model predicts a text FILE.
 
     The rows are read, and predictions written, chunk by chunk: FILE may be larger than the memory.
     """

@@ -170,6 +170,24 @@ class Dataset(Protocol):
 
 
 @runtime_checkable
+class FileSamples(Protocol):
+    """A data set that makes samples of files that are no tables; `evaluate` and `predict` take such files."""
+
+    def samples(self, path: str, tokenizer: Mapping[str, Any] | None) -> Split:
+        """Return a file, or one at a URL, in samples with their targets, like those of a validation split.
+
+        The data section says how the run's own data are read; where they are has no meaning here.
+
+        Args:
+            path: The file, or what else `data.path` may name.
+            tokenizer: `DataBundle.tokenizer` of the run.
+
+        Raises:
+            DataError: The file cannot be read, or gives no sample.
+        """
+
+
+@runtime_checkable
 class EvenLabels(Split, Protocol):
     """A split of token sequences that knows whether all rows have as many labels."""
 

@@ -48,6 +48,7 @@ from trainyard.runs.intervals import (
 )
 from trainyard.runs.objects import passed_objects
 from trainyard.runs.own_unit import own_unit
+from trainyard.runs.samples import samples_of
 from trainyard.runs.weights import stored_model
 from trainyard.runs.wiring import default_threads, form_for, framework_for, load_data, wanted_metrics
 from trainyard.runs.workdir import working_directory
@@ -102,6 +103,7 @@ class Predictor:
             self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
         self._tokenizer = tokenizers.from_json(stored.data.tokenizer)
         self._task = task_for(self.info)
+        self._stored = stored.data
         threads = self.config.training.threads or default_threads(self.config)
         self._framework = framework_for(self.config, self.info, model)
         if pinned:
@@ -210,6 +212,15 @@ class Predictor:
                 f"{path}: its suffix is not one of this model's formats; use {endings}, or give --format"
             )
         return form or ending or forms[0]
+
+    def samples(self, path: Path | str) -> Split | None:
+        """Return the samples that the run's data set makes of a file, such as a text; None: it has rows.
+
+        Raises:
+            DataError: The file cannot be read, or gives no sample.
+        """
+        with importing_by(self._rule), computing_by(self.info.semantics):
+            return samples_of(self.config, path, self._stored.tokenizer)
 
     def read(self, path: Path | str) -> Any:
         """Read the rows of a CSV or Parquet file, or of one at a URL, as the training data were read.
@@ -492,7 +503,11 @@ class Predictor:
         return pd.DataFrame(dict(columns), index=rows.index if isinstance(rows, pd.DataFrame) else None)
 
     def evaluate(
-        self, split: SplitName = "test", rows: Any = None, bundle: DataBundle | None = None
+        self,
+        split: SplitName = "test",
+        rows: Any = None,
+        bundle: DataBundle | None = None,
+        samples: Split | None = None,
     ) -> EvaluationResult:
         """Return the metrics on a split of the run's own data, or on other rows with the target column.
 
@@ -500,11 +515,14 @@ class Predictor:
             split: A split of the run's own data.
             rows: Other rows, instead of the split.
             bundle: The run's data, if it was given them as objects.
+            samples: What `samples` returned, instead of the split.
 
         Raises:
             InputError: The run has no such split, its data have changed, or the rows lack a column.
         """
-        chosen = self._own_split(split, bundle) if rows is None else self._labeled(rows)
+        chosen = samples
+        if chosen is None:
+            chosen = self._own_split(split, bundle) if rows is None else self._labeled(rows)
         return evaluate_predictions(
             self.model.predict(chosen), wanted_metrics(self.config, self.info), self.info, split
         )

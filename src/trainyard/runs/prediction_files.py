@@ -17,6 +17,7 @@ from trainyard.errors import DataError, InputError
 from trainyard.require import require
 from trainyard.runs.intervals import Intervals
 from trainyard.runs.model import Predictor
+from trainyard.runs.samples import outputs_for
 from trainyard.types import Array
 
 SUFFIXES = (".csv", ".parquet")
@@ -49,11 +50,11 @@ class Written(NamedTuple):
 def predicted_chunks(
     predictor: Predictor, path: Path | str, columns: PredictionColumns, *, as_written: bool = False
 ) -> Iterator[Any]:
-    """Yield data frames of the predictions for a CSV or Parquet file, one for each chunk of its rows.
+    """Yield data frames of the predictions for a file, one for each chunk of its rows.
 
     Args:
         predictor: The model.
-        path: The file, or one at a URL.
+        path: A CSV or Parquet file, or one at a URL; a text for a model of texts, whose rows are windows.
         columns: The columns of the frames: those carried over first.
         as_written: Carry over cells of a CSV file as they are written, and not as numbers or times.
 
@@ -63,6 +64,12 @@ def predicted_chunks(
     """
     if columns.proba:
         predictor.check_probabilities()
+    if (samples := predictor.samples(path)) is not None:
+        if columns.keep:
+            raise InputError(f"{path} has no columns to keep: its rows are samples of the run's length")
+        for outputs in outputs_for(predictor.model, samples, predictor.chunk_rows):
+            yield _frame({}, _columns(predictor, outputs, columns))
+        return
     chunks, rows = predictor.chunks(path), predictor.chunk_rows
     if missing := [name for name in columns.keep if name not in chunks.names]:
         raise InputError(
@@ -111,7 +118,8 @@ def _frame(kept: Mapping[str, Array], predictions: Mapping[str, Any]) -> Any:
             f"column {both[0]!r} cannot be kept: the predictions have one of this name; rename it"
         )
     pandas: Any = require("pandas", "tabular")
-    return pandas.concat([frame_of(dict(kept)), pandas.DataFrame(dict(predictions))], axis=1)
+    predicted = pandas.DataFrame(dict(predictions))
+    return pandas.concat([frame_of(dict(kept)), predicted], axis=1) if kept else predicted
 
 
 def write_predictions(frames: Iterable[Any], output: Path) -> Written:

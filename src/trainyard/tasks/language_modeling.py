@@ -127,10 +127,13 @@ class LanguageModelingTask(Task):
         return f"predict the next {'byte' if self.info.outputs == 1 << 8 else 'token'} of a text"
 
     def columns(self, outputs: Array) -> Columns:
-        """Return `bits_per_byte` and `token_accuracy` of each row."""
+        """Return the sums of each row, the loss in `nats` first, and `bits_per_byte` and `token_accuracy`."""
         tokens = np.maximum(outputs[:, _TOKENS], 1)
         text_bytes = tokens if outputs.shape[1] <= _BYTES else np.maximum(outputs[:, _BYTES], 1)
         return {
+            "nats": outputs[:, _NATS],
+            **{name: outputs[:, i].astype(np.int64) for i, name in enumerate(self.sums) if i != _NATS},
+            **({} if outputs.shape[1] <= _BYTES else {"text_bytes": outputs[:, _BYTES].astype(np.int64)}),
             "bits_per_byte": outputs[:, _NATS] / text_bytes / np.log(2),
             "token_accuracy": outputs[:, _HITS] / tokens,
         }

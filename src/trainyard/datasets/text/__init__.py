@@ -23,7 +23,7 @@ from trainyard.datasets.rows.splitting import fractions
 from trainyard.datasets.rows.tabular import paths_by_split, provided_splits
 from trainyard.datasets.rows.tokenizers import ByteTokenizer, Choice, Tokenizer
 from trainyard.datasets.text.documents import Documents
-from trainyard.datasets.text.tokens import Cuts, Source, SplitTokens, tokens_of
+from trainyard.datasets.text.tokens import Cuts, Source, SplitTokens, encoded, tokens_of
 from trainyard.datasets.text.windows import Windows
 from trainyard.errors import DataError
 from trainyard.types import INPUT_IDS, LABELS, SPLITS, ArraySpec, DataInfo, SplitName
@@ -96,6 +96,20 @@ class TextDataset:
             },
             tokenizer=None if plain else tokenizer.to_json(),
         )
+
+    def samples(self, path: str, tokenizer: Mapping[str, Any] | None) -> Windows:
+        """Return another text in windows, in which each token but the first is predicted once."""
+        params, made = self._params, tokenizers.from_json(tokenizer)
+        one = encoded(Documents(path, params.pattern, params.column), made)
+        unit = "bytes" if isinstance(made, ByteTokenizer) else "tokens"
+        if not len(one.tokens):
+            raise DataError(f"{path} is empty: give a text of at least {params.length + 1} {unit}")
+        if len(one.tokens) <= params.length:
+            raise DataError(
+                f"{path} has {len(one.tokens)} {unit}, too few for a window of the run's data.params.length: "
+                f"{params.length} and the {unit[:-1]} after it; give more text"
+            )
+        return Windows(one.tokens, params.length, every_byte=True, text_bytes=one.text_bytes)
 
     def _check_length(self, name: SplitName, tokens: int, tokenizer: Tokenizer) -> None:
         """Check that a split has a sample.

@@ -90,6 +90,36 @@ def tokens_of(sources: Sequence[Source], choice: Choice) -> tuple[Tokenizer, dic
     return _read(file)
 
 
+def encoded(documents: Documents, tokenizer: Tokenizer) -> SplitTokens:
+    """Return the tokens of a text that a tokenizer makes which knows it not; in memory.
+
+    Raises:
+        DataError: A document is not UTF-8, or no text at all.
+    """
+    dtype, counted = np.min_scalar_type(tokenizer.vocab_size - 1), not tokenizers.is_plain(tokenizer)
+    ids, counts = [np.empty(0, dtype)], [np.empty(0, np.uint16)]
+    for part in _capped(_with_ends(_plain(documents.pieces()), tokenizer)):
+        ids.append(part.ids.astype(dtype))
+        if counted:
+            counts.append(part.text_bytes.astype(np.uint16))
+    return SplitTokens(np.concatenate(ids), np.concatenate(counts) if counted else None)
+
+
+def _plain(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Yield the pieces of documents, and refuse what is no text.
+
+    Raises:
+        DataError: A byte is 0.
+    """
+    for piece in pieces:
+        if 0 in piece.content:
+            raise DataError(
+                f"{piece.source} is no plain text, for a byte of it is 0; give a text file in UTF-8, not a "
+                "compressed or binary one"
+            )
+        yield piece
+
+
 def _write(path: Path, sources: Sequence[Source], choice: Choice) -> None:
     """Write a file of tokens."""
 
