@@ -21,6 +21,7 @@ from trainyard.datasets.parquet import ParquetDataset, ParquetParams
 from trainyard.datasets.rows.shards import expanded
 from trainyard.datasets.webdataset import WebdatasetDataset, WebdatasetParams
 from trainyard.errors import DataError
+from trainyard.testing.dataset_suite import DatasetSuite
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (12, 4, 5, 3), dtype=np.uint8)
@@ -57,6 +58,26 @@ def write_tars(folder: Path, form: int = tarfile.PAX_FORMAT, prefix: str = "") -
 def tars(path: str, images: Any = "torchrgb", **settings: Any) -> Any:
     config = DataConfig(type="webdataset", train_path=path, **settings)
     return WebdatasetDataset(config, WebdatasetParams(images=images)).load()
+
+
+def write_saved(folder: Path) -> str:
+    with pa.ipc.new_stream(folder / "data-0.arrow", table(0, 1).schema) as writer:
+        for start in range(0, 2500, 1000):
+            writer.write_table(table(start, min(start + 1000, 2500)))
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-0.arrow"}]}))
+    return str(folder)
+
+
+class TestWebdataset(DatasetSuite):
+    def make(self, folder: Path) -> WebdatasetDataset:
+        config = DataConfig(type="webdataset", train_path=write_tars(folder))
+        return WebdatasetDataset(config, WebdatasetParams())
+
+
+class TestHuggingface(DatasetSuite):
+    def make(self, folder: Path) -> HuggingfaceDataset:
+        config = DataConfig(type="huggingface", train_path=write_saved(folder), target="label")
+        return HuggingfaceDataset(config, HuggingfaceParams())
 
 
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
@@ -113,10 +134,7 @@ def test_rows_of_parquet_shards_and_of_saved_data_sets_are_those_that_were_writt
         pq.write_table(table(shard * 1250, shard * 1250 + 1250), tmp_path / f"p-{shard}.parquet")
     folder = tmp_path / "saved"
     folder.mkdir()
-    with pa.ipc.new_stream(folder / "data-0.arrow", table(0, 1).schema) as writer:
-        for start in range(0, 2500, 1000):
-            writer.write_table(table(start, min(start + 1000, 2500)))
-    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-0.arrow"}]}))
+    write_saved(folder)
     streaming, shards = ParquetParams(streaming=True), str(tmp_path / "p-*.parquet")
     bundles = [
         ParquetDataset(DataConfig(type="parquet", train_path=shards, target="label"), streaming).load(),

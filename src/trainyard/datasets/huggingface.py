@@ -20,6 +20,7 @@ from trainyard.datasets.rows.decoders import ImageForm
 from trainyard.datasets.rows.shards import sha256_of
 from trainyard.datasets.rows.tabular import paths_by_split
 from trainyard.errors import DataError
+from trainyard.require import require
 from trainyard.types import SplitName
 
 _DICT, _STATE = "dataset_dict.json", "state.json"
@@ -47,6 +48,7 @@ class HuggingfaceDataset:
 
     def __init__(self, config: DataConfig, params: BaseModel) -> None:
         assert isinstance(params, HuggingfaceParams)
+        require("pyarrow", "tabular")
         self._config = config
         self._images = params.images
 
