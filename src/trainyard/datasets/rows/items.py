@@ -347,7 +347,7 @@ def _classes(raw: Mapping[SplitName, Items], dataset: Any, target: Array) -> tup
         return list(range(declared)), True
     if declared is not None:
         return list(declared), target.dtype.kind in "iub"
-    if len(raw["train"]) > READ_THROUGH:
+    if len(raw["train"]) > READ_THROUGH and getattr(dataset, "targets", None) is None:
         raise DataError(
             f"the train dataset has {len(raw['train'])} items, too many to read all for their classes; "
             "give it an attribute `classes` (the labels in order) or `num_classes`"
