@@ -63,6 +63,9 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
     "dataset": {
         "csv": BuiltIn("trainyard.datasets.csv:CsvDataset", "tabular", ["csv"]),
         "function": BuiltIn("trainyard.datasets.function:FunctionDataset"),  # any `package.module:function`
+        "huggingface": BuiltIn(
+            "trainyard.datasets.huggingface:HuggingfaceDataset", "tabular", ["huggingface"]
+        ),
         "npy": BuiltIn("trainyard.datasets.npy:NpyDataset", None, ["npy"]),
         "npz": BuiltIn("trainyard.datasets.npz:NpzDataset", None, ["npz"]),
         "parquet": BuiltIn("trainyard.datasets.parquet:ParquetDataset", "tabular", ["parquet"]),
@@ -73,6 +76,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         ),
         "text": BuiltIn("trainyard.datasets.text:TextDataset", None, ["text"]),
         "tfrecord": BuiltIn("trainyard.datasets.tfrecord:TfrecordDataset", "tfrecord", ["tfrecord"]),
+        "webdataset": BuiltIn("trainyard.datasets.webdataset:WebdatasetDataset", None, ["webdataset"]),
     },
     "task": {
         "classification": BuiltIn("trainyard.tasks.classification:ClassificationTask"),

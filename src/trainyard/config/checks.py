@@ -22,6 +22,7 @@ FILE_TYPES = {
     ".parquet": "parquet",
     ".txt": "text",
     ".npz": "npz",
+    ".tar": "webdataset",
     ".tfrecord": "tfrecord",
     ".tfrecords": "tfrecord",
 }

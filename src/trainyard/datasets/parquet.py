@@ -6,13 +6,15 @@ from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.arrow import SAMPLE, strings
+from trainyard.datasets.rows.arrow_rows import arrow_bundle, parquet_as_arrow
 from trainyard.datasets.rows.chunks import ParquetChunks
+from trainyard.datasets.rows.decoders import ImageForm
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.table import Table, tidy
 from trainyard.datasets.rows.tabular import load_files, paths_by_split
@@ -22,7 +24,14 @@ from trainyard.types import Array
 
 
 class ParquetParams(Section):
-    """This format has no options: a Parquet file holds its types."""
+    """How the rows are read; a Parquet file holds its types."""
+
+    streaming: bool = Field(
+        False,
+        description="read rows when they are needed, instead of holding all in memory: columns are then used "
+        "as they are; a path may be a pattern of shards (`train-{000..099}.parquet`)",
+    )
+    images: ImageForm = Field("torchrgb", description="with streaming: what images become; see webdataset")
 
 
 class ParquetDataset:
@@ -34,12 +43,17 @@ class ParquetDataset:
     def __init__(self, config: DataConfig, params: BaseModel) -> None:
         assert isinstance(params, ParquetParams)
         self._config = config
+        self._params = params
         self._arrow: Any = require("pyarrow", "tabular")
         self._parquet: Any = require("pyarrow.parquet", "tabular")
 
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
-        return load_files(self._config, self.read)
+        if not self._params.streaming:
+            return load_files(self._config, self.read)
+        paths = paths_by_split(self._config)
+        files = {name: parquet_as_arrow(path) for name, path in paths.items()}
+        return arrow_bundle(files, self._config, self._params.images)
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:  # noqa: ARG002
         """Return all rows of one file.

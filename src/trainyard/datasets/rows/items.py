@@ -17,12 +17,12 @@ from trainyard.config.schema import DataConfig
 from trainyard.config.splits import SplitConfig
 from trainyard.datasets.base import DataBundle, Draw, Reading, Split, unnoted
 from trainyard.datasets.rows.drawing import Drawing
+from trainyard.datasets.rows.own import sample_function
 from trainyard.datasets.rows.table import kind_of, listed, tidy
 from trainyard.datasets.rows.target import class_indices
 from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
-from trainyard.errors import DataError, InputError
+from trainyard.errors import DataError
 from trainyard.registry import task_of
-from trainyard.require import import_path
 from trainyard.semantics import version
 from trainyard.tasks.base import Task
 from trainyard.tasks.support.columns import distinct_labels, infer_task_of_sample
@@ -295,7 +295,7 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
     for name, dataset in datasets.items():
         if not len(dataset):
             raise DataError(f"the {name} dataset is empty: its length is 0")
-    collate = None if config.collate is None else _collate_of(config.collate)
+    collate = None if config.collate is None else sample_function(config.collate, "data.collate")
     raw = {
         name: Items(dataset, reading_of(config, name), config.target_name, collate)
         for name, dataset in datasets.items()
@@ -323,22 +323,6 @@ def reading_of(config: DataConfig, split: SplitName) -> Reading:
     return Reading(f"the {split} dataset", config.workers, config.prefetch, config.timeout)
 
 
-def _collate_of(name: str) -> Collate:
-    """Import the function that makes batches.
-
-    Raises:
-        DataError: There is none.
-    """
-    try:
-        function = import_path(name)
-    except InputError as error:
-        raise DataError(f"data.collate: {error}") from error
-    if not callable(function):
-        raise DataError(f"data.collate: {name!r} is {type(function).__name__}; name a function of samples")
-    collate: Collate = function
-    return collate
-
-
 def _task(train: Items, config: DataConfig) -> tuple[str, list[str]]:
     """Return the task that a sample of the targets suggests, or the config names, and warnings."""
     targets = [target for _, target in train.items(train.sample().tolist())]
@@ -363,7 +347,7 @@ def _classes(raw: Mapping[SplitName, Items], dataset: Any, target: Array) -> tup
         return list(range(declared)), True
     if declared is not None:
         return list(declared), target.dtype.kind in "iub"
-    if len(raw["train"]) > READ_THROUGH:
+    if len(raw["train"]) > READ_THROUGH and getattr(dataset, "targets", None) is None:
         raise DataError(
             f"the train dataset has {len(raw['train'])} items, too many to read all for their classes; "
             "give it an attribute `classes` (the labels in order) or `num_classes`"

@@ -1,0 +1,270 @@
+"""The rows of Arrow files, as a map-style data set: mapped into memory, and read when they are asked for.
+
+Columns are used as they are. Columns of single numbers become one array `features`; columns of lists are
+arrays, and encoded images are decoded.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainyard.config.schema import DataConfig
+from trainyard.datasets.base import DataBundle
+from trainyard.datasets.rows import items
+from trainyard.datasets.rows.decoders import ImageForm, decoded_image
+from trainyard.datasets.rows.files import existing_file
+from trainyard.datasets.rows.shards import sha256_of, shard_folder, shard_paths
+from trainyard.datasets.rows.table import listed, nearest
+from trainyard.digest import fsync_folder, make_folders, sha256_json
+from trainyard.errors import DataError
+from trainyard.require import require
+from trainyard.types import Array, SplitName
+
+log = logging.getLogger("trainyard")
+Reader = Callable[[int], Any]  # of a row
+_ROWS = 1024  # of a batch in a converted file
+_CONVERTED = "arrow-1"
+
+
+class ArrowFile(NamedTuple):
+    """A file: its name in messages, where it is, and the SHA-256 of what it was made from."""
+
+    name: str
+    path: Path
+    sha256: str
+
+
+class ArrowRows:
+    """The rows of Arrow files with one schema.
+
+    Args:
+        files: The files.
+        config: The data section: which columns are the features, and which is the target.
+        images: What encoded images become.
+    """
+
+    def __init__(self, files: Sequence[ArrowFile], config: DataConfig, images: ImageForm) -> None:
+        self._sha256s = [file.sha256 for file in files]
+        self._images = images
+        self._table = _mapped(files)
+        counts = [len(chunk) for chunk in self._table.column(0).chunks] if self._table.num_columns else []
+        self._firsts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self._readers: dict[tuple[str, int], Reader] = {}
+        self._target = config.target_name
+        if self._target not in self._table.column_names:
+            raise DataError(
+                f"{files[0].name}: data.target: there is no column {self._target!r}; "
+                f"{nearest(self._target, self._table.column_names)}"
+            )
+        self._inputs = _inputs(self._table.schema, config, files[0].name)
+        self._is_table = all(_is_number(self._table.schema.field(name).type) for name in self._inputs)
+        if labels := _labels(self._table.schema, self._target):
+            self.classes = labels
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def __getitem__(self, position: int) -> Any:
+        """Return a row as `Items` takes it."""
+        if not 0 <= position < len(self):
+            raise IndexError(f"row {position} of {len(self)}")
+        chunk = int(np.searchsorted(self._firsts, position, side="right")) - 1
+        row = position - int(self._firsts[chunk])
+        values = {name: self._reader(name, chunk)(row) for name in (*self._inputs, self._target)}
+        if self._is_table:
+            features = np.array([values[name] for name in self._inputs], np.float32)
+            return features, values[self._target]
+        if len(self._inputs) == 1:
+            return values[self._inputs[0]], values[self._target]
+        return values
+
+    @cached_property
+    def targets(self) -> Array | None:
+        """The targets of all rows, if they may be classes."""
+        column, types = self._table.column(self._target), require("pyarrow", "tabular").types
+        if column.null_count or not len(column):
+            return None
+        if types.is_integer(column.type) or types.is_boolean(column.type):
+            values: Array = column.to_numpy()
+            return values
+        return np.array(column.to_pylist()) if types.is_string(column.type) else None
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the contents, and of what is used of them."""
+        return sha256_json(["arrow", self._sha256s, self._inputs, self._target, self._images])
+
+    def _reader(self, name: str, chunk: int) -> Reader:
+        """Return the function that reads a row of a chunk of a column."""
+        known = self._readers.get((name, chunk))
+        if known is None:
+            values = self._table.column(name).chunk(chunk)
+            known = self._readers[name, chunk] = self._made_reader(getattr(values, "storage", values), name)
+        return known
+
+    def _made_reader(self, values: Any, name: str) -> Reader:
+        if values.null_count:
+            return lambda row: _present(values[row].as_py(), name)
+        if (reader := _reader_of_numbers(values)) is not None:
+            return reader
+        types = require("pyarrow", "tabular").types
+        if types.is_binary(values.type) or types.is_large_binary(values.type):
+            return lambda row: decoded_image(values[row].as_py(), self._images)
+        if types.is_struct(values.type):
+            return lambda row: decoded_image(_image_bytes(values[row].as_py(), name), self._images)
+        if types.is_nested(values.type):
+            return lambda row: np.array(values[row].as_py())
+        return lambda row: values[row].as_py()
+
+
+def _reader_of_numbers(values: Any) -> Reader | None:
+    """Return the function that reads a row of numbers, or of lists of numbers, without a copy; else None."""
+    types, kind = require("pyarrow", "tabular").types, values.type
+    if _is_number(kind):
+        numbers = values.to_numpy(zero_copy_only=False)
+        return lambda row: numbers[row]
+    if types.is_fixed_size_list(kind) and _is_number(kind.value_type):
+        matrix = values.flatten().to_numpy(zero_copy_only=False).reshape(len(values), -1)
+        return lambda row: matrix[row]
+    if (types.is_list(kind) or types.is_large_list(kind)) and _is_number(kind.value_type):
+        offsets, flat = values.offsets.to_numpy(), values.values.to_numpy(zero_copy_only=False)
+        return lambda row: flat[offsets[row] : offsets[row + 1]]
+    return None
+
+
+def arrow_bundle(
+    files: Mapping[SplitName, Sequence[ArrowFile]], config: DataConfig, images: ImageForm
+) -> DataBundle:
+    """Build the data of a run from Arrow files.
+
+    Raises:
+        DataError: A file cannot be read, or lacks a column.
+    """
+    items.refuse_division(config.split)
+    return items.bundle({name: ArrowRows(some, config, images) for name, some in files.items()}, config)
+
+
+def parquet_as_arrow(pattern: str) -> list[ArrowFile]:
+    """Return Arrow files with the rows of Parquet files, which are converted once, into the user's cache.
+
+    A row of a Parquet file cannot be read without the thousands beside it; one of an Arrow file can.
+
+    Raises:
+        DataError: A file is not a Parquet file, or there is no room for its rows.
+    """
+    converted = []
+    for name in shard_paths(pattern):
+        file = existing_file(name, mapped=True)
+        sha256 = sha256_of(file)
+        path = shard_folder() / f"{_CONVERTED}-{sha256}.arrow"
+        if not path.exists():
+            _convert(name, file, path)
+        converted.append(ArrowFile(name, path, sha256))
+    return converted
+
+
+def _convert(name: str, file: Path, target: Path) -> None:
+    arrow, parquet = require("pyarrow", "tabular"), require("pyarrow.parquet", "tabular")
+    log.info("data: the rows of %s are written to %s, once, to be read in any order", name, target.parent)
+    try:
+        make_folders(target.parent)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=target.parent) as folder:
+            new = Path(folder) / target.name
+            source = parquet.ParquetFile(file)
+            with (
+                arrow.OSFile(str(new), "wb") as sink,
+                arrow.ipc.new_file(sink, source.schema_arrow) as writer,
+            ):
+                for batch in source.iter_batches(_ROWS):
+                    writer.write_batch(batch)
+            with open(new, "rb") as written:
+                os.fsync(written.fileno())
+            new.rename(target)
+        fsync_folder(target.parent)
+    except (arrow.ArrowException, OSError) as error:
+        raise DataError(
+            f"{name} cannot be converted to {target.parent}: {str(error).splitlines()[0]}; is it a complete "
+            "Parquet file, and is there room? TRAINYARD_CACHE names another folder"
+        ) from error
+
+
+def _mapped(files: Sequence[ArrowFile]) -> Any:
+    arrow = require("pyarrow", "tabular")
+    tables = []
+    for file in files:
+        try:
+            tables.append(_opened(arrow, file.path))
+        except (arrow.ArrowException, OSError) as error:
+            raise DataError(f"{file.name} cannot be read as Arrow: {str(error).splitlines()[0]}") from error
+    try:
+        return arrow.concat_tables([table for table in tables if table.num_rows] or tables[:1])
+    except arrow.ArrowException as error:
+        raise DataError(f"{files[0].name}: its shards have different columns: {error}") from error
+
+
+def _opened(arrow: Any, path: Path) -> Any:
+    """Return a table that is mapped into memory, of a file in either of Arrow's two formats."""
+    source = arrow.memory_map(str(path))
+    with open(path, "rb") as file:
+        is_file = file.read(6) == b"ARROW1"
+    return (arrow.ipc.open_file if is_file else arrow.ipc.open_stream)(source).read_all()
+
+
+def _labels(schema: Any, column: str) -> list[Any]:
+    """Return the labels that Hugging Face's library has noted of a column; empty if there are none."""
+    noted = (schema.metadata or {}).get(b"huggingface", b"{}")
+    feature = (json.loads(noted).get("info", {}).get("features") or {}).get(column)
+    return list(feature.get("names") or []) if isinstance(feature, dict) else []
+
+
+def _inputs(schema: Any, config: DataConfig, source: str) -> list[str]:
+    """Return the columns that the model gets: those of the config, or all but text and the target."""
+    if config.features is not None:
+        if unknown := [name for name in config.features if name not in schema.names]:
+            raise DataError(
+                f"{source}: data.features: there is no column {unknown[0]!r}; "
+                f"{nearest(unknown[0], schema.names)}"
+            )
+        return list(config.features)
+    left_out = {config.target_name, *config.exclude}
+    texts = [field.name for field in schema if field.name not in left_out and _is_text(field.type)]
+    if texts:
+        log.info("data: columns of text or times are left out: %s", listed(texts))
+    chosen = [field.name for field in schema if field.name not in {*left_out, *texts}]
+    if not chosen:
+        raise DataError(f"{source}: there is no column to learn from but text; name some in data.features")
+    return chosen
+
+
+def _is_number(kind: Any) -> bool:
+    types = require("pyarrow", "tabular").types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _is_text(kind: Any) -> bool:
+    types = require("pyarrow", "tabular").types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_temporal(kind))
+
+
+def _present(value: Any, name: str) -> Any:
+    if value is None:
+        raise DataError(f"column {name!r} has no value")
+    return value
+
+
+def _image_bytes(value: Mapping[str, Any], name: str) -> bytes:
+    """Return the bytes of an image as Hugging Face stores it: inside, or in a file that a path names."""
+    data, path = value.get("bytes"), value.get("path")
+    if data is not None:
+        return bytes(data)
+    if path is None:
+        raise DataError(f"column {name!r} holds {listed(value)}; only images are read from structures")
+    return Path(path).read_bytes()

@@ -1,0 +1,164 @@
+"""Shards: tar, Arrow and Parquet files whose samples are read in any order, against their own libraries."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from small_runs import SMALL, assert_same, whole_and_resumed
+from trainyard.config.schema import DataConfig
+from trainyard.datasets.huggingface import HuggingfaceDataset, HuggingfaceParams
+from trainyard.datasets.parquet import ParquetDataset, ParquetParams
+from trainyard.datasets.rows.shards import expanded
+from trainyard.datasets.webdataset import WebdatasetDataset, WebdatasetParams
+from trainyard.errors import DataError
+from trainyard.testing.dataset_suite import DatasetSuite
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (12, 4, 5, 3), dtype=np.uint8)
+ROWS = RNG.normal(size=(2500, 3)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+
+
+def png(image: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "png")
+    return file.getvalue()
+
+
+def write_tars(folder: Path, form: int = tarfile.PAX_FORMAT, prefix: str = "") -> str:
+    for shard in range(2):
+        with tarfile.open(folder / f"t-{shard:02}.tar", "w", format=form) as tar:
+            for i in range(shard * 6, shard * 6 + 6):
+                parts = {
+                    "png": png(IMAGES[i]),
+                    "cls": str(i % 3).encode(),
+                    "json": json.dumps({"deep": {"label": i}}).encode(),
+                }
+                for extension, data in parts.items():
+                    info = tarfile.TarInfo(f"{prefix}{i:04}.{extension}")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+    return str(folder / "t-{00..01}.tar")
+
+
+def tars(path: str, images: Any = "torchrgb", **settings: Any) -> Any:
+    config = DataConfig(type="webdataset", train_path=path, **settings)
+    return WebdatasetDataset(config, WebdatasetParams(images=images)).load()
+
+
+def write_saved(folder: Path) -> str:
+    with pa.ipc.new_stream(folder / "data-0.arrow", table(0, 1).schema) as writer:
+        for start in range(0, 2500, 1000):
+            writer.write_table(table(start, min(start + 1000, 2500)))
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-0.arrow"}]}))
+    return str(folder)
+
+
+class TestWebdataset(DatasetSuite):
+    def make(self, folder: Path) -> WebdatasetDataset:
+        config = DataConfig(type="webdataset", train_path=write_tars(folder))
+        return WebdatasetDataset(config, WebdatasetParams())
+
+
+class TestHuggingface(DatasetSuite):
+    def make(self, folder: Path) -> HuggingfaceDataset:
+        config = DataConfig(type="huggingface", train_path=write_saved(folder), target="label")
+        return HuggingfaceDataset(config, HuggingfaceParams())
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_samples_of_tar_files_are_those_that_were_written(tmp_path: Path, form: int) -> None:
+    prefix = "folder/" if form == tarfile.USTAR_FORMAT else "a" * 120 + "/"
+    path = write_tars(tmp_path, form, prefix)
+    ids = np.array([11, 0, 7])
+    for _ in range(2):  # the second time with the index that was kept
+        bundle = tars(path)
+        batch = bundle.splits["train"].take(ids)
+        wanted = IMAGES[ids].transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255)
+        np.testing.assert_array_equal(batch["features"], wanted)
+        assert batch["target"].tolist() == (ids % 3).tolist()
+        assert bundle.info.classes == [0, 1, 2]
+    raw = tars(path, "rgb8", features=["png"], target="json.deep.label", task="regression")
+    batch = raw.splits["train"].take(ids)
+    np.testing.assert_array_equal(batch["features"], IMAGES[ids])
+    assert batch["target"].tolist() == ids.tolist()
+
+
+def test_a_shard_that_is_damaged_or_compressed_is_named(tmp_path: Path) -> None:
+    path = write_tars(tmp_path)
+    shard = tmp_path / "t-01.tar"
+    whole = shard.read_bytes()
+    for content, message in (
+        (whole[:700], r"t-01\.tar is cut short"),
+        (whole[:600] + b"x" + whole[601:1600] + b"y" * 100, r"t-01\.tar: at byte|t-01\.tar is"),
+        (b"\x1f\x8b" + whole, r"t-01\.tar is compressed"),
+    ):
+        shard.write_bytes(content)
+        with pytest.raises(DataError, match=message):
+            tars(path)
+
+
+def test_a_changed_shard_has_another_fingerprint(tmp_path: Path) -> None:
+    path = write_tars(tmp_path)
+    before = tars(path).splits["train"].fingerprint()
+    shard = tmp_path / "t-01.tar"
+    shard.write_bytes(shard.read_bytes().replace(b'"label": 7', b'"label": 8'))
+    assert tars(path).splits["train"].fingerprint() != before
+
+
+def test_braces_stand_for_ranges_and_alternatives() -> None:
+    assert list(expanded("a-{08..10}-{x,y}")) == [f"a-{n}-{x}" for n in ("08", "09", "10") for x in "xy"]
+
+
+def table(start: int, stop: int) -> Any:
+    columns = {"x": pa.array(list(ROWS[start:stop])), "label": pa.array([i % 2 for i in range(start, stop)])}
+    return pa.table(columns)
+
+
+def test_rows_of_parquet_shards_and_of_saved_data_sets_are_those_that_were_written(tmp_path: Path) -> None:
+    for shard in range(2):
+        pq.write_table(table(shard * 1250, shard * 1250 + 1250), tmp_path / f"p-{shard}.parquet")
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    write_saved(folder)
+    streaming, shards = ParquetParams(streaming=True), str(tmp_path / "p-*.parquet")
+    bundles = [
+        ParquetDataset(DataConfig(type="parquet", train_path=shards, target="label"), streaming).load(),
+        HuggingfaceDataset(
+            DataConfig(type="huggingface", train_path=str(folder), target="label"), HuggingfaceParams()
+        ).load(),
+    ]
+    ids = RNG.permutation(2500)[:300]
+    for bundle in bundles:
+        batch = bundle.splits["train"].take(ids)
+        np.testing.assert_array_equal(batch["features"], ROWS[ids])
+        assert batch["target"].tolist() == (ids % 2).tolist()
+
+
+@pytest.mark.slow
+def test_a_run_on_shards_is_resumed_exactly(tmp_path: Path) -> None:
+    pq.write_table(table(0, 120), tmp_path / "t.parquet")
+    data = {
+        "type": "parquet",
+        "streaming": True,
+        "train_path": str(tmp_path / "t.parquet"),
+        "target": "label",
+        "workers": 1,
+    }
+    whole, resumed = whole_and_resumed(tmp_path, {"data": data})
+    assert_same(resumed, whole)
+    assert SMALL["training"]["max_steps"] == whole.result["steps"]
