@@ -24,6 +24,7 @@ from trainyard.config.fields import (
 )
 from trainyard.config.schedules import ConstantSchedule, Schedule
 from trainyard.config.splits import SplitConfig
+from trainyard.config.transforms import Transform
 from trainyard.config.tuning import TuningConfig
 
 
@@ -147,6 +148,20 @@ class DataConfig(TypedSection):
         "frequency: its share of them; auto: onehot for up to 500 categories, target for more; a category "
         "that no training row has becomes all zeros (onehot), -1 (ordinal), missing (category), the mean "
         "target (target) or 0 (frequency), and predictions warn of it",
+    )
+
+    transforms: list[Transform] = bits(
+        default_factory=list,
+        description="image_folder, image_table: what happens to images before the model sees them, in this "
+        "order; random ones in training only",
+    )
+    on_corrupt: Literal["error", "skip"] = bits(
+        default="error",
+        description="image_folder, image_table: images that cannot be decoded; skip: all are decoded when "
+        "the run is built, and these are left out, counted and recorded as a decision",
+    )
+    cache: Literal["none", "memory"] = record(
+        "none", description="image_folder, image_table: memory: images stay decoded, as far as memory allows"
     )
 
     @property

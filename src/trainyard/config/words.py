@@ -94,8 +94,7 @@ def _hint(expected: str, node: Node) -> str:
 def describe(field: FieldInfo) -> str:
     """Return what a field takes: `a whole number above 0, or null`."""
     if field.discriminator is not None:
-        tags = ", ".join(str(tag(one)) for one in get_args(without_null(field.annotation)))
-        return f"one of {tags}, or a mapping with `type`"
+        return _tagged(field.annotation)
     return words(field.annotation, field.metadata)
 
 
@@ -104,7 +103,8 @@ def words(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         own = [one for given in arguments[1:] for one in getattr(given, "metadata", [given])]
-        return words(arguments[0], [*own, *metadata])
+        is_tagged = any(getattr(one, "discriminator", None) for one in arguments[1:])
+        return _tagged(arguments[0]) if is_tagged else words(arguments[0], [*own, *metadata])
     if origin in {Union, types.UnionType}:
         options = [words(one, metadata) for one in arguments if one is not type(None)]
         return " or ".join(options) + (", or null" if type(None) in arguments else "")
@@ -116,6 +116,11 @@ def words(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     if (origin or annotation) in LISTS:
         return _list(origin, arguments, metadata)
     return NAMES.get(annotation, "a mapping") + _bounds(metadata)
+
+
+def _tagged(union: Any) -> str:
+    tags = ", ".join(str(tag(one)) for one in get_args(without_null(union)))
+    return f"one of {tags}, or a mapping with `type`"
 
 
 def without_null(annotation: Any) -> Any:

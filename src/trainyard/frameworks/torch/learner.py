@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from trainyard.config.schema import TrainingConfig
-from trainyard.datasets.base import ArraySplit, Split
+from trainyard.datasets.base import Split, known_arrays
 from trainyard.digest import sha256_bytes
 from trainyard.errors import ModelError, TrainyardError
 from trainyard.frameworks.base import (
@@ -205,8 +205,8 @@ class TorchLearner(Learner):
 
 def _weights(inputs: LearnerInputs) -> Array | None:
     """Return the weights of all training samples, (rows,) float64, if they have any."""
-    train = inputs.splits["train"]
-    return weights_of(train.arrays, inputs.info) if isinstance(train, ArraySplit) else None
+    arrays = known_arrays(inputs.splits["train"])
+    return None if arrays is None else weights_of(arrays, inputs.info)
 
 
 def _refuse_single_sample(model: torch.nn.Module, inputs: LearnerInputs) -> None:
