@@ -41,6 +41,9 @@ PARTS: dict[str, Part] = {
     "preparation": Part(
         2, "how rows become features and targets", ("datasets",), kept=(1,)
     ),  # 1: columns are what the file's types say; all are features; those of arrays stay as they are
+    "samples": Part(
+        2, "the random numbers that samples draw when they are read", ("datasets/base.py",), kept=(1,)
+    ),  # 1: from the generators as the step before left them
     "loop": Part(1, "the order within a step, and its state", ("engine",)),
     "rules": Part(
         1,
@@ -59,8 +62,8 @@ PARTS: dict[str, Part] = {
     ),  # 1: features and targets in float32, pipelines get them prepared
     "torch": Part(
         3, "a step of PyTorch", ("frameworks/torch", "frameworks/support"), kept=(1, 2)
-    ),  # 1: the loss of tokens is computed with the tokens of the vocabulary on the middle axis
-    # 2: beside weights of samples, label_smoothing is left out
+    ),  # 2: all parameters have weight decay; label_smoothing is left out beside weights of samples
+    # 1: also, the loss of tokens is computed with the tokens of the vocabulary on the middle axis
     "xgboost": Part(1, "a step of XGBoost", ("frameworks/xgboost", "frameworks/support")),
 }
 _OF_FRAMEWORKS = {name for name, part in PARTS.items() if f"frameworks/{name}" in part.sources}

@@ -441,7 +441,7 @@ class _Attempt:
             self._fail(error, loop, components)
             raise
         finally:
-            loop.parts.saver.close()
+            loop.parts.close()
         return result
 
     def _outside(self, config: RunConfig) -> Outside:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from trainyard.errors import DataError
-from trainyard.tasks.base import Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
+from trainyard.tasks.base import FROM_0, SHARE, Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
 from trainyard.types import INPUT_IDS, LABELS, Array, Ids
 
 _NATS, _TOKENS, _HITS = range(3)  # the columns of the sums
@@ -55,10 +55,14 @@ class LanguageModelingTask(Task):
     name: ClassVar[str] = "language_modeling"
     metrics: ClassVar[Mapping[str, Metric]] = {
         "bits_per_byte": Metric(
-            "min", "bits to encode a byte of the text", _bits_per_token, paired=_surprise
+            "min", "bits to encode a byte of the text", _bits_per_token, paired=_surprise, bounds=FROM_0
         ),
-        "perplexity": Metric("min", "exponential of the mean surprise", _perplexity, paired=_surprise),
-        "token_accuracy": Metric("max", "share of tokens that had the highest logit", _per_token(_HITS)),
+        "perplexity": Metric(
+            "min", "exponential of the mean surprise", _perplexity, paired=_surprise, bounds=(1.0, np.inf)
+        ),
+        "token_accuracy": Metric(
+            "max", "share of tokens that had the highest logit", _per_token(_HITS), bounds=SHARE
+        ),
     }
     default_metrics: ClassVar[Sequence[str]] = ("bits_per_byte", "token_accuracy")
     usual_metric: ClassVar[str] = "bits_per_byte"

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainyard.datasets.base import Split
 from trainyard.errors import ModelError, TrainingError
 from trainyard.frameworks.base import ModelInputs
 from trainyard.frameworks.torch import losses
@@ -41,6 +42,10 @@ class Network:
         self.names = losses.input_names(self.module, inputs.info)
         self.call = losses.call_of(self.module, self.names)
         self.precision = Precision(training.precision, self.device)
+
+    def source(self, split: Split) -> TensorSource:
+        """Return the samples of a split as tensors on the device of the module."""
+        return TensorSource(split, self.device, self.inputs.config.experiment.seed, self.inputs.info)
 
     @property
     def rows(self) -> int:

@@ -124,6 +124,25 @@ class AdafactorParams(Section):
     d: float = Field(1.0, ge=1, description="an update whose root mean square is above this is scaled down")
 
 
+class MuonParams(Section):
+    """Muon (Keller Jordan, 2024) for hidden matrices, AdamW for the other parameters, as torch has them."""
+
+    momentum: Share = Field(0.95, description="of Muon")
+    nesterov: bool = Field(True, description="of Muon")
+    ns_steps: int = Field(5, gt=0, lt=100, description="steps of the Newton-Schulz iteration")
+    adjust_lr_fn: Literal["original", "match_rms_adamw"] = Field(
+        "match_rms_adamw",
+        description="the size of Muon's updates; match_rms_adamw: as AdamW's, so that one learning rate "
+        "serves both (Liu et al., 2025); original: as Jordan has it, several times larger",
+    )
+    exclude: list[str] = Field(
+        default_factory=list,
+        description="matrices that AdamW trains, besides embeddings and output (patterns)",
+    )
+    betas: Betas = Field(default_factory=lambda: [0.9, 0.999], description="of AdamW")
+    eps: float = Field(1e-8, gt=0, description="of AdamW")
+
+
 MODELS: dict[str, type[Section]] = {
     "cnn": CnnParams,
     "gpt": GptParams,
@@ -146,6 +165,7 @@ OPTIMIZERS: dict[str, type[Section]] = {
     "adamax": NadamParams,
     "adafactor": AdafactorParams,
     "lion": LionParams,
+    "muon": MuonParams,
 }
 
 FORMATS = ("safetensors", "safetensors-bf16")
