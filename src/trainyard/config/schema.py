@@ -38,7 +38,7 @@ from trainyard.config.optimization import (
 )
 from trainyard.config.schedules import ConstantSchedule, Schedule
 from trainyard.config.splits import SplitConfig
-from trainyard.config.transforms import Transform
+from trainyard.config.transforms import CACHE, ON_CORRUPT, TRANSFORMS, Transform
 from trainyard.config.tuning import TuningConfig
 
 
@@ -164,19 +164,9 @@ class DataConfig(TypedSection):
         "target (target) or 0 (frequency), and predictions warn of it",
     )
 
-    transforms: list[Transform] = bits(
-        default_factory=list,
-        description="image_folder, image_table: what happens to images before the model sees them, in this "
-        "order; random ones in training only",
-    )
-    on_corrupt: Literal["error", "skip"] = bits(
-        default="error",
-        description="image_folder, image_table: images that cannot be decoded; skip: all are decoded when "
-        "the run is built, and these are left out, counted and recorded as a decision",
-    )
-    cache: Literal["none", "memory"] = record(
-        "none", description="image_folder, image_table: memory: images stay decoded, as far as memory allows"
-    )
+    transforms: list[Transform] = TRANSFORMS
+    on_corrupt: Literal["error", "skip"] = ON_CORRUPT
+    cache: Literal["none", "memory"] = CACHE
     workers: int = record(
         0,
         ge=0,

@@ -88,12 +88,14 @@ class Reading(NamedTuple):
         workers: The number of worker processes; 0: they are read where they are used.
         prefetch: The number of batches that each worker reads ahead.
         timeout: Seconds after which a worker that has not finished a sample is taken to hang.
+        in_thread: Whether another thread of this process reads ahead, if there are no workers.
     """
 
     name: str
     workers: int = 0
     prefetch: int = 2
     timeout: float = 300.0
+    in_thread: bool = False
 
 
 @runtime_checkable

@@ -22,7 +22,7 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import is_url, names_in
 from trainyard.datasets.rows.images.bundle import ImageSource, Labeled, bundle
-from trainyard.datasets.rows.images.pixels import Mode, pillow
+from trainyard.datasets.rows.images.pixels import ENDINGS, Mode, pillow
 from trainyard.datasets.rows.images.sources import FileImages
 from trainyard.datasets.rows.objects import refuse_column_settings
 from trainyard.datasets.rows.table import listed
@@ -30,7 +30,6 @@ from trainyard.datasets.rows.tabular import paths_by_split
 from trainyard.errors import DataError
 from trainyard.types import SplitName
 
-_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _FOLDERS: dict[str, SplitName] = {
     "train": "train",
     "training": "train",
@@ -103,8 +102,8 @@ def _files(folder: str) -> list[tuple[str, str]]:
         raise DataError(f"{folder}: there is no folder for each class of images in it")
     found: list[tuple[str, str]] = []
     for label in classes:
-        files = sorted(file for file in (root / label).rglob("*") if file.suffix.lower() in _ENDINGS)
+        files = sorted(file for file in (root / label).rglob("*") if file.suffix.lower() in ENDINGS)
         if not files:
-            raise DataError(f"{root / label} holds no image; their endings are {listed(_ENDINGS)}")
+            raise DataError(f"{root / label} holds no image; their endings are {listed(ENDINGS)}")
         found += [(str(file), label) for file in files]
     return found

@@ -72,13 +72,12 @@ class ImageTableDataset:
             if name == "train":
                 keys = {config.split.group, config.split.time} - {None}
                 divide_by = {key: table.column(key, "data.split") for key in keys if key is not None}
-        folder = "" if is_url(paths["train"]) else str(Path(paths["train"]).expanduser().absolute().parent)
         if any(isinstance(cell, bytes) for cell in cells):
             names = [f"image {i} of {paths['train']}" for i in range(len(cells))]
             images: Any = ByteImages([_bytes(cell) for cell in cells], names, mode)
         else:
             images = FileImages([str(cell) for cell in cells], mode)
-        source = ImageSource(images, mode, self._params.image, folder, divide_by=divide_by)
+        source = ImageSource(images, mode, self._params.image, divide_by)
         return bundle(source, parts, config)
 
     def _targets(self, table: Table) -> Array:

@@ -52,14 +52,12 @@ class ImageSource:
         images: The images of all splits.
         mode: The colours that they are decoded to.
         column: The column that holds them, in rows to predict.
-        folder: What paths in rows to predict are relative to.
         divide_by: Columns of the training rows by which they may be divided, by name.
     """
 
     images: Images
     mode: Mode
     column: str = "image"
-    folder: str = ""
     divide_by: Mapping[str, Array] = field(default_factory=dict)
 
 
@@ -94,7 +92,11 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
     with announced(f"measuring {len(train):,} images"):
         pipeline = pipeline.measured(images, train.positions.tolist())
     splits = {
-        name: split.finished(pipeline, classes, Reading(f"the {name} images"))
+        name: split.finished(
+            pipeline,
+            classes,
+            Reading(f"the {name} images", config.workers, config.prefetch, config.timeout, in_thread=True),
+        )
         for name, split in built.splits.items()
         if isinstance(split, ImageSplit)
     }
@@ -110,7 +112,7 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
     return replace(
         built,
         splits=dict(splits),
-        preparation=ImagePreparation(source.column, source.mode, pipeline, target, source.folder),
+        preparation=ImagePreparation(source.column, source.mode, pipeline, target),
         columns=f"{sum(map(len, splits.values())):,} images, {shape} each",
         identifiers={
             name: Identifiers(source.column, np.array([images.names[i] for i in split.positions], object))

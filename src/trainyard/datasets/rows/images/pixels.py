@@ -15,8 +15,10 @@ from trainyard.require import require
 Mode = Literal["rgb", "gray", "rgba"]
 Image = NDArray[Any]  # (height, width, channels): uint8, or float32 from 0 to 1
 
+# The endings of image files.
+ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 CHANNELS: dict[Mode, int] = {"rgb": 3, "gray": 1, "rgba": 4}
-_PILLOW_MODES: dict[Mode, str] = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
+PILLOW_MODES: dict[Mode, str] = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
 _TOGETHER = {3: "RGB", 4: "RGBA"}  # numbers of channels that Pillow resizes at once
 
 
@@ -47,7 +49,7 @@ def decode(raw: bytes, mode: Mode, name: str) -> Image:
     library = pillow()
     try:
         with library.open(io.BytesIO(raw)) as opened:
-            pixels = np.asarray(opened.convert(_PILLOW_MODES[mode]))
+            pixels = np.asarray(opened.convert(PILLOW_MODES[mode]))
     except MemoryError:
         raise
     except Exception as error:  # Pillow's decoders raise many kinds of errors

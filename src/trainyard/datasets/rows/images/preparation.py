@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from trainyard.config.transforms import Transform
-from trainyard.datasets.rows.images.pixels import CHANNELS, Image, Mode, decode
+from trainyard.datasets.rows.images.pixels import CHANNELS, ENDINGS, PILLOW_MODES, Image, Mode, decode
 from trainyard.datasets.rows.images.sources import THREADS
 from trainyard.datasets.rows.images.split import Pipeline
 from trainyard.datasets.rows.table import Table, as_table
@@ -24,27 +24,25 @@ _TRANSFORMS: TypeAdapter[list[Any]] = TypeAdapter(list[Transform])
 class ImagePreparation:
     """Turns images into features; see `trainyard.datasets.base.Preparation`.
 
-    Rows are a table with a column of images: paths, the contents of image files, or arrays
-    (height, width[, channels]) uint8.
+    An image is a path, the contents of an image file, an image of Pillow, or an array (height, width[,
+    channels]) uint8.
 
     Args:
         column: The column of images.
         mode: The colours to decode to.
         pipeline: The transforms, of which those outside of training are used.
         target: The target.
-        folder: What relative paths in a table are relative to; empty: the working directory.
     """
 
     encodes_training_otherwise = False
     feature_names: Sequence[str] = ()
     categories: Sequence[int] = ()
 
-    def __init__(self, column: str, mode: Mode, pipeline: Pipeline, target: Target, folder: str = "") -> None:
+    def __init__(self, column: str, mode: Mode, pipeline: Pipeline, target: Target) -> None:
         self.column = column
         self.target = target
         self._mode = mode
         self._pipeline = pipeline
-        self._folder = folder
 
     @property
     def column_names(self) -> list[str]:
@@ -59,6 +57,10 @@ class ImagePreparation:
     def features(self, rows: Any) -> Array:
         """Return (rows, channels, height, width) float32.
 
+        Args:
+            rows: A table or mappings with the column of images; a folder, or a file; or a sequence of paths,
+                contents of image files, or arrays.
+
         Raises:
             DataError: There is no column of images, one cannot be decoded, or they have several sizes.
         """
@@ -67,20 +69,32 @@ class ImagePreparation:
             raise DataError("the images have several sizes, and data.transforms gives them no common one")
         return np.stack(made)
 
+    def beside(self, table: Table) -> list[Any]:
+        """Return the images of a table, whose paths are relative to its file."""
+        folder = Path(table.source).expanduser().absolute().parent
+        return [folder / value if isinstance(value, str) else value for value in self._values(table)]
+
     def _values(self, rows: Any) -> Sequence[Any]:
-        if isinstance(rows, Table) and self.column in rows.columns:
-            return list(rows.columns[self.column])
-        if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
-            return [row[self.column] for row in rows if self.column in row]
-        if hasattr(rows, "columns") and self.column in rows.columns:
-            return list(rows[self.column])
-        raise DataError(f"the rows have no column {self.column!r}, which holds the images")
+        if isinstance(rows, str | Path):
+            return files_of(rows) or [rows]
+        if isinstance(rows, Table) or hasattr(rows, "columns"):
+            columns = rows.columns
+            if self.column not in columns:
+                raise DataError(f"the rows have no column {self.column!r}, which holds the images")
+            return list(columns[self.column] if isinstance(rows, Table) else rows[self.column])
+        values = list(rows)
+        if not values:
+            raise DataError("there are no images")
+        is_row = [isinstance(value, Mapping) and self.column in value for value in values]
+        return [value[self.column] for value in values] if all(is_row) else values
 
     def _image(self, value: Any) -> Image:
+        if hasattr(value, "convert") and hasattr(value, "mode"):  # an image of Pillow
+            value = np.asarray(value.convert(PILLOW_MODES[self._mode]))
         if isinstance(value, Mapping):  # as Hugging Face's data sets hold them
             value = value.get("bytes") or value.get("path")
         if isinstance(value, str | Path):
-            path = Path(self._folder, value)
+            path = Path(value).expanduser()
             try:
                 return decode(path.read_bytes(), self._mode, str(value))
             except OSError as error:
@@ -120,6 +134,21 @@ class ImagePreparation:
             "std": self._pipeline.std,
             "target": self.target.to_json(),
         }
+
+
+def files_of(folder: str | Path) -> list[Path] | None:
+    """Return the images in a folder and those below it, sorted; None if it is no folder.
+
+    Raises:
+        DataError: There are none.
+    """
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        return None
+    found = sorted(file for file in root.rglob("*") if file.suffix.lower() in ENDINGS)
+    if not found:
+        raise DataError(f"{folder} holds no image; their endings are {', '.join(ENDINGS)}")
+    return found
 
 
 def from_json(data: dict[str, Any]) -> ImagePreparation:

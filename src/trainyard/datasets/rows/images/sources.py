@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 import os
 import threading
 import time
@@ -23,6 +24,7 @@ log = logging.getLogger("trainyard")
 T = TypeVar("T")
 S = TypeVar("S")
 _SETTLED_NS = 2_000_000_000  # a file that changed so shortly before it was read may change again unseen
+_SHARES = 2  # of the work for each thread, so that they end at about the same time
 _CACHE_SHARE = 0.5  # of the available memory, for decoded images
 
 
@@ -53,9 +55,12 @@ class Threads:
     def map(self, function: Callable[[S], T], values: Iterable[S]) -> list[T]:
         """Return the results of a function that may be called by several threads, in order."""
         listed = list(values)
-        if len(listed) < 2:
+        if len(listed) < 2 or multiprocessing.parent_process() is not None:  # a worker beside others
             return [function(value) for value in listed]
-        return list(self.pool().map(function, listed))
+        size = -(-len(listed) // (_SHARES * processors()))
+        shares = [listed[start : start + size] for start in range(0, len(listed), size)]
+        done = self.pool().map(lambda share: [function(value) for value in share], shares)
+        return [result for results in done for result in results]
 
     def pool(self) -> ThreadPoolExecutor:
         """Return the threads of this process."""
