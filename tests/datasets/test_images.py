@@ -186,7 +186,7 @@ def test_a_run_is_the_loop_by_hand(pictures: Path, tmp_path: Path, monkeypatch: 
         "checkpoint": {"save_top_k": 0},
     }
     run = trainyard.train(config, runs_dir=tmp_path / "runs")
-    split = load_data(run.config).splits["train"]
+    split = load_data(load(config, adapters=Catalog()).config).splits["train"]
     order, size = SampleOrder(len(split), 8, 4), 3 * SIDE * SIDE
     weight, bias = torch.zeros(2, size, requires_grad=True), torch.zeros(2, requires_grad=True)
     for step in range(7):
@@ -209,7 +209,7 @@ def test_weights_of_classes_and_rows(tmp_path: Path) -> None:
     given = {"data": {**data, "split": {"val": 0.25, "test": 0.0}}, "model": {"type": "cnn", "filters": [2]}}
     training = {"max_steps": 2, "batch_size": 4, "threads": 1, "class_weights": {"true": 3.0}}
     run = trainyard.train({**given, "training": training}, runs_dir=tmp_path / "runs")
-    model, bundle = trainyard.load(run), load_data(run.config)
+    model, bundle = trainyard.load(run), load_data(load(given, adapters=Catalog()).config)
     batch = bundle.splits["val"].take(np.arange(len(bundle.splits["val"])))
     rate = model.predict_proba([tmp_path / str(name) for name in bundle.identifiers["val"].values])
     surprise = -np.log(rate[np.arange(len(rate)), batch[TARGET]])
