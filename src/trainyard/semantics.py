@@ -62,7 +62,8 @@ PARTS: dict[str, Part] = {
     ),  # 1: features and targets in float32, pipelines get them prepared
     "torch": Part(
         3, "a step of PyTorch", ("frameworks/torch", "frameworks/support"), kept=(1, 2)
-    ),  # 2: all parameters have weight decay; label_smoothing is left out beside weights of samples
+    ),  # 2: all parameters have weight decay; label_smoothing is left out beside weights of samples; rows of
+    # tokens count the same in the loss, however many labels they have
     # 1: also, the loss of tokens is computed with the tokens of the vocabulary on the middle axis
     "xgboost": Part(1, "a step of XGBoost", ("frameworks/xgboost", "frameworks/support")),
 }

@@ -34,6 +34,7 @@ TARGET = "target"  # (rows,) or (rows, outputs): what the model is to predict, a
 WEIGHT = "weight"  # (rows,) float64: how much a sample counts, unless the model takes an array of this name
 INPUT_IDS = "input_ids"  # (rows, length) int64: tokens
 LABELS = "labels"  # (rows, length) int64: the token to predict at each position, or NO_LABEL
+TEXT_BYTES = "text_bytes"  # (rows,) int64: the bytes of text that the labels of a row stand for
 NO_LABEL = -100
 
 

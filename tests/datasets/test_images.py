@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import trainyard
-from small_runs import assert_same, whole_and_resumed
+from small_runs import SMALL, assert_same, whole_and_resumed
 from trainyard.config import load
 from trainyard.datasets.base import Draw
 from trainyard.datasets.rows.images import sources
@@ -284,7 +284,7 @@ def test_how_images_are_read_changes_no_bit(other: dict[str, Any], pictures: Pat
     given["data"]["transforms"].append("mixup")
     whole, resumed = whole_and_resumed(tmp_path / "one", given)
     assert_same(resumed, whole)
-    again = trainyard.train(whole.config, other, runs_dir=tmp_path / "two")
+    again = trainyard.train(SMALL, {**given, **other}, runs_dir=tmp_path / "two")
     assert again.digest == whole.digest
     assert trainyard.reproduce(whole).identical
 

@@ -157,7 +157,8 @@ class DataBundle:
     are, in one line. `preparation` is None for datasets of
     preprocessed arrays. `content_hashed` is False if the fingerprints cover only a sample of the rows.
     `identifiers` name the rows of each split, if a column does. `skipped` names the samples that were left
-    out because they are corrupt.
+    out because they are corrupt. `tokenizer` is what made tokens of text, as
+    `rows.tokenizers` writes it; None: there is no text, or its bytes are the tokens.
     """
 
     info: DataInfo
@@ -169,6 +170,7 @@ class DataBundle:
     content_hashed: bool = True
     identifiers: Mapping[SplitName, Identifiers] = field(default_factory=dict)
     skipped: Sequence[str] = ()
+    tokenizer: dict[str, Any] | None = None
 
 
 class Dataset(Protocol):
@@ -186,6 +188,15 @@ class Dataset(Protocol):
             DataError: The data cannot be used; says what is wrong, where (file, column, row), and what to do.
             MissingExtraError: The library that reads this format is not installed.
         """
+
+
+@runtime_checkable
+class EvenLabels(Split, Protocol):
+    """A split of token sequences that knows whether all rows have as many labels."""
+
+    @property
+    def labels_per_row(self) -> int | None:
+        """The number of labels of each row; None if rows differ."""
 
 
 @contextmanager

@@ -29,6 +29,11 @@ NETWORKS = Spellings(
                 "normalization": "norm batch_norm batchnorm use_batch_norm use_batchnorm use_bn bn",
                 "num_layers": "n_layers n_layer num_hidden_layers n_blocks num_blocks depth",
                 "num_heads": "n_heads n_head nhead heads num_attention_heads",
+                "num_kv_heads": "n_kv_heads n_kv_head num_key_value_heads kv_heads",
+                "intermediate_size": "ffn_dim d_ff dim_feedforward ffn_hidden_size mlp_dim",
+                "rotary_base": "rope_theta rope_base rotary_theta",
+                "tie_embeddings": "tie_word_embeddings weight_tying tie_weights",
+                "position": "position_embedding positional_encoding position_encoding",
                 "hidden_size": "d_model n_embd embed_dim embedding_dim hidden_dim width d_token",
             }
         ),
@@ -38,9 +43,11 @@ NETWORKS = Spellings(
         "normalization": {
             **each("batchnorm batch_norm bn BatchNorm1d BatchNorm", ("normalization", "batch")),
             **each("layernorm layer_norm ln LayerNorm", ("normalization", "layer")),
+            **each("rmsnorm rms_norm RMSNorm", ("normalization", "rms")),
             True: ("normalization", "batch"),
             False: ("normalization", "none"),
         },
+        "position": each("rope RoPE RotaryEmbedding", ("position", "rotary")),
     },
     unused=each("input_dim input_size in_features n_features num_features", "the data say so"),
     refused={

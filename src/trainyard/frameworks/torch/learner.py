@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ from trainyard.frameworks.torch.compiling import compiled
 from trainyard.frameworks.torch.data import TensorSource
 from trainyard.frameworks.torch.ema import Average
 from trainyard.frameworks.torch.freezing import Freezing
-from trainyard.frameworks.torch.losses import call_of
+from trainyard.frameworks.torch.labels import Counts, label_counts
+from trainyard.frameworks.torch.losses import Loss, call_of, total_of_tokens
 from trainyard.frameworks.torch.model import LiveModel
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.parallel.world import ProcessGroup
@@ -43,7 +45,7 @@ from trainyard.frameworks.torch.unsaved import fingerprints
 from trainyard.frameworks.torch.update import Clipping, Update
 from trainyard.frameworks.torch.virtual_ranks import tree_sum
 from trainyard.order import INIT, stream_seed
-from trainyard.types import Array, NamedBuffer, StepResult, weights_of
+from trainyard.types import NamedBuffer, StepResult, weights_of
 
 
 class TorchLearner(Learner):
@@ -76,7 +78,7 @@ class TorchLearner(Learner):
         self._is_divisible = False  # into virtual ranks, as the first step has shown
         self._is_reserved = False  # the memory of the first saves
         self._shares = inputs.world.shares if isinstance(inputs.world, ProcessGroup) else None
-        weights = _weights(inputs)
+        weights, loss = self._weighting(inputs)
         self._update = Update(
             optimizer,
             list(self._module.parameters()),
@@ -91,7 +93,7 @@ class TorchLearner(Learner):
             call = call_of(compiled(self._module), self._network.names)
         self._step = TorchStep(
             call,
-            self._network.loss if weights is None else self._network.weighted_loss,
+            loss,
             self._update,
             self._network.precision,
             StepSettings(seed, micro, ranks, inputs.world, weights),
@@ -251,6 +253,18 @@ class TorchLearner(Learner):
             self._sources[id(split)] = source
         return source
 
+    def _weighting(self, inputs: LearnerInputs) -> tuple[Counts | None, Loss]:
+        """Return what weighs the training samples, and the loss: a mean, or a sum if there are weights."""
+        network, train = self._network, inputs.splits["train"]
+        arrays = known_arrays(train)
+        weights = None if arrays is None else weights_of(arrays, inputs.info)
+        if weights is not None:
+            return weights.__getitem__, network.weighted_loss
+        counts = label_counts(train, network.task, inputs.config.training.loss)
+        if counts is not None:
+            return counts, partial(total_of_tokens, info=inputs.info)
+        return None, network.loss
+
     def _build_optimizer(self, training: TrainingConfig) -> torch.optim.Optimizer:
         for name, parameter in self._module.named_parameters():
             if parameter.requires_grad and layout.is_expanded(parameter):
@@ -270,12 +284,6 @@ class TorchLearner(Learner):
         return optim.build_optimizer(
             training, self._module, self._network.device, sparse, decays_all=decays_all
         )
-
-
-def _weights(inputs: LearnerInputs) -> Array | None:
-    """Return the weights of all training samples, (rows,) float64, if they have any."""
-    arrays = known_arrays(inputs.splits["train"])
-    return None if arrays is None else weights_of(arrays, inputs.info)
 
 
 def _refuse_single_sample(model: torch.nn.Module, inputs: LearnerInputs) -> None:

@@ -18,7 +18,7 @@ from trainyard.frameworks.torch import class_losses
 from trainyard.frameworks.torch.data import Tensors
 from trainyard.require import import_path
 from trainyard.tasks.base import Task
-from trainyard.types import LABELS, NO_LABEL, TARGET, DataInfo
+from trainyard.types import LABELS, NO_LABEL, TARGET, TEXT_BYTES, DataInfo
 
 # What a model returns: a tensor, or several in a tuple or mapping, of which the first is the task's output.
 Outputs: TypeAlias = Any
@@ -224,11 +224,16 @@ def _binary_cross_entropy(outputs: Outputs, batch: Tensors) -> Tensor:
 def _token_cross_entropy(outputs: Outputs, batch: Tensors, info: DataInfo) -> Tensor:
     """Return the mean over the rows of the mean over a row's labels, ().
 
-    So the loss of a batch is the mean of those of its parts, however many labels each row has.
+    Where all rows have as many labels, this is the mean over the labels; for others see `labels.LabelCounts`.
     """
     labels = batch[LABELS]  # (rows, length)
     nats = _nats(first_output(outputs), labels, info)  # (rows, length)
     return (nats.sum(dim=1) / (labels != NO_LABEL).sum(dim=1).clamp(min=1)).mean()
+
+
+def total_of_tokens(outputs: Outputs, batch: Tensors, info: DataInfo) -> Tensor:
+    """Return the sum of the surprise of all labels of a batch in nats, ()."""
+    return _nats(first_output(outputs), batch[LABELS], info).sum()
 
 
 def _nats(logits: Tensor, labels: Tensor, info: DataInfo) -> Tensor:
@@ -284,12 +289,17 @@ def _values(outputs: Tensor, batch: Tensors, info: DataInfo) -> Tensor:  # noqa:
 
 
 def _token_sums(outputs: Tensor, batch: Tensors, info: DataInfo) -> Tensor:
-    """Return (rows, 3) float64: surprise in nats, number of tokens and of hits, as sums over each row."""
+    """Return sums over each row: surprise in nats, number of tokens and of hits, and of bytes if known.
+
+    They are (rows, 3) float64, or (rows, 4) where the batch counts the bytes of the text.
+    """
     labels = batch[LABELS]  # (rows, length)
     nats = _nats(outputs, labels, info)  # (rows, length)
     counted = labels != NO_LABEL
     hits = (outputs.argmax(dim=-1) == labels) & counted
-    return torch.stack([part.sum(dim=1, dtype=torch.float64) for part in (nats, counted, hits)], dim=1)
+    sums = [part.sum(dim=1, dtype=torch.float64) for part in (nats, counted, hits)]
+    sums += [batch[TEXT_BYTES].double()] if TEXT_BYTES in batch else []
+    return torch.stack(sums, dim=1)
 
 
 _PREDICTIONS: Mapping[str, Callable[[Tensor, Tensors, DataInfo], Tensor]] = {

@@ -41,6 +41,23 @@ class GptParams(Section):
     num_layers: int = Field(4, gt=0)
     num_heads: int = Field(4, gt=0, description="must divide hidden_size")
     dropout: Share = Field(0.0, description="of embeddings, attention and residual branches")
+    position: Literal["learned", "rotary"] = Field(
+        "learned", description="a vector for each position, or rotations in each head (RoPE)"
+    )
+    rotary_base: float = Field(10_000.0, gt=1, description="of the wavelengths of rotary positions")
+    normalization: Literal["layer", "rms"] = Field("layer", description="LayerNorm or RMSNorm")
+    activation: Literal["gelu", "swiglu"] = "gelu"
+    intermediate_size: int | None = Field(
+        None, gt=0, description="width of a feed-forward layer; default: 4 hidden_size, with swiglu 8/3 of it"
+    )
+    num_kv_heads: int | None = Field(
+        None,
+        gt=0,
+        description="heads of keys and values, shared by groups of heads (grouped-query attention); must "
+        "divide num_heads; default: num_heads",
+    )
+    bias: bool = Field(True, description="in linear layers and LayerNorm")
+    tie_embeddings: bool = Field(True, description="use the token embedding as the output layer, too")
 
 
 Layout = Literal["auto", "channels_first", "channels_last"]

@@ -13,8 +13,9 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Precision:
     """One of `fp32`, `tf32`, `bf16`, `fp16` and `mixed` (fp16 on CUDA, bf16 elsewhere) on a device.
 
-    `name` is the precision that is used, never `mixed`; `tf32` is that of CUDA alone, set by `pin`. Weights stay in float32. fp16 scales the loss, so
-    that small gradients do not vanish, and skips steps whose gradients overflow (Micikevicius et al., 2018).
+    `name` is the precision that is used, never `mixed`; `tf32` is that of CUDA alone, set by `pin`. Weights
+    stay in float32. fp16 scales the loss, so that small gradients do not vanish, and skips steps whose
+    gradients overflow (Micikevicius et al., 2018).
     """
 
     def __init__(self, name: str, device: torch.device) -> None:

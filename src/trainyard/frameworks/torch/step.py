@@ -35,7 +35,8 @@ class StepSettings:
     microbatch_size: int
     virtual_ranks: int = 1
     world: World = ALONE
-    weights: Array | None = None  # of all training samples, (rows,) float64; `loss` then gives weighted sums
+    # Returns the weights of training samples, (n,); `loss` then gives weighted sums. None: they are equal.
+    weights: Callable[[Ids], Array] | None = None
 
 
 class TorchStep:
@@ -126,7 +127,7 @@ class TorchStep:
         The sum is the exact one, rounded, so that it is the same in every process.
         """
         weights = self._settings.weights
-        return len(ids) if weights is None else math.fsum(weights[ids].tolist())
+        return len(ids) if weights is None else math.fsum(weights(ids).tolist())
 
     def _share(self, rows: int, total: float) -> float:
         """Return the factor on the loss of some rows, which is a mean, or a sum if there are weights."""
