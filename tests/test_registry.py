@@ -109,7 +109,7 @@ print([name for name in sys.modules if name.startswith("trainyard.") and name.co
 def test_names_that_nobody_has() -> None:
     with pytest.raises(InputError, match="no tracker 'nope'; there are: mlflow, tensorboard"):
         registry.adapter("tracker", "nope")
-    with pytest.raises(InputError, match=r"no dataset 'nope'; there are: csv, npy, .*iris"):
+    with pytest.raises(InputError, match=r"no dataset 'nope'; there are: csv, .*npy, .*iris"):
         registry.dataset_of("nope")
     with pytest.raises(ModelError, match=r"belongs to no known framework; known frameworks: .*torch"):
         registry.framework_of_class(int)

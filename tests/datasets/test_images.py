@@ -2,6 +2,7 @@
 
 import io
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ from PIL import Image
 import trainyard
 from small_runs import SMALL, assert_same, whole_and_resumed
 from trainyard.config import load
+from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import Draw
+from trainyard.datasets.image_folder import ImageFolderDataset
+from trainyard.datasets.image_table import ImageTableDataset
 from trainyard.datasets.rows.images import sources
 from trainyard.errors import ConfigError, DataError, InputError, ModelError
 from trainyard.order import SampleOrder
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.wiring import load_data
+from trainyard.testing.dataset_suite import DatasetSuite
 from trainyard.types import FEATURES, TARGET
 
 SIDE = 6
@@ -60,6 +65,28 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 def bundle_of(**data: Any) -> Any:
     config = load({"data": {"type": "image_folder", **data}, "model": "cnn"}, adapters=Catalog()).config
     return load_data(config)
+
+
+class TestImageFolder(DatasetSuite):
+    """Images of one folder."""
+
+    def make(self, folder_: Path) -> ImageFolderDataset:
+        data = DataConfig(type="image_folder", path=str(folder(folder_ / "data", 60)), transforms=[])
+        return ImageFolderDataset(data, ImageFolderDataset.Params())
+
+    def raw_rows(self, folder: Path) -> Any:
+        return [{"image": str(file)} for file in sorted((folder / "data").rglob("*.png"))]
+
+
+class TestImageTable(DatasetSuite):
+    """Images that a table names."""
+
+    def make(self, folder_: Path) -> ImageTableDataset:
+        files = sorted(folder(folder_ / "data", 60).rglob("*.png"))
+        rows = [f"{file.relative_to(folder_)},{file.parent.name}" for file in files]
+        (folder_ / "table.csv").write_text("\n".join(["image,half", *rows]))
+        data = DataConfig(type="image_table", path=str(folder_ / "table.csv"), target="half")
+        return ImageTableDataset(data, ImageTableDataset.Params())
 
 
 def test_a_folder_for_each_class(pictures: Path) -> None:
@@ -286,7 +313,7 @@ def test_how_images_are_read_changes_no_bit(other: dict[str, Any], pictures: Pat
     assert_same(resumed, whole)
     again = trainyard.train(SMALL, {**given, **other}, runs_dir=tmp_path / "two")
     assert again.digest == whole.digest
-    assert trainyard.reproduce(whole).identical
+    assert trainyard.reproduce(whole).verdict == "identical"
 
 
 @pytest.mark.parametrize(
@@ -327,3 +354,17 @@ def test_a_transform_of_ones_own(pictures: Path, tmp_path: Path, monkeypatch: py
     assert_same(resumed, whole)
     manifest = json.loads((whole.path / "manifest.json").read_text())
     assert "my_aug" in manifest["code"]["modules"]
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_the_examples_run_in_a_small_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["image_folder.py", "digits", "--images", "150", "--epochs", "2"])
+    runpy.run_path(str(EXAMPLES / "image_folder.py"), run_name="__main__")
+    assert "digits/7/0007.png" in capsys.readouterr().out
+    run = trainyard.train(EXAMPLES / "digits_cnn.yaml", {"training.epochs": 2}, runs_dir=tmp_path / "runs")
+    assert run.result["metrics"]["test_accuracy"] > 0.8

@@ -27,7 +27,9 @@ class Resize(_Item):
     is_random: ClassVar[bool] = False
     type: Literal["resize"] = bits("resize")
     size: Size = bits(description="length of the shorter side, or [height, width]")
-    interpolation: Literal["bilinear", "nearest", "bicubic"] = bits(default="bilinear")
+    interpolation: Literal["bilinear", "nearest", "bicubic"] = bits(
+        default="bilinear", description="how pixels are computed, as Pillow does"
+    )
 
 
 class CenterCrop(_Item):
@@ -80,9 +82,9 @@ class ColorJitter(_Item):
     """Factors on brightness, contrast and saturation, each from 1 - x to 1 + x at random."""
 
     type: Literal["color_jitter"] = bits("color_jitter")
-    brightness: Probability = 0.0
-    contrast: Probability = 0.0
-    saturation: Probability = 0.0
+    brightness: Probability = bits(default=0.0, description="x of the factor on all values")
+    contrast: Probability = bits(default=0.0, description="x of the factor on the distance from mean gray")
+    saturation: Probability = bits(default=0.0, description="x of the factor on the distance from gray")
 
 
 class RandAugment(_Item):

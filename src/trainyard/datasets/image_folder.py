@@ -22,12 +22,13 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import is_url, names_in
 from trainyard.datasets.rows.images.bundle import ImageSource, Labeled, bundle
-from trainyard.datasets.rows.images.pixels import ENDINGS, Mode, pillow
+from trainyard.datasets.rows.images.pixels import ENDINGS, Mode
 from trainyard.datasets.rows.images.sources import FileImages
 from trainyard.datasets.rows.objects import refuse_column_settings
 from trainyard.datasets.rows.table import listed
 from trainyard.datasets.rows.tabular import paths_by_split
 from trainyard.errors import DataError
+from trainyard.require import require
 from trainyard.types import SplitName
 
 _FOLDERS: dict[str, SplitName] = {
@@ -54,7 +55,7 @@ class ImageFolderDataset:
 
     def __init__(self, config: DataConfig, params: BaseModel) -> None:
         assert isinstance(params, ImageFolderParams)
-        pillow()
+        require("PIL.Image", "image")
         self._config = config
         self._params = params
 

@@ -20,7 +20,7 @@ from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import existing_file, is_url
 from trainyard.datasets.rows.frames import read_table
 from trainyard.datasets.rows.images.bundle import ImageSource, Labeled, bundle
-from trainyard.datasets.rows.images.pixels import Mode, pillow
+from trainyard.datasets.rows.images.pixels import Mode
 from trainyard.datasets.rows.images.sources import ByteImages, FileImages
 from trainyard.datasets.rows.objects import refuse_column_settings
 from trainyard.datasets.rows.table import Table, as_table, nearest
@@ -48,7 +48,7 @@ class ImageTableDataset:
 
     def __init__(self, config: DataConfig, params: BaseModel) -> None:
         assert isinstance(params, ImageTableParams)
-        pillow()
+        require("PIL.Image", "image")
         self._config = config
         self._params = params
 

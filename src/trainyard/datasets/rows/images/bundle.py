@@ -18,6 +18,7 @@ from trainyard.datasets.rows.images.sources import THREADS, CachedImages, Images
 from trainyard.datasets.rows.images.split import ImageSplit, Pipeline
 from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
+from trainyard.registry import task_of
 from trainyard.types import FEATURES, TARGET, Array, Batch, Ids, SplitName
 
 log = logging.getLogger("trainyard")
@@ -86,7 +87,8 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
     pairs = {name: ({FEATURES: part.positions}, part.targets) for name, part in parts.items()}
     weights = {name: part.weights for name, part in parts.items() if part.weights is not None}
     built = objects.from_arrays(pairs, config, serve, weights, divide_by)
-    classes = len(built.info.classes or ()) if built.info.task == "classification" else 0
+    # The targets are indices of classes, or the values that a loss takes.
+    classes = len(built.info.classes or ()) if task_of(built.info.task).labels(np.zeros(1)) else 0
     train = built.splits["train"]
     assert isinstance(train, ImageSplit), "`serve` made it"
     with announced(f"measuring {len(train):,} images"):
@@ -100,10 +102,10 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
         for name, split in built.splits.items()
         if isinstance(split, ImageSplit)
     }
-    if pipeline.mixing and (weights or built.info.task not in ("classification", "regression", "multilabel")):
+    if pipeline.mixing and weights:
         raise DataError(
-            f"data.transforms: {pipeline.mixing[0].type} blends the targets of two images, which have "
-            "weights; leave one of them out"
+            f"data.transforms: {pipeline.mixing[0].type} blends two images and their targets, and "
+            "cannot blend weights (data.weight); leave one of them out"
         )
     target = Target(
         built.info.target, built.info.task, built.info.classes, names=tuple(built.info.target_names)
