@@ -49,10 +49,13 @@ class Pipeline:
         """Return an image as (channels, height, width) float32; without `random` as outside of training."""
         for change in self._changes:
             image = change(image, random)
-        floats = transforms.as_floats(image)
+        planes = np.ascontiguousarray(image.transpose(2, 0, 1))  # NumPy computes along the last axis
+        floats = transforms.as_floats(planes)
         if self.mean is not None and self.std is not None:
-            floats = (floats - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
-        return np.ascontiguousarray(floats.transpose(2, 0, 1))
+            mean, std = (np.array(one, np.float32)[:, None, None] for one in (self.mean, self.std))
+            floats = floats - mean
+            floats /= std
+        return floats
 
     def measured(self, images: Images, positions: Sequence[int]) -> Pipeline:
         """Return the same with the mean and standard deviation that `normalize` needs.
