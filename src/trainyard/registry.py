@@ -66,6 +66,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "huggingface": BuiltIn(
             "trainyard.datasets.huggingface:HuggingfaceDataset", "tabular", ["huggingface"]
         ),
+        "image_folder": BuiltIn(
+            "trainyard.datasets.image_folder:ImageFolderDataset", "image", ["image_folder"]
+        ),
+        "image_table": BuiltIn("trainyard.datasets.image_table:ImageTableDataset", "image", ["image_table"]),
         "npy": BuiltIn("trainyard.datasets.npy:NpyDataset", None, ["npy"]),
         "npz": BuiltIn("trainyard.datasets.npz:NpzDataset", None, ["npz"]),
         "parquet": BuiltIn("trainyard.datasets.parquet:ParquetDataset", "tabular", ["parquet"]),

@@ -31,8 +31,26 @@ def normalize(root: Node, problems: Problems) -> None:
         _expand(find(root, path), path, section, problems)
     for path in ("training.scheduler", "tuning.pruner"):
         _expand(find(root, path), path, None, problems)
+    transforms = find(root, "data.transforms")
+    for index, item in enumerate(
+        transforms.value if transforms and isinstance(transforms.value, list) else []
+    ):
+        _expand(item, join("data.transforms", str(index)), None, problems)
+        _own_transform(item)
     for key, item in tracking_items(root):
         _expand(item, join("tracking", key), TrackerConfig, problems)
+
+
+def _own_transform(item: Node) -> None:
+    """Make `{type: package.module:name, ...}` a transform of the type `own`; the rest are its arguments."""
+    options = mapping(item)
+    kind = options.get("type")
+    if kind is None or not isinstance(kind.value, str) or ":" not in kind.value:
+        return
+    params = {name: options.pop(name) for name in [*options] if name != "type"}
+    given = params.pop("params", None)
+    options |= {"function": kind, "params": Node({**params, **mapping(given)}, kind.source, kind.key)}
+    options["type"] = Node("own", kind.source, kind.key)
 
 
 def tracking_items(root: Node) -> list[tuple[str, Node]]:

@@ -36,6 +36,7 @@ def json_schema(adapters: Adapters | None = None) -> Schema:
     definitions: Schema = schema["$defs"]
     _soften(schema)
     _schedulers(schema)
+    _transforms(schema)
     _short_forms(definitions)
     if adapters is not None:
         _names(definitions, adapters)
@@ -111,6 +112,19 @@ def _short_forms(definitions: Schema) -> None:
     for key in ("freeze", "activation_checkpointing"):
         own = keys[key]
         keys[key] = {"anyOf": [text, own], "description": own.pop("description", "")}
+
+
+def _transforms(schema: Schema) -> None:
+    """Allow a name, or a function of the user's, for each transform of images."""
+    definitions = schema["$defs"]
+    item = definitions["DataConfig"]["properties"]["transforms"]["items"]
+    tags: dict[str, str] = item.pop("discriminator")["mapping"]
+    for reference in tags.values():
+        member = definitions[reference.rpartition("/")[2]]
+        member["required"] = sorted({"type", *member.get("required", ())})
+    own = {**IMPORT_PATH, "description": "a transform of your own, as package.module:name"}
+    by_path = {"type": "object", "properties": {"type": own}, "required": ["type"]}
+    item["anyOf"] = [{"enum": list(tags)}, own, by_path, *item.pop("oneOf")]
 
 
 def _typed(definitions: Schema, section: type[TypedSection], kind: Kind, adapters: Adapters | None) -> None:

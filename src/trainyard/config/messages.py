@@ -22,6 +22,7 @@ from trainyard.config.words import (
     choice,
     describe,
     got,
+    is_tagged,
     literal,
     mismatch,
     nearest,
@@ -101,7 +102,7 @@ def locate(model: type[BaseModel], root: Node, location: tuple[str | int, ...]) 
 def _step(spot: Spot) -> Spot | None:
     """Return the position one part further down, or None if the location leaves the tree."""
     annotation, part = without_null(spot.annotation), spot.left[0]
-    if spot.field is not None and spot.field.discriminator is not None:
+    if is_tagged(spot.annotation, spot.field):
         # The part is the tag of the chosen member.
         member = next((one for one in get_args(annotation) if tag(one) == part), None)
         return None if member is None else spot._replace(annotation=member, field=None, left=spot.left[1:])

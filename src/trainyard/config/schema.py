@@ -38,6 +38,7 @@ from trainyard.config.optimization import (
 )
 from trainyard.config.schedules import ConstantSchedule, Schedule
 from trainyard.config.splits import SplitConfig
+from trainyard.config.transforms import CACHE, ON_CORRUPT, TRANSFORMS, Transform
 from trainyard.config.tuning import TuningConfig
 
 
@@ -163,6 +164,9 @@ class DataConfig(TypedSection):
         "target (target) or 0 (frequency), and predictions warn of it",
     )
 
+    transforms: list[Transform] = TRANSFORMS
+    on_corrupt: Literal["error", "skip"] = ON_CORRUPT
+    cache: Literal["none", "memory"] = CACHE
     workers: int = record(
         0,
         ge=0,

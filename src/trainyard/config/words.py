@@ -93,9 +93,8 @@ def _hint(expected: str, node: Node) -> str:
 
 def describe(field: FieldInfo) -> str:
     """Return what a field takes: `a whole number above 0, or null`."""
-    if field.discriminator is not None:
-        tags = ", ".join(str(tag(one)) for one in get_args(without_null(field.annotation)))
-        return f"one of {tags}, or a mapping with `type`"
+    if is_tagged(None, field):
+        return _tagged(field.annotation)
     return words(field.annotation, field.metadata)
 
 
@@ -104,7 +103,7 @@ def words(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         own = [one for given in arguments[1:] for one in getattr(given, "metadata", [given])]
-        return words(arguments[0], [*own, *metadata])
+        return _tagged(annotation) if is_tagged(annotation) else words(arguments[0], [*own, *metadata])
     if origin in {Union, types.UnionType}:
         options = [words(one, metadata) for one in arguments if one is not type(None)]
         return " or ".join(options) + (", or null" if type(None) in arguments else "")
@@ -116,6 +115,17 @@ def words(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     if (origin or annotation) in LISTS:
         return _list(origin, arguments, metadata)
     return NAMES.get(annotation, "a mapping") + _bounds(metadata)
+
+
+def is_tagged(annotation: Any, field: FieldInfo | None = None) -> bool:
+    """Return whether a value is of one of several sections, as its `type` says."""
+    declared = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    return any(getattr(one, "discriminator", None) is not None for one in (field, *declared))
+
+
+def _tagged(union: Any) -> str:
+    tags = ", ".join(str(tag(one)) for one in get_args(without_null(union)))
+    return f"one of {tags}, or a mapping with `type`"
 
 
 def without_null(annotation: Any) -> Any:

@@ -88,12 +88,24 @@ class Reading(NamedTuple):
         workers: The number of worker processes; 0: they are read where they are used.
         prefetch: The number of batches that each worker reads ahead.
         timeout: Seconds after which a worker that has not finished a sample is taken to hang.
+        in_thread: Whether another thread of this process reads ahead, if there are no workers.
     """
 
     name: str
     workers: int = 0
     prefetch: int = 2
     timeout: float = 300.0
+    in_thread: bool = False
+
+
+@runtime_checkable
+class KnownSplit(SampleSplit, Protocol):
+    """A split whose samples are read one by one, but for some arrays that are known of all: the targets."""
+
+    known: Batch
+
+    def with_known(self, known: Batch) -> Split:
+        """Return the same samples with other known arrays, such as weights."""
 
 
 @runtime_checkable
@@ -101,6 +113,13 @@ class ArraySplit(Split, Protocol):
     """A split that fits in memory: frameworks slice its arrays instead of calling `take`."""
 
     arrays: Batch
+
+
+def known_arrays(split: Split) -> Batch | None:
+    """Return the arrays of a split that are in memory for all samples; None if it has none."""
+    if isinstance(split, ArraySplit):
+        return split.arrays
+    return split.known if isinstance(split, KnownSplit) else None
 
 
 class Preparation(Protocol):
@@ -137,7 +156,8 @@ class DataBundle:
     source. `warnings` lists problems that do not prevent training. `columns` says what the columns of a table
     are, in one line. `preparation` is None for datasets of
     preprocessed arrays. `content_hashed` is False if the fingerprints cover only a sample of the rows.
-    `identifiers` name the rows of each split, if a column does. `tokenizer` is what made tokens of text, as
+    `identifiers` name the rows of each split, if a column does. `skipped` names the samples that were left
+    out because they are corrupt. `tokenizer` is what made tokens of text, as
     `rows.tokenizers` writes it; None: there is no text, or its bytes are the tokens.
     """
 
@@ -149,6 +169,7 @@ class DataBundle:
     columns: str = ""
     content_hashed: bool = True
     identifiers: Mapping[SplitName, Identifiers] = field(default_factory=dict)
+    skipped: Sequence[str] = ()
     tokenizer: dict[str, Any] | None = field(default=None, repr=False)
 
 

@@ -18,9 +18,12 @@ from trainyard.records.status import Ended
 # checkpoint_interval   how often checkpoints are saved from this step on, by what a save costs
 # processes    another number of processes trains from this step on; its detail holds both numbers, and the
 #              attempt, as several may begin at one step
-Kind = Literal["choice", "time_limit", "stop", "keep", "prune", "resume", "checkpoint_interval", "processes"]
+# skip         corrupt samples are left out; its detail names them
+Kind = Literal[
+    "choice", "time_limit", "stop", "keep", "prune", "resume", "checkpoint_interval", "processes", "skip"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-MEASURED = ("choice", "checkpoint_interval")  # made by measuring, and not from outside
+MEASURED = ("choice", "checkpoint_interval", "skip")  # made by measuring, and not from outside
 # The status of a run that one of these decisions has ended.
 ENDS: Mapping[str, Ended] = {"time_limit": "stopped", "stop": "stopped", "prune": "pruned"}
 # Decisions that change no bit. A repetition makes its own.

@@ -234,6 +234,8 @@ class _Attempt:
         """Give a state the decisions that were made before this attempt, and those to go on."""
         if choices := components.learner.choices():
             decisions.add(Decision(0, "choice", dict(choices)))
+        if skipped := components.bundle.skipped:
+            decisions.add(Decision(0, "skip", {"count": len(skipped), "samples": list(skipped)}))
         go_on(self._run, decisions, state)
         if self._world.is_main:  # which alone keeps them
             note_processes(self._run, decisions, state.step, self._world.size, self._session.number)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from trainyard import registry
-from trainyard.datasets.base import ArraySplit, DataBundle
+from trainyard.datasets.base import DataBundle, known_arrays
 from trainyard.digest import array_buffer, digest, sha256_bytes, sha256_file, sha256_json, tensor_records
 from trainyard.module_sources import source_hash
 from trainyard.records.manifest import (
@@ -110,10 +110,10 @@ def _row_identity(bundle: DataBundle, name: SplitName) -> str | None:
     It is equal for the same rows, however their features were prepared; None if a split does not hold its
     targets.
     """
-    split = bundle.splits[name]
-    if not isinstance(split, ArraySplit):
+    known = known_arrays(bundle.splits[name])
+    if known is None:
         return None
-    targets = split.arrays[task_for(bundle.info).target]
+    targets = known[task_for(bundle.info).target]
     # Some frameworks get values in float64.
     arrays = {"targets": targets.astype(np.float32) if targets.dtype == np.float64 else targets}
     if name in bundle.rows:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.config.schema import RunConfig
-from trainyard.datasets.base import ArraySplit, DataBundle, Split
+from trainyard.datasets.base import ArraySplit, DataBundle, KnownSplit, Split, known_arrays
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.table import listed
 from trainyard.errors import InputError, ModelError
@@ -47,8 +47,9 @@ def learner_splits(
             bundle, splits={name: transformed(split, transform) for name, split in bundle.splits.items()}
         )
     weights, train = config.training.class_weights, bundle.splits["train"]
+    arrays = known_arrays(train) or {}
     by_name = config.data is not None and config.data.weight is not None
-    given = isinstance(train, ArraySplit) and WEIGHT in train.arrays and WEIGHT not in bundle.info.inputs
+    given = WEIGHT in arrays and WEIGHT not in bundle.info.inputs
     has_weights = by_name or given  # as data.weight, or with (X, y, w)
     if not has_weights and weights is None:
         return bundle.splits
@@ -58,18 +59,24 @@ def learner_splits(
     _refuse_own_options(config, model)
     if not task_for(bundle.info).has_classes():
         raise InputError(f"{_KEY}: the task is {bundle.info.task}, which has no classes; leave it out")
-    if not isinstance(train, ArraySplit) or WEIGHT in bundle.info.inputs:
+    if TARGET not in arrays or WEIGHT in bundle.info.inputs:
         what = (
             "the training rows are not in memory"
             if WEIGHT not in bundle.info.inputs
             else (f"the model takes an array named {WEIGHT!r}")
         )
         raise InputError(f"{_KEY}: {what}; leave it out")
-    by_row = _by_class(weights, train.arrays[TARGET], bundle.info)[train.arrays[TARGET]]
-    own = train.arrays.get(WEIGHT, np.ones(len(train)))
+    if getattr(train, "mixes", False):
+        raise InputError(f"{_KEY}: data.transforms blends the classes of two images; leave one of them out")
+    by_row = _by_class(weights, arrays[TARGET], bundle.info)[arrays[TARGET]]
+    own = arrays.get(WEIGHT, np.ones(len(train)))
     if not (by_row * own).any():
         raise InputError(f"{_KEY}: the weights of all training rows are 0, so that none counts")
-    return {**bundle.splits, "train": Arrays({**train.arrays, WEIGHT: by_row * own})}
+    weighted = {**arrays, WEIGHT: by_row * own}
+    return {
+        **bundle.splits,
+        "train": train.with_known(weighted) if isinstance(train, KnownSplit) else Arrays(weighted),
+    }
 
 
 def _by_class(weights: str | Mapping[str, float], targets: Array, info: DataInfo) -> Array:

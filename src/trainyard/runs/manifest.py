@@ -11,7 +11,7 @@ from typing import Any
 
 from trainyard import registry
 from trainyard.config import Resolved
-from trainyard.config.schema import RunConfig
+from trainyard.config.schema import DataConfig, RunConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.digest import digest, tensor_records
 from trainyard.errors import ChangedInputsError
@@ -85,13 +85,18 @@ def code_roots(
 
     They are the model's, the loss's, the metrics', the data's, and those of adapters from other packages.
     """
-    data = config.data and [config.data.type, config.data.params]
+    data = config.data and [config.data.type, config.data.params, own_transforms(config.data)]
     named = [config.model.type, config.model.params, config.training.loss, config.evaluation.metrics]
     paths = import_paths([*named, data, definition])
     classes: list[type] = [framework, *([type(objects.model)] if objects.model is not None else [])]
     if config.data and objects.data is None:
         classes.append(registry.dataset_of(config.data.type))
     return [path.partition(":")[0] for path in paths] + [cls.__module__ for cls in classes]
+
+
+def own_transforms(data: DataConfig) -> list[Any]:
+    """Return the user's own functions among the transforms of images, as import paths and arguments."""
+    return [[one.function, one.params] for one in data.transforms if one.type == "own"]
 
 
 def refused_differences(

@@ -21,6 +21,7 @@ from trainyard.datasets.rows import tokenizers
 from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.chunks import RowChunks
 from trainyard.datasets.rows.frames import read_frame, row_chunks
+from trainyard.datasets.rows.images.preparation import ImagePreparation
 from trainyard.datasets.rows.pairs import as_numpy, column_names
 from trainyard.datasets.rows.preparation import TabularPreparation, from_json
 from trainyard.datasets.rows.raw import RawPreparation, frame_of
@@ -123,7 +124,7 @@ class Predictor:
         return self._framework
 
     @property
-    def preparation(self) -> TabularPreparation | RawPreparation | None:
+    def preparation(self) -> TabularPreparation | RawPreparation | ImagePreparation | None:
         """What turns raw rows into features; None where the data set brought features."""
         return self._preparation
 
@@ -249,6 +250,8 @@ class Predictor:
 
     def rows_of(self, table: Table) -> Any:
         """Return rows of a file as `outputs` takes them: as a data frame where a table does not do."""
+        if isinstance(self._preparation, ImagePreparation):
+            return self._preparation.beside(table)
         by_position = self._preparation is not None and set(self._preparation.column_names) - {*table.columns}
         is_raw = self._preparation is None or not isinstance(self._preparation, TabularPreparation)
         return frame_of(dict(table.columns)) if is_raw or by_position else table
@@ -279,7 +282,9 @@ class Predictor:
         Args:
             rows: A data frame or a sequence of mappings with the columns of the training data; an array with
                 just these columns, in their order; features (rows, ...) where the data set provided
-                preprocessed arrays, or a mapping of arrays where it provided several.
+                preprocessed arrays, or a mapping of arrays where it provided several; where it had images in
+                files, a folder, or a sequence of paths, contents of image files, or (height, width,
+                channels) uint8 arrays.
 
         Raises:
             InputError: The rows lack an input of the model, or it has another shape; or they lack the targets
@@ -332,7 +337,9 @@ class Predictor:
         Raises:
             InputError: One is missing, or has another shape.
         """
-        if self._preparation is not None:
+        if isinstance(self._preparation, ImagePreparation):
+            given = {FEATURES: self._preparation.features(rows)}
+        elif self._preparation is not None:
             given = {FEATURES: self._prepared(self._with_names(rows))}
         elif isinstance(rows, Mapping):
             given = {str(name): np.asarray(array) for name, array in rows.items()}
@@ -602,6 +609,8 @@ class Predictor:
     def _prepared(self, rows: Any) -> Array:
         """Return the features; warn once of each oddity of the rows, such as unseen categories."""
         assert self._preparation is not None
+        if isinstance(self._preparation, ImagePreparation):
+            return self._preparation.features(rows)
         table = as_table(rows, only=set(self._preparation.column_names))
         features: Array = self._preparation.features(table)
         for matter, line in self._preparation.remarks(table, self._unused_columns(table)).items():

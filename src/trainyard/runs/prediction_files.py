@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from trainyard.datasets.rows.chunks import RowChunks
+from trainyard.datasets.rows.images.pixels import ENDINGS
+from trainyard.datasets.rows.images.preparation import ImagePreparation, files_of
 from trainyard.datasets.rows.raw import frame_of
 from trainyard.datasets.rows.table import Table, nearest
 from trainyard.errors import DataError, InputError
@@ -70,6 +74,9 @@ def predicted_chunks(
         for outputs in outputs_for(predictor.model, samples, predictor.chunk_rows):
             yield _frame({}, _columns(predictor, outputs, columns))
         return
+    if isinstance(predictor.preparation, ImagePreparation) and (files := images_below(path)) is not None:
+        yield from _of_images(predictor, files, columns)
+        return
     chunks, rows = predictor.chunks(path), predictor.chunk_rows
     if missing := [name for name in columns.keep if name not in chunks.names]:
         raise InputError(
@@ -83,6 +90,24 @@ def predicted_chunks(
         yield _frame(kept, _columns(predictor, outputs, columns))
     if empty:
         raise DataError(f"{path}: there are columns, but no rows")
+
+
+def images_below(path: Path | str) -> list[Path] | None:
+    """Return the image at a path, or those in a folder; None if it is neither."""
+    return [Path(path)] if Path(path).suffix.lower() in ENDINGS else files_of(path)
+
+
+def _of_images(predictor: Predictor, files: Sequence[Path], columns: PredictionColumns) -> Iterator[Any]:
+    """Yield data frames of the predictions for images, with their paths in the first column."""
+    assert isinstance(predictor.preparation, ImagePreparation), "the caller checks it"
+    name, rows = predictor.preparation.column, predictor.chunk_rows
+    if columns.keep:
+        raise InputError(f"images in a folder have no columns to keep; their paths are kept as {name!r}")
+    for start in range(0, len(files), rows):
+        some = files[start : start + rows]
+        outputs = predictor.outputs(some)
+        paths = np.array([str(file) for file in some], dtype=object)
+        yield _frame({name: paths}, _columns(predictor, outputs, columns))
 
 
 def _with_kept(

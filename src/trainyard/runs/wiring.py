@@ -16,8 +16,8 @@ from trainyard.callbacks.base import Callback, RunView
 from trainyard.callbacks.histograms import WeightHistograms
 from trainyard.callbacks.resources import Resources
 from trainyard.config.metrics import deciding_metrics, metric_path, undecided_modes
-from trainyard.config.schema import RunConfig
-from trainyard.datasets.base import DataBundle, SampleSplit, Split, prepared_as
+from trainyard.config.schema import DataConfig, RunConfig
+from trainyard.datasets.base import DataBundle, KnownSplit, SampleSplit, Split, prepared_as
 from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.lease import Lease
@@ -290,6 +290,7 @@ def _check_reading(config: RunConfig, bundle: DataBundle, framework: type[Framew
     data = config.data
     if data is None:
         return
+    _check_images(data, bundle, config, framework)
     is_read = any(isinstance(split, SampleSplit) for split in bundle.splits.values())
     if data.collate is not None and not is_read:
         raise DataError("data.collate is for map-style data sets, but these rows are in memory; leave it out")
@@ -299,6 +300,29 @@ def _check_reading(config: RunConfig, bundle: DataBundle, framework: type[Framew
         raise ModelError(
             f"data.workers: {data.workers} given, but {config.model.type} reads its samples itself; leave it "
             "out, or use a model of torch"
+        )
+
+
+def _check_images(
+    data: DataConfig, bundle: DataBundle, config: RunConfig, framework: type[Framework]
+) -> None:
+    """Check the settings of images.
+
+    Raises:
+        DataError: The data are no images in files.
+        ModelError: The framework cannot draw random numbers for each image.
+    """
+    if not any(isinstance(split, KnownSplit) for split in bundle.splits.values()):
+        given = {"transforms": data.transforms, "on_corrupt": data.on_corrupt != "error"}
+        given |= {"cache": data.cache != "none"}
+        for key in (key for key, is_given in given.items() if is_given):
+            raise DataError(
+                f"data.{key} is for images in files (data.type: image_folder or image_table); leave it out"
+            )
+    if not framework.has_workers and (drawing := [one.type for one in data.transforms if one.is_random]):
+        raise ModelError(
+            f"data.transforms: {drawing[0]} changes images at random in each epoch, which "
+            f"{config.model.type} cannot have; leave it out, or use a model of torch"
         )
 
 

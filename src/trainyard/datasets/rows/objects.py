@@ -17,7 +17,7 @@ import numpy as np
 
 from trainyard.config.checks import OBJECTS
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import DataBundle, Split
+from trainyard.datasets.base import DataBundle, KnownSplit, Split
 from trainyard.datasets.rows import checks, items, tabular, weights
 from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.loaders import unwrapped
@@ -379,6 +379,7 @@ def from_arrays(
     config: DataConfig,
     serve: Callable[[Batch, Ids | None, Array], Split] = in_memory,
     sample_weights: Mapping[SplitName, Array] | None = None,
+    divide_by: Mapping[str, Array] | None = None,
 ) -> DataBundle:
     """Build the data of a run from preprocessed arrays.
 
@@ -388,13 +389,14 @@ def from_arrays(
         serve: Makes a split from inputs, ids and targets, like `in_memory`.
         sample_weights: The weights of the samples, (rows,) float64, by split; None or empty: all count the
             same.
+        divide_by: Columns of the training source by which rows may be divided (`data.split`), by name.
 
     Raises:
         DataError: Targets are missing or of the wrong kind, or a split would be empty.
     """
     several = pairs["train"][1].ndim > 1 and pairs["train"][1].shape[1:] != (1,)
     task, labels, targets, warnings = _several(pairs, config) if several else _single(pairs, config)
-    table = Table({config.target_name: targets["train"]}, "the train rows")
+    table = Table({config.target_name: targets["train"], **(divide_by or {})}, "the train rows")
     codes = None if labels is None else targets["train"]
     rows = split_rows(
         table, config.split, *fractions(config.split, tabular.provided_splits(pairs.keys(), config)), codes
@@ -465,9 +467,12 @@ def _with_weights(
     """
     weighted: dict[SplitName, Split] = {}
     for name, split in splits.items():
-        if not isinstance(split, Arrays):
+        if isinstance(split, Arrays):
+            weighted[name] = Arrays({**split.arrays, WEIGHT: by_split[name]})
+        elif isinstance(split, KnownSplit):
+            weighted[name] = split.with_known({**split.known, WEIGHT: by_split[name]})
+        else:
             raise DataError(f"data.weight: the {name} rows are not in memory; leave it out")
-        weighted[name] = Arrays({**split.arrays, WEIGHT: by_split[name]})
     return weighted
 
 

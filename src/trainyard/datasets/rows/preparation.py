@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, miss
 from trainyard.datasets.rows.target import Target, rows_with_target
 from trainyard.errors import DataError
 from trainyard.types import Array
+
+if TYPE_CHECKING:
+    from trainyard.datasets.rows.images.preparation import ImagePreparation
 
 log = logging.getLogger("trainyard")
 MAX_FEATURES = 10_000  # of all columns; more of them mean that identifiers were taken for categories
@@ -171,7 +174,7 @@ class TabularPreparation:
         return plain | {"version": 2, **newer} if newer else plain
 
 
-def from_json(data: dict[str, Any]) -> TabularPreparation | raw.RawPreparation:
+def from_json(data: dict[str, Any]) -> TabularPreparation | raw.RawPreparation | ImagePreparation:
     """Restore the preparation that `to_json` was called on.
 
     Raises:
@@ -184,6 +187,10 @@ def from_json(data: dict[str, Any]) -> TabularPreparation | raw.RawPreparation:
         )
     if "frame" in data:
         return raw.from_json(data)
+    if "images" in data:
+        from trainyard.datasets.rows.images.preparation import from_json as images_from_json
+
+        return images_from_json(data)
     if unknown := sorted({entry["kind"] for entry in data["columns"]} - ENCODERS.keys()):
         raise DataError(
             f"the preparation has columns of kind {listed(unknown)}; this version of Trainyard reads "

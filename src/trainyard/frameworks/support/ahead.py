@@ -1,4 +1,4 @@
-"""Read the samples of a split when they are taken, or ahead of that in worker processes."""
+"""Read the samples of a split when they are taken, or ahead of that in worker processes or a thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainyard.datasets.base import Draw, SampleSplit
-from trainyard.frameworks.support.workers import Ticket, Workers
+from trainyard.frameworks.support.reader import ReaderThread
+from trainyard.frameworks.support.workers import Workers
 from trainyard.types import Array, Batch, Ids
 
 
@@ -40,14 +41,14 @@ class Ahead:
         self._split = split
         self._seed = seed
         self._copied = copied
-        self._workers: Workers | None = None
+        self._workers: Workers | ReaderThread | None = None
         self._upcoming: Iterator[Taking] = iter(())
-        self._tickets: deque[tuple[Taking, Ticket]] = deque()
+        self._tickets: deque[tuple[Taking, Any]] = deque()
 
     @property
     def has_workers(self) -> bool:
-        """Whether worker processes read ahead."""
-        return self._split.reading.workers > 0
+        """Whether worker processes, or a thread, read ahead."""
+        return self._split.reading.workers > 0 or self._split.reading.in_thread
 
     def expect(self, upcoming: Iterator[Taking]) -> None:
         """Have the workers read what will be taken, in this order, instead of what was expected before."""
@@ -91,12 +92,17 @@ class Ahead:
     def _submit(self) -> None:
         """Keep the workers busy."""
         for taking in self._upcoming:
-            if self._workers is None:
-                first = self._split.read(taking.ids[:1], self._draw(taking))
-                self._workers = Workers(self._split, _nbytes(first), len(taking.ids))
+            self._workers = self._workers or self._started(taking)
             self._tickets.append((taking, self._workers.submit(taking.ids, self._draw(taking))))
             if len(self._tickets) >= self._workers.ahead:
                 return
+
+    def _started(self, taking: Taking) -> Workers | ReaderThread:
+        """Start what reads ahead; the samples say how much memory a batch takes."""
+        if not self._split.reading.workers:
+            return ReaderThread(self._split)
+        first = self._split.read(taking.ids[:1], self._draw(taking))
+        return Workers(self._split, _nbytes(first), len(taking.ids))
 
     def _draw(self, taking: Taking) -> Draw:
         return Draw(self._seed, taking.epoch)

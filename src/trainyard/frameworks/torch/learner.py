@@ -14,7 +14,7 @@ import torch
 
 from trainyard import semantics
 from trainyard.config.schema import TrainingConfig
-from trainyard.datasets.base import ArraySplit, Split
+from trainyard.datasets.base import Split, known_arrays
 from trainyard.digest import sha256_bytes
 from trainyard.errors import ModelError, TrainyardError
 from trainyard.frameworks.base import (
@@ -258,7 +258,8 @@ class TorchLearner(Learner):
     def _weighting(self, inputs: LearnerInputs) -> tuple[Counts | None, Loss]:
         """Return what weighs the training samples, and the loss: a mean, or a sum if there are weights."""
         network, train = self._network, inputs.splits["train"]
-        weights = weights_of(train.arrays, inputs.info) if isinstance(train, ArraySplit) else None
+        arrays = known_arrays(train)
+        weights = None if arrays is None else weights_of(arrays, inputs.info)
         if weights is not None:
             return weights.__getitem__, network.weighted_loss
         counts = label_counts(train, network.task, inputs.config.training.loss)

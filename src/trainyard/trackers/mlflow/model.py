@@ -28,6 +28,7 @@ from trainyard.datasets.rows.encoders.base import Encoder
 from trainyard.datasets.rows.encoders.categories import Categories
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
 from trainyard.datasets.rows.encoders.texts import TextColumn
+from trainyard.datasets.rows.images.preparation import ImagePreparation
 from trainyard.datasets.rows.preparation import TabularPreparation, from_json
 from trainyard.datasets.rows.raw import RawPreparation
 from trainyard.errors import DataError, InputError
@@ -45,6 +46,7 @@ _EXAMPLE_TIME = "2026-01-31T12:00:00"
 _TYPES = {"b": "boolean", "i": "long", "u": "long", "f": "double"}
 
 Json = dict[str, Any]
+AnyPreparation = TabularPreparation | RawPreparation | ImagePreparation
 
 
 class Logged(NamedTuple):
@@ -116,7 +118,7 @@ def _flavors(manifest: Manifest, info: DataInfo) -> Json:
 # --- signature
 
 
-def _inputs(info: DataInfo, preparation: TabularPreparation | RawPreparation | None) -> list[Json]:
+def _inputs(info: DataInfo, preparation: AnyPreparation | None) -> list[Json]:
     """Return the inputs of the signature.
 
     Columns are of type `any`: MLflow refuses integers where a signature says double, text where it says
@@ -142,8 +144,10 @@ def _outputs(info: DataInfo) -> list[Json]:
     ]
 
 
-def _columns(preparation: TabularPreparation | RawPreparation) -> list[str]:
+def _columns(preparation: AnyPreparation) -> list[str]:
     """Return a line for each column: its name, and what it holds."""
+    if isinstance(preparation, ImagePreparation):
+        return [f"{preparation.column}: image"]
     if isinstance(preparation, RawPreparation):
         pairs = zip(preparation.feature_names, preparation.dtypes, strict=True)
         return [f"{name}: {dtype}" for name, dtype in pairs]

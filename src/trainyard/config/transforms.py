@@ -1,0 +1,176 @@
+"""The items of `data.transforms`: what happens to images before a model sees them, a class for each type."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from trainyard.config.fields import Section, bits, record
+
+Length = Annotated[int, Field(gt=0)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Size = Length | Annotated[list[Length], Field(min_length=2, max_length=2)]
+Range = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]
+_SIZE = "pixels: one number for a square, or [height, width]"
+
+
+class _Item(Section):
+    """What all items share."""
+
+    is_random: ClassVar[bool] = True  # whether it draws random numbers in training
+
+
+class Resize(_Item):
+    """A resize: of the shorter side to one number, or of both sides."""
+
+    is_random: ClassVar[bool] = False
+    type: Literal["resize"] = bits("resize")
+    size: Size = bits(description="length of the shorter side, or [height, width]")
+    interpolation: Literal["bilinear", "nearest", "bicubic"] = bits(
+        default="bilinear", description="how pixels are computed, as Pillow does"
+    )
+
+
+class CenterCrop(_Item):
+    """A cut-out of the middle; a smaller image gets a black border."""
+
+    is_random: ClassVar[bool] = False
+    type: Literal["center_crop"] = bits("center_crop")
+    size: Size = bits(description=_SIZE)
+
+
+class RandomCrop(_Item):
+    """A cut-out at random; of the middle outside of training."""
+
+    type: Literal["random_crop"] = bits("random_crop")
+    size: Size = bits(description=_SIZE)
+    padding: int = bits(default=0, ge=0, description="black pixels that are added at each side before")
+
+
+class RandomResizedCrop(_Item):
+    """A cut-out of random size and shape, resized; outside of training the middle, after a resize."""
+
+    type: Literal["random_resized_crop"] = bits("random_resized_crop")
+    size: Size = bits(description=_SIZE)
+    scale: Range = bits(default_factory=lambda: [0.08, 1.0], description="share of the area, at random")
+    ratio: Range = bits(default_factory=lambda: [0.75, 4 / 3], description="width / height, at random")
+
+
+class HorizontalFlip(_Item):
+    """A swap of left and right."""
+
+    type: Literal["horizontal_flip"] = bits("horizontal_flip")
+    p: Probability = bits(default=0.5, description="how often")
+
+
+class VerticalFlip(_Item):
+    """A swap of top and bottom."""
+
+    type: Literal["vertical_flip"] = bits("vertical_flip")
+    p: Probability = bits(default=0.5, description="how often")
+
+
+class Rotation(_Item):
+    """A rotation about the middle, by an angle of up to `degrees` in either direction."""
+
+    type: Literal["rotation"] = bits("rotation")
+    degrees: float = bits(gt=0, le=180, description="the greatest angle")
+
+
+class ColorJitter(_Item):
+    """Factors on brightness, contrast and saturation, each from 1 - x to 1 + x at random."""
+
+    type: Literal["color_jitter"] = bits("color_jitter")
+    brightness: Probability = bits(default=0.0, description="x of the factor on all values")
+    contrast: Probability = bits(default=0.0, description="x of the factor on the distance from mean gray")
+    saturation: Probability = bits(default=0.0, description="x of the factor on the distance from gray")
+
+
+class RandAugment(_Item):
+    """Some operations at random, of the 10 that this list has: see docs/images.md (Cubuk et al., 2020)."""
+
+    type: Literal["rand_augment"] = bits("rand_augment")
+    num_ops: int = bits(default=2, gt=0, description="operations, one after the other")
+    magnitude: float = bits(default=9.0, ge=0, le=30, description="strength; 30 is the greatest")
+
+
+class RandomErasing(_Item):
+    """A rectangle that becomes black (Zhong et al., 2020)."""
+
+    type: Literal["random_erasing"] = bits("random_erasing")
+    p: Probability = bits(default=0.5, description="how often")
+    scale: Range = bits(default_factory=lambda: [0.02, 0.33], description="share of the area, at random")
+    ratio: Range = bits(default_factory=lambda: [0.3, 3.3], description="width / height, at random")
+
+
+class Normalize(_Item):
+    """(x - mean) / std for each channel, after all others; pixels are from 0 to 1 before."""
+
+    is_random: ClassVar[bool] = False
+    type: Literal["normalize"] = bits("normalize")
+    mean: list[float] | None = bits(default=None, description="of each channel; default: of training images")
+    std: list[Annotated[float, Field(gt=0)]] | None = bits(default=None, description="the same")
+
+    @model_validator(mode="after")
+    def _check_both(self) -> Normalize:
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("give both mean and std, or neither")
+        return self
+
+
+class Mixup(_Item):
+    """A blend with another training image, and of their targets (Zhang et al., 2018)."""
+
+    type: Literal["mixup"] = bits("mixup")
+    alpha: float = bits(default=0.2, gt=0, description="the share is drawn from Beta(alpha, alpha)")
+    p: Probability = bits(default=1.0, description="how often")
+
+
+class Cutmix(_Item):
+    """A rectangle of another training image, and a blend of their targets (Yun et al., 2019)."""
+
+    type: Literal["cutmix"] = bits("cutmix")
+    alpha: float = bits(default=1.0, gt=0, description="the share is drawn from Beta(alpha, alpha)")
+    p: Probability = bits(default=1.0, description="how often")
+
+
+class OwnTransform(_Item):
+    """A function of your own of (image, rng) in training; `package.module:name` is short for it."""
+
+    type: Literal["own"] = bits("own")
+    function: str = bits(description="package.module:name")
+    params: dict[str, Any] = bits(default_factory=dict, description="the other arguments, by name")
+
+
+Transform = Annotated[
+    Resize
+    | CenterCrop
+    | RandomCrop
+    | RandomResizedCrop
+    | HorizontalFlip
+    | VerticalFlip
+    | Rotation
+    | ColorJitter
+    | RandAugment
+    | RandomErasing
+    | Normalize
+    | Mixup
+    | Cutmix
+    | OwnTransform,
+    Field(discriminator="type"),
+]
+
+TRANSFORMS: list[Any] = bits(
+    default_factory=list,
+    description="images in files: what happens to them before the model sees them, in this order; what is "
+    "random, in training only",
+)
+ON_CORRUPT: Any = bits(
+    "error",
+    description="images in files that cannot be decoded; skip: all are decoded when the run is built, and "
+    "these are left out, counted, and recorded as a decision",
+)
+CACHE: Any = record(
+    "none", description="images in files; memory: they stay decoded, as far as half of the memory allows"
+)

@@ -1,0 +1,1 @@
+"""Images: decoding, transforms, and splits whose samples are decoded when they are read."""

@@ -1,0 +1,97 @@
+"""Decode images to arrays of bytes, and change their size and geometry, by Pillow."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.errors import DataError
+from trainyard.require import require
+
+Mode = Literal["rgb", "gray", "rgba"]
+Image = NDArray[Any]  # (height, width, channels): uint8, or float32 from 0 to 1
+
+# The endings of image files.
+ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+CHANNELS: dict[Mode, int] = {"rgb": 3, "gray": 1, "rgba": 4}
+PILLOW_MODES: dict[Mode, str] = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
+_TOGETHER = {3: "RGB", 4: "RGBA"}  # numbers of channels that Pillow resizes at once
+
+
+class CorruptImageError(DataError):
+    """An image that cannot be decoded."""
+
+
+def pillow() -> Any:
+    """Return the module `PIL.Image`.
+
+    Raises:
+        MissingExtraError: Pillow is not installed.
+    """
+    return require("PIL.Image", "image")
+
+
+def decode(raw: bytes, mode: Mode, name: str) -> Image:
+    """Return an image as (height, width, channels) uint8.
+
+    Args:
+        raw: The content of the file.
+        mode: Its colours; others are converted.
+        name: The image, for messages.
+
+    Raises:
+        CorruptImageError: It cannot be decoded to its end.
+    """
+    library = pillow()
+    try:
+        with library.open(io.BytesIO(raw)) as opened:
+            pixels = np.asarray(opened.convert(PILLOW_MODES[mode]))
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow's decoders raise many kinds of errors
+        text = str(error).replace(repr(error), "")
+        what = "it is no image that Pillow knows" if "cannot identify" in text else text
+        raise CorruptImageError(
+            f"{name} cannot be decoded: {what or type(error).__name__}; remove or repair it, or set "
+            "data.on_corrupt: skip"
+        ) from error
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+
+def resized(image: Image, height: int, width: int, interpolation: str = "bilinear") -> Image:
+    """Return an image in another size; where it shrinks, all its pixels count (antialiasing)."""
+    if image.shape[:2] == (height, width):
+        return image
+    how = getattr(pillow().Resampling, interpolation.upper())
+    return _by_pillow(image, lambda one: one.resize((width, height), how))
+
+
+def transformed(image: Image, matrix: Sequence[float]) -> Image:
+    """Return an image whose pixel (x, y) is that at (a x + b y + c, d x + e y + f); black outside.
+
+    Args:
+        image: The image.
+        matrix: a to f, from the centre of the image.
+    """
+    library = pillow()
+    a, b, c, d, e, f = matrix
+    y, x = ((side - 1) / 2 for side in image.shape[:2])
+    moved = (a, b, c + x - a * x - b * y, d, e, f + y - d * x - e * y)
+    # Pillow counts from the corners of pixels, and the matrix from their middles.
+    moved = (a, b, moved[2] + 0.5 - 0.5 * (a + b), d, e, moved[5] + 0.5 - 0.5 * (d + e))
+    size, affine, how = image.shape[1::-1], library.Transform.AFFINE, library.Resampling.BILINEAR
+    return _by_pillow(image, lambda one: one.transform(size, affine, moved, how))
+
+
+def _by_pillow(image: Image, change: Any) -> Image:
+    """Apply a change to an image, all channels at once where Pillow can."""
+    library, channels = pillow(), image.shape[2]
+    image = np.ascontiguousarray(image)
+    if image.dtype == np.uint8 and channels in _TOGETHER:
+        return np.asarray(change(library.fromarray(image)))
+    planes = [np.ascontiguousarray(image[:, :, i]) for i in range(channels)]
+    return np.stack([np.asarray(change(library.fromarray(plane))) for plane in planes], axis=2)
