@@ -56,6 +56,7 @@ def build_optimizer(
     options: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in config.optimizer.params.items()
+        if value is not None
     }
     name, parameters = config.optimizer.type, list(parameters)
     if name in _FUSED and not sparse and device.type in ("cpu", "cuda") and all(map(is_dense, parameters)):
