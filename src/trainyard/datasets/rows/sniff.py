@@ -86,8 +86,8 @@ class Draft:
         values = self.typed.columns[self.targets[0]]
         rows = int(len(values) * (1 - 2 * _share(len(values))))
         if len(self.targets) > 1:
-            kind = "values" if task_of(self.task).scales_target else "labels"
-            return Shape(rows, len(self.features), several=kind)
+            holds_values = task_of(self.task).scales_target
+            return Shape(rows, len(self.features), several="values" if holds_values else "labels")
         labels = task_of(self.task).labels(values)
         if labels is None:
             return Shape(rows, len(self.features))
@@ -145,7 +145,9 @@ def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | 
     targets = _targets(table, target)
     names = [name for name in table.columns if name not in targets]
     if not names:
-        raise DataError(f"{table.source}: there is no column to learn from: {listed(targets)} is all")
+        raise DataError(
+            f"{table.source}: there is no column to learn from: {listed(map(repr, targets))} is the only one"
+        )
     config = DataConfig(path=path, target=targets if len(targets) > 1 else targets[0], missing_target="drop")
     strays: dict[str, Mapping[str, int]] = {}
     labelled = table
@@ -194,11 +196,10 @@ def _without_strays(
     found = {name: texts for name, kind in kinds.items() if (texts := stray_texts(table, name, kind))}
     few = {name: texts for name, texts in found.items() if len(texts) <= _MOST_STRAYS}
     strays |= few
-    assert isinstance(config.missing_values, Mapping) or not config.missing_values
-    missing_values = {**dict(config.missing_values), **{name: list(texts) for name, texts in few.items()}}
+    absent: dict[str, Any] = {name: list(texts) for name, texts in strays.items()}
     categories = {name: ColumnConfig(type="category") for name in found if name not in few}
     columns = {**config.columns, **categories}
-    return config.model_copy(update={"missing_values": missing_values, "columns": columns})
+    return config.model_copy(update={"missing_values": absent, "columns": columns})
 
 
 def _read(path: str, encoding: str | None) -> tuple[Table, dict[str, Any]]:
