@@ -139,23 +139,6 @@ def upward_imports(tree: Tree, layers: Layers) -> list[str]:
     return wrong
 
 
-def askers_of_tasks(tree: Tree, names: Collection[str], free: Collection[str]) -> list[str]:
-    """Comparisons with the name of a task, outside the packages in `free`: a task is asked, not recognized."""
-    compared = [
-        (name, part.value)
-        for name, syntax in tree.syntax.items()
-        for node in ast.walk(syntax)
-        if isinstance(node, ast.Compare)
-        for part in ast.walk(node)
-        if isinstance(part, ast.Constant) and part.value in names
-    ]
-    return [
-        f"{name} compares with {value!r}"
-        for name, value in some(compared, "comparison with the name of a task")
-        if name.split(".")[0] not in free
-    ]
-
-
 def imports_of_engine(tree: Tree, engine: str, kinds: Collection[str]) -> list[str]:
     """Modules of the engine that import more of the adapters than their contracts."""
     modules = some(tree.inside(engine), f"module in {engine}")

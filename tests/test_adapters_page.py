@@ -75,25 +75,64 @@ def test_it_trains_and_resumes_with_all_of_them(site: Path, tmp_path: Path) -> N
 
 
 COUNTS = """
+import csv, json
 import numpy as np, trainyard
 from sklearn.metrics import mean_poisson_deviance
 draw = np.random.default_rng(0)
 x = draw.normal(size=(600, 2)).astype("float32")
 y = draw.poisson(np.exp(x[:, 0]))
+with open("calls.csv", "w", newline="") as file:
+    csv.writer(file).writerows([["id", "heat", "wind", "calls"], *([f"r{i}", *row, n] for i, (row, n) in
+        enumerate(zip(x.tolist(), y)))])
 config = {
-    "data": {"task": "counts"}, "model": {"type": "mlp"}, "experiment": {"name": "counts"},
-    "training": {"epochs": 12, "learning_rate": 1e-2},
+    "data": {"path": "calls.csv", "target": "calls", "task": "counts", "exclude": ["id"], "split": {"test": 0.4}},
+    "model": {"type": "mlp"}, "experiment": {"name": "counts"},
+    "training": {"epochs": 12, "learning_rate": 1e-2, "threads": 1},
 }
-run = trainyard.train(config, data={"train": (x[:400], y[:400]), "test": (x[400:], y[400:])})
-rates = trainyard.load(run.id).predict(x[400:])["prediction"]
-expected = mean_poisson_deviance(y[400:], rates)
-assert abs(run.metrics["test_poisson_deviance"] - expected) < 1e-5 * expected, (run.metrics, expected)
-assert expected < 0.75 * mean_poisson_deviance(y[400:], np.full(200, y[:400].mean())), expected
+run = trainyard.train(config)
+
+# The columns of predictions, and intervals around them.
+told = trainyard.predict(run.id, "calls.csv", keep=["id"], interval=0.8)
+assert list(told) == ["id", "prediction", "lower", "upper"], list(told)
+tested = json.loads((run.path / "evaluation" / "test.json").read_text())
+oof = trainyard.load(run.id).predict(x)["prediction"]
+assert np.abs(told["prediction"] - oof).max() < 1e-5
+reached = ((told["lower"] <= y) & (y <= told["upper"])).mean()
+assert 0.7 < reached < 0.95, reached
+
+# The metric, and the baselines that the verdict is about.
+baselines = {one["name"]: one for one in tested["compared"]["baselines"]}
+constant = baselines["constant"]
+rows = tested["rows"]
+assert constant["words"].startswith("always predicting the mean, 1."), constant
+assert constant["gains"]["poisson_deviance"]["mean"] > 0.5, constant
+assert run.metrics["test_poisson_deviance"] < 0.75 * constant["metrics"]["test_poisson_deviance"]
+everything = mean_poisson_deviance(y, oof)
+assert abs(everything - run.metrics["test_poisson_deviance"]) < 0.4, everything
+page = trainyard.report(run.id).read_text()
+assert "Better than always predicting the mean" in page and "predict the value of calls" in page
+
+# Which column matters, and why a worse run is worse.
+explained = trainyard.explain(run.id)
+assert explained["permutation"]["features"][0]["name"] == "heat", explained
+slow = trainyard.train(config, {"training.learning_rate": 1e-5})
+why = trainyard.why(run.id, slow.id, max_runs=8)
+assert "test_poisson_deviance" in why.answer and why.moved_by == ["training.learning_rate"], why
+
+# A study minimizes the task's own loss if no metric is named, and the metrics of the task if one is.
+judged = {"tuning.trials": 2, "checkpoint.metric": "val_poisson_deviance"}
+best = trainyard.tune(config, judged,
+    space={"training.learning_rate": {"choices": [1e-5, 1e-2]}})
+assert best.best_params == {"training.learning_rate": 1e-2}, best
+folds = trainyard.cross_validate(config, {"training.epochs": 1}, folds=2)
+low, high = folds.interval["test_poisson_deviance"]
+assert low >= 0 and folds.mean["test_poisson_deviance"] < high, folds
+assert list(folds.out_of_fold) == ["row", "fold", "target", "prediction"]
 """
 
 
 @pytest.mark.slow
-def test_its_task_trains_a_torch_model(site: Path, tmp_path: Path) -> None:
+def test_its_task_goes_through_every_command(site: Path, tmp_path: Path) -> None:
     done = python(site, "-c", COUNTS, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 

@@ -14,6 +14,7 @@ import pytest
 import architecture as rules
 import trainyard
 from architecture import NothingToCheck, Tree
+from task_rules import askers_of_tasks
 from trainyard.cli.main import main
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import Result
@@ -56,6 +57,7 @@ LAYERS = (
         "redact",
         "semantics",
         "types",
+        "image_shape",
         "errors",
         "announce",
         "version",
@@ -101,7 +103,7 @@ def test_the_engine_knows_contracts_alone(ours: Tree) -> None:
 
 def test_nothing_asks_which_task_it_is(ours: Tree) -> None:
     """An adapter of a framework has its own table from tasks to the objectives of its library."""
-    assert rules.askers_of_tasks(ours, BUILT_IN["task"], ["tasks", "frameworks"]) == []
+    assert askers_of_tasks(ours, BUILT_IN["task"], "tasks", ["frameworks"], "registry") == []
 
 
 def test_there_are_no_circles(ours: Tree) -> None:
@@ -238,7 +240,7 @@ def test_an_empty_tree_is_nothing_to_check(tmp_path: Path, make: Make) -> None:
     bare_rules: list[Callable[[], list[str]]] = [
         lambda: rules.upward_imports(bare, [["a", "pack"]]),
         lambda: rules.imports_of_engine(bare, "engine", ["things"]),
-        lambda: rules.askers_of_tasks(bare, ["sorting"], []),
+        lambda: askers_of_tasks(bare, ["sorting"], "tasks", [], "registry"),
         lambda: rules.circles(bare),
         lambda: rules.unregistered(bare, {}, []),
         lambda: rules.adapters_that_import_others(bare, {}),
@@ -286,13 +288,36 @@ def test_an_engine_that_knows_an_adapter_is_found(source: str, good: bool, make:
 
 
 @pytest.mark.parametrize(
-    "source", ['x.task == "sorting"', 'x.task in ("sorting", "other")', '"sorting" != x']
+    ("source", "said"),
+    [
+        ('x.task == "sorting"', "compares with 'sorting'"),
+        ('x.task in ("sorting", "other")', "compares with 'sorting'"),
+        ('"sorting" != x', "compares with 'sorting'"),
+        ('match x:\n    case "sorting":\n        pass', "compares with 'sorting'"),
+        ('_TASK = "sorting"\ndef f(x):\n    return x == _TASK', "compares with _TASK"),
+        ('ONES: tuple[str, ...] = ("sorting",)\ny = x in ONES', "compares with ONES"),
+        ("from pack.tasks.sorting import NAME as it\ny = x is it", "compares with it"),
+        ('y = {"sorting": 1}[x]', "has a table by 'sorting'"),
+        ("from pack.tasks.sorting import Sorting", "imports tasks.sorting"),
+    ],
 )
-def test_who_asks_which_task_it_is_is_found(source: str, make: Make) -> None:
-    tree = make({"tasks/sorting": source, "engine/loop": ""})
-    assert rules.askers_of_tasks(tree, ["sorting"], ["tasks"]) == []
-    tree = make({"tasks/sorting": source, "engine/loop": source})
-    assert rules.askers_of_tasks(tree, ["sorting"], ["tasks"]) == ["engine.loop compares with 'sorting'"]
+@pytest.mark.parametrize("place", ["engine/loop", "frameworks/x"])
+def test_who_asks_which_task_it_is_is_found(source: str, said: str, place: str, make: Make) -> None:
+    def askers(modules: dict[str, str]) -> list[str]:
+        own = f'NAME = "sorting"\n{source.replace("pack.tasks.sorting", "y")}'
+        tree = make({"engine/loop": "", "tasks/sorting": own, **modules})
+        return askers_of_tasks(tree, ["sorting"], "tasks", ["frameworks"], "registry")
+
+    assert askers({}) == askers({"tasks/other": source}) == []
+    may = place == "frameworks/x" and "table" in said
+    found = askers({place: source})
+    assert (f"{place.replace('/', '.')} {said}" in found) is not may, found
+
+
+def test_a_data_set_may_check_the_task_of_a_config(make: Make) -> None:
+    source = '_TASK = "sorting"\nwrong = x.task not in ("auto", _TASK)'
+    tree = make({"tasks/sorting": 'NAME = "sorting"', "datasets/x": source})
+    assert askers_of_tasks(tree, ["sorting"], "tasks", [], "registry") == []
 
 
 @pytest.mark.parametrize("back", ["import pack.a", "from pack import a", LATE.format("a"), TYPED.format("a")])

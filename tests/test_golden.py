@@ -227,5 +227,5 @@ GOLDEN = {
     "later metrics: regression": "98c7f485e416bfa7",
     "tensor file": "3ae5601fa6ee52c0",
     "digest": "c66027f4814684d1",
-    "record": "8b8270297f1d6fac",
+    "record": "df256953638d1509",
 }

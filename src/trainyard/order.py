@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from trainyard.types import Ids
 
 # The purpose of a stream is part of its key, so that no two purposes share random numbers.
-INIT, STEP, EPOCH, SPLIT, PREDICT, EXPLAIN = range(6)
+INIT, STEP, EPOCH, SPLIT, PREDICT, EXPLAIN, SAMPLE = range(7)
 
 # Up to here an epoch's order is sorted in memory (80 MB); beyond, it is computed block by block.
 IN_MEMORY_ROWS = 10_000_000

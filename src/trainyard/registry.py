@@ -53,7 +53,11 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         ),
         "lightgbm": BuiltIn("trainyard.frameworks.lightgbm:LightgbmFramework", "lightgbm", ["lightgbm"]),
         "sklearn": BuiltIn("trainyard.frameworks.sklearn:SklearnFramework", "sklearn", None),
-        "torch": BuiltIn("trainyard.frameworks.torch:TorchFramework", "torch", ["gpt", "mlp", "transformer"]),
+        "torch": BuiltIn(
+            "trainyard.frameworks.torch:TorchFramework",
+            "torch",
+            ["cnn", "gpt", "mlp", "resnet", "resnet18", "resnet34", "resnet50", "transformer"],
+        ),
         "xgboost": BuiltIn("trainyard.frameworks.xgboost:XgboostFramework", "xgboost", ["xgboost"]),
     },
     "dataset": {

@@ -41,6 +41,9 @@ PARTS: dict[str, Part] = {
     "preparation": Part(
         2, "how rows become features and targets", ("datasets",), kept=(1,)
     ),  # 1: columns are what the file's types say; all are features; those of arrays stay as they are
+    "samples": Part(
+        2, "the random numbers that samples draw when they are read", ("datasets/base.py",), kept=(1,)
+    ),  # 1: from the generators as the step before left them
     "loop": Part(1, "the order within a step, and its state", ("engine",)),
     "rules": Part(
         1,
@@ -62,9 +65,12 @@ PARTS: dict[str, Part] = {
     "sklearn": Part(
         2, "a step of scikit-learn", ("frameworks/sklearn", "frameworks/support"), kept=(1,)
     ),  # 1: features and targets in float32, pipelines get them prepared
-    # 1: the loss of tokens is computed with the tokens of the vocabulary on the middle axis
-    # 2: a loss of the user's own gets the targets of a regression unstandardized, beside standardized outputs
-    "torch": Part(3, "a step of PyTorch", ("frameworks/torch", "frameworks/support"), kept=(1, 2)),
+    "torch": Part(
+        3, "a step of PyTorch", ("frameworks/torch", "frameworks/support"), kept=(1, 2)
+    ),  # 2: all parameters have weight decay; label_smoothing is left out beside weights of samples; rows of
+    # tokens count the same in the loss, however many labels they have; a loss of the user's own gets the
+    # targets of a regression unstandardized, beside standardized outputs
+    # 1: also, the loss of tokens is computed with the tokens of the vocabulary on the middle axis
     "xgboost": Part(1, "a step of XGBoost", ("frameworks/xgboost", "frameworks/support")),
 }
 _OF_FRAMEWORKS = {name for name, part in PARTS.items() if f"frameworks/{name}" in part.sources}

@@ -34,6 +34,7 @@ TARGET = "target"  # (rows,) or (rows, outputs): what the model is to predict, a
 WEIGHT = "weight"  # (rows,) float64: how much a sample counts, unless the model takes an array of this name
 INPUT_IDS = "input_ids"  # (rows, length) int64: tokens
 LABELS = "labels"  # (rows, length) int64: the token to predict at each position, or NO_LABEL
+TEXT_BYTES = "text_bytes"  # (rows,) int64: the bytes of text that the labels of a row stand for
 NO_LABEL = -100
 
 
@@ -133,6 +134,7 @@ class DataInfo:
             any.
         target_transform: The transformation of the target, as `tasks.support.transforms` writes it; models,
             `target_mean` and `target_scale` are then in the transformed unit. None: there is none.
+        image_shape: The shape of the images that flat rows of features hold, if the data are known to.
         semantics: The parts of our code that compute as an older version for this run, and these versions;
             default: those in force where the description is made.
     """
@@ -148,6 +150,7 @@ class DataInfo:
     categories: Sequence[int] = field(default=())
     target_names: Sequence[str] = field(default=())
     target_transform: Mapping[str, Any] | None = None
+    image_shape: tuple[int, ...] = ()
     semantics: Mapping[str, int] = field(default_factory=semantics.in_force, compare=False)
 
     @property
@@ -173,6 +176,7 @@ class DataInfo:
             "categories": list(self.categories),
             **several,
             **transform,
+            **({"image_shape": list(self.image_shape)} if self.image_shape else {}),
         }
 
     @staticmethod
@@ -182,7 +186,8 @@ class DataInfo:
         shape = plain.pop("input_shape", None)
         inputs = plain.pop("inputs", {FEATURES: [shape, "float32"]})
         specs = {name: ArraySpec(tuple(shape), dtype) for name, (shape, dtype) in inputs.items()}
-        return DataInfo(inputs=specs, **plain)
+        image_shape = tuple(plain.pop("image_shape", ()))
+        return DataInfo(inputs=specs, image_shape=image_shape, **plain)
 
 
 def features_spec(shape: tuple[int, ...], dtype: str = "float32") -> dict[str, ArraySpec]:

@@ -45,7 +45,7 @@ OVERRIDES = {
     "a device that is none": (["device=mps"], "write cpu"),
     "two spellings": (["training.lr=0.1", "learning_rate=0.2"], "training.learning_rate"),
     "epochs and steps": (["epochs=3", "max_steps=9"], "keep one"),
-    "loader processes": (["num_workers=4"], "there are no loader processes"),
+    "page-locked memory": (["pin_memory=true"], "pinned where a GPU trains"),
     "an output folder": (["output_dir=out"], "--runs-dir"),
     "a file that is not there": (["data.path=row.csv"], "rows.csv"),
     "a spreadsheet": (["data=rows.xlsx"], "pandas.read_excel"),

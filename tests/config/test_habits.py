@@ -210,7 +210,7 @@ def test_arguments_of_a_function_of_the_user_are_left_alone(tmp_path):
     ("added", "mend"),
     [
         ({"output_dir": "out"}, "--runs-dir DIR"),
-        ({"training": {"num_workers": 4}}, "there are no loader processes"),
+        ({"training": {"pin_memory": True}}, "pinned where a GPU trains"),
         ({"data": {"type": "wine", "shuffle": True}}, "always shuffled"),
         (
             {"training": {"scheduler": {"type": "cosine", "T_max": 9}}},

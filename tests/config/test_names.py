@@ -49,7 +49,9 @@ SPELLINGS = {
     "MLP": ("mlp", "auto"),
     "neural_net": ("mlp", "auto"),
     "FT-Transformer": ("transformer", "auto"),
-    "cnn": ("keras_cnn", "auto"),
+    "CNN": ("cnn", "auto"),
+    "convnet": ("keras_cnn", "auto"),
+    "ResNet18": ("resnet18", "auto"),
     "GPT": ("gpt", "auto"),
 }
 WITH_FRAMEWORK = {
@@ -114,7 +116,7 @@ def test_data_given_as_objects():
 @pytest.mark.parametrize(
     ("model", "mend"),
     {
-        "resnet50": "torchvision.models:resnet50",
+        "resnet101": "torchvision.models:resnet101",
         "vit": "timm:create_model",
         "bert-base-uncased": "AutoModel....from_pretrained('bert-base-uncased')",
         "gpt2": "AutoModel....from_pretrained('gpt2')",

@@ -302,6 +302,11 @@ def test_the_interval_of_a_mean_over_folds() -> None:
     mean, error = corrected_mean(scores, 0.25)
     assert fold_interval(scores, 0.25) == pytest.approx(stats.t.interval(0.95, 4, mean, error))
     assert error == pytest.approx(math.sqrt(0.45) * scores.std(ddof=1))
+    low, high = stats.t.interval(0.95, 4, mean, error)
+    assert high > 1
+    assert fold_interval(scores, 0.25, (0.0, 1.0)) == pytest.approx((low, 1.0))
+    assert fold_interval(1 - scores, 0.25, (0.0, 1.0)) == pytest.approx((0.0, 1 - low))
+    assert np.isnan(fold_interval(scores[:1], 0.25, (0.0, 1.0))).all()
 
 
 # -- several at once

@@ -163,7 +163,7 @@ def test_a_changed_loss_is_a_changed_input(mine: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "loss", "message"),
     [
-        ("mlp", "focal", "loss: mine:focal"),
+        ("keras_mlp", "focal", "loss: mine:focal"),
         ("mlp", "label_smoothing", "beside it label_smoothing: 0.1"),
         ("mlp", "a b:c", "expected package.module:Name"),
         ("xgboost", "mine:focal", r"does not take it here; its loss is model\.params\.objective"),

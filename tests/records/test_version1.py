@@ -67,6 +67,11 @@ def test_a_crashed_run_ends_as_the_run_that_was_not(
         resumed = trainyard.resume(crashed)
     assert "from step 0" not in caplog.text
     assert "resuming run" in caplog.text
+    if "processor was" in caplog.text:  # another make rounds otherwise, as the warning says
+        flowers = load_iris().data
+        outputs = [trainyard.load(run).predict_proba(flowers) for run in (resumed, whole)]
+        assert np.allclose(*outputs, atol=1e-5)
+        return
     assert resumed.digest == whole.digest
     assert resumed.metrics == whole.metrics
 

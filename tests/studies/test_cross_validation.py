@@ -1,6 +1,7 @@
 """Cross-validation: folds are ordinary runs, and a study survives what a run survives."""
 
 import logging
+import math
 import signal
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,11 @@ from trainyard.errors import (
     RunLockedError,
     TrainingError,
 )
+from trainyard.evaluation.metrics import bounds_of
 from trainyard.records.run_dir import RunDir
-from trainyard.studies.cross_validation import CrossValidation
+from trainyard.registry import task_for
+from trainyard.studies.cross_validation import CrossValidation, spread
+from trainyard.types import DataInfo, features_spec
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +78,25 @@ def test_mean_and_spread(whole: CrossValidation) -> None:
         4.302652729749464 * error
     )  # the 97.5% quantile of t with 2 degrees
     assert set(whole.mean) == {"test_loss", "test_accuracy", "test_f1"}
+
+
+def test_intervals_end_at_the_bounds_of_the_metric() -> None:
+    classes = task_for(DataInfo("classification", features_spec((1,)), 2))
+    values = task_for(DataInfo("regression", features_spec((1,)), 2, target_names=("price", "area")))
+    bounds = {
+        name: bounds_of(name, classes) for name in ("test_accuracy", "test_mcc", "test_loss", "test_own")
+    }
+    assert bounds == {
+        "test_accuracy": (0, 1),
+        "test_mcc": (-1, 1),
+        "test_loss": (-math.inf, math.inf),  # of a framework, or a user's own
+        "test_own": (-math.inf, math.inf),
+    }
+    assert bounds_of("test_rmse_price", values) == bounds_of("rmse", values) == (0, math.inf)
+    few = spread([0.9, 1.0, 1.0], 0.5, bounds["test_accuracy"])
+    assert few["high"] == 1.0
+    assert few["low"] == spread([0.9, 1.0, 1.0], 0.5)["low"] < spread([0.9, 1.0, 1.0], 0.5)["high"] - 0.2
+    assert spread([0.9, 1.0, 1.0], 0.5)["high"] > 1
 
 
 def test_out_of_fold_predictions(whole: CrossValidation) -> None:

@@ -16,7 +16,7 @@ import trainyard
 from small_runs import SMALL
 from study_configs import TOY
 from trainyard import registry
-from trainyard.errors import ConfigError, InputError
+from trainyard.errors import ConfigError
 from trainyard.records.journal import each_loss, read
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import FILE, LoggedTrial, TrialLog, read_trials
@@ -299,13 +299,17 @@ def test_what_makes_no_rungs_is_refused(changes: dict[str, Any], message: str, t
     with pytest.raises(ConfigError, match=message):
         trainyard.tune(RUNGS, changes, runs_dir=tmp_path)
     assert not list(tmp_path.rglob("tune-*"))
+    with pytest.raises(ConfigError, match=message):
+        trainyard.check(RUNGS, changes)
 
 
 def test_a_model_of_one_step_has_no_rungs(tmp_path: Path) -> None:
     config = {**RUNGS, "model": "ridge", "training": {}, "evaluation": {}}
     config["tuning"] = {**RUNGS["tuning"], "space": {"model.params.alpha": [1.0, 2.0]}}
-    with pytest.raises(InputError, match="trained in one step"):
+    with pytest.raises(ConfigError, match="trained in one step"):
         trainyard.tune(config, runs_dir=tmp_path)
+    with pytest.raises(ConfigError, match="trained in one step"):
+        trainyard.check(config)
 
 
 def test_the_pruner_may_say_how_long_a_trial_is(tmp_path: Path) -> None:

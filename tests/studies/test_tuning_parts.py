@@ -103,6 +103,8 @@ def test_folds_go_from_rung_to_rung_together(tmp_path: Path) -> None:
 def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         trainyard.tune(TUNED, changes, runs_dir=tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        trainyard.check(TUNED, changes)
 
 
 # -- the last training

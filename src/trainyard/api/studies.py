@@ -145,7 +145,8 @@ def tune(
             `tuning.trials` (default: 100), `tuning.mode` (default: min), `tuning.sampler`, `experiment.seed`
             and others of these two sections.
         overrides: `key.path=value` texts, or a mapping from dotted keys.
-        space: Replaces `tuning.space`: by dotted key a list of choices, or `{"low": ..., "high": ...}`.
+        space: By dotted key a list of choices, or `{"low": ..., "high": ...}`; merged into the `tuning.space`
+            of the config, as overrides are.
         runs_dir: The folder for run directories, and the study's folder beside them.
         start_from: Another study, by id, path or `last`: the first proposals know its trials, as far as they
             are in the space.

@@ -96,6 +96,7 @@ def check(root: Node, problems: Problems) -> None:
     _check_virtual_ranks(root, problems)
     _check_nodes(root, problems)
     _check_warmup(root, problems)
+    _check_clipping(root, problems)
     _check_interval(root, problems)
     _check_cadence(root, problems)
     data = find_value(root, "data")
@@ -105,7 +106,7 @@ def check(root: Node, problems: Problems) -> None:
         _check_split(data, problems)
     for path in METRIC_KEYS:
         _check_metric(find_value(root, path), path, problems)
-    for path in ("model.type", "data.type", "training.scheduler.function"):
+    for path in ("model.type", "data.type", "training.scheduler.function", "training.optimizer.type"):
         check_import_path(find_value(root, path), path, problems)
 
 
@@ -199,6 +200,13 @@ def _check_warmup(root: Node, problems: Problems) -> None:
     if warmup is not None and steps is not None and node is not None and warmup > steps:
         message = f"{warmup} steps of warm-up do not fit into max_steps: {steps}"
         problems.report(message, "training.scheduler.warmup_steps", node.source)
+
+
+def _check_clipping(root: Node, problems: Problems) -> None:
+    value = find_value(root, "training.max_grad_value")
+    if value is not None and find_value(root, "training.max_grad_norm") is not None:
+        message = "both max_grad_norm and max_grad_value are given; keep one"
+        problems.report(message, "training.max_grad_value", value.key_source)
 
 
 def _check_interval(root: Node, problems: Problems) -> None:

@@ -22,7 +22,10 @@ from trainyard.config.words import literal, without_null
 # Sections in which a key of another section, or its synonym, can mean nothing else.
 ANOTHER = "another spelling of"
 OPEN = ("", "training", "evaluation", "checkpoint", "logging", "experiment", "distributed")
-LISTS = ("evaluation.metrics", "data.features", "data.exclude", "tracking")
+LISTS = (
+    *("evaluation.metrics", "data.features", "data.exclude", "tracking"),
+    *("training.freeze", "training.activation_checkpointing"),
+)
 VALUES = {
     "training.optimizer": synonyms.OPTIMIZERS,
     "training.scheduler": synonyms.SCHEDULERS,
@@ -183,8 +186,20 @@ def _forms(root: Node, notes: list[str]) -> None:
         if node is not None and isinstance(node.value, str):
             names = node.value.split(",") if path == "evaluation.metrics" else [node.value]
             node.value = [Node(name.strip(), node.source, node.key) for name in names]
-        elif path == "tracking" and "type" in mapping(node) and node is not None:
+        elif path in ("tracking", "training.freeze") and mapping(node).keys() & {"type", "match"}:
+            assert node is not None
             node.value = [Node(node.value, node.source)]
+    _short_sections(root)
+
+
+def _short_sections(root: Node) -> None:
+    """Make mappings of `ema: 0.999` and of the patterns in `freeze`."""
+    ema, freeze = find(root, "training.ema"), find(root, "training.freeze")
+    if ema is not None and isinstance(ema.value, int | float) and not isinstance(ema.value, bool):
+        ema.value = {"decay": Node(ema.value, ema.source, ema.key)}
+    for item in freeze.value if freeze is not None and isinstance(freeze.value, list) else ():
+        if isinstance(item.value, str):
+            item.value = {"match": Node(item.value, item.source, item.key)}
 
 
 def _own_schedule(scheduler: Node | None) -> None:

@@ -36,6 +36,7 @@ def json_schema(adapters: Adapters | None = None) -> Schema:
     definitions: Schema = schema["$defs"]
     _soften(schema)
     _schedulers(schema)
+    _short_forms(definitions)
     if adapters is not None:
         _names(definitions, adapters)
     for section, kind in TYPED:
@@ -100,12 +101,24 @@ def _schedulers(schema: Schema) -> None:
     scheduler["anyOf"] = [{"enum": names}, own, by_path, *scheduler.pop("oneOf")]
 
 
+def _short_forms(definitions: Schema) -> None:
+    """Allow a number for the section of an average, and a pattern for a section or a list of patterns."""
+    number, text = {"type": "number"}, {"type": "string"}
+    for name, short in (("EmaConfig", number), ("FreezeConfig", text)):
+        own = definitions[name]
+        definitions[name] = {"anyOf": [short, own], "description": own.pop("description", "")}
+    keys = definitions["TrainingConfig"]["properties"]
+    for key in ("freeze", "activation_checkpointing"):
+        own = keys[key]
+        keys[key] = {"anyOf": [text, own], "description": own.pop("description", "")}
+
+
 def _typed(definitions: Schema, section: type[TypedSection], kind: Kind, adapters: Adapters | None) -> None:
     """Describe a section with a `type`: a name, or a mapping with the options of that type."""
     own = definitions[section.__name__]
     own["additionalProperties"] = True  # restricted by type below
     names = list(adapters.names(kind)) if adapters is not None else []
-    importable = [IMPORT_PATH] if kind in {"dataset", "model"} else []
+    importable = [IMPORT_PATH] if kind in {"dataset", "model", "optimizer"} else []
     choice: Schema = {"anyOf": [{"enum": names}, *importable]} if names else {"type": "string"}
     own["properties"]["type"] = {
         **choice,

@@ -46,7 +46,8 @@ from trainyard.errors import InputError
 _BINARY = "auto is the binary cross entropy where that is meant: of two classes, and of labels"
 # Losses as other libraries call them, in lower case and without separators, and what to write instead.
 _LOSS_HINTS = {
-    "focal": "write it as a function of your own: loss: mine:focal (docs/tasks.md shows it)",
+    "focal": "torch has it as 'focal'; elsewhere write a function of your own, loss: mine:focal",
+    "dice": "torch has it as 'dice', for multilabel",
     **dict.fromkeys(("bce", "bcewithlogits", "binarycrossentropy"), _BINARY),
     **dict.fromkeys(
         ("ce", "crossentropy", "nll", "log", "categoricalcrossentropy", "sparsecategoricalcrossentropy"),
@@ -178,6 +179,21 @@ class Lookup:
             mapping(training)["optimizer"] = Node({"type": Node(default, DEFAULT)}, DEFAULT)
         mapping(find_value(self.root, "training.optimizer")).setdefault("type", Node(default, DEFAULT))
         self.section("optimizer", "training.optimizer", OptimizerConfig, framework)
+        self.groups(framework)
+
+    def groups(self, framework: str | None) -> None:
+        """Check the options of the optimizer that parameter groups have of their own."""
+        name, groups = (
+            find_value(self.root, f"training.{key}") for key in ("optimizer.type", "parameter_groups")
+        )
+        if name is None or ":" in str(name.value) or groups is None or not isinstance(groups.value, list):
+            return
+        for index, item in enumerate(groups.value):
+            own = mapping(item).get("options")
+            if own is not None and isinstance(own.value, dict):
+                options = self._options_of("optimizer", str(name.value), framework, own)
+                if options is not None:
+                    validate(options, own, f"training.parameter_groups.{index}.options", self.problems)
 
     def loss(self, framework: str | None) -> None:
         """Check the name of the loss."""
@@ -204,8 +220,8 @@ class Lookup:
         node = find_value(self.root, f"{path}.type")
         if node is None or not isinstance(node.value, str) or not node.value:
             return
-        if kind == "dataset" and ":" in node.value:
-            return  # package.module:function: its options are arguments of the function
+        if kind in ("dataset", "optimizer") and ":" in node.value:
+            return  # package.module:name: its options are arguments of the function or class
         if self.known(kind, node, f"{path}.type", framework):
             self.options(kind, node.value, path, section, framework)
 

@@ -41,6 +41,8 @@ def translate(
             framework = Node(adapters.framework_of(str(model and model.value)), params.source)
         if not isinstance(framework.value, str | None) or not isinstance(name, str | None):
             continue
+        if kind == "optimizer" and ":" in str(name):
+            continue  # a class of the user's, which takes its own names
         spellings = adapters.spellings(kind, name, framework.value)
         if spellings is not None:
             is_class = kind == "model" and ":" in str(name)

@@ -22,6 +22,20 @@ from trainyard.config.fields import (
     placement,
     record,
 )
+from trainyard.config.optimization import (
+    ACTIVATION_CHECKPOINTING,
+    COMPILE,
+    FREEZE,
+    LAYER_DECAY,
+    LOG_GRAD_NORM,
+    MAX_GRAD_VALUE,
+    NO_DECAY,
+    PARAMETER_GROUPS,
+    EmaConfig,
+    FreezeConfig,
+    NoDecay,
+    ParameterGroup,
+)
 from trainyard.config.schedules import ConstantSchedule, Schedule
 from trainyard.config.splits import SplitConfig
 from trainyard.config.tuning import TuningConfig
@@ -149,6 +163,30 @@ class DataConfig(TypedSection):
         "target (target) or 0 (frequency), and predictions warn of it",
     )
 
+    workers: int = record(
+        0,
+        ge=0,
+        le=1024,
+        description="processes that read the samples of map-style data sets and of shards ahead of training, "
+        "for each process that trains (num_workers of a DataLoader); 0: they are read within the step; "
+        "changes no bit",
+    )
+    prefetch: int = record(
+        2, ge=1, le=1024, description="(micro)batches that each worker reads ahead (prefetch_factor)"
+    )
+    timeout: float = record(
+        300.0,
+        gt=0,
+        description="seconds after which a worker that has not finished a sample is taken to hang: the run "
+        "ends, and names the sample",
+    )
+    collate: str | None = bits(
+        default=None,
+        description="map-style data sets: package.module:function that makes a batch of a list of samples "
+        "(collate_fn of a DataLoader): (features, target), or a mapping of named arrays; it is called for "
+        "each microbatch",
+    )
+
     @property
     def targets(self) -> list[str]:
         """The columns to predict."""
@@ -238,8 +276,14 @@ class TrainingConfig(Section):
         default=0.0,
         ge=0,
         lt=1,
-        description="of cross_entropy: this share of the probability is spread over all classes, also in "
-        "val_loss",
+        description="of cross_entropy and focal: this share of the probability is spread over all classes; "
+        "of binary_cross_entropy: labels move towards a half by it; also in val_loss",
+    )
+    focal_gamma: float | None = bits(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="of focal: the exponent, by which rows that are predicted well count less; default 2",
     )
     class_weights: Literal["balanced"] | dict[str, float] | None = bits(
         default=None,
@@ -247,9 +291,18 @@ class TrainingConfig(Section):
         "rows / (classes * rows of the class); multiplied by data.weight; metrics do not use them",
     )
     max_grad_norm: float | None = bits(default=None, gt=0, description="clips the gradient's global L2 norm")
+    max_grad_value: float | None = MAX_GRAD_VALUE
+    log_grad_norm: bool = LOG_GRAD_NORM
+    no_decay: NoDecay = NO_DECAY
+    parameter_groups: list[ParameterGroup] = PARAMETER_GROUPS
+    layer_decay: float | None = LAYER_DECAY
+    freeze: list[FreezeConfig] = FREEZE
+    ema: EmaConfig | None = None
+    compile: bool = COMPILE
+    activation_checkpointing: list[str] = ACTIVATION_CHECKPOINTING
     early_stopping: EarlyStoppingConfig | None = None
-    precision: Literal["fp32", "bf16", "fp16", "mixed"] = bits(
-        default="fp32", description="mixed: fp16 on CUDA, bf16 on CPU"
+    precision: Literal["fp32", "tf32", "bf16", "fp16", "mixed"] = bits(
+        default="fp32", description="mixed: fp16 on CUDA, bf16 on CPU; tf32: fp32, faster and rounded on CUDA"
     )
     device: str = placement(default="auto", pattern=DEVICE, description="auto: CUDA if available, else CPU")
     threads: int | None = placement(

@@ -37,6 +37,15 @@ KEYS = _table(
         "accumulation_steps accum_steps gradient_accumulation",
         "training.max_grad_norm": "gradient_clip_val max_norm clip_norm grad_clip gradient_clip "
         "grad_clip_norm clip_grad_norm gradient_clipping gradient_clip_norm global_clipnorm clip_gradients",
+        "training.max_grad_value": "clip_value clipvalue grad_clip_value clip_grad_value",
+        "training.layer_decay": "layerwise_lr_decay layer_wise_lr_decay llrd lr_layer_decay",
+        "training.ema": "ema_decay use_ema",
+        "training.compile": "torch_compile compile_model",
+        "training.activation_checkpointing": "gradient_checkpointing activation_checkpoint",
+        "training.parameter_groups": "param_groups optimizer_grouped_parameters",
+        "data.workers": "num_workers dataloader_num_workers n_workers",
+        "data.prefetch": "prefetch_factor dataloader_prefetch_factor",
+        "data.collate": "collate_fn",
         "training.optimizer": "optim optimiser",
         "training.scheduler": "lr_scheduler lr_scheduler_type lr_schedule learning_rate_schedule",
         "training.loss": "criterion loss_fn loss_func loss_function",
@@ -158,6 +167,7 @@ OPTIMIZERS = _table(
         "adamax": "adamax",
         "lion": "lion lion_32bit",
         "adafactor": "adafactor",
+        "muon": "muon",
     }
 )
 SCHEDULERS = _table(
@@ -184,6 +194,8 @@ LOSSES = _table(
     {
         "cross_entropy": "ce crossentropy cross_entropy_loss categorical_crossentropy "
         "sparse_categorical_crossentropy softmax_cross_entropy",
+        "focal": "focal_loss focalloss sigmoid_focal_loss",
+        "dice": "dice_loss diceloss soft_dice",
         "binary_cross_entropy": "bce bce_with_logits bcewithlogitsloss bce_loss binary_crossentropy",
         "mse": "mse mse_loss mean_squared_error l2 l2_loss squared_error",
         "mae": "mae l1 l1_loss mean_absolute_error absolute_error",
@@ -193,6 +205,7 @@ LOSSES = _table(
 PRECISIONS = _table(
     {
         "fp32": "32 32-true float32 fp32 full single",
+        "tf32": "tf32 tfloat32 tensorfloat32",
         "fp16": "16 16-mixed fp16-mixed float16 fp16 half",
         "bf16": "bf16-mixed bfloat16 bf16",
         "mixed": "mixed auto_mixed amp",
@@ -210,8 +223,8 @@ KEY_HINTS = {
         "logging_dir": (
             "where runs are kept is not in the config: give --runs-dir DIR, or set TRAINYARD_RUNS"
         ),
-        "num_workers dataloader_num_workers pin_memory persistent_workers prefetch_factor": (
-            "there are no loader processes, as the data are in memory: leave it out"
+        "pin_memory persistent_workers": (
+            "memory is pinned where a GPU trains, and workers (data.workers) persist: leave it out"
         ),
         "shuffle": "the training rows are always shuffled, by experiment.seed; data.split.time keeps the "
         "oldest rows for training",
@@ -228,15 +241,12 @@ KEY_HINTS = {
             "write evaluation.every_n_steps: STEPS; by default, each epoch is evaluated"
         ),
         "num_classes num_labels n_classes num_class": "leave it out: it is taken from the data",
-        "gradient_clip_algorithm clip_value clipvalue": (
-            "only the norm of the gradient is clipped: training.max_grad_norm"
-        ),
+        "gradient_clip_algorithm": "write training.max_grad_norm, or training.max_grad_value",
         "l2 l2_regularization": "write training.weight_decay, or the model's own option",
         "wandb report_to use_wandb": "trackers are listed under tracking: [mlflow], [tensorboard]",
         "cv n_splits k_folds kfold num_folds": "write trainyard cross-validate CONFIG --folds N",
         "scale normalize scaler normalization": "write data.standardize: true or false",
         "callbacks": "callbacks are given in Python: trainyard.train(config, callbacks=[...])",
-        "compile torch_compile": "models are not compiled: leave it out",
         "verbose verbosity": "write logging.every_n_steps, or give --quiet",
         "monitor": "write training.early_stopping.metric or checkpoint.metric",
         "restore_best_weights": "leave it out: the best model is kept; see checkpoint.save_top_k",
@@ -265,7 +275,6 @@ VALUE_HINTS = {
         "16true": "weights stay float32: write fp16",
         "bf16true": "weights stay float32: write bf16",
         "int8": "weights stay float32: write bf16",
-        "tf32": "write fp32",
     },
 }
 # Modules under the names that they are usually imported as: `xgb.XGBClassifier`, `svm.SVC`.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +19,7 @@ Event = Any  # ruamel.yaml.events.Event, imported late
 
 MAX_DEPTH = 50
 MAX_NODES = 200_000  # aliases of aliases can make billions of values from ten lines
+KEPT_CHARACTERS = 1 << 16  # of the texts whose events are kept
 LONGEST = 60  # characters of a text that a message repeats
 INT = re.compile(r"[-+]?[0-9]+")
 BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
@@ -128,12 +130,11 @@ def _top(value: Any) -> str:
 
 def read_value(text: str, file: str, problems: Problems) -> Node | None:
     """Read one document of any kind; return None if that fails, after reporting why."""
-    from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError
     from ruamel.yaml.reader import ReaderError
 
     try:
-        return _Composer(YAML(typ="safe", pure=True).parse(text), file, problems).document()
+        return _Composer(_events(text), file, problems).document()
     except StopReading:
         return None
     except ReaderError as error:
@@ -147,6 +148,28 @@ def read_value(text: str, file: str, problems: Problems) -> Node | None:
         source = Source(file, mark.line + 1, mark.column + 1) if mark else Source(file)
         problems.report(_syntax(error.problem or "", error.context or ""), source=source)
     return None
+
+
+def _events(text: str) -> Iterator[Event]:
+    """Return the events of the parser, up to the first error, which it raises then."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    if len(text) <= KEPT_CHARACTERS:
+        try:
+            return iter(_kept_events(text))
+        except YAMLError:
+            pass  # parsed again, since problems before the error are reported with it
+    events: Iterator[Event] = YAML(typ="safe", pure=True).parse(text)
+    return events
+
+
+@lru_cache(maxsize=4)
+def _kept_events(text: str) -> tuple[Event, ...]:
+    """Parse a text; the config of a run is read when it begins, and again for its report."""
+    from ruamel.yaml import YAML
+
+    return tuple(YAML(typ="safe", pure=True).parse(text))
 
 
 def _syntax(problem: str, context: str) -> str:

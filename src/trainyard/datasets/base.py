@@ -7,7 +7,7 @@ returns is immutable, and every method may be called from any thread. Its only r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 from pydantic import BaseModel
 
 from trainyard.config.schema import DataConfig
+from trainyard.order import SAMPLE, stream_seed
 from trainyard.types import Array, Batch, DataInfo, FeatureForm, Ids, SplitName
 
 _form: ContextVar[FeatureForm] = ContextVar("feature_form", default=FeatureForm())  # noqa: B039 - immutable
@@ -31,6 +32,68 @@ class Split(Protocol):
 
     def fingerprint(self) -> str:
         """Return the SHA-256 (hex) of what the model sees; equal content gives equal fingerprints."""
+
+
+def unnoted(position: int) -> None:
+    """Ignore which sample is read."""
+
+
+class Draw(NamedTuple):
+    """What the random numbers of samples depend on, beside their positions.
+
+    Attributes:
+        seed: The seed of the run.
+        epoch: The epoch, counted from 0; None outside of training, where a sample is the same each time.
+    """
+
+    seed: int
+    epoch: int | None = None
+
+    def of(self, sample: int) -> int:
+        """Return the 64-bit seed of the random numbers of the sample at a position."""
+        return stream_seed(self.seed, SAMPLE, 0 if self.epoch is None else self.epoch + 1, sample)
+
+
+@runtime_checkable
+class SampleSplit(Split, Protocol):
+    """A split whose samples are read one by one, in worker processes if the config says so.
+
+    Reading may draw random numbers, as augmentation does. Each sample has numbers of its own, so that it does
+    not matter with which others, in which order and in which process it is read.
+    """
+
+    def read(self, ids: Ids, draw: Draw, note: Callable[[int], None] = unnoted) -> Batch:
+        """Return the samples `ids` as `take` does.
+
+        Args:
+            ids: Their positions.
+            draw: What their random numbers depend on, beside the position of each.
+            note: Is called with the position of each sample before it is read, or of the first of several
+                that are read at once.
+
+        Raises:
+            DataError: A sample cannot be read; names its position.
+        """
+
+    @property
+    def reading(self) -> Reading:
+        """How the samples are read."""
+
+
+class Reading(NamedTuple):
+    """How the samples of a split are read.
+
+    Attributes:
+        name: The name of the split in messages.
+        workers: The number of worker processes; 0: they are read where they are used.
+        prefetch: The number of batches that each worker reads ahead.
+        timeout: Seconds after which a worker that has not finished a sample is taken to hang.
+    """
+
+    name: str
+    workers: int = 0
+    prefetch: int = 2
+    timeout: float = 300.0
 
 
 @runtime_checkable
@@ -74,7 +137,8 @@ class DataBundle:
     source. `warnings` lists problems that do not prevent training. `columns` says what the columns of a table
     are, in one line. `preparation` is None for datasets of
     preprocessed arrays. `content_hashed` is False if the fingerprints cover only a sample of the rows.
-    `identifiers` name the rows of each split, if a column does.
+    `identifiers` name the rows of each split, if a column does. `tokenizer` is what made tokens of text, as
+    `rows.tokenizers` writes it; None: there is no text, or its bytes are the tokens.
     """
 
     info: DataInfo
@@ -85,6 +149,7 @@ class DataBundle:
     columns: str = ""
     content_hashed: bool = True
     identifiers: Mapping[SplitName, Identifiers] = field(default_factory=dict)
+    tokenizer: dict[str, Any] | None = None
 
 
 class Dataset(Protocol):
@@ -102,6 +167,15 @@ class Dataset(Protocol):
             DataError: The data cannot be used; says what is wrong, where (file, column, row), and what to do.
             MissingExtraError: The library that reads this format is not installed.
         """
+
+
+@runtime_checkable
+class EvenLabels(Split, Protocol):
+    """A split of token sequences that knows whether all rows have as many labels."""
+
+    @property
+    def labels_per_row(self) -> int | None:
+        """The number of labels of each row; None if rows differ."""
 
 
 @contextmanager

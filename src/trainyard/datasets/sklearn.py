@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from pydantic import BaseModel
@@ -36,6 +37,13 @@ class SklearnDataset:
         name = self._config.type
         bunch = getattr(self._library, f"load_{name}")()
         columns = {str(feature): bunch.data[:, i] for i, feature in enumerate(bunch.feature_names)}
-        return build(
+        bundle = build(
             {"train": Table({**columns, "target": bunch.target}, source=name)}, self._config, known=True
         )
+        images = getattr(bunch, "images", None)  # (rows, height, width)
+        if images is None or list(bundle.info.feature_names) != list(columns):
+            return bundle
+        info = replace(bundle.info, image_shape=images.shape[1:])
+        height, width = info.image_shape
+        text = f"{len(columns)} pixels, the rows of images of {height} x {width}"
+        return replace(bundle, info=info, columns=text)

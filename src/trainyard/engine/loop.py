@@ -61,6 +61,11 @@ class LoopParts:
     until: int | None = None
     world: World = ALONE
 
+    def close(self) -> None:
+        """End what the components have started: processes that read samples, threads that save."""
+        self.learner.close()
+        self.saver.close()
+
     def agreement(self, step: int) -> Agreement:
         """Return what the processes agree on after `step`."""
         own = Agreement(self.signals, self.outside, self.saver)
@@ -275,6 +280,7 @@ class Loop:
         metrics = {
             "train_loss": state.loss_sum / max(1, state.loss_samples),
             **({"learning_rate": rate} if self.parts.rules.has_learning_rate else {}),
+            **self.parts.learner.measures(),
             "epoch": self.parts.order.epochs(state.step),
             "samples_per_second": self._logged_samples / max(1e-9, now - self._logged_at),
         }

@@ -93,7 +93,7 @@ def compared(
     at = spaced(len(result.ids), LARGE)
     batch, own = split.take(result.ids[at]), result.scores(task).take(at)
     names = [without_prefix(name) for name in result.metrics]
-    known = [name for name in dict.fromkeys([*names, *task.judged_by]) if name in task.metrics]
+    known = [name for name in dict.fromkeys([*names, *_judging(task)]) if name in task.metrics]
     entries = []
     for baseline in baselines:
         outputs = baseline.outputs(batch, len(at)).astype(result.outputs.dtype)
@@ -111,9 +111,13 @@ def _some(values: Array | None, ids: Ids) -> Array | None:
     return None if values is None else values[ids]
 
 
+def _judging(task: Task) -> Sequence[str]:
+    return task.judged_by or (task.usual_metric,)
+
+
 def _gains(task: Task, own: Scores, other: Scores) -> Iterable[tuple[str, Json]]:
     """Yield the mean gain over the other model and its standard error, for the metrics that decide."""
-    for name in type(task).judged_by:
+    for name in _judging(task):
         metric = find_metric(name, type(task))
         by_row = metric.by_row or metric.paired
         values = [by_row(scores) if by_row else None for scores in (own, other)]

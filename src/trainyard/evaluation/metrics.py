@@ -22,7 +22,7 @@ from trainyard.config.words import some
 from trainyard.errors import InputError
 from trainyard.evaluation.own import own_metric
 from trainyard.registry import task_for, task_of
-from trainyard.tasks.base import Metric, Scores, Task
+from trainyard.tasks.base import UNBOUNDED, Bounds, Metric, Scores, Task
 from trainyard.tasks.support import metric_names
 from trainyard.types import SPLITS, Array, DataInfo, Ids, Metrics, Mode, Predictions, SplitName
 
@@ -126,6 +126,13 @@ def find_metric(metric: str, task: type[Task]) -> Metric:
         task: The task.
     """
     return own_metric(metric, task) if ":" in metric else task.metrics[metric]
+
+
+def bounds_of(metric: str, task: Task) -> Bounds:
+    """Return the lowest and highest value of a metric of an evaluation (`test_f1`, `test_rmse_price`)."""
+    bare = without_prefix(metric)
+    names = [bare, *(bare.removesuffix(f"_{target}") for target in task.info.target_names)]
+    return next((task.metrics[name].bounds for name in names if name in task.metrics), UNBOUNDED)
 
 
 def mode_of(metric: str) -> Mode:

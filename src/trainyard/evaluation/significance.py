@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from trainyard.errors import InputError
 from trainyard.evaluation.metrics import LOSS, find_metric, without_prefix
 from trainyard.order import random_keys, stream_seed
-from trainyard.tasks.base import Metric, Scores, Task
+from trainyard.tasks.base import UNBOUNDED, Bounds, Metric, Scores, Task
 from trainyard.types import Array
 
 Floats = NDArray[np.float64]
@@ -203,11 +203,16 @@ def corrected_mean(values: Array, test_per_train: float) -> tuple[float, float]:
     return mean, math.sqrt((1 / count + test_per_train) * float(np.var(values, ddof=1)))
 
 
-def fold_interval(values: Array, test_per_train: float) -> tuple[float, float]:
-    """Return the 95% interval of the mean of (folds,) values, by Student's t and the corrected error."""
+def fold_interval(values: Array, test_per_train: float, bounds: Bounds = UNBOUNDED) -> tuple[float, float]:
+    """Return the 95% interval of the mean of (folds,) values, by Student's t and the corrected error.
+
+    It ends at the bounds of the metric: what lies beyond them cannot be the mean, so that the rest holds it
+    as often (Mandelkern 2002, "Setting Confidence Intervals for Bounded Parameters").
+    """
     mean, error = corrected_mean(values, test_per_train)
     half_width = student_quantile(len(values) - 1) * error if len(values) > 1 else math.nan
-    return mean - half_width, mean + half_width
+    low, high = bounds
+    return float(np.maximum(mean - half_width, low)), float(np.minimum(mean + half_width, high))  # NaN stays
 
 
 def mcnemar(differences: Array) -> float:

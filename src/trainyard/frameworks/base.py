@@ -234,6 +234,7 @@ class Framework(ABC):
     takes_named_inputs: ClassVar[bool] = False  # whether models take other arrays than `features`
     takes_weights: ClassVar[bool] = False  # whether a batch may have weights of its samples
     has_virtual_ranks: ClassVar[bool] = False  # whether a step may be cut into virtual ranks, or processes
+    has_workers: ClassVar[bool] = False  # whether worker processes may read samples (`data.workers`)
     unsaved_hint: ClassVar[str] = ""  # how a user can have the state saved that `Learner.unsaved_state` finds
 
     @staticmethod
@@ -475,6 +476,13 @@ class Learner(ABC):
         """Return the losses of some steps as floats; the loop waits for the device only here."""
         return [float(loss) for loss in losses]
 
+    def measures(self) -> Mapping[str, float]:
+        """Return what the last step measured beside its loss, by the names that the journal uses.
+
+        It is called where a step is logged, after `read`.
+        """
+        return {}
+
     @abstractmethod
     def model(self) -> Model:
         """Return a view of the live weights; each call returns the same object.
@@ -536,6 +544,10 @@ class Learner(ABC):
         the run.
         """
         return {}
+
+    def close(self) -> None:
+        """End what the learner has started, such as processes that read samples; it is not used any more."""
+        return
 
     def step_seconds(self) -> Sequence[float]:
         """Return how long this process computed in each step since the last call, in seconds.

@@ -11,10 +11,11 @@ class DataDescription(Document):
     """How the data of a run were prepared, so that a prediction needs no training data.
 
     `info` is `DataInfo.to_json`; `preparation` is the preparation of a table's columns, None where the data
-    set brought preprocessed arrays.
+    set brought preprocessed arrays; `tokenizer` is what made tokens of text, None where bytes are the tokens.
     """
 
     FILE: ClassVar[str] = "data.json"
 
     info: dict[str, Any]
     preparation: dict[str, Any] | None = None
+    tokenizer: dict[str, Any] | None = None

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trainyard.config.tree import Problems, plain
+from trainyard.config.yaml import read as read_config
 from trainyard.errors import CheckpointError
 from trainyard.records import journal
 from trainyard.records.document import parse_json
@@ -54,14 +56,8 @@ class RunFiles:
     @cached_property
     def settings(self) -> Json:
         """The values of the config; empty where they cannot be read."""
-        from ruamel.yaml import YAML
-        from ruamel.yaml.error import YAMLError
-
-        try:
-            values = YAML(typ="safe", pure=True).load(self.config)
-        except (YAMLError, ValueError, RecursionError, TypeError):
-            return {}
-        return values if isinstance(values, Mapping) else {}
+        root = read_config(self.config, "config.yaml", Problems())
+        return {} if root is None else plain(root)
 
     @property
     def attempts(self) -> list[Attempt]:

@@ -17,16 +17,6 @@ Section = dict[str, Any]
 Level = Literal["good", "fair", "poor"]
 Gain = Literal["better", "worse", "alike"]
 SPLITS = {"test": "test", "val": "validation", "train": "training"}
-_OF_PROBABILITIES = {
-    "worse": "Its probabilities are worse than the constant answer's: it is far too sure of wrong "
-    "answers, so do not use them as they are.",
-    "better": "Its probabilities do tell more than chance: rank rows by them, or answer from another "
-    "threshold (below).",
-}
-_OF_VALUES = {
-    "worse": "A few large errors undo that: by the squared error it is worse.",
-    "better": "It avoids large errors: by the squared error it is better.",
-}
 _CLEAR = 2.0  # standard errors of a mean, from which a difference is more than chance
 _FEW = 50  # rows of an evaluation that says little
 _MOST_METRICS = 5
@@ -73,10 +63,13 @@ def judge(tables: Json) -> Verdict:
     baselines = {str(one["name"]): one for one in tables["compared"]["baselines"]}
     constant = baselines["constant"]
     words, rows = str(constant["words"]), int(tables["rows"])
+    if not part(constant, "gains"):
+        said = "The metrics of this task say nothing of single rows: a difference may be chance."
+        return Verdict("fair", f"Not judged against {words}", [said])
     answers, certainty = gains(constant)
     linear = gains(baselines["linear"])[0] if "linear" in baselines else None
     level, title = _title(answers, certainty, linear, words)
-    about = _OF_PROBABILITIES if task_of(str(tables["task"])).gives_probabilities else _OF_VALUES
+    about = task_of(str(tables["task"])).judged_in_words
     sentences = [about[certainty]] if answers != certainty and certainty in about else []
     if rows < _FEW:
         sentences.append(f"It was judged on {rows} rows only, so this may be chance.")

@@ -29,7 +29,6 @@ from trainyard.errors import (
     RunLostError,
     TrainingError,
 )
-from trainyard.records.data import DataDescription
 from trainyard.records.decision import Decision, Decisions, journalled_decisions
 from trainyard.records.manifest import DeterminismRecord, Manifest
 from trainyard.records.remote import is_no_checkpoint
@@ -39,7 +38,7 @@ from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
 from trainyard.runs.cleanup import discard_run
 from trainyard.runs.decisions import go_on, known_decisions, note_processes, repeats
-from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
+from trainyard.runs.manifest import check_unchanged, describe_data, lower_tier, make_manifest
 from trainyard.runs.nodes import SharedFiles
 from trainyard.runs.origin import Origin
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
@@ -351,11 +350,7 @@ class _Attempt:
         return manifest
 
     def _write_data_description(self, components: Components, name: str) -> None:
-        preparation = components.bundle.preparation
-        description = DataDescription(
-            info=components.bundle.info.to_json(), preparation=preparation.to_json() if preparation else None
-        )
-        self._run.write(name, description)
+        self._run.write(name, describe_data(components.bundle))
 
     def _restore(self, components: Components, commit: Commit, saved: dict[str, Any]) -> RunState:
         """Restore a checkpoint; the digest of what was restored must be that of what was saved."""
@@ -439,7 +434,7 @@ class _Attempt:
             self._fail(error, loop, components)
             raise
         finally:
-            loop.parts.saver.close()
+            loop.parts.close()
         return result
 
     def _outside(self, config: RunConfig) -> Outside:

@@ -70,7 +70,7 @@ def check_level(level: float, info: DataInfo) -> None:
     Raises:
         InputError: The task has none, or the level is no share between 0 and 1.
     """
-    if not task_of(info.task).scales_target:
+    if not task_of(info.task).gives_amounts:
         raise InputError(f"intervals are for amounts, but the task is {info.task}: leave them out")
     if not 0 < level < 1:
         raise InputError(f"an interval of level {level:g} given; give a share between 0 and 1, such as 0.9")

@@ -56,7 +56,7 @@ def learner_splits(
     if weights is None:
         return bundle.splits
     _refuse_own_options(config, model)
-    if task_for(bundle.info).labels(np.zeros(1)) is None:
+    if not task_for(bundle.info).has_classes():
         raise InputError(f"{_KEY}: the task is {bundle.info.task}, which has no classes; leave it out")
     if not isinstance(train, ArraySplit) or WEIGHT in bundle.info.inputs:
         what = (

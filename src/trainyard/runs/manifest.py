@@ -12,9 +12,11 @@ from typing import Any
 from trainyard import registry
 from trainyard.config import Resolved
 from trainyard.config.schema import RunConfig
+from trainyard.datasets.base import DataBundle
 from trainyard.digest import digest, tensor_records
 from trainyard.errors import ChangedInputsError
 from trainyard.frameworks.base import Framework
+from trainyard.records.data import DataDescription
 from trainyard.records.manifest import (
     SEMANTICS_OF,
     Change,
@@ -63,6 +65,16 @@ def make_manifest(
         model=definition,
         weights=InitialWeights(initial=digest(tensor_records(components.learner.state(weights_only=True)))),
         determinism=DeterminismRecord(**determinism._asdict()),
+    )
+
+
+def describe_data(bundle: DataBundle) -> DataDescription:
+    """Return how data were prepared, as the run keeps it for predictions."""
+    preparation = bundle.preparation
+    return DataDescription(
+        info=bundle.info.to_json(),
+        preparation=preparation.to_json() if preparation else None,
+        tokenizer=bundle.tokenizer,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from trainyard.callbacks.histograms import WeightHistograms
 from trainyard.callbacks.resources import Resources
 from trainyard.config.metrics import deciding_metrics, metric_path, undecided_modes
 from trainyard.config.schema import RunConfig
-from trainyard.datasets.base import DataBundle, Split, prepared_as
+from trainyard.datasets.base import DataBundle, SampleSplit, Split, prepared_as
 from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.lease import Lease
@@ -47,6 +48,7 @@ from trainyard.semantics import in_force
 from trainyard.types import FEATURES, DataInfo, FeatureForm, Metrics, Predictions, SplitName
 from trainyard.world import ALONE, World
 
+log = logging.getLogger("trainyard")
 SMALL_STEP = 30_000_000  # multiplications; one thread makes them in a few milliseconds
 
 
@@ -148,8 +150,8 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
             raise ModelError(f"model.type: {error}") from error
         if isinstance(model_type, FunctionType):
             raise ModelError(
-                f"model {config.model.type} is a function: name its framework, for example "
-                "model.framework: torch"
+                f"model {config.model.type} is a function: name its framework in model.framework: "
+                "torch, keras or sklearn"
             )
         return registry.framework_of_class(model_type if isinstance(model_type, type) else type(model_type))
     if (name := registry.framework_of(config.model.type)) is None:
@@ -224,6 +226,7 @@ def build(
     _check_metrics(config, bundle)
     model, rows = objects.model, len(bundle.splits["train"])
     framework = framework_for(config, bundle.info, model)
+    _check_reading(config, bundle, framework)
     plan: Plan = framework.plan(config, rows, model)
     if threads is None:
         threads = world.from_main(lambda: usual_threads(framework, config, bundle.info, plan, model))
@@ -276,6 +279,28 @@ def _check_metrics(config: RunConfig, bundle: DataBundle) -> None:
                 raise InputError(f"{key}: {error}") from error
         if "val" not in bundle.splits and key != "checkpoint.metric":
             raise InputError(f"{key}: {metric} needs a validation split; set data.split.val or data.val_path")
+
+
+def _check_reading(config: RunConfig, bundle: DataBundle, framework: type[Framework]) -> None:
+    """Check the settings that say how samples are read one by one; say so where they have no effect.
+
+    Raises:
+        DataError: The samples are in memory, so that there is nothing to collate.
+        ModelError: The framework has no worker processes.
+    """
+    data = config.data
+    if data is None:
+        return
+    is_read = any(isinstance(split, SampleSplit) for split in bundle.splits.values())
+    if data.collate is not None and not is_read:
+        raise DataError("data.collate is for map-style data sets, but these rows are in memory; leave it out")
+    if data.workers and not is_read:
+        log.warning("data.workers: %d has no effect, as the rows are in memory", data.workers)
+    elif data.workers and not framework.has_workers:
+        raise ModelError(
+            f"data.workers: {data.workers} given, but {config.model.type} reads its samples itself; leave it "
+            "out, or use a model of torch"
+        )
 
 
 def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:

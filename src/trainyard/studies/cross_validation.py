@@ -14,7 +14,7 @@ import numpy as np
 from trainyard.config import Config, Overrides
 from trainyard.digest import write_atomically
 from trainyard.errors import InputError
-from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
+from trainyard.evaluation.metrics import EvaluationResult, bounds_of, evaluate_predictions
 from trainyard.evaluation.significance import fold_interval
 from trainyard.evaluation.tables import tables
 from trainyard.records.journal import finite, number
@@ -28,7 +28,7 @@ from trainyard.studies.running import run_study
 from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, open_study
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.unchanged import CurrentData, warn_of_changes
-from trainyard.tasks.base import Columns
+from trainyard.tasks.base import UNBOUNDED, Bounds, Columns
 from trainyard.types import Array, Ids, Predictions
 
 KIND = "cv"
@@ -129,11 +129,13 @@ def _conclude(study: Study, trials: Sequence[Trial], request: StudyRequest) -> J
     folds = [_fold(trial, run) for trial, run in done]
     ratio = float(np.mean([fold["rows"]["test"] / fold["rows"]["train"] for fold in folds]))
     names = [name for name in folds[0]["metrics"] if all(name in fold["metrics"] for fold in folds)]
+    values = {name: [number(fold["metrics"][name]) for fold in folds] for name in names}
+    task = task_for(parts[0].info)
     return {
         "status": "completed",
         "study_id": study.id,
         "experiment": study.path.parent.name,
-        "metrics": {name: spread([number(fold["metrics"][name]) for fold in folds], ratio) for name in names},
+        "metrics": {name: spread(values[name], ratio, bounds_of(name, task)) for name in names},
         "rows": len(pooled.targets),
         "train_seconds": sum(fold["train_seconds"] for fold in folds),
         "folds": folds,
@@ -152,9 +154,9 @@ def _fold(trial: Trial, run: RunDir) -> Json:
     }
 
 
-def spread(values: Sequence[float], test_per_train: float) -> Json:
+def spread(values: Sequence[float], test_per_train: float, bounds: Bounds = UNBOUNDED) -> Json:
     """Return the mean, standard deviation and 95% interval of a metric's values on the folds."""
-    low, high = fold_interval(np.asarray(values), test_per_train)
+    low, high = fold_interval(np.asarray(values), test_per_train, bounds)
     std = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
     return {
         "mean": finite(float(np.mean(values))),

@@ -28,6 +28,12 @@ from trainyard.types import TARGET, Array, DataInfo, Ids, Mode
 Json = dict[str, Any]
 Floats = NDArray[np.float64]
 Columns = Mapping[str, Sequence[Any] | Array]  # name -> (rows,) values of a table of predictions
+Bounds = tuple[float, float]  # the lowest and the highest value that a metric can have
+UNBOUNDED: Bounds = (-np.inf, np.inf)
+SHARE: Bounds = (0.0, 1.0)
+FROM_0: Bounds = (0.0, np.inf)
+UP_TO_1: Bounds = (-np.inf, 1.0)
+CORRELATION: Bounds = (-1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,8 @@ class Metric:
             all values are 0 or 1, two models are compared by McNemar's test, else by sign flips.
         paired: Returns (rows,) float64 values whose mean decides which of two models is better by this
             metric, if the targets are the same; None where there are no such values. Default: `by_row`.
+        bounds: The lowest and the highest value that it can have. Intervals end there, and the better of the
+            two is perfection.
     """
 
     mode: Mode | None
@@ -49,6 +57,13 @@ class Metric:
     function: Callable[[Scores], float]
     by_row: Callable[[Scores], Floats] | None = None
     paired: Callable[[Scores], Floats | None] | None = None
+    bounds: Bounds = UNBOUNDED
+
+    @property
+    def best(self) -> float | None:
+        """The value of a perfect model; None if it is not known."""
+        best = self.bounds[1] if self.mode == "max" else self.bounds[0]
+        return best if self.mode is not None and np.isfinite(best) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,8 +144,12 @@ class Task(ABC):
     name: ClassVar[str]
     metrics: ClassVar[Mapping[str, Metric]]
     default_metrics: ClassVar[Sequence[str]]  # what is computed if the config names none
-    # By which a model is judged against baselines: whether it answers better, and whether it is surer.
+    # By which a model is judged against baselines: whether it answers better, and whether it is surer. They
+    # need values by row. Default: by `usual_metric`.
     judged_by: ClassVar[Sequence[str]] = ()
+    # What it means if a model is `better` or `worse` than a baseline by the second of two such metrics, and
+    # not so by the first: sentences for the report.
+    judged_in_words: ClassVar[Mapping[str, str]] = {}
     usual_metric: ClassVar[str]  # the metric by which two models are compared where `loss` is named
     # Losses by the names that frameworks know them by, the default first. A task may name its own loss, as
     # package.module:function, which gets (outputs, batch) and returns the mean over the samples.
@@ -139,6 +158,10 @@ class Task(ABC):
     sums: ClassVar[Sequence[str]] = ()  # the sums over a row that make up its prediction; empty: none do
     scales_target: ClassVar[bool] = False  # whether a framework may train on standardized targets
     gives_probabilities: ClassVar[bool] = False
+    gives_amounts: ClassVar[bool] = False  # whether predictions are values in the unit of the target
+    # Whether several targets are labels, 0 or 1 each, whose names are `DataInfo.classes`; else they are
+    # values, whose names are `DataInfo.target_names`.
+    targets_are_labels: ClassVar[bool] = False
     noun: ClassVar[str] = "targets"  # what `DataInfo.outputs` counts, for messages
     hub_tag: ClassVar[str] = (
         ""  # what model hubs call the task of a table's columns; empty: they have no name
@@ -188,6 +211,11 @@ class Task(ABC):
         Splits are stratified by them.
         """
         return None
+
+    @classmethod
+    def has_classes(cls) -> bool:
+        """Return whether a target is one of the class labels that `labels` returns."""
+        return cls.labels(np.zeros(1)) is not None
 
     def blank_targets(self, rows: int) -> Array:
         """Return placeholders for the targets of rows of which only the features are known."""

@@ -9,10 +9,23 @@ import numpy as np
 
 from trainyard.errors import DataError, InputError
 from trainyard.semantics import version
-from trainyard.tasks.base import Answers, Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
+from trainyard.tasks.base import (
+    CORRELATION,
+    FROM_0,
+    SHARE,
+    Answers,
+    Columns,
+    ExplainedOutput,
+    Floats,
+    Json,
+    Metric,
+    Scores,
+    Task,
+)
 from trainyard.tasks.support import classes, ranking
 from trainyard.tasks.support.columns import FEW, are_integers, as_json, distinct_labels, is_few, is_numeric
 from trainyard.tasks.support.links import sigmoid, softmax
+from trainyard.tasks.support.sureness import OF_PROBABILITIES
 from trainyard.tasks.support.worst import largest
 from trainyard.types import Array, Ids
 
@@ -25,44 +38,57 @@ _OF_A_CLASS: tuple[Literal["f1", "precision", "recall"], ...] = ("f1", "precisio
 def _metrics() -> dict[str, Metric]:
     metrics = {
         "accuracy": Metric(
-            "max", "share of rows whose class was predicted correctly", classes.accuracy, classes.is_correct
+            "max",
+            "share of rows whose class was predicted correctly",
+            classes.accuracy,
+            classes.is_correct,
+            bounds=SHARE,
         ),
-        "balanced_accuracy": Metric("max", "mean recall of the classes", classes.balanced_accuracy),
-        "roc_auc": Metric("max", "area under the ROC curve, one-vs-rest", classes.roc_auc),
+        "balanced_accuracy": Metric(
+            "max", "mean recall of the classes", classes.balanced_accuracy, bounds=SHARE
+        ),
+        "roc_auc": Metric("max", "area under the ROC curve, one-vs-rest", classes.roc_auc, bounds=SHARE),
         "average_precision": Metric(
-            "max", "area under the precision-recall curve", classes.average_precision
+            "max", "area under the precision-recall curve", classes.average_precision, bounds=SHARE
         ),
         "log_loss": Metric(
-            "min", "mean negative log of the true class's probability", classes.log_loss, classes.surprise
+            "min",
+            "mean negative log of the true class's probability",
+            classes.log_loss,
+            classes.surprise,
+            bounds=FROM_0,
         ),
         "brier": Metric(
             "min",
             "Brier score: squared error of the probabilities",
             classes.brier,
             classes.squared_probability_error,
+            bounds=(0.0, 2.0),
         ),
-        "mcc": Metric("max", "Matthews correlation coefficient", classes.mcc),
-        "kappa": Metric("max", "Cohen's kappa: agreement beyond chance", classes.kappa),
+        "mcc": Metric("max", "Matthews correlation coefficient", classes.mcc, bounds=CORRELATION),
+        "kappa": Metric("max", "Cohen's kappa: agreement beyond chance", classes.kappa, bounds=CORRELATION),
     }
     text = "Jaccard index of the positive class; macro average of 3 or more"
-    metrics["jaccard"] = Metric("max", text, classes.averaged("jaccard", "auto"))
+    metrics["jaccard"] = Metric("max", text, classes.averaged("jaccard", "auto"), bounds=SHARE)
     text = "recall of the negative class; of 3 or more the mean true negative rate"
-    metrics["specificity"] = Metric("max", text, classes.averaged("specificity", "auto"))
+    metrics["specificity"] = Metric("max", text, classes.averaged("specificity", "auto"), bounds=SHARE)
     for k in (3, 5):
         text = f"share of rows whose class is among the {k} most probable"
-        metrics[f"top_{k}_accuracy"] = Metric("max", text, classes.top_k_accuracy(k))
+        metrics[f"top_{k}_accuracy"] = Metric("max", text, classes.top_k_accuracy(k), bounds=SHARE)
     for field in _OF_A_CLASS:
         text = (
             f"{field} of the positive class (the second of two labels in order); macro average of 3 or more"
         )
-        metrics[field] = Metric("max", text, classes.averaged(field, "auto"))
+        metrics[field] = Metric("max", text, classes.averaged(field, "auto"), bounds=SHARE)
         for average in classes.AVERAGES:
             text = (
                 f"{field} of the second of two classes"
                 if average == "binary"
                 else f"{field}, {average} average"
             )
-            metrics[f"{field}_{average}"] = Metric("max", text, classes.averaged(field, average))
+            metrics[f"{field}_{average}"] = Metric(
+                "max", text, classes.averaged(field, average), bounds=SHARE
+            )
     return metrics
 
 
@@ -76,8 +102,9 @@ class ClassificationTask(Task):
     metrics: ClassVar[Mapping[str, Metric]] = _metrics()
     default_metrics: ClassVar[Sequence[str]] = ("accuracy", "f1")
     judged_by: ClassVar[Sequence[str]] = ("accuracy", "log_loss")
+    judged_in_words: ClassVar[Mapping[str, str]] = OF_PROBABILITIES
     usual_metric: ClassVar[str] = "log_loss"
-    losses: ClassVar[Sequence[str]] = ("cross_entropy",)
+    losses: ClassVar[Sequence[str]] = ("cross_entropy", "focal")
     gives_probabilities: ClassVar[bool] = True
     _has_positive: ClassVar[bool] = True  # whether f1, precision and recall of two classes are those of one
     noun: ClassVar[str] = "classes"

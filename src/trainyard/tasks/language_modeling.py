@@ -8,25 +8,27 @@ from typing import ClassVar
 import numpy as np
 
 from trainyard.errors import DataError
-from trainyard.tasks.base import Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
+from trainyard.tasks.base import FROM_0, SHARE, Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
 from trainyard.types import INPUT_IDS, LABELS, Array, Ids
 
-_NATS, _TOKENS, _HITS = range(3)  # the columns of the sums
+_NATS, _TOKENS, _HITS, _BYTES = range(4)  # the columns of the sums; without the last, tokens are bytes
 
 
-def _per_token(column: int) -> Callable[[Scores], float]:
+def _ratio(column: int, unit: int) -> Callable[[Scores], float]:
     def metric(scores: Scores) -> float:
-        totals = scores.outputs.sum(axis=0)  # (3,)
-        return float(totals[column] / totals[_TOKENS]) if totals[_TOKENS] else float("nan")
+        totals = scores.outputs.sum(axis=0)  # (3,) or (4,)
+        count = totals[unit if unit < len(totals) else _TOKENS]
+        return float(totals[column] / count) if count else float("nan")
 
     return metric
 
 
-_nats_per_token = _per_token(_NATS)
+_nats_per_token = _ratio(_NATS, _TOKENS)
+_nats_per_byte = _ratio(_NATS, _BYTES)
 
 
-def _bits_per_token(scores: Scores) -> float:
-    return float(_nats_per_token(scores) / np.log(2))
+def _bits_per_byte(scores: Scores) -> float:
+    return float(_nats_per_byte(scores) / np.log(2))
 
 
 def _perplexity(scores: Scores) -> float:
@@ -47,18 +49,22 @@ class LanguageModelingTask(Task):
     logits. The labels are shifted by one position already: `labels[:, i]` follows `input_ids[:, i]`. NO_LABEL
     marks positions that do not count. The outputs of a row are too large to keep. Three sums over its
     positions stand for them: the negative log-likelihood in nats, the number of tokens, and the number of
-    hits, which are tokens that had the highest logit.
-
-    A token is a byte of the text: `bits_per_byte` relies on it.
+    hits, which are tokens that had the highest logit. If tokens are not bytes, there is a fourth one: the
+    bytes of the text that the tokens stand for, which the batch holds as `text_bytes`. So `bits_per_byte` of
+    models with different tokenizers can be compared; the loss and `perplexity`, per token, cannot.
     """
 
     name: ClassVar[str] = "language_modeling"
     metrics: ClassVar[Mapping[str, Metric]] = {
         "bits_per_byte": Metric(
-            "min", "bits to encode a byte of the text", _bits_per_token, paired=_surprise
+            "min", "bits to encode a byte of the text", _bits_per_byte, paired=_surprise, bounds=FROM_0
         ),
-        "perplexity": Metric("min", "exponential of the mean surprise", _perplexity, paired=_surprise),
-        "token_accuracy": Metric("max", "share of tokens that had the highest logit", _per_token(_HITS)),
+        "perplexity": Metric(
+            "min", "exponential of the mean surprise", _perplexity, paired=_surprise, bounds=(1.0, np.inf)
+        ),
+        "token_accuracy": Metric(
+            "max", "share of tokens that had the highest logit", _ratio(_HITS, _TOKENS), bounds=SHARE
+        ),
     }
     default_metrics: ClassVar[Sequence[str]] = ("bits_per_byte", "token_accuracy")
     usual_metric: ClassVar[str] = "bits_per_byte"
@@ -100,11 +106,11 @@ class LanguageModelingTask(Task):
             ModelError: There is not.
         """
         expected = (len(targets), len(self.sums))
-        if outputs.shape != expected:
+        if outputs.shape not in (expected, (len(targets), len(self.sums) + 1)):
             raise self._shape_error(outputs, expected, " and ".join(self.sums))
 
     def scores(self, outputs: Array, targets: Array) -> Scores:
-        """Return the sums, (rows, 3) float64; the targets are in them."""
+        """Return the sums, (rows, 3) or (rows, 4) float64; the targets are in them."""
         return Scores(type(self), outputs.astype(np.float64), targets)
 
     def loss(self, scores: Scores) -> float | None:
@@ -116,14 +122,15 @@ class LanguageModelingTask(Task):
         return None
 
     def asked(self) -> str:
-        """Return that it is the next byte."""
-        return "predict the next byte of a text"
+        """Return that it is the next byte or token."""
+        return f"predict the next {'byte' if self.info.outputs == 1 << 8 else 'token'} of a text"
 
     def columns(self, outputs: Array) -> Columns:
         """Return `bits_per_byte` and `token_accuracy` of each row."""
         tokens = np.maximum(outputs[:, _TOKENS], 1)
+        text_bytes = tokens if outputs.shape[1] <= _BYTES else np.maximum(outputs[:, _BYTES], 1)
         return {
-            "bits_per_byte": outputs[:, _NATS] / tokens / np.log(2),
+            "bits_per_byte": outputs[:, _NATS] / text_bytes / np.log(2),
             "token_accuracy": outputs[:, _HITS] / tokens,
         }
 

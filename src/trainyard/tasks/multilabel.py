@@ -8,10 +8,22 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trainyard.errors import DataError, ModelError
-from trainyard.tasks.base import Answers, Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
+from trainyard.tasks.base import (
+    FROM_0,
+    SHARE,
+    Answers,
+    Columns,
+    ExplainedOutput,
+    Floats,
+    Json,
+    Metric,
+    Scores,
+    Task,
+)
 from trainyard.tasks.support import labels, ranking
 from trainyard.tasks.support.columns import as_json
 from trainyard.tasks.support.links import sigmoid
+from trainyard.tasks.support.sureness import OF_PROBABILITIES
 from trainyard.tasks.support.worst import largest
 from trainyard.types import Array, Ids
 
@@ -23,25 +35,39 @@ def _metrics() -> dict[str, Metric]:
             "share of rows whose labels were all predicted correctly",
             labels.subset_accuracy,
             labels.is_exact,
+            bounds=SHARE,
         ),
         "hamming_loss": Metric(
-            "min", "share of the labels that were predicted wrongly", labels.hamming_loss, labels.wrong_share
+            "min",
+            "share of the labels that were predicted wrongly",
+            labels.hamming_loss,
+            labels.wrong_share,
+            bounds=SHARE,
         ),
         "log_loss": Metric(
-            "min", "mean binary cross-entropy of the labels", labels.log_loss, labels.mean_surprise
+            "min",
+            "mean binary cross-entropy of the labels",
+            labels.log_loss,
+            labels.mean_surprise,
+            bounds=FROM_0,
         ),
-        "roc_auc": Metric("max", "area under the ROC curve, mean over the labels", labels.roc_auc),
+        "roc_auc": Metric(
+            "max", "area under the ROC curve, mean over the labels", labels.roc_auc, bounds=SHARE
+        ),
         "average_precision": Metric(
             "max",
             "area under the precision-recall curve, mean over the labels",
             labels.average_precision,
+            bounds=SHARE,
         ),
     }
     for field in ("f1", "precision", "recall"):
-        metrics[field] = Metric("max", f"{field}, mean over the labels", labels.averaged(field, "macro"))
+        metrics[field] = Metric(
+            "max", f"{field}, mean over the labels", labels.averaged(field, "macro"), bounds=SHARE
+        )
         for average in labels.AVERAGES:
             text = f"{field}, {average} average"
-            metrics[f"{field}_{average}"] = Metric("max", text, labels.averaged(field, average))
+            metrics[f"{field}_{average}"] = Metric("max", text, labels.averaged(field, average), bounds=SHARE)
     return metrics
 
 
@@ -56,9 +82,11 @@ class MultilabelTask(Task):
     metrics: ClassVar[Mapping[str, Metric]] = _metrics()
     default_metrics: ClassVar[Sequence[str]] = ("f1", "subset_accuracy")
     judged_by: ClassVar[Sequence[str]] = ("hamming_loss", "log_loss")
+    judged_in_words: ClassVar[Mapping[str, str]] = OF_PROBABILITIES
     usual_metric: ClassVar[str] = "log_loss"
-    losses: ClassVar[Sequence[str]] = ("binary_cross_entropy",)
+    losses: ClassVar[Sequence[str]] = ("binary_cross_entropy", "focal", "dice")
     gives_probabilities: ClassVar[bool] = True
+    targets_are_labels: ClassVar[bool] = True
     noun: ClassVar[str] = "labels"
 
     wants: ClassVar[str] = "0 or 1 for each label of a row"

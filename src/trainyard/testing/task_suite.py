@@ -69,6 +69,9 @@ class TaskSuite:
         )
         np.testing.assert_equal(metrics, expected)  # a NaN equals a NaN
         assert all(math.isfinite(metrics[f"val_{name}"]) for name in task.default_metrics)
+        for name, metric in task.metrics.items():
+            value, (low, high) = metrics[f"val_{name}"], metric.bounds
+            assert math.isnan(value) or low <= value <= high, name
         assert math.isfinite(metrics["val_loss"])
         assert set(metrics) == {"val_loss", *(f"val_{name}" for name in task.metrics)}
 

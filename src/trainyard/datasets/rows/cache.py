@@ -1,4 +1,7 @@
-"""Local copies of data in a store: limited in size, verified by their hashes, shared by processes."""
+"""Files on this machine that are kept for later runs: copies of data in a store, and what is made of data.
+
+They are limited in size, verified by their hashes, and shared by processes.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from trainyard.digest import make_folders, sha256_bytes, sha256_file, write_file
 from trainyard.errors import DataError, InputError
@@ -23,16 +26,30 @@ _DEFAULT_GIB = 50.0
 _CONTENT, _RECORD, _LOCK = "content", "record.json", ".lock"
 _NEW = ".new-"  # folders of downloads that have not ended
 log = logging.getLogger("trainyard")
+
+
+class _Kept(NamedTuple):
+    """A file to keep: what names it, what it is in words, about how large it is, and what fills it.
+
+    `fill` writes the content, and returns what the record says of it.
+    """
+
+    identity: str
+    what: str
+    size: int
+    fill: Callable[[Path], Mapping[str, object]]
+
+
 _in_use: dict[Path, BinaryIO] = {}  # the copies that this process reads, each locked until it ends
 
 
 class DataCache:
     """A folder with copies of objects; the least recently used ones are deleted to make room.
 
-    Each copy is a folder, named by a hash of the object's URL and version, with the content and a record of
-    its size and SHA-256. It gets its name when it is complete, so an interrupted download leaves no copy. A
-    process locks the copies that it reads (shared) until it ends, so no other process deletes them. It locks
-    the cache (exclusive) to download or to delete, so downloads of different processes run one at a time.
+    Each copy is a folder, named by a hash of what identifies it, with the content and a record of its size
+    and SHA-256. It gets its name when it is complete, so an interrupted download leaves no copy. A process
+    locks the copies that it reads (shared) until it ends, so no other process deletes them. It locks the
+    cache (exclusive) to write or to delete, so processes write one at a time.
 
     Args:
         folder: The folder; created if necessary.
@@ -56,19 +73,48 @@ class DataCache:
             DataError: There is no room for a copy, it cannot be written, or the object changed meanwhile.
         """
         version = store.version(key)
-        copy = self._folder / sha256_bytes(f"{url}\n{version.tag}".encode())[:32]
+
+        def download(content: Path) -> Mapping[str, object]:
+            log.info("downloading %s (%s)", url, _gib(version.bytes))
+            _download(store, key, url, version, content)
+            return {"url": url, "version": version.tag}
+
+        return self._path(_Kept(f"{url}\n{version.tag}", url, version.bytes, download))
+
+    def made(self, identity: str, what: str, size: int, make: Callable[[Path], None]) -> Path:
+        """Return the path of a file that is made of data, made if there is none.
+
+        Args:
+            identity: What the content depends on.
+            what: What it is, for messages.
+            size: About how many bytes it has.
+            make: Writes it.
+
+        Raises:
+            DataError: There is no room for it, or it cannot be written.
+        """
+
+        def fill(content: Path) -> Mapping[str, object]:
+            log.info("making %s, which later runs find in %s", what, self._folder)
+            make(content)
+            return {"what": what}
+
+        return self._path(_Kept(identity, what, size, fill))
+
+    def _path(self, kept: _Kept) -> Path:
+        copy = self._folder / sha256_bytes(kept.identity.encode())[:32]
         try:
             make_folders(self._folder)
             self._folder.chmod(0o700)  # data may be for the user's eyes only
             if (path := self._use(copy)) is not None:
                 return path
             with self._locked():
-                path = self._use(copy)  # another process may have downloaded it meanwhile
-                return path or self._download(store, key, url, version, copy)
+                path = self._use(copy)  # another process may have written it meanwhile
+                return path or self._write(kept, copy)
         except OSError as error:
             raise DataError(
-                f"{url} cannot be copied to {self._folder}: {error.strerror or error}; make room there, or "
-                "set TRAINYARD_CACHE to another folder"
+                f"{kept.what} cannot be copied to {self._folder}: {error.strerror or error}; make room "
+                "there, or set TRAINYARD_CACHE to another folder"
             ) from error
 
     def _use(self, copy: Path) -> Path | None:
@@ -82,35 +128,27 @@ class DataCache:
         os.utime(copy)  # the time of its last use
         return path
 
-    def _download(self, store: DataStore, key: str, url: str, version: Version, copy: Path) -> Path:
+    def _write(self, kept: _Kept, copy: Path) -> Path:
         if copy.exists():
-            log.warning("the local copy of %s is damaged: it is downloaded again", url)
+            log.warning("the local copy of %s is damaged: it is replaced", kept.what)
             shutil.rmtree(copy, ignore_errors=True)
         for left in self._folder.glob(f"{_NEW}*"):  # by a process that died: the cache is locked
             shutil.rmtree(left, ignore_errors=True)
-        self._make_room(version.bytes, url)
-        log.info("downloading %s (%s)", url, _gib(version.bytes))
+        self._make_room(kept.size, kept.what)
         with tempfile.TemporaryDirectory(prefix=_NEW, dir=self._folder) as folder:
             new = Path(folder) / copy.name
             new.mkdir()
             content = new / _CONTENT
-            store.download(key, content)
-            if content.stat().st_size != version.bytes or store.version(key) != version:
-                raise DataError(f"{url} was changed while it was downloaded; try again")
+            says = kept.fill(content)
             with open(content, "rb") as file:
                 os.fsync(file.fileno())
-            record = {
-                "url": url,
-                "version": version.tag,
-                "bytes": version.bytes,
-                "sha256": sha256_file(content),
-            }
+            record = {**says, "bytes": content.stat().st_size, "sha256": sha256_file(content)}
             write_file(new / _RECORD, json.dumps(record).encode())
             new.rename(copy)
         _lock_shared(copy / _CONTENT)
         return copy / _CONTENT
 
-    def _make_room(self, size: int, url: str) -> None:
+    def _make_room(self, size: int, what: str) -> None:
         """Delete copies that no process uses, the least recently used first, until `size` more bytes fit.
 
         Raises:
@@ -118,14 +156,14 @@ class DataCache:
         """
         allowed = f"the local copies of data may have {_gib(self._limit)} together; set {LIMIT} to more GiB"
         if size > self._limit:
-            raise DataError(f"{url} has {_gib(size)}, but {allowed}")
+            raise DataError(f"{what} has {_gib(size)}, but {allowed}")
         sizes = {path.parent: path.stat().st_size for path in self._folder.glob(f"*/{_CONTENT}")}
         used = sum(sizes.values())
         for copy in sorted(sizes, key=lambda copy: copy.stat().st_mtime):
             if used + size > self._limit and _delete_unused(copy):
                 used -= sizes[copy]
         if used + size > self._limit:
-            raise DataError(f"{url} has {_gib(size)}, and copies in use have {_gib(used)}, but {allowed}")
+            raise DataError(f"{what} has {_gib(size)}, and copies in use have {_gib(used)}, but {allowed}")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -133,9 +171,15 @@ class DataCache:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                log.info("another process is downloading data to %s: waiting for it", self._folder)
+                log.info("another process is writing data to %s: waiting for it", self._folder)
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _download(store: DataStore, key: str, url: str, version: Version, content: Path) -> None:
+    store.download(key, content)
+    if content.stat().st_size != version.bytes or store.version(key) != version:
+        raise DataError(f"{url} was changed while it was downloaded; try again")
 
 
 def data_cache() -> DataCache:

@@ -1,30 +1,38 @@
 """Map-style datasets of the user: `len(dataset)`; `dataset[i]` is (features, target), or a mapping of arrays.
 
-They are never read as a whole, so a run starts as fast with 10^8 items as with 100.
+They are never read as a whole, so a run starts as fast with 10^8 items as with 100. What an item draws from
+the global generators of random numbers depends on the seed, the epoch and its position alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from trainyard.config.schema import DataConfig
 from trainyard.config.splits import SplitConfig
-from trainyard.datasets.base import DataBundle, Split
+from trainyard.datasets.base import DataBundle, Draw, Reading, Split, unnoted
+from trainyard.datasets.rows.drawing import Drawing
 from trainyard.datasets.rows.table import kind_of, listed, tidy
 from trainyard.datasets.rows.target import class_indices
 from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
-from trainyard.errors import DataError
+from trainyard.errors import DataError, InputError
 from trainyard.registry import task_of
+from trainyard.require import import_path
+from trainyard.semantics import version
 from trainyard.tasks.base import Task
 from trainyard.tasks.support.columns import distinct_labels, infer_task_of_sample
 from trainyard.types import FEATURES, TARGET, Array, ArraySpec, Batch, DataInfo, Ids, SplitName
 
+Collate = Callable[[list[Any]], Any]
+Note = Callable[[int], None]
 READ_THROUGH = 100_000  # items whose targets are read to find the classes; a larger dataset must name them
 _SAMPLE = 64  # items that a fingerprint covers
+_FIXED = Draw(0)
 
 
 def as_array(value: Any, what: str) -> Array:
@@ -50,29 +58,35 @@ class Items:
     """A split whose samples are fetched on demand.
 
     Args:
-        dataset: Map-style; its `__getitems__(list of positions)` is used if it has one.
-        name: Its name in messages.
+        dataset: Map-style; its `__getitems__(list of positions)` is used if it has one, unless it draws
+            random numbers.
+        reading: How it is read, and its name in messages.
         target: The name of the target in items that are mappings.
-        task: The task, if it is known already.
-        classes: The labels in the order of their indices; None for regression.
-        indices: Whether targets are indices of `classes` rather than labels.
+        collate: Makes a batch of a list of items; None: their arrays are stacked.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        name: str,
-        target: str,
-        task: type[Task] | None = None,
-        classes: Sequence[Any] | None = None,
-        indices: bool = False,
-    ) -> None:
+    def __init__(self, dataset: Any, reading: Reading, target: str, collate: Collate | None = None) -> None:
         self._dataset = dataset
-        self._name = name
+        self.reading = reading
+        self._name = reading.name
         self._target = target
-        self._task = task
-        self._classes = classes
-        self._indices = indices
+        self._collate = collate
+        self._drawing = Drawing()
+        self._task: type[Task] | None = None
+        self._classes: Sequence[Any] | None = None
+        self._indices = False
+
+    def of_task(self, task: type[Task], classes: Sequence[Any] | None, indices: bool) -> Items:
+        """Return the same split with encoded targets.
+
+        Args:
+            task: The task.
+            classes: The labels in the order of their indices; None for regression.
+            indices: Whether targets are indices of `classes` rather than labels.
+        """
+        same = copy.copy(self)
+        same._task, same._classes, same._indices = task, classes, indices
+        return same
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -84,12 +98,42 @@ class Items:
             DataError: An item cannot be read, has not the inputs of the others and a target, or has another
                 shape; names its position.
         """
-        inputs, targets = zip(*self.items(ids.tolist()), strict=True)
-        names = inputs[0].keys()
+        return self._batch(ids, None)
+
+    def read(self, ids: Ids, draw: Draw, note: Note = unnoted) -> Batch:
+        """Do the same as `take`, with random numbers of each sample's own; see `SampleSplit`."""
+        return self._batch(ids, draw, note)
+
+    def _batch(self, ids: Ids, draw: Draw | None, note: Note = unnoted) -> Batch:
+        positions = ids.tolist()
+        if self._collate is not None:
+            inputs, target = self._collated(positions, draw, note)
+            return {**inputs, TARGET: self._encode(target, ids)}
+        items, targets = zip(*self.items(positions, draw, note), strict=True)
         return {
-            **{name: self._stacked([item.get(name) for item in inputs], name, ids) for name in names},
+            **{name: self._stacked([item.get(name) for item in items], name, ids) for name in items[0]},
             TARGET: self._encode(np.stack(targets), ids),
         }
+
+    def _collated(
+        self, positions: Sequence[int], draw: Draw | None, note: Note = unnoted
+    ) -> tuple[dict[str, Array], Array]:
+        """Return the batch that the user's function makes of some items: the inputs, and the targets."""
+        items, what = self._fetched(positions, draw, note), f"{self._name}: data.collate"
+        assert self._collate is not None, "the caller checks it"
+        try:
+            batch = self._drawing.call(self._collate, items, draw, positions[0])
+        except Exception as error:
+            raise DataError(
+                f"{what} failed on items {listed(positions)}: {type(error).__name__}: {error}"
+            ) from error
+        inputs, target = self._arrays(batch, what)
+        for name, array in {**inputs, self._target: target}.items():
+            if array.shape[:1] != (len(positions),):
+                raise DataError(
+                    f"{what}: {name} has shape {array.shape}, but there are {len(positions)} samples"
+                )
+        return inputs, target
 
     def _stacked(self, arrays: Sequence[Array | None], name: str, ids: Ids) -> Array:
         """Stack the arrays of one name, (...) each, to (rows, ...)."""
@@ -102,25 +146,47 @@ class Items:
             )
         return np.stack([array for array in arrays if array is not None])
 
-    def items(self, positions: Sequence[int]) -> list[tuple[dict[str, Array], Array]]:
-        """Return the items of the dataset: the inputs by name, and the target."""
-        if hasattr(self._dataset, "__getitems__"):
-            items = self._fetch(positions, lambda: self._dataset.__getitems__(list(positions)))
-        else:
-            items = [self._fetch([i], lambda i=i: self._dataset[i]) for i in positions]
-        return [self._pair(i, item) for i, item in zip(positions, items, strict=True)]
+    def items(
+        self, positions: Sequence[int], draw: Draw | None = None, note: Note = unnoted
+    ) -> list[tuple[dict[str, Array], Array]]:
+        """Return the items of the dataset, each as the inputs by name, and the target."""
+        if self._collate is None:
+            fetched = self._fetched(positions, draw, note)
+            return [
+                self._arrays(item, f"{self._name}: item {i}")
+                for i, item in zip(positions, fetched, strict=True)
+            ]
+        batches = (self._collated([i], draw) for i in positions)
+        return [({name: one[0] for name, one in inputs.items()}, target[0]) for inputs, target in batches]
 
-    def _fetch(self, positions: Sequence[int], read: Any) -> Any:
+    def _fetched(self, positions: Sequence[int], draw: Draw | None, note: Note) -> list[Any]:
+        together, single = partial(self._together, note=note), partial(self._single, note=note)
+        if draw is None:
+            return together(positions)
+        return self._drawing.read(positions, draw, together, single)
+
+    def _together(self, positions: Sequence[int], note: Note) -> list[Any]:
+        if not hasattr(self._dataset, "__getitems__"):
+            return [self._single(i, note) for i in positions]
+        note(positions[0])
         try:
-            return read()
+            return list(self._dataset.__getitems__(list(positions)))
         except Exception as error:
-            which = f"item {positions[0]}" if len(positions) == 1 else f"items {listed(positions)}"
-            raise DataError(
-                f"{self._name}: {which} cannot be read: {type(error).__name__}: {error}"
-            ) from error
+            raise self._unreadable(positions, error) from error
 
-    def _pair(self, position: int, item: Any) -> tuple[dict[str, Array], Array]:
-        what = f"{self._name}: item {position}"
+    def _single(self, position: int, note: Note) -> Any:
+        note(position)
+        try:
+            return self._dataset[position]
+        except Exception as error:
+            raise self._unreadable([position], error) from error
+
+    def _unreadable(self, positions: Sequence[int], error: Exception) -> DataError:
+        which = f"item {positions[0]}" if len(positions) == 1 else f"items {listed(positions)}"
+        return DataError(f"{self._name}: {which} cannot be read: {type(error).__name__}: {error}")
+
+    def _arrays(self, item: Any, what: str) -> tuple[dict[str, Array], Array]:
+        """Return the inputs by name, and the target, of an item, or of a batch that was collated."""
         if isinstance(item, tuple | list) and len(item) == 2:
             item = {FEATURES: item[0], self._target: item[1]}
         if not isinstance(item, Mapping) or self._target not in item or len(item) < 2:
@@ -175,11 +241,16 @@ class Items:
     @cached_property
     def content(self) -> str | None:
         """The digest of a sample of the items; None if they change when read again."""
-        content = self._sample_digest()
-        return content if content == self._sample_digest() else None
+        content = self._sample_digest(None)
+        if content == self._sample_digest(None):
+            return content
+        if version("samples") == 1:
+            return None
+        content = self._sample_digest(_FIXED)
+        return content if content == self._sample_digest(_FIXED) else None
 
-    def _sample_digest(self) -> str:
-        items = self.items(self.sample().tolist())
+    def _sample_digest(self, draw: Draw | None) -> str:
+        items = self.items(self.sample().tolist(), draw)
         arrays = [array for inputs, target in items for array in (*inputs.values(), target)]
         return digest(tensor_records(array_buffer(f"{i:04}", array) for i, array in enumerate(arrays)))
 
@@ -225,25 +296,48 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
     for name, dataset in datasets.items():
         if not len(dataset):
             raise DataError(f"the {name} dataset is empty: its length is 0")
+    collate = None if config.collate is None else _collate_of(config.collate)
     raw = {
-        name: Items(dataset, f"the {name} dataset", config.target_name) for name, dataset in datasets.items()
+        name: Items(dataset, reading_of(config, name), config.target_name, collate)
+        for name, dataset in datasets.items()
     }
     sample, target = raw["train"].items([0])[0]
     task, warnings = _task(raw["train"], config)
-    has_labels = task_of(task).labels(np.zeros(1)) is not None
+    has_labels = task_of(task).has_classes()
     classes, indices = _classes(raw, datasets["train"], target) if has_labels else (None, False)
+    warnings += _warnings(raw, datasets)  # this reads their content, which the splits below share
     splits: dict[SplitName, Split] = {
-        name: Items(dataset, f"the {name} dataset", config.target_name, task_of(task), classes, indices)
-        for name, dataset in datasets.items()
+        name: items.of_task(task_of(task), classes, indices) for name, items in raw.items()
     }
     inputs = {name: ArraySpec(array.shape, str(array.dtype)) for name, array in sample.items()}
     outputs = len(classes) if classes is not None else (target.shape[0] if target.ndim else 1)
     return DataBundle(
         info=DataInfo(task, inputs, outputs, classes, target=config.target_name),
         splits=splits,
-        warnings=[*warnings, *_warnings(raw, datasets)],
+        warnings=warnings,
         content_hashed=all(own_fingerprint(dataset) is not None for dataset in datasets.values()),
     )
+
+
+def reading_of(config: DataConfig, split: SplitName) -> Reading:
+    """Return how the samples of a split are read."""
+    return Reading(f"the {split} dataset", config.workers, config.prefetch, config.timeout)
+
+
+def _collate_of(name: str) -> Collate:
+    """Import the function that makes batches.
+
+    Raises:
+        DataError: There is none.
+    """
+    try:
+        function = import_path(name)
+    except InputError as error:
+        raise DataError(f"data.collate: {error}") from error
+    if not callable(function):
+        raise DataError(f"data.collate: {name!r} is {type(function).__name__}; name a function of samples")
+    collate: Collate = function
+    return collate
 
 
 def _task(train: Items, config: DataConfig) -> tuple[str, list[str]]:
@@ -294,7 +388,8 @@ def _labels(items: Items) -> list[Any]:
 def _warnings(raw: Mapping[SplitName, Items], datasets: Mapping[SplitName, Any]) -> list[str]:
     warnings = [
         f"the {name} dataset returns other items when it is read again, so its content cannot be pinned; "
-        "give it a `fingerprint`, and derive randomness from the item's position to make runs repeatable"
+        "give it a `fingerprint`, and draw from the global generators of random, numpy or torch, or derive "
+        "randomness from the item's position, to make runs repeatable"
         for name, items in raw.items()
         if own_fingerprint(datasets[name]) is None and items.content is None
     ]

@@ -452,14 +452,14 @@ def _named_outputs(info: DataInfo, config: DataConfig) -> DataInfo:
     """
     if len(config.targets) == 1:
         return info
-    if info.outputs != len(config.targets) or task_of(info.task).labels(np.zeros(1)) is not None:
+    if info.outputs != len(config.targets) or task_of(info.task).has_classes():
         raise DataError(
             f"data.target names {len(config.targets)} targets, but y has {info.outputs} "
             f"{task_of(info.task).noun}; name as many as y has columns"
         )
-    if task_of(info.task).scales_target:
-        return replace(info, target_names=tuple(config.targets))
-    return replace(info, classes=list(config.targets))
+    if task_of(info.task).targets_are_labels:
+        return replace(info, classes=list(config.targets))
+    return replace(info, target_names=tuple(config.targets))
 
 
 def _with_weights(

@@ -309,7 +309,7 @@ def _info(
 ) -> DataInfo:
     outputs = len(target.names or target.classes or [target.name])
     names, categories = preparation.feature_names, preparation.categories
-    are_labels = bool(target.names) and not task_of(target.task).scales_target
+    are_labels = bool(target.names) and task_of(target.task).targets_are_labels
     dtype = preparation.dtype if isinstance(preparation, TabularPreparation) else "object"
     info = DataInfo(
         target.task,

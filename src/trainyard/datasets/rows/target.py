@@ -46,7 +46,7 @@ class Target:
             DataError: A cell is empty, not a class of the training rows, or not a finite number.
         """
         if self.names:
-            dtype = self.dtype if task_of(self.task).scales_target else "float32"
+            dtype = "float32" if task_of(self.task).targets_are_labels else self.dtype
             return _matrix(table, self.names, self.task).astype(dtype)
         values = table.column(self.name, "data.target")
         where = f"{table.source}: the target {self.name!r}"
@@ -135,7 +135,7 @@ def _inspect_several(table: Table, config: DataConfig) -> tuple[str, list[str]]:
     """Decide which task several columns of numbers stand for, as `inspect` does for one."""
     if len(set(config.targets)) < len(config.targets):
         raise DataError(f"data.target names a column twice: {listed(config.targets)}")
-    matrix, warnings = _matrix(table, config.targets, "regression"), list[str]()
+    matrix, warnings = _matrix(table, config.targets), list[str]()
     for name, values in zip(config.targets, matrix.T, strict=True):
         if (values == values[0]).all():
             raise DataError(
@@ -145,7 +145,7 @@ def _inspect_several(table: Table, config: DataConfig) -> tuple[str, list[str]]:
     task = config.task
     if task == "auto":
         task, warnings = infer_task_of_matrix(matrix, f"{table.source}: the targets {config.target_name}")
-    if task_of(task).labels(np.zeros(1)) is not None or not task_of(task).accepts(matrix):
+    if task_of(task).has_classes() or not task_of(task).accepts(matrix):
         raise DataError(
             f"data.target names {len(config.targets)} columns, but the task is {task}, which takes "
             f"{task_of(task).wants}; give one column, or data.task: regression"
@@ -165,8 +165,8 @@ def _unlike_scales(matrix: Array, table: Table, config: DataConfig) -> list[str]
     ]
 
 
-def _matrix(table: Table, names: Sequence[str], task: str) -> Array:
-    """Return several targets, (rows, columns) float64.
+def _matrix(table: Table, names: Sequence[str], task: str | None = None) -> Array:
+    """Return several targets of a task, which if None may be any numbers: (rows, columns) float64.
 
     Raises:
         DataError: A cell is empty or no finite number; or, for labels, neither 0 nor 1.
@@ -185,7 +185,7 @@ def _matrix(table: Table, names: Sequence[str], task: str) -> Array:
             bad = ~np.isfinite(values.astype(np.float32))
         if bad.any():
             raise DataError(f"{where} is infinite, or too large for float32, in {table.where(bad)}")
-        if not task_of(task).accepts(values[:, None]):
+        if task is not None and not task_of(task).accepts(values[:, None]):
             other = (values != 0) & (values != 1)
             raise DataError(f"{where} must be {task_of(task).wants}, but is not in {table.where(other)}")
         columns.append(values.astype(np.float64))

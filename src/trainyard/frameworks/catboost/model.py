@@ -62,10 +62,9 @@ class CatboostModel(Model):
 
     def raw(self, pool: Any, rounds: int) -> Array:
         """Return (rows, width) float64 raw values of the first `rounds` rounds for a pool."""
-        trained, info = self._trained(), self._inputs.info
+        trained = self._trained()
         if trained is None or not rounds:
-            width = 1 if info.task == "classification" and info.outputs == 2 else info.outputs
-            return np.zeros((pool.num_row(), width))
+            return np.zeros((pool.num_row(), self._objective.width))
         end = min(rounds, trained.tree_count_)
         raw = trained.predict(
             pool, prediction_type="RawFormulaVal", ntree_end=end, thread_count=self._inputs.threads
@@ -75,9 +74,7 @@ class CatboostModel(Model):
     @property
     def native(self) -> Any:
         """A `catboost.CatBoostClassifier` or `CatBoostRegressor`; a new one at each call."""
-        is_classifier = self._inputs.info.task != "regression"
-        name = "CatBoostClassifier" if is_classifier else "CatBoostRegressor"
-        return from_bytes(self.serialized(self.rounds), getattr(self._library, name))
+        return from_bytes(self.serialized(self.rounds), getattr(self._library, self._objective.estimator))
 
     @property
     def link(self) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,13 +20,12 @@ _MULTI_REGRESSION = {"MultiRMSE": "identity"}
 _BINARY = {"Logloss": "sigmoid", "CrossEntropy": "sigmoid", "Focal": "sigmoid"}
 _LABELS = {"MultiLogloss": "sigmoid", "MultiCrossEntropy": "sigmoid"}
 _MULTICLASS = {"MultiClass": "softmax", "MultiClassOneVsAll": "sigmoid"}
-_NOUNS = {"classification": "classes", "multilabel": "labels"}
 _MIN_PROBABILITY = 1e-15  # keeps the cross entropy finite
 
 
 @dataclass(frozen=True)
-class Objective:
-    """An objective of CatBoost.
+class Objective(ABC):
+    """An objective of CatBoost for one task.
 
     Args:
         name: CatBoost's name of it, with its parameters; for a custom objective, the task's default.
@@ -38,20 +39,25 @@ class Objective:
     info: DataInfo
     metric: Any = None
 
+    estimator: ClassVar[str] = "CatBoostClassifier"  # CatBoost's class of such models
+
+    @classmethod
+    @abstractmethod
+    def of(cls, info: DataInfo) -> tuple[Mapping[str, str], str]:
+        """Return the objectives that fit, with their links, the default first; and what the targets are."""
+
+    @property
+    def width(self) -> int:
+        """The number of raw values of a row."""
+        return self.info.outputs
+
     def outputs(self, raw: Array) -> Array:
         """Convert (rows, width) raw values to the outputs.
 
         Returns:
             (rows, classes) or (rows, labels) probabilities, or (rows,) or (rows, outputs) values.
         """
-        predictions = self._predictions(raw)
-        if self.info.task == "regression":
-            return predictions[:, 0] if self.info.outputs == 1 else predictions
-        if self.info.task == "multilabel":
-            return predictions
-        if self.info.outputs == 2:
-            return np.column_stack([1 - predictions[:, 0], predictions[:, 0]])
-        return np.asarray(predictions / np.maximum(predictions.sum(axis=1, keepdims=True), _MIN_PROBABILITY))
+        return self._outputs(self._predictions(raw))
 
     def loss(self, raw: Array, targets: Array, weights: Array | None = None) -> float:
         """Return the mean loss over the rows; 0 if none has a weight.
@@ -71,14 +77,67 @@ class Objective:
             )
         return _mean(self._losses(self.outputs(raw), targets), weights)
 
+    @abstractmethod
+    def _outputs(self, predictions: Array) -> Array:
+        """Convert (rows, width) predictions of the link function to the outputs."""
+
+    @abstractmethod
     def _losses(self, outputs: Array, targets: Array) -> Array:
         """Return the losses of the rows, (rows,) or (rows, outputs); see `loss`."""
-        if self.info.task == "classification":
-            chosen = outputs[np.arange(len(outputs)), targets]  # (rows,)
-            return np.asarray(-np.log(np.maximum(chosen, _MIN_PROBABILITY)))
-        if self.info.task == "multilabel":
-            own = np.where(targets > 0, outputs, 1 - outputs)  # (rows, labels)
-            return np.asarray(-np.log(np.maximum(own, _MIN_PROBABILITY)))
+
+    def _predictions(self, raw: Array) -> Array:
+        if self.link == "identity":
+            return raw
+        if self.link == "exp":
+            return np.asarray(np.exp(raw))
+        if self.link == "softmax":
+            return np.asarray(np.exp(raw - raw.max(axis=1, keepdims=True)))
+        return np.asarray(np.exp(-np.logaddexp(0.0, -raw)))
+
+
+class _Classes(Objective):
+    @classmethod
+    def of(cls, info: DataInfo) -> tuple[Mapping[str, str], str]:
+        return _MULTICLASS if info.outputs > 2 else _BINARY, f"{info.outputs} classes"
+
+    @property
+    def width(self) -> int:
+        return 1 if self.info.outputs == 2 else self.info.outputs
+
+    def _outputs(self, predictions: Array) -> Array:
+        if self.info.outputs == 2:
+            return np.column_stack([1 - predictions[:, 0], predictions[:, 0]])
+        return np.asarray(predictions / np.maximum(predictions.sum(axis=1, keepdims=True), _MIN_PROBABILITY))
+
+    def _losses(self, outputs: Array, targets: Array) -> Array:
+        chosen = outputs[np.arange(len(outputs)), targets]  # (rows,)
+        return np.asarray(-np.log(np.maximum(chosen, _MIN_PROBABILITY)))
+
+
+class _Labels(Objective):
+    @classmethod
+    def of(cls, info: DataInfo) -> tuple[Mapping[str, str], str]:
+        return _LABELS, f"{info.outputs} labels"
+
+    def _outputs(self, predictions: Array) -> Array:
+        return predictions
+
+    def _losses(self, outputs: Array, targets: Array) -> Array:
+        own = np.where(targets > 0, outputs, 1 - outputs)  # (rows, labels)
+        return np.asarray(-np.log(np.maximum(own, _MIN_PROBABILITY)))
+
+
+class _Values(Objective):
+    estimator: ClassVar[str] = "CatBoostRegressor"
+
+    @classmethod
+    def of(cls, info: DataInfo) -> tuple[Mapping[str, str], str]:
+        return (_MULTI_REGRESSION, f"{info.outputs} values") if info.outputs > 1 else (_REGRESSION, "1 value")
+
+    def _outputs(self, predictions: Array) -> Array:
+        return predictions[:, 0] if self.info.outputs == 1 else predictions
+
+    def _losses(self, outputs: Array, targets: Array) -> Array:
         values = targets.reshape(outputs.shape)
         errors: Array = (values - outputs) / self.info.target_scale
         kind, _, options = self.name.partition(":")
@@ -92,14 +151,12 @@ class Objective:
             return np.maximum(alpha * errors, (alpha - 1) * errors)
         return np.square(errors)
 
-    def _predictions(self, raw: Array) -> Array:
-        if self.link == "identity":
-            return raw
-        if self.link == "exp":
-            return np.asarray(np.exp(raw))
-        if self.link == "softmax":
-            return np.asarray(np.exp(raw - raw.max(axis=1, keepdims=True)))
-        return np.asarray(np.exp(-np.logaddexp(0.0, -raw)))
+
+_OF_TASK: Mapping[str, type[Objective]] = {
+    "classification": _Classes,
+    "multilabel": _Labels,
+    "regression": _Values,
+}
 
 
 def _mean(losses: Array, weights: Array | None) -> float:
@@ -120,19 +177,14 @@ def build_objective(
     """
     if metric is not None and metric.is_max_optimal():
         raise ModelError("model.params.metric: higher is better, but it is the loss; return its negative")
-    several = info.outputs > 1
-    if info.task == "regression":
-        allowed = _MULTI_REGRESSION if several else _REGRESSION
-    elif info.task == "multilabel":
-        allowed = _LABELS
-    else:
-        allowed = _MULTICLASS if info.outputs > 2 else _BINARY
+    make = _OF_TASK[info.task]
+    allowed, targets = make.of(info)
     default = next(iter(allowed))
     name = default if requested is None or custom is not None else requested
     kind = name.partition(":")[0]
     if kind not in allowed:
-        noun = _NOUNS.get(info.task, "values" if several else "value")
-        what = f"{info.outputs} {noun}"
         known = f"{', '.join(allowed)}, package.module:Class"
-        raise ModelError(f"model.params.objective: {kind} does not fit targets of {what}; allowed: {known}")
-    return Objective(name, allowed[kind], info, metric)
+        raise ModelError(
+            f"model.params.objective: {kind} does not fit targets of {targets}; allowed: {known}"
+        )
+    return make(name, allowed[kind], info, metric)

@@ -33,6 +33,12 @@ OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
 }
 
 
+_TORCH_ALONE = {
+    *("log_grad_norm", "no_decay", "parameter_groups", "layer_decay", "freeze", "ema"),
+    *("compile", "activation_checkpointing"),
+}
+
+
 class KerasFramework(Framework):
     """A run trains a `keras.Model` on one device."""
 
@@ -64,8 +70,8 @@ class KerasFramework(Framework):
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - the same for all
-        """Return all keys of `training`."""
-        return TrainingConfig.model_fields
+        """Return all keys of `training` but those that torch alone has."""
+        return TrainingConfig.model_fields.keys() - _TORCH_ALONE
 
     @staticmethod
     def reset() -> None:

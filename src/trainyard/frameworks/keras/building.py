@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from trainyard.digest import sha256_json
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.base import LearnerInputs, ModelInputs
 from trainyard.frameworks.keras.builtin import BUILT_IN
-from trainyard.frameworks.keras.losses import Outputs, takes_logits, treats_columns_independently
+from trainyard.frameworks.keras.losses import Outputs, Values, takes_logits, treats_columns_independently
 from trainyard.frameworks.keras.optim import saved_config
 from trainyard.frameworks.support.definition import path_of
 from trainyard.require import import_path
@@ -328,22 +328,27 @@ def check_outputs(
                     f"model {name}: it fails on features of shape {rows.shape}: {_first_line(error)}"
                 ) from error
     shape = tuple(outputs.shape) if hasattr(outputs, "shape") else ()
-    columns = {info.outputs, 1} if info.task == "classification" and info.outputs == 2 else {info.outputs}
+    targets = _OF_TASK[info.task]
+    columns = {info.outputs, 1} if targets.one_for_two and info.outputs == 2 else {info.outputs}
     if shape not in {(_TRIAL_ROWS, count) for count in columns} | (
         {(_TRIAL_ROWS,)} if 1 in columns else set()
     ):
         actual = shape or type(outputs).__name__
-        kind = "classes" if info.task == "classification" else "values"
         raise ModelError(
             f"model {name}: for {_TRIAL_ROWS} samples it returns {actual}, but the data have "
-            f"{info.outputs} {kind}; expected a tensor of shape ({_TRIAL_ROWS}, {info.outputs})"
+            f"{info.outputs} {targets.noun}; expected a tensor of shape ({_TRIAL_ROWS}, {info.outputs})"
         )
     values = np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(outputs, "float32")))
-    return _meaning(keras, model, compiled.loss, values, inputs)
+    return targets.meaning(keras, model, compiled.loss, values, inputs)
 
 
-def _meaning(keras: Any, model: Any, loss: Any, outputs: Array, inputs: ModelInputs) -> Outputs:
-    """Find out what the outputs of a model mean.
+def _of_values(keras: Any, model: Any, loss: Any, outputs: Array, inputs: ModelInputs) -> Outputs:  # noqa: ARG001
+    """Return that the outputs are values."""
+    return Values(outputs.ndim == 1 or outputs.shape[1] == 1, logits=False)
+
+
+def _of_classes(keras: Any, model: Any, loss: Any, outputs: Array, inputs: ModelInputs) -> Outputs:
+    """Find out what the outputs of a classifier mean.
 
     The last activation determines whether they are logits or probabilities. Otherwise the values of several
     columns do, and then the compiled loss.
@@ -360,8 +365,6 @@ def _meaning(keras: Any, model: Any, loss: Any, outputs: Array, inputs: ModelInp
             meaning.
     """
     single = outputs.ndim == 1 or outputs.shape[1] == 1
-    if inputs.info.task == "regression":
-        return Outputs(single, logits=False)
     activation, by_loss, used = (
         _last_activation(model),
         takes_logits(keras, loss),
@@ -391,6 +394,20 @@ def _meaning(keras: Any, model: Any, loss: Any, outputs: Array, inputs: ModelInp
         or (used and treats_columns_independently(keras, loss))
     )
     return Outputs(single, logits, independent=independent and not single)
+
+
+class _Targets(NamedTuple):
+    """What the targets of a task are called, and how the meaning of a model's outputs is found."""
+
+    noun: str
+    meaning: Callable[[Any, Any, Any, Array, ModelInputs], Outputs]
+    one_for_two: bool  # whether one output may stand for two
+
+
+_OF_TASK: Mapping[str, _Targets] = {
+    "classification": _Targets("classes", _of_classes, one_for_two=True),
+    "regression": _Targets("values", _of_values, one_for_two=False),
+}
 
 
 def _last_activation(model: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,15 +19,19 @@ from trainyard.types import Array, DataInfo
 Loss = Callable[..., Any]
 _TINY = 1e-30  # keeps the mean finite where no sample has a weight
 
-_REGRESSION = ("mse", "mae", "huber", "l1", "smooth_l1")
+# The losses of each task, the default first.
+_LOSSES: Mapping[str, Sequence[str]] = {
+    "classification": ("cross_entropy",),
+    "regression": ("mse", "mae", "huber", "l1", "smooth_l1"),
+}
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """The meaning of a model's outputs.
+    """The meaning of a classifier's outputs.
 
     Attributes:
-        single: There is one column, for two classes or for one value.
+        single: There is one column, for two classes.
         logits: The outputs of a classifier are logits, as opposed to probabilities.
         independent: Each column is (the logit of) an independent probability, as with one sigmoid per class;
             the probabilities of a row need not sum to 1.
@@ -37,18 +41,14 @@ class Outputs:
     logits: bool
     independent: bool = False
 
-    def to_predictions(self, outputs: Array, info: DataInfo) -> Array:
+    def to_predictions(self, outputs: Array, info: DataInfo) -> Array:  # noqa: ARG002 - values need it
         """Convert outputs (rows, outputs) to predictions.
 
         Since every row has exactly one class, independent probabilities are divided by their sum.
 
         Returns:
-            Class probabilities (rows, classes), or values (rows,) / (rows, outputs) in the data's own unit;
-            float32.
+            Class probabilities (rows, classes), float32.
         """
-        if info.task == "regression":
-            values = outputs.reshape(len(outputs)) if self.single else outputs
-            return (values * np.float32(info.target_scale) + np.float32(info.target_mean)).astype(np.float32)
         if self.single:
             second = 1 / (1 + np.exp(-outputs.reshape(-1))) if self.logits else outputs.reshape(-1)
             return np.stack([1 - second, second], axis=1).astype(np.float32)
@@ -61,6 +61,43 @@ class Outputs:
         shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
         probabilities: Array = (shifted / shifted.sum(axis=1, keepdims=True)).astype(np.float32)
         return probabilities
+
+    def trial_targets(self, outputs: Array, info: DataInfo) -> Array:
+        """Return targets of trial rows, given their outputs, (rows, columns): here each class in turn."""
+        return np.arange(len(outputs)) % info.outputs
+
+    def compared(
+        self, outputs: Array, targets: Array, info: DataInfo, *, one_hot: bool
+    ) -> tuple[Array, Array]:
+        """Return targets and outputs in the form that a metric gets them; `one_hot`: classes as rows."""
+        if self.single:
+            return targets.reshape(-1, 1).astype(outputs.dtype), outputs.reshape(-1, 1)
+        return np.eye(info.outputs, dtype=outputs.dtype)[targets] if one_hot else targets, outputs
+
+
+class Values(Outputs):
+    """The meaning of the outputs of a regression; `single`: there is one value for each row."""
+
+    def to_predictions(self, outputs: Array, info: DataInfo) -> Array:
+        """Convert outputs to (rows,) / (rows, outputs) float32 values in the data's own unit."""
+        values = outputs.reshape(len(outputs)) if self.single else outputs
+        return (values * np.float32(info.target_scale) + np.float32(info.target_mean)).astype(np.float32)
+
+    def trial_targets(self, outputs: Array, info: DataInfo) -> Array:  # noqa: ARG002 - any values will do
+        """Return the outputs themselves."""
+        return outputs
+
+    def compared(
+        self,
+        outputs: Array,
+        targets: Array,
+        info: DataInfo,
+        *,
+        one_hot: bool,  # noqa: ARG002 - there are no classes
+    ) -> tuple[Array, Array]:
+        """Return both in the data's own unit, (rows, outputs)."""
+        values = self.to_predictions(outputs, info)
+        return targets.reshape(len(targets), -1), values.reshape(len(values), -1)
 
 
 def build_loss(keras: Any, training: TrainingConfig, compiled: Any, outputs: Outputs, info: DataInfo) -> Loss:
@@ -77,9 +114,9 @@ def build_loss(keras: Any, training: TrainingConfig, compiled: Any, outputs: Out
     Raises:
         ModelError: The loss is not for this task, or the compiled loss is not a single function.
     """
-    name, smoothing = training.loss, training.label_smoothing
+    name, smoothing, losses = training.loss, training.label_smoothing, _LOSSES[info.task]
     is_compiled = name == "auto" and compiled is not None and not _is_plain_cross_entropy(compiled)
-    if smoothing and (is_compiled or info.task != "classification" or ":" in name):
+    if smoothing and (is_compiled or "cross_entropy" not in losses or ":" in name):
         raise ModelError(
             f"training.label_smoothing: {smoothing} given, but the loss is not cross_entropy; leave it out"
         )
@@ -88,9 +125,9 @@ def build_loss(keras: Any, training: TrainingConfig, compiled: Any, outputs: Out
     if is_compiled:
         return _scaled(_compiled(keras, compiled, outputs), info)
     if name == "auto":
-        name = "cross_entropy" if info.task == "classification" else "mse"
-    if (name == "cross_entropy") != (info.task == "classification"):
-        allowed = "cross_entropy" if info.task == "classification" else ", ".join(_REGRESSION)
+        name = losses[0]
+    if name not in losses:
+        allowed = ", ".join(losses)
         raise ModelError(f"training.loss: {name} is not a loss for {info.task}; allowed: auto, {allowed}")
     return (
         _cross_entropy(keras, outputs, smoothing)
@@ -175,9 +212,9 @@ def _regression(keras: Any, name: str) -> Loss:
 
 
 def _scaled(loss: Loss, info: DataInfo) -> Loss:
-    """Return a regression loss on standardized targets; a classification loss is returned as it is."""
+    """Return a loss on standardized targets; where they are as in the data, it is returned as it is."""
     mean, scale = info.target_mean, info.target_scale
-    if info.task == "classification" or (mean, scale) == (0.0, 1.0):
+    if (mean, scale) == (0.0, 1.0):
         return loss
     return lambda outputs, targets, weights=None: loss(outputs, (targets - mean) / scale, weights)
 

@@ -129,19 +129,11 @@ class CompiledMetrics:
         """Return outputs and targets of trial rows in the shapes and dtypes of real ones."""
         columns = 1 if self._meaning.single else self._info.outputs
         outputs = np.full((_TRIAL_ROWS, columns), 1 / columns, dtype=np.float32)
-        return outputs, np.arange(
-            _TRIAL_ROWS
-        ) % self._info.outputs if self._info.task == "classification" else outputs
+        return outputs, self._meaning.trial_targets(outputs, self._info)
 
     def _pair(self, part: Part, *, one_hot: bool = False) -> tuple[Array, Array]:
         """Return targets and outputs in the form that a metric receives."""
-        outputs, targets = part
-        if self._info.task == "regression":
-            values = self._meaning.to_predictions(outputs, self._info)
-            return targets.reshape(len(targets), -1), values.reshape(len(values), -1)
-        if self._meaning.single:
-            return targets.reshape(-1, 1).astype(outputs.dtype), outputs.reshape(-1, 1)
-        return np.eye(self._info.outputs, dtype=outputs.dtype)[targets] if one_hot else targets, outputs
+        return self._meaning.compared(*part, self._info, one_hot=one_hot)
 
     def _takes_one_hot(self, metric: Any) -> bool:
         """Return whether a metric receives classes as one-hot rows."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.datasets.base import Split
-from trainyard.errors import TrainingError, TrainyardError
+from trainyard.errors import ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import ModelInputs, require_plain_numbers
 from trainyard.frameworks.keras import backend_trainer, building, losses
 from trainyard.frameworks.keras.backend import Backend
@@ -121,4 +121,6 @@ def translated(error: Exception, where: str) -> Exception:
 
 def _precision(name: str, backend: Backend) -> str:
     """Return `training.precision`, with `mixed` resolved to the 16-bit format of the device."""
+    if name == "tf32":
+        raise ModelError("training.precision: tf32 is for torch; Keras takes fp32, bf16, fp16 and mixed")
     return ("bf16" if backend.device == "cpu" else "fp16") if name == "mixed" else name

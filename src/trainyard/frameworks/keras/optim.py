@@ -45,6 +45,8 @@ def build_optimizer(keras: Any, training: TrainingConfig, compiled: Any, *, scal
         options["weight_decay"] = training.weight_decay
     if training.max_grad_norm is not None:
         options |= {"global_clipnorm": training.max_grad_norm, "clipnorm": None, "clipvalue": None}
+    if training.max_grad_value is not None:
+        options |= {"global_clipnorm": None, "clipnorm": None, "clipvalue": training.max_grad_value}
     if training.optimizer.type == COMPILED and compiled is not None:
         optimizer = _rebuild(compiled, options)
     else:
@@ -55,6 +57,10 @@ def build_optimizer(keras: Any, training: TrainingConfig, compiled: Any, *, scal
 def _by_name(keras: Any, training: TrainingConfig, options: dict[str, Any]) -> Any:
     """Build an optimizer by its name in the config; AdamW if the model was not compiled."""
     name = "adamw" if training.optimizer.type == COMPILED else training.optimizer.type
+    if ":" in name:
+        raise ModelError(
+            f"training.optimizer: {name}: a class of your own is for torch; compile the model with it"
+        )
     own = {_KERAS_NAMES.get(key, key): value for key, value in training.optimizer.params.items()}
     if "betas" in own:
         own["beta_1"], own["beta_2"] = own.pop("betas")

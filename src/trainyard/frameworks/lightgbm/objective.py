@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +36,8 @@ _MIN_PROBABILITY = 1e-15  # keeps the cross entropy finite
 
 
 @dataclass(frozen=True)
-class Objective:
-    """An objective of LightGBM.
+class Objective(ABC):
+    """An objective of LightGBM for one task.
 
     Args:
         name: LightGBM's name of it, or `none` for a custom one.
@@ -63,10 +64,33 @@ class Objective:
             return np.asarray(powers / powers.sum(axis=1, keepdims=True))
         return np.asarray(np.exp(-np.logaddexp(0.0, -raw)))
 
+    @classmethod
+    @abstractmethod
+    def of(cls, info: DataInfo) -> tuple[Mapping[str, str], int, str]:
+        """Return the objectives that fit, with their links, the default first; the width; and the targets.
+
+        Raises:
+            ModelError: None fits the data.
+        """
+
+    @abstractmethod
     def outputs(self, predictions: Array) -> Array:
-        """Convert (rows, width) predictions to (rows, classes) probabilities or (rows,) values."""
-        if self.info.task == "regression":
-            return predictions[:, 0]
+        """Convert (rows, width) predictions to the task's own, (rows,) or (rows, classes)."""
+
+    @abstractmethod
+    def losses(self, outputs: Array, targets: Array) -> Array:
+        """Return the loss of each row, (rows,)."""
+
+
+class _Classes(Objective):
+    """The outputs are (rows, classes) probabilities, the loss is the cross entropy."""
+
+    @classmethod
+    def of(cls, info: DataInfo) -> tuple[Mapping[str, str], int, str]:
+        targets = f"{info.outputs} classes"
+        return (_BINARY, 1, targets) if info.outputs == 2 else (_MULTICLASS, info.outputs, targets)
+
+    def outputs(self, predictions: Array) -> Array:
         if self.width == 1:
             return np.column_stack([1 - predictions[:, 0], predictions[:, 0]])
         if self.link == "softmax":
@@ -74,21 +98,38 @@ class Objective:
         return np.asarray(predictions / np.maximum(predictions.sum(axis=1, keepdims=True), _MIN_PROBABILITY))
 
     def losses(self, outputs: Array, targets: Array) -> Array:
-        """Return the loss of each row, (rows,).
+        return np.asarray(-np.log(np.maximum(outputs[np.arange(len(outputs)), targets], _MIN_PROBABILITY)))
 
-        It is the cross entropy for classes. For values it is the absolute, quantile or squared error, as the
-        objective minimizes it, of errors divided by the targets' standard deviation where that is known.
-        """
-        if self.info.task == "classification":
-            return np.asarray(
-                -np.log(np.maximum(outputs[np.arange(len(outputs)), targets], _MIN_PROBABILITY))
+
+class _Values(Objective):
+    """The outputs are (rows,) values.
+
+    The loss is the absolute, quantile or squared error, as the objective minimizes it, of errors divided by
+    the targets' standard deviation where that is known.
+    """
+
+    @classmethod
+    def of(cls, info: DataInfo) -> tuple[Mapping[str, str], int, str]:
+        if info.outputs > 1:
+            raise ModelError(
+                f"LightGBM takes one target, the data has {info.outputs}; train a model for each "
+                "(data.target, and the others in data.exclude), or use xgboost, catboost or random_forest"
             )
+        return _REGRESSION, 1, "values"
+
+    def outputs(self, predictions: Array) -> Array:
+        return predictions[:, 0]
+
+    def losses(self, outputs: Array, targets: Array) -> Array:
         errors: Array = (targets - outputs) / self.info.target_scale
         if self.name in ("regression_l1", "mape"):
             return np.abs(errors)
         if self.name == "quantile":
             return np.maximum(self.alpha * errors, (self.alpha - 1) * errors)
         return np.square(errors)
+
+
+_OF_TASK: Mapping[str, type[Objective]] = {"classification": _Classes, "regression": _Values}
 
 
 def build_objective(
@@ -101,21 +142,17 @@ def build_objective(
     Raises:
         ModelError: The objective does not fit the task, or the data has several targets.
     """
-    if info.task == "regression" and info.outputs > 1:
-        raise ModelError(
-            f"LightGBM takes one target, the data has {info.outputs}; train a model for each (data.target, "
-            "and the others in data.exclude), or use xgboost, catboost or random_forest"
-        )
-    width = 1 if info.task == "regression" or info.outputs == 2 else info.outputs
-    allowed = _REGRESSION if info.task == "regression" else _BINARY if width == 1 else _MULTICLASS
+    make = _OF_TASK[info.task]
+    allowed, width, targets = make.of(info)
     name = requested or next(iter(allowed))
     if custom:
-        return Objective("none", next(iter(allowed.values())), width, info, alpha)
+        return make("none", next(iter(allowed.values())), width, info, alpha)
     if name not in allowed:
-        what = "values" if info.task == "regression" else f"{info.outputs} classes"
         known = f"{', '.join(allowed)}, package.module:function"
-        raise ModelError(f"model.params.objective: {name} does not fit targets of {what}; allowed: {known}")
-    return Objective(name, allowed[name], width, info, alpha)
+        raise ModelError(
+            f"model.params.objective: {name} does not fit targets of {targets}; allowed: {known}"
+        )
+    return make(name, allowed[name], width, info, alpha)
 
 
 def imported_function(option: str, path: str | None) -> Any:

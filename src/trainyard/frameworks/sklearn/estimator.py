@@ -19,6 +19,7 @@ from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.base import LearnerInputs, ModelInputs, require_plain_numbers
 from trainyard.frameworks.sklearn.params import PER_STEP, changed_options, entry, names_of_task
 from trainyard.frameworks.sklearn.steps import ensemble_family, sklearn_seed, step_kind
+from trainyard.frameworks.sklearn.targets import targets_of
 from trainyard.order import INIT
 from trainyard.require import import_path, require
 from trainyard.types import FEATURES, DataInfo
@@ -74,8 +75,8 @@ def candidates(config: RunConfig, model: Any = None) -> Iterator[Any]:
     if model is not None or entry(config.model.type) is None:
         yield unfitted(config, model)
         return
-    for task in entry(config.model.type) or {}:
-        if task in TASKS:
+    for task in TASKS:
+        if task in (entry(config.model.type) or {}):
             with suppress(ModelError):
                 yield unfitted(config, None, task)
 
@@ -166,7 +167,7 @@ def build_estimator(inputs: ModelInputs) -> Any:
     Raises:
         ModelError: The estimator cannot be constructed, an option is invalid, or it does not do the task.
     """
-    estimator = unfitted(inputs.config, inputs.model, kind_of_estimator(inputs.info))
+    estimator = unfitted(inputs.config, inputs.model, targets_of(inputs.info).estimators)
     name = inputs.config.model.type
     _check_task(name, estimator, inputs.info)
     _set_seeds(estimator, inputs.config.experiment.seed)
@@ -184,25 +185,18 @@ def stored_class(inputs: ModelInputs) -> Any:
     Raises:
         ModelError: The name has no estimator for the task.
     """
-    return _class_of(inputs.config.model.type, kind_of_estimator(inputs.info))
+    return _class_of(inputs.config.model.type, targets_of(inputs.info).estimators)
 
 
 def _check_task(name: str, estimator: Any, info: DataInfo) -> None:
     """Raise a ModelError unless the estimator is a classifier or regressor, as the data require."""
-    from sklearn.base import is_classifier, is_regressor
-
-    fits = is_classifier if kind_of_estimator(info) == "classification" else is_regressor
-    if not fits(estimator):
+    targets = targets_of(info)
+    if not targets.fit(estimator):
         kind = type(estimator).__name__
-        allowed = some(names_of_task(kind_of_estimator(info)), kind.lower(), "model")
+        allowed = some(names_of_task(targets.estimators), kind.lower(), "model")
         raise ModelError(
             f"model {name}: {kind} does not do {info.task}, but the data require it; allowed: {allowed}"
         )
-
-
-def kind_of_estimator(info: DataInfo) -> str:
-    """Return which of the two kinds of estimators does a task: classifiers also predict labels."""
-    return "regression" if info.task == "regression" else "classification"
 
 
 def _set_seeds(estimator: Any, seed: int) -> None:
@@ -349,18 +343,18 @@ def check_data(estimator: Any, inputs: LearnerInputs) -> None:
             )
     of_classes, of_targets = tags.classifier_tags, tags.target_tags
     does_labels = of_targets.multi_output or (of_classes is not None and of_classes.multi_label)
-    if info.task == "multilabel" and not does_labels:
+    targets = targets_of(info)
+    if targets.are_labels and not does_labels:
         raise ModelError(
             f"model {name}: {type(estimator).__name__} does not do multilabel; use random_forest or "
             "k_neighbors, or pass a sklearn.multioutput.MultiOutputClassifier"
         )
-    several = info.task != "classification" and info.outputs > 1
-    if several and not (does_labels or of_targets.two_d_labels):
+    if targets.several and not (does_labels or of_targets.two_d_labels):
         raise ModelError(
             f"model {name}: {type(estimator).__name__} predicts one value, but the data have {info.outputs}; "
             "use random_forest, ridge or k_neighbors, or pass a sklearn.multioutput.MultiOutputRegressor"
         )
-    if not several and not tags.target_tags.single_output:
+    if not targets.several and not tags.target_tags.single_output:
         raise ModelError(
             f"model {name}: {type(estimator).__name__} needs several target values, but the data have one"
         )

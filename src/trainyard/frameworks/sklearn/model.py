@@ -29,6 +29,7 @@ from trainyard.frameworks.sklearn.outputs import (
     total_loss,
 )
 from trainyard.frameworks.sklearn.process import settings_kept, thread_pools
+from trainyard.frameworks.sklearn.targets import targets_of
 from trainyard.frameworks.support.stored import read_arrays
 from trainyard.require import require
 from trainyard.semantics import version
@@ -109,7 +110,7 @@ class LoadedModel(EstimatorModel):
             predicting.n_jobs = parallel_jobs(estimator, inputs.threads)
         self._estimator = predicting
         self._mutable = MutableParts(predicting)
-        by_trees = is_forest(estimator) and inputs.info.task != "multilabel"  # see `outputs_of`
+        by_trees = is_forest(estimator) and targets_of(inputs.info).by_trees  # see `outputs_of`
         changes = not by_trees and changes_settings(estimator)
         self._pools = thread_pools() if changes else None
 

@@ -10,11 +10,10 @@ import numpy as np
 
 from trainyard.datasets.base import ArraySplit, Split
 from trainyard.frameworks.sklearn.steps import FAMILIES, ensemble_family, temporary_parameters
+from trainyard.frameworks.sklearn.targets import targets_of
 from trainyard.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo, Ids
 
 ROWS = 4096  # rows predicted together
-# Lower bound of a probability in the loss, so that a wrong vote costs 15.9 and not infinity.
-MIN_PROBABILITY = float(np.finfo(np.float32).eps)
 
 
 def flatten_features(batch: Batch, info: DataInfo) -> Batch:
@@ -82,25 +81,12 @@ def outputs_of(
     Returns:
         (rows, classes) probabilities, or (rows,) / (rows, outputs) values; float64.
     """
-    if is_forest(estimator) and info.task != "multilabel":
+    targets = targets_of(info)
+    if targets.by_trees and is_forest(estimator):
         outputs = (sums or TreeSums(features)).mean(estimator.estimators_, threads)
-    elif info.task == "multilabel":
-        outputs = label_probabilities(estimator, features)
-    elif info.task == "classification":
-        outputs = _probabilities(estimator, features)
     else:
-        values = np.asarray(estimator.predict(features), dtype=np.float64)
-        outputs = values.reshape(len(features), -1) if info.outputs > 1 else values.reshape(len(features))
-    return _all_classes(estimator, outputs, info)
-
-
-def _all_classes(estimator: Any, outputs: Array, info: DataInfo) -> Array:
-    """Add a column of zeros for every class that no training row has."""
-    if info.task != "classification" or len(estimator.classes_) == info.outputs:
-        return outputs
-    probabilities = np.zeros((len(outputs), info.outputs))
-    probabilities[:, np.asarray(estimator.classes_, dtype=np.int64)] = outputs
-    return probabilities
+        outputs = targets.outputs(estimator, features)
+    return targets.complete(estimator, outputs)
 
 
 class OutputCache:
@@ -132,44 +118,6 @@ class OutputCache:
             return outputs_of(estimator, features, self._info, self._threads, sums)
 
 
-def _probabilities(estimator: Any, features: Array) -> Array:
-    """Return (rows, classes of the estimator) float64; see `outputs_of`."""
-    classes = np.asarray(estimator.classes_)
-    if hasattr(estimator, "predict_proba"):
-        probabilities = np.asarray(estimator.predict_proba(features), dtype=np.float64)
-        # Radius neighbors give NaN for a row without neighbors: all classes are then equally probable.
-        return np.where(np.isnan(probabilities), 1 / len(classes), probabilities)
-    if hasattr(estimator, "decision_function"):
-        values = np.asarray(estimator.decision_function(features), dtype=np.float64)
-        if values.ndim == 1:
-            values = np.stack([np.zeros_like(values), values], axis=1)
-        if values.shape[1] == len(classes):
-            shifted = np.exp(values - values.max(axis=1, keepdims=True))
-            return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
-    votes: Array = np.asarray(estimator.predict(features))[:, None] == classes
-    return votes.astype(np.float64)
-
-
-def label_probabilities(estimator: Any, features: Array) -> Array:
-    """Return the probability of each label, (rows, labels) float64.
-
-    It is estimated as in `outputs_of`. Some estimators give one (rows, 2) array for each label, in which a
-    label that all or no training rows have has one column.
-    """
-    if not hasattr(estimator, "predict_proba"):
-        if hasattr(estimator, "decision_function"):
-            return np.asarray(1 / (1 + np.exp(-np.asarray(estimator.decision_function(features)))))
-        return np.asarray(estimator.predict(features), dtype=np.float64)
-    by_label = estimator.predict_proba(features)
-    if not isinstance(by_label, list):
-        return np.asarray(by_label, dtype=np.float64)
-    columns = [
-        own[:, 1] if own.shape[1] == 2 else np.full(len(features), float(known[0]))
-        for own, known in zip(by_label, estimator.classes_, strict=True)
-    ]
-    return np.stack(columns, axis=1).astype(np.float64)
-
-
 def total_loss(outputs: Array, targets: Array, info: DataInfo, weights: Array | None = None) -> float:
     """Return the loss summed over the rows: cross entropy in nats (of labels their mean), or squared error.
 
@@ -179,14 +127,7 @@ def total_loss(outputs: Array, targets: Array, info: DataInfo, weights: Array | 
         info: The description of the data.
         weights: (rows,) factors on the losses of the rows; None: all are 1.
     """
-    if info.task == "multilabel":
-        own = np.where(targets > 0, outputs, 1 - outputs)  # (rows, labels)
-        losses = -np.log(np.maximum(own, MIN_PROBABILITY)).mean(axis=1)  # (rows,)
-    elif info.task == "classification":
-        losses = -np.log(np.maximum(outputs[np.arange(len(targets)), targets], MIN_PROBABILITY))
-    else:
-        errors = (outputs - targets.astype(np.float64).reshape(outputs.shape)) ** 2
-        losses = errors if errors.ndim == 1 else errors.mean(axis=1)
+    losses = targets_of(info).losses(outputs, targets)
     return float(losses.sum() if weights is None else weights @ losses)
 
 

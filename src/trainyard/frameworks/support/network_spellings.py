@@ -22,11 +22,18 @@ NETWORKS = Spellings(
             {
                 "hidden": "hidden_layers hidden_layer_sizes hidden_dims hidden_sizes hidden_units layers "
                 "units layer_sizes neurons",
+                "filters": "channels conv_channels num_filters n_filters",
+                "kernel_size": "kernel",
                 "dropout": "dropout_rate dropout_prob dropout_p drop_rate p_dropout drop_prob p",
                 "activation": "act activation_fn activation_function nonlinearity act_fn",
                 "normalization": "norm batch_norm batchnorm use_batch_norm use_batchnorm use_bn bn",
                 "num_layers": "n_layers n_layer num_hidden_layers n_blocks num_blocks depth",
                 "num_heads": "n_heads n_head nhead heads num_attention_heads",
+                "num_kv_heads": "n_kv_heads n_kv_head num_key_value_heads kv_heads",
+                "intermediate_size": "ffn_dim d_ff dim_feedforward ffn_hidden_size mlp_dim",
+                "rotary_base": "rope_theta rope_base rotary_theta",
+                "tie_embeddings": "tie_word_embeddings weight_tying tie_weights",
+                "position": "position_embedding positional_encoding position_encoding",
                 "hidden_size": "d_model n_embd embed_dim embedding_dim hidden_dim width d_token",
             }
         ),
@@ -36,9 +43,11 @@ NETWORKS = Spellings(
         "normalization": {
             **each("batchnorm batch_norm bn BatchNorm1d BatchNorm", ("normalization", "batch")),
             **each("layernorm layer_norm ln LayerNorm", ("normalization", "layer")),
+            **each("rmsnorm rms_norm RMSNorm", ("normalization", "rms")),
             True: ("normalization", "batch"),
             False: ("normalization", "none"),
         },
+        "position": each("rope RoPE RotaryEmbedding", ("position", "rotary")),
     },
     unused=each("input_dim input_size in_features n_features num_features", "the data say so"),
     refused={

@@ -31,7 +31,6 @@ class RmspropParams(Section):
 
 
 _KERNEL = "the fastest kernel is chosen, as long as its bits are the same"
-_CLIPPED = "clips the norm of all gradients together: write training.max_grad_norm"
 
 # The names of torch and of Keras. Those of Keras mean the same under torch, and the other way round.
 SPELLINGS = Spellings(
@@ -48,16 +47,19 @@ SPELLINGS = Spellings(
             "clipnorm global_clipnorm max_grad_norm clip_norm gradient_clip_val",
             Setting("training.max_grad_norm"),
         ),
+        **each("clipvalue clip_value", Setting("training.max_grad_value")),
     },
     unused={
         **each("foreach fused capturable differentiable jit_compile", _KERNEL),
         "name": "the optimizer needs no name",
     },
     refused={
-        **each("clipvalue clip_value", Refusal(f"values of gradients are not clipped; what {_CLIPPED}")),
         **each("decay schedule", Refusal("write training.scheduler: linear, cosine, step ...", (0, 0.0))),
         "maximize": Refusal("a loss is minimized; return its negative", (False,)),
-        **each("use_ema ema_momentum ema_overwrite_frequency", Refusal("averages are not offered", (False,))),
+        **each(
+            "use_ema ema_momentum ema_overwrite_frequency",
+            Refusal("write training.ema: 0.999, under torch", (False, None)),
+        ),
         "loss_scale_factor": Refusal("losses are scaled by training.precision: fp16"),
         "gradient_accumulation_steps": Refusal("write training.microbatch_size: a part of batch_size"),
     },

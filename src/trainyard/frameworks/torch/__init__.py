@@ -56,6 +56,7 @@ class TorchFramework(Framework):
     takes_named_inputs: ClassVar[bool] = True
     has_virtual_ranks: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
+    has_workers: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("torch",)
     model_bases: ClassVar[Sequence[str]] = ("torch.nn:Module",)
     formats: ClassVar[Sequence[str]] = FORMATS
@@ -101,7 +102,10 @@ class TorchFramework(Framework):
 
     @staticmethod
     def determinism(config: RunConfig) -> Determinism:
-        """Return `bitwise`, unless a CUDA operation may lack a deterministic kernel."""
+        """Return `bitwise`, unless a CUDA operation may lack a deterministic kernel, or code is compiled."""
+        if config.training.compile:
+            reason = "torch.compile may make other kernels, which add in another order, in another process"
+            return Determinism("order", reason)
         if config.training.determinism == "best" and _device(config.training.device).type == "cuda":
             reason = "on CUDA, an operation without a deterministic kernel only warns; "
             return Determinism("order", reason + "training.determinism: bitwise refuses it")

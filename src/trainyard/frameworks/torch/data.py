@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 import numpy as np
 import torch
 
-from trainyard.datasets.base import ArraySplit, Split
-from trainyard.types import Ids
+from trainyard import semantics
+from trainyard.datasets.base import ArraySplit, SampleSplit, Split
+from trainyard.frameworks.support.ahead import Ahead, Taking
+from trainyard.types import Array, Batch, DataInfo, Ids
 
 # A batch on the device: tensors by name, with the samples on the first axis.
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
@@ -19,32 +21,76 @@ _DEVICE_SHARE = 0.25
 
 
 class TensorSource:
-    """The samples of a split as tensors: sliced in memory, or read one batch at a time."""
+    """The samples of a split as tensors: sliced in memory, or read one batch at a time.
 
-    def __init__(self, split: Split, device: torch.device) -> None:
+    Where worker processes read samples, `expect` tells them what will be taken, so that they read it ahead.
+    What is taken does not depend on it.
+    """
+
+    def __init__(
+        self, split: Split, device: torch.device, seed: int = 0, info: DataInfo | None = None
+    ) -> None:
+        """Prepare to take samples.
+
+        Args:
+            split: The samples.
+            device: Where they are to go.
+            seed: The seed of the run, of the random numbers that samples draw when they are read.
+            info: The data; None: the meaning of our code is the newest.
+        """
         self._split = split
         self._device = device
+        self._seed = seed
         self._arrays: Tensors | None = None
+        self._ahead: Ahead | None = None
         if isinstance(split, ArraySplit):
             arrays = {name: torch.from_numpy(array) for name, array in split.arrays.items()}
             self._resident = _fits(arrays, device)
             self._arrays = self._moved(arrays) if self._resident else arrays
+        elif isinstance(split, SampleSplit) and _draws_by_sample(info):
+            self._ahead = Ahead(split, seed, self._copied)
 
-    def take(self, ids: Ids) -> Tensors:
-        """Return the samples `ids` on the device, (rows, ...) each."""
+    def take(self, ids: Ids, epoch: int | None = None) -> Tensors:
+        """Return the samples `ids` on the device, (rows, ...) each; `epoch` is that of the training."""
+        if self._ahead is not None:
+            batch: Tensors = self._ahead.take(Taking(ids, epoch))
+            return batch
         if self._arrays is None:
-            batch = self._split.take(ids)
-            return self._moved(
-                {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in batch.items()}
-            )
+            return self._copied(self._split.take(ids))
         index = torch.from_numpy(ids)  # (rows,)
         if self._resident:
             index = index.to(self._device, non_blocking=True)
             return {name: array.index_select(0, index) for name, array in self._arrays.items()}
         return self._moved({name: array.index_select(0, index) for name, array in self._arrays.items()})
 
+    def expect(self, upcoming: Iterator[Taking]) -> None:
+        """Tell what will be taken, in this order; it replaces what was told before."""
+        if self._ahead is not None:
+            self._ahead.expect(upcoming)
+
+    def close(self) -> None:
+        """End the worker processes, if there are any."""
+        if self._ahead is not None:
+            self._ahead.close()
+
+    def _copied(self, batch: Batch) -> Tensors:
+        """Return a copy of arrays on the device; they may be views of memory that is used again."""
+        if self._device.type != "cuda":
+            return {name: torch.from_numpy(np.array(array)) for name, array in batch.items()}
+        return self._moved({name: _pinned(array) for name, array in batch.items()})
+
     def _moved(self, tensors: Tensors) -> Tensors:
         return {name: tensor.to(self._device, non_blocking=True) for name, tensor in tensors.items()}
+
+
+def _draws_by_sample(info: DataInfo | None) -> bool:
+    return semantics.version("samples", None if info is None else info.semantics) > 1
+
+
+def _pinned(array: Array) -> torch.Tensor:
+    """Return a copy in page-locked memory, from which a GPU copies while the program goes on."""
+    view = torch.from_numpy(np.ascontiguousarray(array))
+    return torch.empty(view.shape, dtype=view.dtype, pin_memory=True).copy_(view)
 
 
 def _fits(arrays: Tensors, device: torch.device) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from trainyard import semantics
 from trainyard.config.schema import TrainingConfig
 from trainyard.datasets.base import ArraySplit, Split
 from trainyard.digest import sha256_bytes
@@ -20,10 +24,17 @@ from trainyard.frameworks.base import (
     Snapshot,
     require_plain_numbers,
 )
+from trainyard.frameworks.support.ahead import Taking
 from trainyard.frameworks.support.definition import path_of
 from trainyard.frameworks.torch import layout, optim
+from trainyard.frameworks.torch.activations import checkpoint_activations
 from trainyard.frameworks.torch.batch_norm import batch_norms_of
+from trainyard.frameworks.torch.compiling import compiled
 from trainyard.frameworks.torch.data import TensorSource
+from trainyard.frameworks.torch.ema import Average
+from trainyard.frameworks.torch.freezing import Freezing
+from trainyard.frameworks.torch.labels import Counts, label_counts
+from trainyard.frameworks.torch.losses import Loss, call_of, total_of_tokens
 from trainyard.frameworks.torch.model import LiveModel
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.parallel.world import ProcessGroup
@@ -31,9 +42,10 @@ from trainyard.frameworks.torch.process import device_model
 from trainyard.frameworks.torch.snapshot import NOTHING, TrainingState, named_buffer
 from trainyard.frameworks.torch.step import StepSettings, TorchStep
 from trainyard.frameworks.torch.unsaved import fingerprints
+from trainyard.frameworks.torch.update import Clipping, Update
 from trainyard.frameworks.torch.virtual_ranks import tree_sum
 from trainyard.order import INIT, stream_seed
-from trainyard.types import Array, NamedBuffer, StepResult, weights_of
+from trainyard.types import NamedBuffer, StepResult, weights_of
 
 
 class TorchLearner(Learner):
@@ -49,26 +61,44 @@ class TorchLearner(Learner):
         if not any(parameter.requires_grad for parameter in self._module.parameters()):
             raise ModelError(f"model {inputs.config.model.type}: it has no parameters to train")
         self._sources: dict[int, TensorSource] = {}
+        self._is_expecting = False  # whether the training samples are read ahead
         self._train = self._source(inputs.splits["train"])
         self._network.check_fit(self._train.take(np.zeros(1, dtype=np.int64)))
         _refuse_single_sample(self._module, inputs)
         optimizer = self._build_optimizer(training)
-        self._state = TrainingState(self._module, optimizer, self._network.precision, self._network.built)
+        average = Average(self._module, training.ema) if training.ema else None
+        self._state = TrainingState(
+            self._module, optimizer, self._network.precision, self._network.built, average=average
+        )
+        self._freezing = Freezing(self._module, training.freeze) if training.freeze else None
         ranks = inputs.config.distributed.virtual_ranks
         assert isinstance(ranks, int), "config.load resolves auto"
         micro = training.microbatch_size or training.batch_size
         self._world, self._ranks = inputs.world, ranks
         self._is_divisible = False  # into virtual ranks, as the first step has shown
+        self._is_reserved = False  # the memory of the first saves
         self._shares = inputs.world.shares if isinstance(inputs.world, ProcessGroup) else None
-        weights = _weights(inputs)
-        settings = StepSettings(seed, micro, training.max_grad_norm, ranks, inputs.world, weights)
-        self._step = TorchStep(
-            self._network.call,
-            self._network.loss if weights is None else self._network.weighted_loss,
+        weights, loss = self._weighting(inputs)
+        self._update = Update(
             optimizer,
+            list(self._module.parameters()),
             self._network.precision,
-            settings,
+            Clipping.of(training),
+            average,
+        )
+        if training.activation_checkpointing:
+            checkpoint_activations(self._module, training.activation_checkpointing)
+        call = self._network.call
+        if training.compile:
+            call = call_of(compiled(self._module), self._network.names)
+        self._step = TorchStep(
+            call,
+            loss,
+            self._update,
+            self._network.precision,
+            StepSettings(seed, micro, ranks, inputs.world, weights),
             batch_norms_of(self._module, inputs, self._network.device),
+            self._freezing,
         )
         self._model = LiveModel(self._network, self._state, self._source, inputs.world)
 
@@ -78,12 +108,17 @@ class TorchLearner(Learner):
         Raises:
             TrainingError: Torch fails. Options and data are checked before.
         """
+        if not self._is_expecting:
+            self._is_expecting = True
+            self._train.expect(self._upcoming(step))
         before = self._own_buffers() if self._ranks > 1 and not self._is_divisible else {}
         try:
             result = self._step(step, lr, self._inputs.order, self._train)
             if before:
                 self._check_buffers(before)
             self._is_divisible = True
+            if not self._is_reserved:
+                self._reserve()
             return result
         except TrainyardError:
             raise
@@ -103,6 +138,11 @@ class TorchLearner(Learner):
             values = tree_sum(list(parts.unbind(1)))  # (steps,)
         return [float(value) for value in values.tolist()]
 
+    def measures(self) -> Mapping[str, float]:
+        """Return the norm of the last step's gradient, if it is measured; the loss has been waited for."""
+        norm = self._update.norm
+        return {} if norm is None else {"grad_norm": float(norm)}
+
     def step_seconds(self) -> Sequence[float]:
         """Return the times of the forward and backward passes of this process; see `parallel.stopwatch`."""
         return self._step.stopwatch.take()
@@ -118,13 +158,15 @@ class TorchLearner(Learner):
         """
         if weights_only or self._shares is None:
             return self._state.copy(weights_only=weights_only)
-        index, count = self._shares.index, len(self._shares.ranks)
-        own = NOTHING if index is None else self._state.copy(weights_only=False, share=(index, count))
+        share = self._share()
+        own = NOTHING if share is None else self._state.copy(weights_only=False, share=share)
         return self._shares.take(own)
 
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
         """Restore what a snapshot wrote."""
         self._state.load(folder, weights_only=weights_only)
+        if self._freezing is not None:
+            self._freezing.reset()
 
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
         """Yield `weights.*`, then `optimizer.*` and `module.*`; see `snapshot`."""
@@ -137,7 +179,7 @@ class TorchLearner(Learner):
     def unsaved_state(self) -> Mapping[str, str]:
         """Return a hash of each attribute of the modules that a snapshot leaves out."""
         self._state.check_parameters()
-        return fingerprints(self._module, self._state.not_restored)
+        return {**fingerprints(self._module, self._state.not_restored), **self._state.unsaved()}
 
     def describe(self) -> Mapping[str, str]:
         """Return torch's version, the device's model, and the precision; on CUDA, the version of cuDNN."""
@@ -160,6 +202,32 @@ class TorchLearner(Learner):
         }
         return {"layers": sha256_bytes(repr(model).encode()), **own}
 
+    def _share(self) -> tuple[int, int] | None:
+        """Return the index of this process's share of a save, and their number; None if it has none."""
+        if self._shares is None:
+            return 0, 1
+        index = self._shares.index
+        return None if index is None else (index, len(self._shares.ranks))
+
+    def _reserve(self) -> None:
+        """Reserve the memory of the first saves, now that the optimizer has its state."""
+        self._is_reserved = True
+        if (share := self._share()) is not None:
+            self._state.reserve(share, weights=self._inputs.world.is_main)
+
+    def close(self) -> None:
+        """End the processes that read samples."""
+        for source in (self._train, *self._sources.values()):
+            source.close()
+        self._is_expecting = False
+
+    def _upcoming(self, step: int) -> Iterator[Taking]:
+        """Yield the samples that this process takes from a step on."""
+        order = copy.copy(self._inputs.order)  # which keeps one epoch; this may be an epoch ahead
+        for later in itertools.count(step):
+            for ids in self._step.takings(order.batch(later)):
+                yield Taking(ids, order.cursor(later).epoch)
+
     def _own_buffers(self) -> dict[str, str]:
         """Return a hash of each buffer that the virtual ranks do not share."""
         return {
@@ -180,10 +248,21 @@ class TorchLearner(Learner):
 
     def _source(self, split: Split) -> TensorSource:
         """Return the samples of a split as tensors; those of the run's own splits are kept."""
-        source = self._sources.get(id(split)) or TensorSource(split, self._network.device)
+        source = self._sources.get(id(split)) or self._network.source(split)
         if self._inputs.owns(split):
             self._sources[id(split)] = source
         return source
+
+    def _weighting(self, inputs: LearnerInputs) -> tuple[Counts | None, Loss]:
+        """Return what weighs the training samples, and the loss: a mean, or a sum if there are weights."""
+        network, train = self._network, inputs.splits["train"]
+        weights = weights_of(train.arrays, inputs.info) if isinstance(train, ArraySplit) else None
+        if weights is not None:
+            return weights.__getitem__, network.weighted_loss
+        counts = label_counts(train, network.task, inputs.config.training.loss)
+        if counts is not None:
+            return counts, partial(total_of_tokens, info=inputs.info)
+        return None, network.loss
 
     def _build_optimizer(self, training: TrainingConfig) -> torch.optim.Optimizer:
         for name, parameter in self._module.named_parameters():
@@ -200,13 +279,10 @@ class TorchLearner(Learner):
                 f"distributed.nproc: {sparse[0]} has sparse gradients, which do not travel between "
                 "processes; build it with sparse=False, or train in one process"
             )
-        return optim.build_optimizer(training, self._module.parameters(), self._network.device, sparse)
-
-
-def _weights(inputs: LearnerInputs) -> Array | None:
-    """Return the weights of all training samples, (rows,) float64, if they have any."""
-    train = inputs.splits["train"]
-    return weights_of(train.arrays, inputs.info) if isinstance(train, ArraySplit) else None
+        decays_all = semantics.version("torch", self._inputs.info.semantics) < 3
+        return optim.build_optimizer(
+            training, self._module, self._network.device, sparse, decays_all=decays_all
+        )
 
 
 def _refuse_single_sample(model: torch.nn.Module, inputs: LearnerInputs) -> None:

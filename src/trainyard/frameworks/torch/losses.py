@@ -14,10 +14,11 @@ from torch.nn import functional
 
 from trainyard import semantics
 from trainyard.errors import ModelError
+from trainyard.frameworks.torch import class_losses
 from trainyard.frameworks.torch.data import Tensors
 from trainyard.frameworks.torch.own_losses import own_loss
 from trainyard.tasks.base import Task
-from trainyard.types import LABELS, NO_LABEL, TARGET, DataInfo
+from trainyard.types import LABELS, NO_LABEL, TARGET, TEXT_BYTES, DataInfo
 
 # What a model returns: a tensor, or several in a tuple or mapping, of which the first is the task's output.
 Outputs: TypeAlias = Any
@@ -33,6 +34,8 @@ _REGRESSION: dict[str, Callable[..., Tensor]] = {
     "l1": functional.l1_loss,
     "smooth_l1": functional.smooth_l1_loss,
 }
+_SMOOTHED = ("cross_entropy", "binary_cross_entropy", "focal")  # losses that take label_smoothing
+_FOCAL_GAMMA = 2.0
 
 
 def first_output(outputs: Outputs) -> Tensor:
@@ -63,7 +66,7 @@ def as_float(outputs: Outputs) -> Outputs:
     return tuple(map(as_float, outputs)) if isinstance(outputs, tuple | list) else outputs
 
 
-def build_loss(name: str, task: Task, label_smoothing: float = 0.0) -> Loss:
+def build_loss(name: str, task: Task, label_smoothing: float = 0.0, focal_gamma: float | None = None) -> Loss:
     """Return the loss that `training.loss` names.
 
     Losses of regression are computed in units of the targets' standard deviation. `own_losses` calls the
@@ -72,24 +75,18 @@ def build_loss(name: str, task: Task, label_smoothing: float = 0.0) -> Loss:
     Args:
         name: The loss.
         task: The task.
-        label_smoothing: The share of a class's probability that the cross entropy spreads over all classes.
+        label_smoothing: The share of a class's probability that is spread over all classes.
+        focal_gamma: The exponent of the focal loss; default: 2.
 
     Raises:
-        ModelError: The loss does not fit the task, or cannot be imported.
+        ModelError: The loss does not fit the task, or cannot be imported; or it has no such option.
     """
-    if name == "auto":
-        name = task.losses[0]
-    if label_smoothing and name != "cross_entropy":
-        raise ModelError(
-            f"training.label_smoothing: {label_smoothing} given, but the loss is {name}; it is for "
-            "cross_entropy"
-        )
+    name = _meant(name, task)
+    _check_options(name, label_smoothing, focal_gamma)
     if name == "cross_entropy" and name in task.losses:
         return partial(_cross_entropy, label_smoothing=label_smoothing)
     if ":" in name:
         return own_loss(name, task, first_output)
-    if name == "binary_cross_entropy" and _is_binary(task.info):  # of two classes, they are the same
-        return partial(_cross_entropy, label_smoothing=0.0)
     if name not in task.losses:
         allowed = ", ".join(task.losses)
         raise ModelError(
@@ -100,15 +97,15 @@ def build_loss(name: str, task: Task, label_smoothing: float = 0.0) -> Loss:
         return _regression(_REGRESSION[name], task.info)
     if name == "token_cross_entropy":
         return partial(_token_cross_entropy, info=task.info)
-    if name not in _LOSSES:
-        raise ModelError(
-            f"training.loss: torch has no {name}, the loss of the task {task.name}; name one as "
-            "package.module:function"
-        )
-    return _LOSSES[name]
+    if name == "binary_cross_entropy" and not label_smoothing:
+        return _binary_cross_entropy
+    by_sample = _by_sample(name, task, label_smoothing, focal_gamma)
+    return lambda outputs, batch: by_sample(outputs, batch).mean()
 
 
-def build_weighted_loss(name: str, task: Task) -> WeightedLoss:
+def build_weighted_loss(
+    name: str, task: Task, label_smoothing: float = 0.0, focal_gamma: float | None = None
+) -> WeightedLoss:
     """Return the loss that `training.loss` names, as a sum over samples, each multiplied by its weight.
 
     The user's own loss must then return the loss of each sample, (rows,).
@@ -116,16 +113,16 @@ def build_weighted_loss(name: str, task: Task) -> WeightedLoss:
     Raises:
         ModelError: The loss does not fit the task, or cannot be imported.
     """
-    build_loss(name, task)  # checks the name
-    name = task.losses[0] if name == "auto" else name
+    build_loss(name, task, label_smoothing, focal_gamma)  # checks the name and the options
+    if semantics.version("torch", task.info.semantics) < 3:
+        label_smoothing = 0.0
+    name = _meant(name, task)
     if ":" in name:
         by_sample = own_loss(name, task, first_output, by_sample=True)
-    elif _is_binary(task.info):
-        by_sample = _BY_SAMPLE["cross_entropy"]
     elif name in _REGRESSION:
         by_sample = _regression(_REGRESSION[name], task.info, reduction="none")
     else:
-        by_sample = _BY_SAMPLE[name]
+        by_sample = _by_sample(name, task, label_smoothing, focal_gamma)
 
     def loss(outputs: Outputs, batch: Tensors, weights: Tensor) -> Tensor:
         losses: Tensor = by_sample(outputs, batch)  # (rows,), or (rows, outputs)
@@ -145,8 +142,55 @@ def class_logits(logits: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(single := logits.reshape(-1)), single], dim=1)
 
 
-def _is_binary(info: DataInfo) -> bool:
-    return info.task == "classification" and info.outputs == 2
+def has_two_classes(task: Task) -> bool:
+    """Return whether a sample is one of two classes, for which a model may give a single logit."""
+    return task.losses[0] == "cross_entropy" and task.info.outputs == 2
+
+
+def _meant(name: str, task: Task) -> str:
+    """Return the loss that a name means for a task: of two classes, both cross entropies are the same."""
+    if name == "auto":
+        return task.losses[0]
+    return "cross_entropy" if name == "binary_cross_entropy" and has_two_classes(task) else name
+
+
+def _check_options(name: str, label_smoothing: float, focal_gamma: float | None) -> None:
+    if label_smoothing and name not in _SMOOTHED:
+        raise ModelError(
+            f"training.label_smoothing: {label_smoothing} given, but the loss is {name}; it is for "
+            + ", ".join(_SMOOTHED)
+        )
+    if focal_gamma is not None and name != "focal":
+        raise ModelError(
+            f"training.focal_gamma: {focal_gamma} given, but the loss is {name}; set training.loss: focal"
+        )
+
+
+def _by_sample(name: str, task: Task, label_smoothing: float, focal_gamma: float | None) -> Loss:
+    """Return a loss of classes or labels that gives a value for each sample, (rows,) or (rows, labels)."""
+    gamma = _FOCAL_GAMMA if focal_gamma is None else focal_gamma
+    has_classes = task.losses[0] == "cross_entropy"
+    losses: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "cross_entropy": partial(functional.cross_entropy, reduction="none", label_smoothing=label_smoothing),
+        "binary_cross_entropy": lambda logits, targets: functional.binary_cross_entropy_with_logits(
+            logits, class_losses.smoothed_labels(targets, label_smoothing), reduction="none"
+        ),
+        "focal": partial(
+            class_losses.focal if has_classes else class_losses.binary_focal,
+            gamma=gamma,
+            smoothing=label_smoothing,
+        ),
+        "dice": class_losses.label_dice,
+    }
+    if name not in losses:
+        raise ModelError(
+            f"training.loss: torch has no {name}, the loss of the task {task.name}; name one as "
+            "package.module:function"
+        )
+    function = losses[name]
+    if has_classes:
+        return lambda outputs, batch: function(class_logits(first_output(outputs)), batch[TARGET])
+    return lambda outputs, batch: function(first_output(outputs), batch[TARGET])
 
 
 def _cross_entropy(outputs: Outputs, batch: Tensors, label_smoothing: float) -> Tensor:
@@ -161,11 +205,16 @@ def _binary_cross_entropy(outputs: Outputs, batch: Tensors) -> Tensor:
 def _token_cross_entropy(outputs: Outputs, batch: Tensors, info: DataInfo) -> Tensor:
     """Return the mean over the rows of the mean over a row's labels, ().
 
-    So the loss of a batch is the mean of those of its parts, however many labels each row has.
+    Where all rows have as many labels, this is the mean over the labels; for others see `labels.LabelCounts`.
     """
     labels = batch[LABELS]  # (rows, length)
     nats = _nats(first_output(outputs), labels, info)  # (rows, length)
     return (nats.sum(dim=1) / (labels != NO_LABEL).sum(dim=1).clamp(min=1)).mean()
+
+
+def total_of_tokens(outputs: Outputs, batch: Tensors, info: DataInfo) -> Tensor:
+    """Return the sum of the surprise of all labels of a batch in nats, ()."""
+    return _nats(first_output(outputs), batch[LABELS], info).sum()
 
 
 def _nats(logits: Tensor, labels: Tensor, info: DataInfo) -> Tensor:
@@ -185,22 +234,6 @@ def _nats(logits: Tensor, labels: Tensor, info: DataInfo) -> Tensor:
         logits.flatten(0, 1), labels.flatten(), ignore_index=NO_LABEL, reduction="none"
     )  # (rows * length,)
     return flat.reshape(labels.shape)
-
-
-_LOSSES: Mapping[str, Loss] = {
-    "binary_cross_entropy": _binary_cross_entropy,
-}
-
-
-# With weights there is no mean: the loss of each sample, (rows,).
-_BY_SAMPLE: Mapping[str, Loss] = {
-    "cross_entropy": lambda outputs, batch: functional.cross_entropy(
-        class_logits(first_output(outputs)), batch[TARGET], reduction="none"
-    ),
-    "binary_cross_entropy": lambda outputs, batch: functional.binary_cross_entropy_with_logits(
-        first_output(outputs), batch[TARGET], reduction="none"
-    ),
-}
 
 
 def _regression(loss: Callable[..., Tensor], info: DataInfo, reduction: str = "mean") -> Loss:
@@ -237,12 +270,17 @@ def _values(outputs: Tensor, batch: Tensors, info: DataInfo) -> Tensor:  # noqa:
 
 
 def _token_sums(outputs: Tensor, batch: Tensors, info: DataInfo) -> Tensor:
-    """Return (rows, 3) float64: surprise in nats, number of tokens and of hits, as sums over each row."""
+    """Return sums over each row: surprise in nats, number of tokens and of hits, and of bytes if known.
+
+    They are (rows, 3) float64, or (rows, 4) where the batch counts the bytes of the text.
+    """
     labels = batch[LABELS]  # (rows, length)
     nats = _nats(outputs, labels, info)  # (rows, length)
     counted = labels != NO_LABEL
     hits = (outputs.argmax(dim=-1) == labels) & counted
-    return torch.stack([part.sum(dim=1, dtype=torch.float64) for part in (nats, counted, hits)], dim=1)
+    sums = [part.sum(dim=1, dtype=torch.float64) for part in (nats, counted, hits)]
+    sums += [batch[TEXT_BYTES].double()] if TEXT_BYTES in batch else []
+    return torch.stack(sums, dim=1)
 
 
 _PREDICTIONS: Mapping[str, Callable[[Tensor, Tensors, DataInfo], Tensor]] = {

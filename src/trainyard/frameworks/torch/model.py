@@ -14,6 +14,7 @@ from trainyard.datasets.base import Split
 from trainyard.digest import write_tensors
 from trainyard.errors import ModelError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
+from trainyard.frameworks.support.ahead import Taking
 from trainyard.frameworks.support.torch_draws import OwnGenerators
 from trainyard.frameworks.torch import structure
 from trainyard.frameworks.torch.calls import Calls
@@ -92,18 +93,20 @@ class LiveModel(_TorchModel):
         """
         module, source, world = self._module, self._source_of(split), self._world
         parts = self._network.parts(len(split))
+        source.expect(map(Taking, parts[world.rank :: world.size]))
         modes = structure.modes(module)
         held: structure.Held | None = self._state.hold()
         module.eval()
         try:
-            for start in range(0, len(parts), _PARTS * world.size):
-                shared = parts[start : start + _PARTS * world.size]
-                mine = (self._part(source, ids) for ids in shared[world.rank :: world.size])
-                if world.size == 1:
-                    yield from mine
-                else:
-                    travelling = [part._replace(measures=dict(part.measures)) for part in mine]
-                    yield from _interleaved(world.gather(travelling))
+            with self._state.evaluated():
+                for start in range(0, len(parts), _PARTS * world.size):
+                    shared = parts[start : start + _PARTS * world.size]
+                    mine = (self._part(source, ids) for ids in shared[world.rank :: world.size])
+                    if world.size == 1:
+                        yield from mine
+                    else:
+                        travelling = [part._replace(measures=dict(part.measures)) for part in mine]
+                        yield from _interleaved(world.gather(travelling))
             if world.size > 1 and held is not None and held.has_changed():
                 raise ModelError(
                     "the model changes its buffers when it predicts, and each process predicts a share only; "
@@ -166,7 +169,7 @@ class LoadedModel(_TorchModel):
             ModelError: The module keeps state from call to call, and another thread has used it.
             TrainingError: Torch fails.
         """
-        source = TensorSource(split, self._network.device)
+        source = self._network.source(split)
         for ids in self._network.parts(len(split)):
             try:
                 yield self._part(source, ids)

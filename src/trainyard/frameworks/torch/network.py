@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainyard.datasets.base import Split
 from trainyard.errors import ModelError, TrainingError
 from trainyard.frameworks.base import ModelInputs
 from trainyard.frameworks.torch import losses
@@ -39,11 +40,16 @@ class Network:
         self.module = module.to(self.device)
         self.built = Structure.of(self.module.train())
         self.task = task_for(inputs.info)
-        self.loss = losses.build_loss(training.loss, self.task, training.label_smoothing)
+        self._loss_options = (training.loss, self.task, training.label_smoothing, training.focal_gamma)
+        self.loss = losses.build_loss(*self._loss_options)
         self._weighted: losses.WeightedLoss | None = None
         self.names = losses.input_names(self.module, inputs.info)
         self.call = losses.call_of(self.module, self.names)
         self.precision = Precision(training.precision, self.device)
+
+    def source(self, split: Split) -> TensorSource:
+        """Return the samples of a split as tensors on the device of the module."""
+        return TensorSource(split, self.device, self.inputs.config.experiment.seed, self.inputs.info)
 
     @property
     def rows(self) -> int:
@@ -85,7 +91,7 @@ class Network:
     def weighted_loss(self, outputs: losses.Outputs, batch: Tensors) -> Tensor:
         """Return the sum of the losses of the samples of a batch, each multiplied by its weight: ()."""
         if self._weighted is None:
-            self._weighted = losses.build_weighted_loss(self.inputs.config.training.loss, self.task)
+            self._weighted = losses.build_weighted_loss(*self._loss_options)
         weights = weights_of(batch, self.inputs.info)
         assert weights is not None, "the batch has weights"
         return self._weighted(outputs, batch, weights)
@@ -111,13 +117,13 @@ class Network:
             self.module.train()
         first = losses.first_output(outputs)
         shape, expected = tuple(first.shape), (1, *self.task.output_shape)
-        is_one_logit = info.task == "classification" and info.outputs == 2 and shape in ((1,), (1, 1))
+        is_one_logit = losses.has_two_classes(self.task) and shape in ((1,), (1, 1))
         if shape != expected and not (shape == (1,) and expected == (1, 1)) and not is_one_logit:
             raise ModelError(
                 f"model {name}: for one sample it gives {shape}, but the data has {info.outputs} "
                 f"{self.task.noun}: a tensor of shape {expected} is expected"
             )
-        if info.task == "classification" and first.min() >= 0 and abs(float(first.sum()) - 1) < 1e-6:
+        if self.task.losses[0] == "cross_entropy" and first.min() >= 0 and abs(float(first.sum()) - 1) < 1e-6:
             log.warning(
                 "model %s gives probabilities: the loss applies the softmax itself, so leave it out of the "
                 "model, or it learns slowly",

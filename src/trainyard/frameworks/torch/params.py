@@ -41,6 +41,69 @@ class GptParams(Section):
     num_layers: int = Field(4, gt=0)
     num_heads: int = Field(4, gt=0, description="must divide hidden_size")
     dropout: Share = Field(0.0, description="of embeddings, attention and residual branches")
+    position: Literal["learned", "rotary"] = Field(
+        "learned", description="a vector for each position, or rotations in each head (RoPE)"
+    )
+    rotary_base: float = Field(10_000.0, gt=1, description="of the wavelengths of rotary positions")
+    normalization: Literal["layer", "rms"] = Field("layer", description="LayerNorm or RMSNorm")
+    activation: Literal["gelu", "swiglu"] = "gelu"
+    intermediate_size: int | None = Field(
+        None, gt=0, description="width of a feed-forward layer; default: 4 hidden_size, with swiglu 8/3 of it"
+    )
+    num_kv_heads: int | None = Field(
+        None,
+        gt=0,
+        description="heads of keys and values, shared by groups of heads (grouped-query attention); must "
+        "divide num_heads; default: num_heads",
+    )
+    bias: bool = Field(True, description="in linear layers and LayerNorm")
+    tie_embeddings: bool = Field(True, description="use the token embedding as the output layer, too")
+
+
+Layout = Literal["auto", "channels_first", "channels_last"]
+_IMAGE_SHAPE = "shape of the images in flat rows, such as [8, 8]; default: that of the data"
+_LAYOUT = "which axis of images holds the channels; auto: the one of length 1 to 4, if the other is longer"
+Sides = Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=2, max_length=3)]
+
+
+class CnnParams(Section):
+    """A convolutional network for images (height, width), with channels first or last."""
+
+    filters: list[Annotated[int, Field(gt=0)]] = Field(
+        default_factory=lambda: [32, 64],
+        min_length=1,
+        description="number of filters of each convolution; each is followed by a 2 x 2 pooling",
+    )
+    kernel_size: int = Field(3, gt=0)
+    hidden: list[Annotated[int, Field(gt=0)]] = Field(
+        default_factory=lambda: [64], description="width of each dense layer after the convolutions"
+    )
+    dropout: Share = Field(0.0, description="after each dense layer")
+    activation: Activation = "relu"
+    normalization: Literal["none", "batch", "group"] = Field(
+        "none", description="before each activation of a convolution"
+    )
+    image_shape: Sides | None = Field(None, description=_IMAGE_SHAPE)
+    layout: Layout = Field("auto", description=_LAYOUT)
+
+
+class ResnetParams(Section):
+    """A residual network for images (He et al., 2016)."""
+
+    stem: Literal["auto", "small", "imagenet"] = Field(
+        "auto",
+        description="small: a 3 x 3 convolution; imagenet: a 7 x 7 one and a pooling, which quarter the "
+        "sides; auto: small for images with a side of up to 64 pixels",
+    )
+    dropout: Share = Field(0.0, description="before the last layer")
+    image_shape: Sides | None = Field(None, description=_IMAGE_SHAPE)
+    layout: Layout = Field("auto", description=_LAYOUT)
+
+
+class AnyResnetParams(ResnetParams):
+    """A residual network for images (He et al., 2016); resnet18, resnet34 and resnet50 say its depth."""
+
+    depth: Literal[18, 34, 50] = Field(18, description="number of layers")
 
 
 class RadamParams(Section):
@@ -89,7 +152,35 @@ class AdafactorParams(Section):
     d: float = Field(1.0, ge=1, description="an update whose root mean square is above this is scaled down")
 
 
-MODELS: dict[str, type[Section]] = {"gpt": GptParams, "mlp": MlpParams, "transformer": TransformerParams}
+class MuonParams(Section):
+    """Muon (Keller Jordan, 2024) for hidden matrices, AdamW for the other parameters, as torch has them."""
+
+    momentum: Share = Field(0.95, description="of Muon")
+    nesterov: bool = Field(True, description="of Muon")
+    ns_steps: int = Field(5, gt=0, lt=100, description="steps of the Newton-Schulz iteration")
+    adjust_lr_fn: Literal["original", "match_rms_adamw"] = Field(
+        "match_rms_adamw",
+        description="the size of Muon's updates; match_rms_adamw: as AdamW's, so that one learning rate "
+        "serves both (Liu et al., 2025); original: as Jordan has it, several times larger",
+    )
+    exclude: list[str] = Field(
+        default_factory=list,
+        description="matrices that AdamW trains, besides embeddings and output (patterns)",
+    )
+    betas: Betas = Field(default_factory=lambda: [0.9, 0.999], description="of AdamW")
+    eps: float = Field(1e-8, gt=0, description="of AdamW")
+
+
+MODELS: dict[str, type[Section]] = {
+    "cnn": CnnParams,
+    "gpt": GptParams,
+    "mlp": MlpParams,
+    "resnet": AnyResnetParams,
+    "resnet18": ResnetParams,
+    "resnet34": ResnetParams,
+    "resnet50": ResnetParams,
+    "transformer": TransformerParams,
+}
 
 OPTIMIZERS: dict[str, type[Section]] = {
     "adamw": AdamParams,
@@ -102,10 +193,12 @@ OPTIMIZERS: dict[str, type[Section]] = {
     "adamax": RadamParams,
     "adafactor": AdafactorParams,
     "lion": LionParams,
+    "muon": MuonParams,
 }
 
 FORMATS = ("safetensors", "safetensors-bf16")
 LOSSES = (
     *("auto", "cross_entropy", "binary_cross_entropy", "token_cross_entropy"),
+    *("focal", "dice"),
     *("mse", "mae", "huber", "l1", "smooth_l1"),
 )

@@ -1,4 +1,4 @@
-"""Mixed precision: autocast to 16 bits, and the gradient scaler of fp16."""
+"""The precision of a step: autocast to 16 bits, the gradient scaler of fp16, and TF32."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """One of `fp32`, `bf16`, `fp16` and `mixed` (fp16 on CUDA, bf16 elsewhere) on a device.
+    """One of `fp32`, `tf32`, `bf16`, `fp16` and `mixed` (fp16 on CUDA, bf16 elsewhere) on a device.
 
-    `name` is the precision that is used, never `mixed`. Weights stay in float32. fp16 scales the loss, so
-    that small gradients do not vanish, and skips steps whose gradients overflow (Micikevicius et al., 2018).
+    `name` is the precision that is used, never `mixed`; `tf32` is that of CUDA alone, set by `pin`. Weights
+    stay in float32. fp16 scales the loss, so that small gradients do not vanish, and skips steps whose
+    gradients overflow (Micikevicius et al., 2018).
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
         if name == "mixed":
             name = "fp16" if device.type == "cuda" else "bf16"
+        if name == "tf32" and device.type != "cuda":
+            name = "fp32"
         self.name = name
         self._device = device.type
         self._dtype = _DTYPES.get(name)

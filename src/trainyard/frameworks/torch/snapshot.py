@@ -3,7 +3,9 @@
 A checkpoint has up to three files:
 
     weights.safetensors     parameters and persistent buffers, named as in `state_dict`
-    optimizer.safetensors   `PARAMETER.KEY` (the optimizer's tensors), `scaler/KEY` (the gradient scaler's);
+    optimizer.safetensors   `PARAMETER.KEY` (the optimizer's tensors), `scaler/KEY` (the gradient scaler's),
+                            `trained/PARAMETER` if `weights` are an average; of the user's own optimizer
+                            also `groups/INDEX.KEY`, and `values` (JSON: what are no tensors);
                             where several processes save, the others' are in `optimizer.1.safetensors` ...
     module.safetensors      only if needed: `buffers/NAME` (non-persistent buffers), `extra/NAME` (JSON from
                             `get_extra_state`), `strides` (JSON: strides of tensors not in row-major order),
@@ -13,7 +15,9 @@ A checkpoint has up to three files:
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,7 @@ from safetensors.torch import load_file
 from trainyard.digest import FileRecord, write_tensors
 from trainyard.errors import ModelError
 from trainyard.frameworks.base import WEIGHTS_FILE
+from trainyard.frameworks.torch.ema import Average
 from trainyard.frameworks.torch.layout import (
     Strides,
     copy_into,
@@ -32,14 +37,19 @@ from trainyard.frameworks.torch.layout import (
     with_strides,
     writable,
 )
+from trainyard.frameworks.torch.optim import is_built_in
+from trainyard.frameworks.torch.own_optimizer import OwnState
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.frameworks.torch.structure import Changes, Held, Structure, set_buffer
+from trainyard.frameworks.torch.unsaved import optimizer_fingerprints
 from trainyard.types import NamedBuffer
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 MODULE_FILE = "module.safetensors"
 _WEIGHTS, _OPTIMIZER, _MODULE = (Path(file).stem for file in (WEIGHTS_FILE, OPTIMIZER_FILE, MODULE_FILE))
 _SCALER, _BUFFERS, _EXTRA, _STRIDES, _CHANGES = "scaler/", "buffers/", "extra/", "strides", "changes"
+_TRAINED, _GROUPS, _VALUES = "trained/", "groups/", "values"
+_MUCH, _PAGE = 16 << 20, 4096  # bytes
 Tensors = dict[str, torch.Tensor]
 
 _DTYPES = {
@@ -77,14 +87,27 @@ class TrainingState:
         optimizer: torch.optim.Optimizer | None,
         precision: Precision,
         built: Structure | None = None,
+        average: Average | None = None,
     ) -> None:
-        """Prepare to save and restore a model; `built` is its structure when it was built (default: now)."""
+        """Prepare to save and restore a model.
+
+        Args:
+            model: The module.
+            optimizer: What trains it, if anything does.
+            precision: The holder of the gradient scaler.
+            built: The structure of the module when it was built; default: now.
+            average: The average of the weights, if there is one: it is what the file of weights holds.
+        """
         self._model = model
         self._optimizer = optimizer
         self._precision = precision
         self._built = built or Structure.of(model)
+        self._average = average
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
+        is_own = optimizer is not None and not is_built_in(optimizer)
+        self._own = OwnState(optimizer, self._names) if is_own and optimizer is not None else None
         self._spare: dict[bool, list[dict[str, Tensors]]] = {True: [], False: []}
+        self._reserving: threading.Thread | None = None
         # The buffers that were missing in the checkpoint of the last restore.
         self.not_restored: frozenset[str] = frozenset()
 
@@ -95,11 +118,16 @@ class TrainingState:
         files = {WEIGHTS_FILE: weights}
         if not weights_only and self._optimizer is not None:
             files[OPTIMIZER_FILE] = dict(self._optimizer_tensors(self._optimizer))
+            if self._average is not None:
+                trained = self._average.trained()
+                files[OPTIMIZER_FILE] |= {f"{_TRAINED}{name}": one for name, one in trained.items()}
         module = {f"{_BUFFERS}{name}": value for name, value in _non_persistent_buffers(self._model).items()}
         strides: Strides = {}
         for file, tensors in [*files.items(), (MODULE_FILE, module)]:
             strides |= {f"{Path(file).stem}.{name}": s for name, s in unusual_strides(tensors).items()}
         module |= {f"{_EXTRA}{name}": _as_tensor(value) for name, value in extra.items()}
+        if self._own is not None and OPTIMIZER_FILE in files:
+            files[OPTIMIZER_FILE][_VALUES] = _as_tensor(self._own.values())
         if strides:
             module[_STRIDES] = _as_tensor(strides)
         if changes := self._built.changes(self._model, buffers_only=weights_only):
@@ -114,6 +142,9 @@ class TrainingState:
             share: (index, count) of the share to copy; weights and module are in share 0.
         """
         live = _share(self.files(weights_only=weights_only), *share)
+        if self._reserving is not None:
+            self._reserving.join()
+            self._reserving = None
         spare = self._spare[weights_only]
         buffers = spare.pop() if spare else {}
         copied = {
@@ -123,6 +154,34 @@ class TrainingState:
         if any(tensor.is_cuda for tensors in live.values() for tensor in tensors.values()):
             torch.cuda.synchronize()
         return TorchSnapshot(copied, spare)
+
+    def reserve(self, share: tuple[int, int] = (0, 1), *, weights: bool = True) -> None:
+        """Allocate the memory of the first snapshots in another thread, if it is much.
+
+        Pages that the system has not handed out yet make a copy 10 times slower.
+
+        Args:
+            share: That of the whole state, as `copy` takes it.
+            weights: Whether there will be snapshots of the weights alone.
+        """
+        live = {False: _share(self.files(weights_only=False), *share)}
+        if weights:
+            live[True] = self.files(weights_only=True)
+        tensors = [one for files in live.values() for file in files.values() for one in file.values()]
+        if sum(one.nbytes for one in tensors) < _MUCH:
+            return
+
+        def allocate() -> None:
+            for weights_only, files in live.items():
+                self._spare[weights_only].append(
+                    {
+                        file: {name: _touched(tensor) for name, tensor in tensors.items()}
+                        for file, tensors in files.items()
+                    }
+                )
+
+        self._reserving = threading.Thread(target=allocate, name="trainyard-reserve", daemon=True)
+        self._reserving.start()
 
     def load(self, folder: Path, *, weights_only: bool) -> None:
         """Restore what a snapshot wrote, in the memory layout that it had."""
@@ -137,6 +196,8 @@ class TrainingState:
         self._load_model(weights, module, strides)
         self._load_buffers(module, strides)
         if weights_only:
+            if self._average is not None:
+                self._average.begin()
             return
         self._built.set_flags(self._model, changes)
         self.not_restored = frozenset(
@@ -150,6 +211,17 @@ class TrainingState:
                 for name, tensor in load_file(file).items()
             }
             self._load_optimizer(self._optimizer, tensors, strides)
+
+    def evaluated(self) -> AbstractContextManager[None]:
+        """Return a context in which the parameters have the values that predict: their averages, if any."""
+        return nullcontext() if self._average is None else self._average.in_place()
+
+    def unsaved(self) -> dict[str, str]:
+        """Return a hash of each part of the optimizer's state that no checkpoint can hold, by name."""
+        if self._own is None:
+            return {}
+        tensors = [*self._model.parameters(), *self._model.buffers()]
+        return optimizer_fingerprints(self._own.unsaved(), tensors, self._optimizer)
 
     def hold(self) -> Held:
         """Return a copy of the buffers and the extra state, which can be put back."""
@@ -176,7 +248,8 @@ class TrainingState:
 
     def _state_dict(self) -> tuple[Tensors, dict[str, Any]]:
         """Return the tensors of `state_dict`, and its other values, which JSON must be able to hold."""
-        state = self._model.state_dict()
+        with self.evaluated():
+            state = self._model.state_dict()
         tensors = {name: value.detach() for name, value in state.items() if isinstance(value, torch.Tensor)}
         extra = {name: value for name, value in state.items() if name not in tensors}
         for name, value in extra.items():
@@ -238,19 +311,25 @@ class TrainingState:
                         yield f"{self._names[id(parameter)]}.{key}", value
         for key, value in self._precision.state().items():
             yield f"{_SCALER}{key}", value
+        if self._own is not None:
+            for key, value in self._own.tensors().items():
+                yield f"{_GROUPS}{key}", value
 
     def _load_optimizer(
         self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], strides: Strides
     ) -> None:
-        scaler: Tensors = {}
+        kinds: dict[str, Tensors] = {_SCALER: {}, _TRAINED: {}, _GROUPS: {}}
         by_parameter: dict[str, Tensors] = {}
         for name, value in tensors.items():
-            if name.startswith(_SCALER):
-                scaler[name.removeprefix(_SCALER)] = value
-            else:
+            kind = next((kind for kind in kinds if name.startswith(kind)), None)
+            if kind is not None:
+                kinds[kind][name.removeprefix(kind)] = value
+            elif name != _VALUES:
                 owner, _, key = name.rpartition(".")  # a parameter's name may have dots, a key has none
                 by_parameter.setdefault(owner, {})[key] = value
-        self._precision.load(scaler)
+        self._precision.load(kinds[_SCALER])
+        if self._average is not None:
+            self._average.restore(kinds[_TRAINED])
         for group in optimizer.param_groups:
             on_host = not (group.get("fused") or group.get("capturable"))  # where step counters are kept
             for parameter in group["params"]:
@@ -262,6 +341,8 @@ class TrainingState:
                     if wanted is not None and list(restored.stride()) != wanted:
                         restored = with_strides(value, wanted, device)
                     optimizer.state[parameter][key] = restored
+        if self._own is not None and _VALUES in tensors:
+            self._own.restore(_from_tensor(tensors[_VALUES]), kinds[_GROUPS])
 
 
 class TorchSnapshot:
@@ -312,6 +393,15 @@ def _copy(tensor: torch.Tensor, spare: torch.Tensor | None) -> torch.Tensor:
     if spare is None or spare.shape != tensor.shape or spare.dtype != tensor.dtype:
         spare = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
     return spare.copy_(tensor, non_blocking=True)
+
+
+def _touched(tensor: torch.Tensor) -> torch.Tensor:
+    """Return memory on the host for a tensor, with all its pages there."""
+    memory = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+    if memory.nbytes:
+        content = torch.empty(0, dtype=torch.uint8).set_(memory.untyped_storage())
+        content.numpy()[::_PAGE] = 0  # not by torch, which would use as many threads as the step
+    return memory
 
 
 def _matches(buffer: torch.Tensor, value: torch.Tensor, strides: list[int] | None) -> bool:

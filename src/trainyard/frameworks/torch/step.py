@@ -8,20 +8,23 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainyard.frameworks.torch import virtual_ranks
 from trainyard.frameworks.torch.batch_norm import BatchNorms
 from trainyard.frameworks.torch.data import Tensors, TensorSource
+from trainyard.frameworks.torch.freezing import Freezing
 from trainyard.frameworks.torch.generators import generators, seed_generators
 from trainyard.frameworks.torch.losses import Loss, Outputs, as_float
-from trainyard.frameworks.torch.optim import update_of
 from trainyard.frameworks.torch.parallel.exchange import GradientExchange
 from trainyard.frameworks.torch.parallel.stopwatch import Stopwatch
 from trainyard.frameworks.torch.precision import Precision
+from trainyard.frameworks.torch.update import Update
 from trainyard.order import STEP, SampleOrder, stream_seed
 from trainyard.types import Array, Ids, StepResult
 from trainyard.world import ALONE, World
+
+Take = Callable[[Ids], Tensors]  # returns samples of the training split
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,10 @@ class StepSettings:
 
     seed: int
     microbatch_size: int
-    max_grad_norm: float | None
     virtual_ranks: int = 1
     world: World = ALONE
-    weights: Array | None = None  # of all training samples, (rows,) float64; `loss` then gives weighted sums
+    # Returns the weights of training samples, (n,); `loss` then gives weighted sums. None: they are equal.
+    weights: Callable[[Ids], Array] | None = None
 
 
 class TorchStep:
@@ -43,26 +46,37 @@ class TorchStep:
         self,
         call: Callable[[Tensors], Outputs],
         loss: Loss,
-        optimizer: torch.optim.Optimizer,
+        update: Update,
         precision: Precision,
         settings: StepSettings,
         batch_norms: BatchNorms | None = None,
+        freezing: Freezing | None = None,
     ) -> None:
-        """Prepare the steps; `batch_norms` is given if the model normalizes over virtual ranks."""
+        """Prepare the steps.
+
+        Args:
+            call: Calls the model with a batch.
+            loss: Returns the loss of its outputs.
+            update: Updates the parameters from their gradients.
+            precision: In which the model computes.
+            settings: The values of the config.
+            batch_norms: Given if the model normalizes over virtual ranks.
+            freezing: Given if some parameters are frozen in some steps.
+        """
         self._call = call
         self._loss = loss
-        self._optimizer = optimizer
+        self._update = update
         self._precision = precision
         self._settings = settings
-        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._apply = update_of(optimizer)
+        self._freezing = freezing
+        self._parameters: list[nn.Parameter] = update.parameters  # those that are trained now
         self._stream = stream_seed(settings.seed, STEP)
         self._generators = generators(self._parameters[0].device)
-        self._tree = virtual_ranks.GradientTree(self._parameters)
         world = settings.world
         share = settings.virtual_ranks // world.size
         self._mine = range(world.rank * share, (world.rank + 1) * share)  # the virtual ranks of this process
-        self._exchange = GradientExchange(self._parameters, self._tree, world) if world.size > 1 else None
+        self._exchange: GradientExchange | None = None
+        self._prepare_sums()
         self._batch_norms = batch_norms
         self.stopwatch = Stopwatch(self._parameters[0].device)
         # In lockstep, processes also wait for each other within the forward pass, which cannot be separated.
@@ -73,19 +87,39 @@ class TorchStep:
 
         The loss in the result is () with one virtual rank; with more, (ranks,): one for each of this process.
         """
+        if self._freezing is not None and self._freezing.apply(step):
+            self._prepare_sums()
         ids, ranks = order.batch(step), self._settings.virtual_ranks  # (batch,)
         total = self._total(ids)
+        take = partial(source.take, epoch=order.cursor(step).epoch)
         if ranks == 1:
-            loss = self._part(source, ids, (step,), total)
+            loss = self._part(take, ids, (step,), total)
         else:
             parts = virtual_ranks.cut(ids, ranks)
             if self._is_timed:
                 self.stopwatch.mark()
             compute = self._sequentially if self._batch_norms is None else self._in_lockstep
-            loss = torch.stack(compute(source, parts, step, total))
+            loss = torch.stack(compute(take, parts, step, total))
             self._sum_up()
-        self._update(lr)
+        self._update(step, lr)
         return StepResult(loss, len(ids))
+
+    def _prepare_sums(self) -> None:
+        """Prepare the sums of gradients over virtual ranks and processes; frozen parameters have none."""
+        freezing, world = self._freezing, self._settings.world
+        self._parameters = [
+            one for one in self._update.parameters if freezing is None or not freezing.is_frozen(one)
+        ]
+        self._tree = virtual_ranks.GradientTree(self._parameters)
+        if self._exchange is not None:
+            self._exchange.close()
+        if world.size > 1:
+            self._exchange = GradientExchange(self._parameters, self._tree, world)
+
+    def takings(self, ids: Ids) -> list[Ids]:
+        """Return the samples of a batch that this process takes, microbatch by microbatch."""
+        parts, size = virtual_ranks.cut(ids, self._settings.virtual_ranks), self._settings.microbatch_size
+        return [some for rank in self._mine for some in virtual_ranks.microbatches(parts[rank], size)]
 
     def _total(self, ids: Ids) -> float:
         """Return the number of samples of a whole batch, or the sum of their weights.
@@ -93,7 +127,7 @@ class TorchStep:
         The sum is the exact one, rounded, so that it is the same in every process.
         """
         weights = self._settings.weights
-        return len(ids) if weights is None else math.fsum(weights[ids].tolist())
+        return len(ids) if weights is None else math.fsum(weights(ids).tolist())
 
     def _share(self, rows: int, total: float) -> float:
         """Return the factor on the loss of some rows, which is a mean, or a sum if there are weights."""
@@ -101,21 +135,17 @@ class TorchStep:
             return rows / total
         return 1 / total if total else 0.0
 
-    def _sequentially(
-        self, source: TensorSource, parts: Sequence[Ids], step: int, batch: float
-    ) -> list[Tensor]:
+    def _sequentially(self, take: Take, parts: Sequence[Ids], step: int, batch: float) -> list[Tensor]:
         """Compute the virtual ranks of this process one after the other; return their losses, each ()."""
         losses = []
         for rank in self._mine:
             is_last = self._exchange is not None and rank == self._mine[-1]
-            losses.append(self._part(source, parts[rank], (step, rank), batch, is_last=is_last))
+            losses.append(self._part(take, parts[rank], (step, rank), batch, is_last=is_last))
             if not is_last:
                 self._tree.take()
         return losses
 
-    def _in_lockstep(
-        self, source: TensorSource, parts: Sequence[Ids], step: int, batch: float
-    ) -> list[Tensor]:
+    def _in_lockstep(self, take: Take, parts: Sequence[Ids], step: int, batch: float) -> list[Tensor]:
         """Compute the virtual ranks of this process together; return their losses, each ().
 
         Each is suspended where a layer needs a sum over all of them.
@@ -124,7 +154,7 @@ class TorchStep:
         gradients = [virtual_ranks.PartGradients(self._parameters) for _ in self._mine]
         losses = self._batch_norms.run(
             [
-                partial(self._part, source, parts[rank], (step, rank), batch, into=into)
+                partial(self._part, take, parts[rank], (step, rank), batch, into=into)
                 for rank, into in zip(self._mine, gradients, strict=True)
             ]
         )
@@ -145,7 +175,7 @@ class TorchStep:
 
     def _part(
         self,
-        source: TensorSource,
+        take: Take,
         ids: Ids,
         stream: tuple[int, ...],
         batch: float,
@@ -156,7 +186,7 @@ class TorchStep:
         """Add the gradients of a part of the batch to the parameters, and return its share of the loss, ().
 
         Args:
-            source: The training samples.
+            take: Returns training samples.
             ids: (part,) its samples.
             stream: What the random stream of the part depends on: the step, and its virtual rank.
             batch: Number of samples in the whole batch, or the sum of their weights.
@@ -170,25 +200,25 @@ class TorchStep:
                 return torch.zeros((), device=self._parameters[0].device)
             seed = stream_seed(self._stream, *stream, 0)
             share = self._share(len(ids), batch)
-            return self._microbatch(source, ids, seed, share, is_last=is_last, into=into)
-        microbatches = [ids[start : start + size] for start in range(0, len(ids), size)]
+            return self._microbatch(take, ids, seed, share, is_last=is_last, into=into)
+        parts = virtual_ranks.microbatches(ids, size)
         # Each microbatch weighs as many samples as it has, so the sum is the mean over the batch.
         losses = [
             self._microbatch(
-                source,
+                take,
                 microbatch,
                 stream_seed(self._stream, *stream, i),
                 self._share(len(microbatch), batch),
-                is_last=is_last and i == len(microbatches) - 1,
+                is_last=is_last and i == len(parts) - 1,
                 into=into,
             )
-            for i, microbatch in enumerate(microbatches)
+            for i, microbatch in enumerate(parts)
         ]
         return torch.stack(losses).sum()
 
     def _microbatch(
         self,
-        source: TensorSource,
+        take: Take,
         ids: Ids,
         seed: int,
         share: float,
@@ -198,7 +228,7 @@ class TorchStep:
     ) -> Tensor:
         """Add a microbatch's gradients to those of the batch, and return its share of the loss."""
         seed_generators(self._generators, seed)
-        batch = source.take(ids)  # tensors (microbatch, ...)
+        batch = take(ids)  # tensors (microbatch, ...)
         with self._precision.autocast():
             outputs = self._call(batch)  # (microbatch, outputs), or several such
         loss = self._loss(as_float(outputs), batch)  # ()
@@ -213,20 +243,3 @@ class TorchStep:
         else:
             into.add(scaled)
         return loss.detach()
-
-    def _update(self, lr: float) -> None:
-        optimizer, scaler, limit = self._optimizer, self._precision.scaler, self._settings.max_grad_norm
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        if limit is not None:
-            if scaler is not None:
-                scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(self._parameters, limit)
-        if scaler is None:
-            with torch.no_grad():
-                self._apply()  # optimizer.step()
-        else:
-            scaler.step(optimizer)
-            scaler.update()
-        for parameter in self._parameters:
-            parameter.grad = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,26 @@ def fingerprints(model: nn.Module, also: Collection[str] = ()) -> dict[str, str]
     return hashes | dict(
         fingerprint(value, name, _Fingerprint(shared, memory)) for name, value in values.items()
     )
+
+
+def optimizer_fingerprints(
+    values: Mapping[str, Any], saved: Collection[Tensor], optimizer: Any
+) -> dict[str, str]:
+    """Return a hash of each value of an optimizer, without the memory that a checkpoint holds.
+
+    Args:
+        values: What may hold more than that, by name.
+        saved: The parameters and buffers.
+        optimizer: The optimizer, whose tensors by parameter are saved as well.
+    """
+    state = [one for held in optimizer.state.values() for one in _tensors(held)]
+    memory, shared = _Memory([*saved, *state]), frozenset([id(optimizer), *map(id, saved)])
+    return dict(fingerprint(value, name, _Fingerprint(shared, memory)) for name, value in values.items())
+
+
+def _tensors(held: Any) -> list[Tensor]:
+    values = held.values() if isinstance(held, Mapping) else ()
+    return [value for value in values if isinstance(value, Tensor)]
 
 
 def _values(model: nn.Module) -> Iterator[tuple[str, Any]]:

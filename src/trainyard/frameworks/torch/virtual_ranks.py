@@ -26,6 +26,13 @@ def cut(ids: Ids, ranks: int) -> list[Ids]:
     return [ids[start:stop] for start, stop in pairwise(edges)]
 
 
+def microbatches(ids: Ids, size: int) -> list[Ids]:
+    """Cut the samples of a part of a batch, (part,), into microbatches; there is none if it is empty."""
+    return (
+        [ids] if 0 < len(ids) <= size else [ids[start : start + size] for start in range(0, len(ids), size)]
+    )
+
+
 def tree_sum(values: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
     """Return the sum of 2^n tensors, added pairwise by the binary tree; `out` may be one of them."""
     sums = list(values)

@@ -44,8 +44,15 @@ def _transformer(params: Mapping[str, Any], info: DataInfo) -> float:
 
 
 def _gpt(params: Mapping[str, Any], info: DataInfo) -> float:
-    length = prod(info.input_shape)
-    return _layers(params, length) + length * float(params["hidden_size"]) * info.outputs
+    length, hidden = prod(info.input_shape), params["hidden_size"]
+    shared = (params["num_kv_heads"] or params["num_heads"]) / params["num_heads"]
+    width = params["intermediate_size"] or 4 * hidden
+    matrices = 2
+    if params["activation"] == "swiglu":
+        width, matrices = params["intermediate_size"] or 8 * hidden / 3, 3
+    weights = (2 + 2 * shared) * hidden**2 + matrices * hidden * width  # of a layer
+    layers = params["num_layers"] * length * (weights + 2 * length * hidden)
+    return float(layers + length * hidden * info.outputs)
 
 
 def _layers(params: Mapping[str, Any], tokens: int) -> float:

@@ -19,6 +19,7 @@ from trainyard.frameworks.xgboost.devices import chosen_device
 from trainyard.frameworks.xgboost.library import translated, xgboost
 from trainyard.frameworks.xgboost.matrices import feature_names, named_matrix
 from trainyard.frameworks.xgboost.spec import ModelSpec, model_spec
+from trainyard.frameworks.xgboost.targets import targets_of
 from trainyard.require import require
 from trainyard.types import WEIGHT, Array, Predictions
 
@@ -50,6 +51,7 @@ class XgboostModel(Model):
         self._inputs = inputs
         self._spec = spec
         self._matrix_of = matrix_of
+        self._targets = targets_of(inputs.info)
         self._power = spec.loss(inputs.info).power
         self._metrics = threading.Lock()
 
@@ -64,11 +66,7 @@ class XgboostModel(Model):
             outputs = self._outputs(matrix)
             weights = split.arrays.get(WEIGHT) if isinstance(split, ArraySplit) else None
             loss = self.mean_loss(matrix) * (len(split) if weights is None else float(weights.sum()))
-            targets = matrix.get_label()
-        if self._inputs.info.task == "classification":
-            targets = targets.astype(np.int64)
-        elif self._inputs.info.outputs > 1:
-            targets = targets.reshape(len(split), -1)
+            targets = self._targets.true(matrix.get_label())
         yield Predictions(np.arange(len(split), dtype=np.int64), outputs, targets, loss, weights=weights)
 
     def mean_loss(self, matrix: xgb.DMatrix) -> float:
@@ -127,10 +125,7 @@ class XgboostModel(Model):
 
     def _outputs(self, matrix: xgb.DMatrix) -> Array:
         """Return float32 probabilities (rows, classes), or values (rows,) or (rows, outputs)."""
-        outputs = self.booster.predict(matrix)
-        if self._inputs.info.task == "classification" and outputs.ndim == 1:
-            outputs = np.stack([1 - outputs, outputs], axis=1)
-        return np.asarray(outputs, dtype=np.float32)
+        return np.asarray(self._targets.outputs(self.booster.predict(matrix)), dtype=np.float32)
 
 
 def load_model(inputs: ModelInputs, folder: Path) -> XgboostModel:

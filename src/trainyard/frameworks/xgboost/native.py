@@ -13,6 +13,7 @@ from trainyard.errors import ModelError
 from trainyard.frameworks.base import ModelInputs
 from trainyard.frameworks.xgboost.matrices import feature_names
 from trainyard.frameworks.xgboost.params import XgboostParams
+from trainyard.frameworks.xgboost.targets import targets_of
 from trainyard.types import DataInfo
 
 
@@ -89,7 +90,7 @@ def check_initial_model(raw: bytearray, inputs: ModelInputs, params: XgboostPara
         "booster": params.booster,
         "objective": objective,
         "number of features": int(np.prod(info.input_shape)),
-        "outputs": 1 if objective == "binary:logistic" and info.task == "classification" else info.outputs,
+        "outputs": targets_of(info).width(objective),
         "feature names": feature_names(info),
     }
     if params.base_score is not None:  # training continues from the model's own

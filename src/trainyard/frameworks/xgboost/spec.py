@@ -12,6 +12,7 @@ from trainyard.frameworks.support.estimators import imported, task_of, translate
 from trainyard.frameworks.xgboost.library import xgboost
 from trainyard.frameworks.xgboost.params import METRICS, OBJECTIVES, Objective, XgboostParams
 from trainyard.frameworks.xgboost.spellings import SPELLINGS
+from trainyard.frameworks.xgboost.targets import targets_of
 from trainyard.require import import_path
 from trainyard.types import Array, DataInfo
 
@@ -40,17 +41,11 @@ class ModelSpec:
         Raises:
             ModelError: The objective does not fit the targets.
         """
-        default = (
-            "reg:squarederror"
-            if info.task == "regression"
-            else "binary:logistic"
-            if info.outputs == 2 or info.task == "multilabel"
-            else "multi:softprob"
-        )
+        targets = targets_of(info)
+        default = targets.objectives[0]
         objective = self.params.objective if self.params.objective in OBJECTIVES else default
         assert objective is not None
-        if objective not in _objectives(info):
-            targets = "values" if info.task == "regression" else f"{info.outputs} {_NOUNS[info.task]}"
+        if objective not in targets.objectives:
             raise ModelError(
                 f"objective {objective} does not fit targets of {targets}: leave it out, or set {default}"
             )
@@ -77,17 +72,6 @@ class ModelSpec:
                 info.task, OBJECTIVES["reg:tweedie"].metric if metric == "tweedie-nloglik" else metric
             )
         return loss._replace(metric=loss.metric.format(**self.params.model_dump()))
-
-
-_NOUNS = {"classification": "classes", "multilabel": "labels"}
-
-
-def _objectives(info: DataInfo) -> list[str]:
-    """Return the objectives that fit the targets."""
-    if info.task == "multilabel":
-        return ["binary:logistic"]  # which grows trees for each label
-    fitting = [name for name, objective in OBJECTIVES.items() if objective.task == info.task]
-    return [name for name in fitting if name != "binary:logistic" or info.outputs == 2]
 
 
 def _metrics_of(objective: str) -> list[str]:

@@ -94,8 +94,8 @@ def skills(run: RunFiles) -> dict[str, float]:
         return {}
     task = task_of(str(judged[1]["task"]))
     base = shown[f"{judged[0]}_{name}"]
-    best = 1.0 if task.metrics[name].mode == "max" else 0.0
-    if abs(best - base) < 1e-12:
+    best = task.metrics[name].best
+    if best is None or abs(best - base) < 1e-12:
         return {}
     values = {split: numbers(part(tables, "metrics")) for split, tables in run.evaluations.items()}
     return {

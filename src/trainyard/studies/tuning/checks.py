@@ -10,11 +10,13 @@ from typing import TypeVar
 from trainyard import registry
 from trainyard.config import Resolved
 from trainyard.config.tree import DEFAULT, Source
-from trainyard.config.tuning import TuningConfig
+from trainyard.config.tuning import HalvingPruner, TuningConfig
 from trainyard.errors import ConfigError, Problem
 from trainyard.samplers.base import Sampler, Space
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.goals import Goals, goals_of
+from trainyard.studies.tuning.lengths import with_length
+from trainyard.studies.tuning.parts import check_parts
 from trainyard.studies.tuning.space import check_space, read_space
 
 T = TypeVar("T")
@@ -41,6 +43,9 @@ def check_tuning(base: StudyConfig) -> tuple[Goals, Space]:
         if problems or goals is None or space is None:
             raise ConfigError(problems)
         _check_sampler(goals, space, base, tuning)
+        if isinstance(tuning.pruner, HalvingPruner):
+            with_length(base, tuning.pruner, space)
+        check_parts(base, tuning, goals)
         return goals, space
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from trainyard.config.options import ROUNDS
 from trainyard.config.schema import RunConfig
 from trainyard.config.tuning import HalvingPruner, HyperbandPruner, TuningConfig
-from trainyard.errors import ConfigError, InputError, Problem
+from trainyard.errors import ConfigError, Problem
 from trainyard.records.result import Result
 from trainyard.records.trials import TrialLog
 from trainyard.samplers.base import Space
@@ -23,8 +23,8 @@ def with_length(base: StudyConfig, pruner: HalvingPruner, space: Space) -> Study
     """Return the config of the trials of a study with rungs: of the length that the pruner gives, if any.
 
     Raises:
-        ConfigError: The length is searched, too, or is too short for one rung before its end.
-        InputError: The model is not trained step by step.
+        ConfigError: The length is searched, too, or is too short for one rung before its end; or the model is
+            not trained step by step.
     """
     key = _key(base.resolved.config)
     if any(parameter.key == key for parameter in space):
@@ -46,16 +46,15 @@ def _key(config: RunConfig) -> str:
     """Return the key that says how long a trial is.
 
     Raises:
-        InputError: There is none.
+        ConfigError: There is none.
     """
     if config.model.params.get(ROUNDS):
         return _ROUNDS
     for name in ("max_steps", "epochs"):
         if getattr(config.training, name) is not None:
             return f"training.{name}"
-    raise InputError(
-        f"tuning.pruner: {config.model.type} is trained in one step, which no rung divides; allowed: none"
-    )
+    message = f"{config.model.type} is trained in one step, which no rung divides; allowed: none"
+    raise ConfigError([Problem(message, "tuning.pruner")])
 
 
 def _length(config: RunConfig) -> int:
@@ -74,7 +73,7 @@ def best_length(config: RunConfig, result: Result, step: int) -> dict[str, Any]:
     """
     try:
         key = _key(config)
-    except InputError:
+    except ConfigError:
         return {}  # one step
     epochs = result.epochs * step / max(1, result.steps)
     if key == "training.epochs":

@@ -45,7 +45,7 @@ from trainyard.studies.tuning.goals import MEASURES, Goals
 from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden
 from trainyard.studies.tuning.lengths import agenda_of, with_length
 from trainyard.studies.tuning.measures import measured
-from trainyard.studies.tuning.parts import Parts, check_parts
+from trainyard.studies.tuning.parts import Parts
 from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
 from trainyard.studies.tuning.view import BEST, KIND, Tuning
@@ -158,7 +158,6 @@ def read_question(config: Config, overrides: Overrides, request: StudyRequest) -
     base = _for_trials(base, goals, tuning, request)
     if isinstance(tuning.pruner, HalvingPruner):
         base = with_length(base, tuning.pruner, space)
-    check_parts(base, tuning, goals)
     if request.data is not None and tuning.parallel > 1:
         raise InputError(
             f"tuning.parallel: {tuning.parallel} given, but data given as objects stay in this process; "

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from trainyard.errors import InputError, ModelError
+from trainyard.frameworks.torch.models.cnn import Cnn
 from trainyard.frameworks.torch.models.gpt import Gpt
 from trainyard.frameworks.torch.models.mlp import Mlp
+from trainyard.frameworks.torch.models.resnet import Resnet, resnet18, resnet34, resnet50
 from trainyard.frameworks.torch.models.transformer import Transformer
 from trainyard.require import import_path
 from trainyard.types import INPUT_IDS, DataInfo
@@ -29,7 +31,16 @@ _SIZES = {
         "d_out",
     ),
 }
-_BUILT_IN: dict[str, type[torch.nn.Module]] = {"gpt": Gpt, "mlp": Mlp, "transformer": Transformer}
+_BUILT_IN: dict[str, Callable[..., torch.nn.Module]] = {
+    "cnn": Cnn,
+    "gpt": Gpt,
+    "mlp": Mlp,
+    "resnet": Resnet,
+    "resnet18": resnet18,
+    "resnet34": resnet34,
+    "resnet50": resnet50,
+    "transformer": Transformer,
+}
 
 
 def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> torch.nn.Module:
@@ -37,9 +48,10 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
 
     A class, or a function that makes a model, is called with `params`. It is also passed those of the
     following arguments that it accepts and that `params` does not set: `in_features` (number of features),
-    `input_shape` (of one sample), `out_features` (number of classes, values or labels), `vocab_size` (number
-    of different tokens) and `context_length` (of a sequence of tokens). Arguments without a default that are
-    called `input_dim`, `num_classes` and the like are the number of features, and of outputs.
+    `input_shape` (of one sample), `image_shape` (the same, or that of the images which flat rows are known
+    to hold), `out_features` (number of classes, values or labels), `vocab_size` (number of different tokens)
+    and `context_length` (of a sequence of tokens). Arguments without a default that are called `input_dim`,
+    `num_classes` and the like are the number of features, and of outputs.
 
     Raises:
         ModelError: The model cannot be imported, its constructor fails, or it is not a `torch.nn.Module`.
@@ -57,11 +69,15 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
     features = 1
     for length in info.input_shape:
         features *= length
-    known = {"in_features": features, "input_shape": info.input_shape, "out_features": info.outputs}
+    shape = info.input_shape
+    known = {"in_features": features, "input_shape": shape, "out_features": info.outputs}
+    known |= {"image_shape": info.image_shape or shape}
     if INPUT_IDS in info.inputs:
         known |= {"vocab_size": info.outputs, "context_length": info.inputs[INPUT_IDS].shape[0]}
     elif make is _BUILT_IN["gpt"]:
         raise ModelError(f"model {type_name} needs text: data.type: text, or arrays named {INPUT_IDS}")
+    if type_name in _BUILT_IN:  # an option that is not set has its default
+        params = {name: value for name, value in params.items() if value is not None}
     added = _added(inspect.signature(make).parameters, known, params)
     try:
         model = make(**added, **params)

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+_STD = 0.02  # of the initial weights
+_RMS_EPS = 1e-6
+_MULTIPLE = 8  # of the width of a SwiGLU layer, which kernels like
+Rotation = tuple[Tensor, Tensor]  # cosines and sines, (length, head size / 2) each
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What the layers of a model have in common."""
+
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    dropout: float
+    normalization: str
+    bias: bool
+    activation: str
+    intermediate_size: int
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    def linear(self, inputs: int, outputs: int) -> nn.Linear:
+        return nn.Linear(inputs, outputs, bias=self.bias)
+
+    def norm(self) -> nn.Module:
+        if self.normalization == "rms":
+            return nn.RMSNorm(self.hidden_size, eps=_RMS_EPS)
+        return nn.LayerNorm(self.hidden_size, bias=self.bias)
+
 
 class Gpt(nn.Module):
-    """A GPT with pre-norm blocks, learned positions, and an output layer that is the token embedding.
+    """A GPT with pre-norm blocks; by default with learned positions and a tied output layer, as GPT-2 has it.
 
     Radford et al.: "Language models are unsupervised multitask learners", 2019. Residual projections are
-    initialized smaller by the square root of their number, as there.
+    initialized smaller by the square root of their number, as there. With rotary positions, RMSNorm, SwiGLU,
+    grouped-query attention and no biases it is a Llama (Touvron et al., 2023).
     """
 
     def __init__(
@@ -22,68 +57,157 @@ class Gpt(nn.Module):
         num_layers: int = 4,
         num_heads: int = 4,
         dropout: float = 0.0,
+        *,
+        position: str = "learned",
+        rotary_base: float = 10_000.0,
+        tie_embeddings: bool = True,
+        num_kv_heads: int | None = None,
+        **form: Any,
     ) -> None:
+        """Build the model; `form` holds `normalization`, `bias`, `activation` and `intermediate_size`."""
         super().__init__()
+        kv_heads = num_kv_heads or num_heads
         if hidden_size % num_heads:
             raise ValueError(f"num_heads ({num_heads}) must divide hidden_size ({hidden_size})")
+        if num_heads % kv_heads:
+            raise ValueError(f"num_kv_heads ({kv_heads}) must divide num_heads ({num_heads})")
+        if position == "rotary" and hidden_size // num_heads % 2:
+            raise ValueError(
+                f"rotary positions need heads of an even size, not {hidden_size // num_heads}: hidden_size "
+                f"({hidden_size}) / num_heads ({num_heads})"
+            )
+        common = _form(hidden_size, num_heads, kv_heads, dropout, **form)
+        self.rotary_base = rotary_base
+        self.head_size = common.head_size
         self.token_embedding = nn.Embedding(vocab_size, hidden_size)
-        self.position_embedding = nn.Embedding(context_length, hidden_size)
+        self.position_embedding = nn.Embedding(context_length, hidden_size) if position == "learned" else None
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(_Block(hidden_size, num_heads, dropout) for _ in range(num_layers))
-        self.norm = nn.LayerNorm(hidden_size)
+        self.blocks = nn.ModuleList(_Block(common) for _ in range(num_layers))
+        self.norm = common.norm()
+        self.head = None if tie_embeddings else nn.Linear(hidden_size, vocab_size, bias=False)
         self._initialize()
 
     def _initialize(self) -> None:
-        residual_std = 0.02 / (2 * len(self.blocks)) ** 0.5
+        residual_std = _STD / (2 * len(self.blocks)) ** 0.5
         for name, parameter in self.named_parameters():
             if name.endswith(("out_proj.weight", "down_proj.weight")):
                 nn.init.normal_(parameter, std=residual_std)
             elif parameter.dim() > 1:
-                nn.init.normal_(parameter, std=0.02)
+                nn.init.normal_(parameter, std=_STD)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Compute (rows, length) int64 tokens -> (rows, length, vocab_size) logits of the next token."""
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)  # (length,)
-        hidden = self.token_embedding(input_ids) + self.position_embedding(positions)
-        hidden = self.dropout(hidden)  # (rows, length, hidden_size)
+        hidden = self.token_embedding(input_ids)  # (rows, length, hidden_size)
+        rotation = None
+        if self.position_embedding is None:
+            rotation = rotation_of(positions, self.head_size, self.rotary_base)
+        else:
+            hidden = hidden + self.position_embedding(positions)
+        hidden = self.dropout(hidden)
         for block in self.blocks:
-            hidden = block(hidden)
-        logits: Tensor = functional.linear(self.norm(hidden), self.token_embedding.weight)
+            hidden = block(hidden, rotation)
+        output = self.token_embedding if self.head is None else self.head
+        logits: Tensor = functional.linear(self.norm(hidden), output.weight)
         return logits
+
+
+def _form(  # the defaults of what all layers share
+    hidden_size: int,
+    num_heads: int,
+    num_kv_heads: int,
+    dropout: float,
+    normalization: str = "layer",
+    bias: bool = True,
+    activation: str = "gelu",
+    intermediate_size: int | None = None,
+) -> _Form:
+    """Return the form of the layers.
+
+    A SwiGLU layer has three matrices instead of two, so by default it is narrower: it then has about as many
+    weights.
+    """
+    usual = 4 * hidden_size
+    if activation == "swiglu":
+        usual = -(-8 * hidden_size // 3 // _MULTIPLE) * _MULTIPLE
+    return _Form(
+        hidden_size,
+        num_heads,
+        num_kv_heads,
+        dropout,
+        normalization,
+        bias,
+        activation,
+        intermediate_size or usual,
+    )
+
+
+def rotation_of(positions: Tensor, size: int, base: float) -> Rotation:
+    """Return the cosines and sines that rotate the heads at each position, (length, size / 2) float32 each.
+
+    Su et al.: "RoFormer: enhanced transformer with rotary position embedding", 2021.
+    """
+    exponents = torch.arange(0, size, 2, device=positions.device, dtype=torch.float32) / size
+    angles = positions.float()[:, None] / base**exponents  # (length, size / 2)
+    return angles.cos(), angles.sin()
+
+
+def rotated(heads: Tensor, rotation: Rotation) -> Tensor:
+    """Rotate (rows, heads, length, size) by position: element i together with element i + size / 2."""
+    cos, sin = (one.to(heads.dtype) for one in rotation)  # (length, size / 2)
+    first, second = heads.chunk(2, dim=-1)  # (rows, heads, length, size / 2) each
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
 class _Block(nn.Module):
     """Causal self-attention and a feed-forward layer, each after a normalization and added to its input."""
 
-    def __init__(self, hidden_size: int, num_heads: int, dropout: float) -> None:
+    def __init__(self, form: _Form) -> None:
         super().__init__()
-        self.heads, self.attention_dropout = num_heads, dropout
-        self.attention_norm = nn.LayerNorm(hidden_size)
-        self.qkv_proj = nn.Linear(hidden_size, 3 * hidden_size)
-        self.out_proj = nn.Linear(hidden_size, hidden_size)
-        self.mlp_norm = nn.LayerNorm(hidden_size)
-        self.up_proj = nn.Linear(hidden_size, 4 * hidden_size)
-        self.down_proj = nn.Linear(4 * hidden_size, hidden_size)
-        self.dropout = nn.Dropout(dropout)
+        self.form = form
+        size, inner = form.hidden_size, form.intermediate_size
+        self.attention_norm = form.norm()
+        self.qkv_proj = form.linear(size, (form.num_heads + 2 * form.num_kv_heads) * form.head_size)
+        self.out_proj = form.linear(size, size)
+        self.mlp_norm = form.norm()
+        self.gate_proj = form.linear(size, inner) if form.activation == "swiglu" else None
+        self.up_proj = form.linear(size, inner)
+        self.down_proj = form.linear(inner, size)
+        self.dropout = nn.Dropout(form.dropout)
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, rotation: Rotation | None) -> Tensor:
         """Compute (rows, length, hidden_size) -> the same shape."""
-        attended = hidden + self.dropout(self._attend(self.attention_norm(hidden)))
-        mlp = self.down_proj(functional.gelu(self.up_proj(self.mlp_norm(attended)), approximate="tanh"))
+        attended = hidden + self.dropout(self._attend(self.attention_norm(hidden), rotation))
+        mlp = self.down_proj(self._activated(self.mlp_norm(attended)))
         out: Tensor = attended + self.dropout(mlp)
         return out
 
-    def _attend(self, hidden: Tensor) -> Tensor:
-        rows, length, size = hidden.shape
-        # (rows, length, 3 * hidden_size) -> three of (rows, heads, length, hidden_size / heads)
+    def _activated(self, hidden: Tensor) -> Tensor:
+        if self.gate_proj is None:
+            return functional.gelu(self.up_proj(hidden), approximate="tanh")
+        gated: Tensor = functional.silu(self.gate_proj(hidden)) * self.up_proj(hidden)
+        return gated
+
+    def _attend(self, hidden: Tensor, rotation: Rotation | None) -> Tensor:
+        form = self.form
+        rows, length, _ = hidden.shape
+        sizes = [count * form.head_size for count in (form.num_heads, form.num_kv_heads, form.num_kv_heads)]
+        # (rows, length, all heads * head size) -> three of (rows, heads, length, head size)
         query, key, value = (
-            part.view(rows, length, self.heads, size // self.heads).transpose(1, 2)
-            for part in self.qkv_proj(hidden).split(size, dim=2)
+            part.view(rows, length, -1, form.head_size).transpose(1, 2)
+            for part in self.qkv_proj(hidden).split(sizes, dim=2)
         )
+        if rotation is not None:
+            query, key = rotated(query, rotation), rotated(key, rotation)
         mixed = functional.scaled_dot_product_attention(
-            query, key, value, dropout_p=self.attention_dropout if self.training else 0.0, is_causal=True
+            query,
+            key,
+            value,
+            dropout_p=form.dropout if self.training else 0.0,
+            is_causal=True,
+            enable_gqa=form.num_kv_heads != form.num_heads,
         )
-        out: Tensor = self.out_proj(mixed.transpose(1, 2).reshape(rows, length, size))
+        out: Tensor = self.out_proj(mixed.transpose(1, 2).reshape(rows, length, form.hidden_size))
         return out

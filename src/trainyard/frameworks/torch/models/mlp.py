@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {
+ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,
     "silu": nn.SiLU,
@@ -34,7 +34,7 @@ class Mlp(nn.Module):
             layers.append(nn.Linear(width, size))
             if normalization in _NORMALIZATIONS:
                 layers.append(_NORMALIZATIONS[normalization](size))
-            layers.append(_ACTIVATIONS[activation]())
+            layers.append(ACTIVATIONS[activation]())
             if dropout:
                 layers.append(nn.Dropout(dropout))
             width = size

@@ -139,9 +139,17 @@ class GradientExchange:
         self._thread = ThreadPoolExecutor(1, "trainyard-exchange")
         device = parameters[0].device
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        for index, parameter in enumerate(parameters):
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))  # type: ignore[no-untyped-call]
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))  # type: ignore[no-untyped-call]
+            for index, parameter in enumerate(parameters)
+            if parameter.requires_grad
+        ]
+
+    def close(self) -> None:
+        """Remove the hooks, and end the thread: another exchange comes in its place."""
+        for hook in self._hooks:
+            hook.remove()
+        self._thread.shutdown()
 
     def arm(self) -> None:
         """Send gradients as they become ready: the next backward pass is this process's last in the step."""

@@ -1,0 +1,85 @@
+"""Keys of `training` that say which parameters are trained, and how."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from trainyard.config.fields import Section, bits, record
+
+Patterns = str | Annotated[list[str], Field(min_length=1)]
+NoDecay = Literal["auto", "none"] | list[str]
+MATCH = (
+    "a pattern (`*`, `?`, `[ab]`), or a list of them, of names of parameters, or of modules with all in them"
+)
+
+
+class ParameterGroup(Section):
+    """Parameters with a learning rate, a weight decay or options of their own."""
+
+    match: Patterns = bits(description=MATCH)
+    learning_rate: float | None = bits(
+        default=None, ge=0, description="instead of training.learning_rate; the scheduler varies it alike"
+    )
+    lr_ratio: float | None = bits(default=None, ge=0, description="or: the share of training.learning_rate")
+    weight_decay: float | None = bits(default=None, ge=0, description="instead of training.weight_decay")
+    options: dict[str, Any] = bits(
+        default_factory=dict, description="options of the optimizer, instead of those of training.optimizer"
+    )
+
+    @model_validator(mode="after")
+    def _check_rate(self) -> ParameterGroup:
+        if self.learning_rate is not None and self.lr_ratio is not None:
+            raise ValueError("learning_rate and lr_ratio are both given; keep one")
+        return self
+
+
+class FreezeConfig(Section):
+    """Parameters that are not trained; the pattern alone may stand for it: `freeze: backbone.*`."""
+
+    match: Patterns = bits(description=MATCH)
+    until_step: int | None = bits(
+        default=None, gt=0, description="they are trained after this many steps; default: never"
+    )
+
+
+class EmaConfig(Section):
+    """An exponential moving average of the weights, which is the model; `ema: 0.999` is short for it."""
+
+    decay: float = bits(gt=0, lt=1, description="what the average keeps in a step")
+    warmup: bool = bits(
+        default=False, description="begin with less: min(decay, (1 + step) / (10 + step)), steps from 1"
+    )
+
+
+# The plain keys, which `schema` puts into the section.
+MAX_GRAD_VALUE = bits(default=None, gt=0, description="clips each element of the gradient to [-value, value]")
+LOG_GRAD_NORM = record(
+    False,
+    description="log the gradient's global L2 norm (before clipping) as grad_norm; max_grad_norm does so too",
+)
+NO_DECAY = bits(
+    default="auto",
+    description="parameters without weight decay: those of fewer than two dimensions (biases, gains of "
+    "norms) and of normalization layers; none: all have it; or patterns of names",
+)
+PARAMETER_GROUPS = bits(
+    default_factory=list,
+    description="the first one that matches a parameter counts; others are trained as training says",
+)
+LAYER_DECAY = bits(
+    default=None,
+    gt=0,
+    le=1,
+    description="factor on the learning rate from each layer to the one below it: docs/training.md",
+)
+FREEZE = bits(default_factory=list, description="parameters that are not trained, for ever or for some steps")
+COMPILE = bits(
+    default=False, description="compile the training step with torch.compile; lowers the tier to `order`"
+)
+ACTIVATION_CHECKPOINTING = bits(
+    default_factory=list,
+    description="patterns of modules that compute their activations again in the backward pass, for less "
+    "memory: the same bits",
+)

@@ -1,0 +1,56 @@
+"""Parameters that are not trained, for ever or for the first steps: a function of the step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import nn
+
+from trainyard.config.optimization import FreezeConfig
+from trainyard.errors import ModelError
+from trainyard.frameworks.torch.patterns import matching_parameters
+
+
+class Freezing:
+    """Freezes the parameters that `training.freeze` names; what the model itself froze stays frozen.
+
+    A frozen parameter gets no gradient, so it has no update, no weight decay and no state of the optimizer.
+    """
+
+    def __init__(self, model: nn.Module, config: Sequence[FreezeConfig]) -> None:
+        """Find the parameters, and freeze those of the first step.
+
+        Raises:
+            ModelError: A pattern matches nothing, or nothing is left to train.
+        """
+        parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        until: dict[str, float] = {}
+        for index, item in enumerate(config):
+            end = math.inf if item.until_step is None else item.until_step
+            for name in matching_parameters(model, item.match, f"training.freeze.{index}.match"):
+                until[name] = max(end, until.get(name, 0))
+        self._until = {parameters[name]: end for name, end in until.items() if name in parameters}
+        self.reset()
+        if self.apply(0) and not any(one.requires_grad for one in parameters.values()):
+            raise ModelError("training.freeze: it leaves nothing to train in the first step")
+
+    def reset(self) -> None:
+        """Have the next `apply` set all parameters, whose flags a restore may have changed."""
+        self._from, self._next = math.inf, math.inf
+
+    def apply(self, step: int) -> bool:
+        """Freeze what is frozen in a step, counted from 0; return whether anything was to be set."""
+        if self._from <= step < self._next or not self._until:
+            return False
+        for parameter, end in self._until.items():
+            parameter.requires_grad_(step >= end)
+        self._from, self._next = (
+            step,
+            min((end for end in self._until.values() if end > step), default=math.inf),
+        )
+        return True
+
+    def is_frozen(self, parameter: nn.Parameter) -> bool:
+        """Return whether `apply` has frozen a parameter."""
+        return self._until.get(parameter, 0) > self._from

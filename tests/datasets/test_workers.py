@@ -1,0 +1,253 @@
+"""Samples that worker processes read, and the random numbers that each sample draws."""
+
+import os
+import random
+import select
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trainyard
+from small_runs import SMALL, assert_same, whole_and_resumed
+from trainyard.config.schema import DataConfig
+from trainyard.datasets.base import SampleSplit
+from trainyard.datasets.rows.objects import from_objects
+from trainyard.errors import DataError, ModelError, TrainingError
+from trainyard.frameworks.support.ahead import Ahead, Taking
+from trainyard.order import SAMPLE, stream_seed
+
+MAIN = os.getpid()
+
+
+class Drawn:
+    """A map-style data set whose samples are augmented with the generators of Python, NumPy and torch."""
+
+    classes = (0, 1)
+
+    def __init__(self, count: int = 60) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, i: int) -> tuple[Any, int]:
+        noise = torch.rand(2).numpy() + np.float32(random.random()) + np.float32(np.random.rand())
+        return np.array([i % 5, i % 2], np.float32) + noise, i % 2
+
+
+class Faulty(Drawn):
+    """A data set in which something happens to item 5, where a worker reads it."""
+
+    def __init__(self, happens: Callable[[], Any]) -> None:
+        super().__init__()
+        self.happens = happens
+
+    def __getitem__(self, i: int) -> tuple[Any, int]:
+        if i == 5 and os.getpid() != MAIN:
+            self.happens()
+        return np.full(2, i, np.float32), i % 2
+
+
+def split_of(dataset: Any, **settings: Any) -> SampleSplit:
+    split = from_objects({"train": dataset}, DataConfig(**settings)).splits["train"]
+    assert isinstance(split, SampleSplit)
+    return split
+
+
+@contextmanager
+def reading(dataset: Any, *takings: Taking, **settings: Any) -> Iterator[Ahead]:
+    """Has the takings read ahead."""
+
+    def copied(batch: Any) -> Any:
+        return {name: array.copy() for name, array in batch.items()}
+
+    ahead = Ahead(split_of(dataset, **settings), 11, copied)
+    try:
+        ahead.expect(iter(takings))
+        yield ahead
+    finally:
+        ahead.close()
+
+
+def taking(*ids: int, epoch: int | None = 0) -> Taking:
+    return Taking(np.array(ids, np.int64), epoch)
+
+
+def by_hand(i: int, epoch: int) -> Any:
+    """An item, with all generators seeded as the documentation says."""
+    seed = stream_seed(11, SAMPLE, epoch + 1, i)
+    random.seed(seed)
+    np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
+    torch.manual_seed(seed & 0xFFFFFFFF)
+    return Drawn()[i][0]
+
+
+def test_a_sample_draws_by_seed_epoch_and_position_alone() -> None:
+    wanted = {(i, epoch): by_hand(i, epoch) for i in (3, 8, 9) for epoch in (0, 1)}
+    takings = [taking(3, 8), taking(9), taking(9, 8, 3, epoch=1)]
+    for workers in (0, 2):
+        with reading(Drawn(), *takings, workers=workers) as ahead:
+            state = random.getstate(), torch.get_rng_state()
+            for one in (takings[2], takings[0], takings[1]):  # as in lockstep, not in order
+                got = ahead.take(one)["features"]
+                np.testing.assert_array_equal(got, [wanted[int(i), one.epoch or 0] for i in one.ids])
+            assert random.getstate() == state[0]
+            assert torch.equal(torch.get_rng_state(), state[1])
+
+
+def test_a_data_set_that_reads_several_at_once_draws_the_same() -> None:
+    class AtOnce(Drawn):
+        def __getitems__(self, ids: list[int]) -> list[Any]:
+            return [self[i] for i in ids]
+
+    with reading(AtOnce()) as ahead:
+        np.testing.assert_array_equal(ahead.take(taking(4, 7))["features"], [by_hand(4, 0), by_hand(7, 0)])
+
+
+def test_what_was_not_expected_is_read_all_the_same_and_batches_of_any_size_arrive() -> None:
+    class Wide(Drawn):
+        def __getitem__(self, i: int) -> tuple[Any, int]:
+            return np.full((1 + 3000 * (i > 3),), i, np.float32), i % 2
+
+    takings = [taking(0, 1), taking(4, 5, 6), taking(2, 3)]
+    with reading(Wide(), *takings, workers=1) as ahead:
+        assert ahead.take(taking(7))["features"].shape == (1, 3001)
+        for one in takings:
+            got = ahead.take(one)["features"]
+            assert got.shape == (len(one.ids), 1 if one.ids[0] < 4 else 3001)
+            assert (got == one.ids[:, None]).all()
+
+
+@pytest.mark.parametrize("how", ["dies", "hangs", "raises"])
+def test_a_worker_that_dies_or_hangs_is_named_with_its_sample(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def raises() -> None:
+        raise ValueError("bad block")
+
+    happens: dict[str, Callable[[], Any]] = {
+        "dies": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "hangs": threading.Event().wait,
+        "raises": raises,
+    }
+    messages = {
+        "dies": r"data worker 0 \(pid \d+\) was killed by SIGKILL while it read item 5 of the train dataset",
+        "hangs": r"hangs: it has read item 5 of the train dataset for \d+ s \(data.timeout: 1\), in File "
+        r'".*threading.py", line \d+ in wait; resume',
+        "raises": "the train dataset: item 5 cannot be read: ValueError: bad block",
+    }
+    kind = DataError if how == "raises" else TrainingError
+    takings = [taking(1, 2), taking(4, 5, 6)]
+    with reading(Faulty(happens[how]), *takings, workers=1, timeout=1.0) as ahead:
+        assert ahead.take(takings[0])["features"][:, 0].tolist() == [1, 2]
+        with pytest.raises(kind, match=messages[how]) as caught:
+            ahead.take(takings[1])
+    if how == "hangs":
+        assert "test_workers.py" in caplog.text  # the whole stack
+    if how == "raises":
+        assert any("test_workers.py" in note for note in caught.value.__notes__)
+
+
+def test_a_slow_sample_is_no_hang_while_others_come() -> None:
+    class Slow(Drawn):
+        def __getitem__(self, i: int) -> tuple[Any, int]:
+            if os.getpid() != MAIN:
+                threading.Event().wait(0.5)
+            return np.full(2, i, np.float32), i % 2
+
+    one = taking(0, 1, 2, 3)
+    with reading(Slow(), one, workers=1, timeout=1.0) as ahead:
+        assert ahead.take(one)["features"][:, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_workers_end_with_their_reader() -> None:
+    class Writing(Drawn):
+        def __getitem__(self, i: int) -> tuple[Any, int]:
+            return np.array([os.getpid(), 0], np.float64), i % 2
+
+    one, two = taking(0), taking(1)
+    with reading(Writing(), one, two, workers=2) as ahead:
+        pids = {int(ahead.take(each)["features"][0, 0]) for each in (one, two)}
+    assert len(pids) == 2
+    assert MAIN not in pids
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_workers_end_with_the_process_that_trains() -> None:
+    class Telling(Drawn):
+        def __getitem__(self, i: int) -> tuple[Any, int]:
+            return np.array([os.getpid(), 0], np.float64), i % 2
+
+    ours, theirs = os.pipe()
+    if not (child := os.fork()):
+        one = taking(0)
+        with reading(Telling(), one, workers=1) as ahead:
+            os.write(theirs, str(int(ahead.take(one)["features"][0, 0])).encode())
+            signal.pause()
+    worker = os.pidfd_open(int(os.read(ours, 20)))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert select.select([worker], [], [], 30)[0], "it lives"
+    for file in (ours, theirs, worker):
+        os.close(file)
+
+
+def padded_together(samples: list[Any]) -> dict[str, Any]:
+    """Collate: pad to the longest sample of the batch."""
+    longest = max(len(features) for features, _ in samples)
+    padded = np.zeros((len(samples), longest), np.float32)
+    for row, (features, _) in zip(padded, samples, strict=True):
+        row[: len(features)] = features
+    return {"padded": padded + np.float32(random.random()), "target": [target for _, target in samples]}
+
+
+def test_collate_makes_batches_of_the_samples() -> None:
+    class Ragged(Drawn):
+        def __getitem__(self, i: int) -> tuple[Any, int]:
+            return np.full(1 + i % 3, i, np.float32), i % 2
+
+    with reading(Ragged(), collate="test_workers:padded_together") as ahead:
+        batch = ahead.take(taking(1, 5, 4))
+    random.seed(stream_seed(11, SAMPLE, 1, 1))
+    drawn = np.float32(random.random())
+    np.testing.assert_array_equal(
+        batch["padded"], np.array([[1, 1, 0], [5, 5, 5], [4, 4, 0]], np.float32) + drawn
+    )
+    assert batch["target"].tolist() == [1, 1, 0]
+    with pytest.raises(DataError, match=r"data\.collate: 'test_workers:MAIN' is int; name a function"):
+        split_of(Ragged(), collate="test_workers:MAIN")
+
+
+@pytest.mark.slow
+def test_the_number_of_workers_changes_no_bit_and_a_resume_is_exact(tmp_path: Path) -> None:
+    data = {"train": Drawn(), "val": Drawn(20)}
+    whole, resumed = whole_and_resumed(tmp_path, {"data": {"workers": 2}}, data=data)
+    assert_same(resumed, whole)
+    alone = trainyard.train(SMALL, {"data": {"workers": 0}}, data=data, runs_dir=tmp_path)
+    assert_same(alone, whole)
+
+
+def test_settings_that_have_no_effect_are_said_or_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one_step, rows = {"training.max_steps": 1, "data.type": ""}, (np.ones((20, 2)), np.arange(20) % 2)
+    trainyard.train(SMALL, {**one_step, "data.workers": 2}, data=rows, runs_dir=tmp_path)
+    assert "data.workers: 2 has no effect, as the rows are in memory" in caplog.text
+    with pytest.raises(DataError, match=r"data\.collate is for map-style data sets"):
+        trainyard.train(
+            SMALL, {**one_step, "data.collate": "test_workers:padded_together"}, data=rows, runs_dir=tmp_path
+        )
+    forest = {"data": {"workers": 2}, "model": {"type": "random_forest"}}
+    with pytest.raises(
+        ModelError, match=r"data\.workers: 2 given, but random_forest reads its samples itself"
+    ):
+        trainyard.train(forest, data={"train": Drawn()}, runs_dir=tmp_path)
