@@ -112,7 +112,7 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         {},
         r"line \d+ is not utf-8.*data\.params\.encoding: latin-1",
     ),
-    "Shift JIS": (changed(6, city="東京").encode("shift_jis"), {}, "line 8 is not utf-8"),
+    "Shift JIS": (changed(6, city="データ").encode("shift_jis"), {}, "line 8 is not utf-8"),
     "Excel": (b"PK\x03\x04....", {}, "a zip or Excel file"),
     "gzip": (b"\x1f\x8b....", {}, "a gzip file"),
     "zero bytes": (b"a,b\n\x00\x00,1\n", {}, "holds zero bytes"),
