@@ -86,7 +86,7 @@ def _arguments(path: str, function: Any) -> dict[str, str]:
     if missing := [name for name in needed if name not in given]:
         raise InputError(f"{wrong}; it also needs {', '.join(missing)}: wrap it in a function of your own")
     if len(positional) < 2:
-        raise InputError(f"{wrong}, and takes {len(positional) or 'none'}")
+        raise InputError(f"{wrong}, and takes {len(positional)} of them")
     return given
 
 

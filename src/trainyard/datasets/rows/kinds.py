@@ -315,7 +315,7 @@ class _Column:
         if not texts or any(_is_code(text) for text in texts):
             return None
         first = texts[:_FIRST]
-        if 4 * max(sum(map(bool, map(_reader_of_marks(mark), first))) for mark in ".,") < len(first):
+        if 4 * max(sum(read_number(text, mark) is not None for text in first) for mark in ".,") < len(first):
             return None
         writing = writing_of(texts)
         numbers = {text: read_number(text, writing.decimal) for text in texts}
@@ -394,10 +394,6 @@ def _mostly(counts: Counter[str], strays: Collection[str], different: int) -> bo
     present = sum(count for text, count in counts.items() if not is_missing_word(text))
     few = sum(counts[text] for text in strays)
     return 2 * few < present and (10 * few <= present or different > 10)
-
-
-def _reader_of_marks(mark: str) -> Callable[[str], Any]:
-    return lambda text: read_number(text, mark)
 
 
 def _is_code(text: str) -> bool:
