@@ -49,7 +49,7 @@ def test_what_is_the_users_is_found(name: str) -> None:
         ("os.system", "(posix|nt)"),
         ("evaluate", "builtins"),
         ("Place", "pathlib.*"),
-        ("shell", "functools"),
+        ("shell", "posix"),
         ("names.clear", "builtins"),
         ("Net.method.__globals__.clear", "builtins"),
     ],

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -148,7 +149,9 @@ def class_name(cls: type) -> str:
 
 
 def home_of(value: Any) -> str:
-    """Return the name of the module that defines a value, or the class of the value."""
+    """Return the module that defines a value (of a partial: its function), or the class of the value."""
+    if isinstance(value, partial):
+        return home_of(value.func)
     return str(getattr(value, "__module__", None) or type(value).__module__)
 
 
@@ -176,6 +179,12 @@ def _module(path: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
+        if name.endswith(".py") or "/" in name:
+            module = name.removesuffix(".py").removeprefix("./").replace("/", ".")
+            raise InputError(
+                f"{path!r} cannot be imported: a module is named, not its file: write "
+                f"{module}:{path.partition(':')[2]}"
+            ) from None
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise InputError(
                 f"{path!r} cannot be imported: {name} needs {error.name!r}, which is not installed"

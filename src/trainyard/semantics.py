@@ -51,9 +51,14 @@ PARTS: dict[str, Part] = {
         ("engine/rules.py", "engine/history.py", "engine/schedules.py"),
     ),
     "tasks": Part(1, "targets, outputs and default losses of the tasks", ("tasks",)),
+    # 1: f1, precision and recall of two classes are macro averages
+    # 2: metrics of the user's own get neither sample_weight nor pos_label
     "metrics": Part(
-        2, "losses and metrics of an evaluation", ("evaluation/metrics.py", "tasks"), kept=(1,)
-    ),  # 1: f1, precision and recall of two classes are macro averages
+        3,
+        "losses and metrics of an evaluation",
+        ("evaluation/own.py", "evaluation/metrics.py", "tasks"),
+        kept=(1, 2),
+    ),
     "catboost": Part(1, "a step of CatBoost", ("frameworks/catboost", "frameworks/support")),
     "keras": Part(1, "a step of Keras", ("frameworks/keras", "frameworks/support")),
     "lightgbm": Part(1, "a step of LightGBM", ("frameworks/lightgbm", "frameworks/support")),
@@ -63,7 +68,8 @@ PARTS: dict[str, Part] = {
     "torch": Part(
         3, "a step of PyTorch", ("frameworks/torch", "frameworks/support"), kept=(1, 2)
     ),  # 2: all parameters have weight decay; label_smoothing is left out beside weights of samples; rows of
-    # tokens count the same in the loss, however many labels they have
+    # tokens count the same in the loss, however many labels they have; a loss of the user's own gets the
+    # targets of a regression unstandardized, beside standardized outputs
     # 1: also, the loss of tokens is computed with the tokens of the vocabulary on the middle axis
     "xgboost": Part(1, "a step of XGBoost", ("frameworks/xgboost", "frameworks/support")),
 }

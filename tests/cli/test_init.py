@@ -33,13 +33,12 @@ def test_nothing_is_overwritten_without_force(command: Command, rows: Path) -> N
     assert output.read_text(encoding="utf-8") != "mine"
 
 
-def test_another_encoding_is_named_and_can_be_given(command: Command, rows: Path) -> None:
+def test_another_encoding_is_seen_and_can_be_given(command: Command, rows: Path) -> None:
     rows.write_bytes(rows.read_text(encoding="utf-8").replace("yes", "jä").encode("latin-1"))
     output = rows.with_name("new.yaml")
-    done = command("init", rows, "--target", "y", "-o", output)
-    assert done.code == 2
-    assert "data.params.encoding: latin-1 (or cp1252); for `trainyard init`, with --encoding" in done.err
-    assert command("init", rows, "--target", "y", "-o", output, "--encoding", "latin-1").code == 0
+    assert command("init", rows, "--target", "y", "-o", output).code == 0
+    assert 'encoding: "cp1252"' in output.read_text(encoding="utf-8")
+    assert command("init", rows, "--target", "y", "-o", output, "--encoding", "latin-1", "--force").code == 0
     assert 'encoding: "latin-1"' in output.read_text(encoding="utf-8")
     assert command("config", "check", output).code == 0
     wrong = command("init", rows, "--target", "y", "-o", output, "--encoding", "latin-0", "--force")

@@ -211,7 +211,7 @@ BROKEN = {
     "model of no installed framework": (
         "data: {type: digits}\nmodel: {type: random_forest}\n",
         "2:15: model.type",
-        "nearest: mlp, transformer; or package.module:Class",
+        "known: mlp, transformer; or package.module:Class",
     ),
     "model by class": (
         "data: {type: digits}\nmodel: {type: TransformerModel}\n",
@@ -231,7 +231,7 @@ BROKEN = {
     "model of another framework": (
         "data: {type: digits}\nmodel: {type: mlpp, framework: torch}\n",
         "2:15: model.type",
-        "torch has no such model; it has mlp, transformer; did you mean 'mlp'?",
+        "torch has no such model; known: mlp, transformer; did you mean 'mlp'?",
     ),
     "bad import path": (
         "data: {type: digits}\nmodel: {type: 'my.module:'}\n",

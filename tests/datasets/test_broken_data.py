@@ -107,16 +107,15 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         {},
         r"only one column, 'height;children.*data\.params\.delimiter: ';'",
     ),
-    "not UTF-8": (
-        changed(6, city="Zürich").encode("latin-1"),
+    "damaged UTF-8": (
+        changed(6, city="Zürich").encode() + "7,Gen\u00e8ve,x\n".encode()[:6] + b"\n",
         {},
-        r"line 8 is not utf-8.*data\.params\.encoding: latin-1",
+        r"line \d+ is not utf-8.*data\.params\.encoding: latin-1",
     ),
-    "UTF-16": (TEXT.encode("utf-16"), {}, "data.params.encoding: utf-16"),
+    "Shift JIS": (changed(6, city="データ").encode("shift_jis"), {}, "line 8 is not utf-8"),
     "Excel": (b"PK\x03\x04....", {}, "a zip or Excel file"),
     "gzip": (b"\x1f\x8b....", {}, "a gzip file"),
     "zero bytes": (b"a,b\n\x00\x00,1\n", {}, "holds zero bytes"),
-    "same name twice": ("x,x,bought\n1,2,no\n", {}, "names column 'x' twice"),
     "text as values": (
         TEXT,
         {"task": "regression"},

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from rows import config, csv_text, load, people
 
@@ -218,3 +219,29 @@ def test_a_header_may_have_several_lines(place: Path) -> None:
 def test_a_file_without_rows_holds_no_dates(place: Path) -> None:
     table = CsvDataset(config(), CsvDataset.Params()).read(write(place, "a,b\n"))
     assert [kind_of(values) for values in table.columns.values()] == ["number", "number"]
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
+def test_what_is_not_utf8_is_read_as_its_bytes_tell(place: Path, encoding: str) -> None:
+    text = "city,x\nRome,1\nZürich,2\nGenève,3\n"
+    (place / "a.csv").write_bytes(text.encode(encoding))
+    reader = CsvDataset(config(path="a.csv"), CsvDataset.Params())
+    table = reader.read("a.csv")
+    assert table.columns["city"].tolist() == ["Rome", "Zürich", "Genève"]
+    assert f"read as {encoding}" in table.remarks[0]
+    assert ("line 3 is not UTF-8" in table.remarks[0]) == (encoding == "cp1252")
+    (chunk,) = reader.chunks("a.csv").tables(["city"], 10)
+    assert chunk.columns["city"].tolist() == table.columns["city"].tolist()
+    assert reader.sample().columns["city"].tolist() == table.columns["city"].tolist()
+
+
+def test_columns_of_one_name_are_numbered_as_in_pandas(place: Path) -> None:
+    text = "x,y,x,x,x.1\n1,2,3,4,5\n6,7,8,9,10\n"
+    table = CsvDataset(config(), CsvDataset.Params()).read(write(place, text))
+    assert list(table.columns) == ["x", "y", "x.2", "x.3", "x.1"]
+    assert table.columns["x.2"].tolist() == [3, 8]
+    assert "'x' is called 'x.2'" in table.remarks[0]
+    frame = pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"])
+    given = as_table(frame)
+    assert {name: values.tolist() for name, values in given.columns.items()} == {"a": [1, 3], "a.1": [2, 4]}
+    assert list(given.frame.columns) == ["a", "a.1"]

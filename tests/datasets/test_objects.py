@@ -270,3 +270,28 @@ def test_who_named_no_target_is_told_how() -> None:
         DataError, match=r"no column 'target'; set data\.target to the column to predict, one of: age, bought"
     ):
         from_objects(pd.DataFrame({"age": range(30), "bought": [0, 1] * 15}))
+
+
+def test_lists_hold_what_arrays_and_frames_hold() -> None:
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.5, 4.0] * 10, "b": [3.0, 1.0, 0.5, 2.0] * 10})
+    target = [0, 1, 0, 1] * 10
+    expected = from_objects((frame.to_numpy(), np.array(target)), config())
+    given = from_objects((frame.to_numpy().tolist(), target), config())
+    records = frame.assign(target=target)
+    for other in (records.to_dict("records"), records.to_dict("list")):
+        bundle = from_objects(other, config())
+        np.testing.assert_array_equal(
+            bundle.splits["train"].arrays["features"], expected.splits["train"].arrays["features"]
+        )
+    np.testing.assert_array_equal(
+        given.splits["train"].arrays["features"], expected.splits["train"].arrays["features"]
+    )
+    with pytest.raises(DataError, match="not of one length"):
+        from_objects(([[1.0], [1.0, 2.0]], [0, 1]), config())
+
+
+def test_a_list_of_two_datasets_is_train_and_validation() -> None:
+    bundle = from_objects([Rows(20), Rows(5, lambda i: (np.array([9.0, i]), i % 3))], config())
+    assert {name: len(split) for name, split in bundle.splits.items()} == {"train": 20, "val": 5}
+    same = from_objects((Rows(20), Rows(20)), config())
+    assert any("the val dataset holds the same items as the train dataset" in line for line in same.warnings)

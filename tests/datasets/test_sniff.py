@@ -165,3 +165,27 @@ def test_a_target_beyond_whole_numbers_of_64_bits() -> None:
     Path("big.csv").write_text("x,y\n" + "\n".join(f"{i},{10**25}" for i in range(60)))
     with pytest.raises(DataError, match=r"only one value \(1e\+25\)"):
         draft_config(Path("big.csv"), "y")
+
+
+def test_dates_that_do_not_exist_are_missing_values() -> None:
+    rows = [row | {"when": f"{i % 28 + 1:02}/02/2024"} for i, row in enumerate(people(100))]
+    for i in (3, 50, 80):
+        rows[i]["when"] = "31/02/2024"
+    rows[7]["when"] = "n.d."
+    draft, (config, bundle) = drafted(csv_text(rows))
+    assert config.data.missing_values == {"when": ["31/02/2024", "n.d."]}
+    assert "# no times, in 4 rows" in draft
+    assert any(name.startswith("when.") for name in bundle.info.feature_names)
+
+
+def test_several_targets() -> None:
+    text = csv_text([row | {"rent": 2.0 * i} for i, row in enumerate(people())])
+    draft, (config, bundle) = drafted(text, "height,rent")
+    assert config.data.target == ["height", "rent"]
+    assert (bundle.info.task, bundle.info.outputs) == ("regression", 2)
+    assert "2 columns" in draft
+    assert (
+        draft_config("my data.csv", ["height", "rent"]).text()
+        == draft_config("my data.csv", "height,rent").text()
+    )
+    assert "type: lightgbm" not in draft_config("my data.csv", "height,rent").text()

@@ -145,7 +145,7 @@ def test_which_is_better_is_read_from_the_function_or_its_name(mine: Path) -> No
     [
         ("mine:nothing", "mine has no 'nothing'"),
         ("mine:Kind", "must be a function of .targets, predictions., and is of type type"),
-        ("mine:one", "takes 1 arguments"),
+        ("mine:one", "takes 1 of them"),
         ("mine:three", "also needs beta: wrap it in a function of your own"),
         ("sklearn.metrics:fbeta_score", "also needs beta"),
     ],
@@ -277,3 +277,20 @@ def test_a_run_of_someone_else_imports_no_metric(
     )
     assert "'mine:profit'" in done.stdout
     assert "test_cohen_kappa_score" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("path", ["f1_score", "brier_score_loss", "balanced_accuracy_score"])
+def test_weights_and_the_positive_class_reach_metrics_that_ask_for_them(path: str) -> None:
+    random = np.random.default_rng(0)
+    second, weights = random.random(40), random.random(40)
+    targets = random.integers(0, 2, 40)
+    outputs = np.stack([1 - second, second], axis=1)
+    info = DataInfo("classification", features_spec((3,)), 2, ["no", "yes"])
+    parts = [Predictions(np.arange(40), outputs, targets, 1.0, weights=weights)]
+    metric = f"sklearn.metrics:{path}"
+    found = evaluate_predictions(parts, [metric], info, "val").metrics[f"val_{path}"]
+    words = np.array(["no", "yes"])
+    given = second if path == "brier_score_loss" else words[(second > 0.5).astype(int)]
+    options = {} if path == "balanced_accuracy_score" else {"pos_label": "yes"}
+    expected = getattr(sk, path)(words[targets], given, sample_weight=weights, **options)
+    assert found == pytest.approx(expected)

@@ -198,3 +198,101 @@ def test_a_name_that_a_booster_ignores_is_noted_with_its_key() -> None:
     assert any(
         "no effect on xgboost" in line and "model.params.objective" in line for line in resolved.unused
     )
+
+
+CONVENTIONS = """
+import torch
+from torch.nn import functional
+
+
+def batched(outputs, batch):
+    return functional.mse_loss(outputs[:, 0], batch["target"])
+
+
+def as_torch(input, target):
+    return functional.mse_loss(input, target)
+
+
+def as_keras(y_true, y_pred):
+    return functional.mse_loss(y_pred, y_true)
+
+
+def each(outputs, batch):
+    return (outputs[:, 0] - batch["target"]) ** 2
+
+
+class Module(torch.nn.Module):
+    def forward(self, pred, y):
+        return ((pred - y) ** 2).mean()
+
+
+def detached(outputs, batch):
+    return outputs.detach().sum()
+
+
+class OneLogit(torch.nn.Module):
+    def __init__(self, input_dim):
+        super().__init__()
+        self.last = torch.nn.Linear(input_dim, 1)
+
+    def forward(self, x):
+        return self.last(x)
+"""
+
+
+@pytest.fixture
+def conventions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_conventions.py").write_text(CONVENTIONS)
+    yield
+    sys.modules.pop("my_conventions", None)
+
+
+def amounts() -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(60, 3))
+    return x, 5000 + 1000 * (x[:, 0] - x[:, 1])
+
+
+@pytest.mark.usefixtures("conventions")
+def test_each_way_to_call_a_loss_is_the_mean_squared_error_of_standardized_targets() -> None:
+    """The targets are some thousands: unstandardized, beside standardized outputs, nothing is learned."""
+    training = {"epochs": 2, "batch_size": 20, "learning_rate": 0.01, "threads": 1}
+    names = [
+        "mse",
+        *(f"my_conventions:{one}" for one in ("batched", "as_torch", "as_keras", "each", "Module")),
+    ]
+    runs = {
+        name: trainyard.train(
+            {"model": {"type": "mlp", "hidden": [8]}, "training": training | {"loss": name}}, data=amounts()
+        )
+        for name in [*names, "torch.nn.MSELoss"]
+    }
+    assert len({run.digest for run in runs.values()}) == 1, {name: run.digest for name, run in runs.items()}
+    with pytest.raises(ModelError, match="my_conventions:detached has no gradient"):
+        trainyard.train({"model": "mlp", "training": {"loss": "my_conventions:detached"}}, data=amounts())
+
+
+@pytest.mark.usefixtures("conventions")
+def test_one_logit_of_two_classes_is_that_of_the_second() -> None:
+    import my_conventions
+
+    x, y = amounts()
+    kinds = (y > 5000).astype(np.int64)
+    training = {"epochs": 1, "batch_size": 20, "learning_rate": 0.1, "optimizer": "sgd", "threads": 1}
+    config = {"data": {"split": {"val": 0, "test": 0.2}}, "training": training | {"loss": "bce"}}
+    run = trainyard.train(config, model=my_conventions.OneLogit, data=(x, kinds))
+    outputs = trainyard.load(run.id).outputs(x[:5])
+    np.testing.assert_allclose(outputs.sum(axis=1), 1, rtol=1e-6)  # (5, 2)
+    assert run.metrics["test_accuracy"] > 0.5
+    logits = torch.tensor([[0.3], [-2.0]])
+    pair = torch.cat([torch.zeros_like(logits), logits], dim=1)
+    torch.testing.assert_close(losses.class_logits(logits), pair)
+    expected = functional.binary_cross_entropy_with_logits(logits[:, 0], torch.tensor([1.0, 0.0]))
+    batch = {"target": torch.tensor([1, 0])}
+    task = ClassificationTask(DataInfo("classification", features_spec((3,)), 2, [0, 1]))
+    for name in ("cross_entropy", "binary_cross_entropy"):
+        torch.testing.assert_close(losses.build_loss(name, task)(logits, batch), expected)
+        weighted = losses.build_weighted_loss(name, task)(logits, batch, torch.tensor([0.5, 0.5]))
+        torch.testing.assert_close(weighted, expected)

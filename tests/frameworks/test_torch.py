@@ -354,7 +354,7 @@ class Choking(Net):
 
 class Tuple(Net):
     def forward(self, x):
-        return None, super().forward(x)
+        return None, None
 
 
 def function(in_features):

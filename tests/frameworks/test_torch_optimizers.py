@@ -8,7 +8,10 @@ import torch
 
 from small_runs import SMALL
 from trainyard.config import load
+from trainyard.config.schema import TrainingConfig
 from trainyard.frameworks.torch.lion import Lion
+from trainyard.frameworks.torch.optim import build_optimizer
+from trainyard.frameworks.torch.params import OPTIMIZERS
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
 from trainyard.runs.wiring import build
@@ -48,3 +51,37 @@ def test_every_microbatch_size_gives_the_same_loss_and_gradient(weights: str | N
         part_loss, parts = loss_and_weights(given | {"training.microbatch_size": size})
         assert part_loss == pytest.approx(loss, abs=1e-6), size
         np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "cls", "own"),
+    [
+        ({"type": "nadam", "momentum_decay": 0.1}, torch.optim.NAdam, {"momentum_decay": 0.1}),
+        ({"type": "nadam"}, torch.optim.NAdam, {}),
+        (
+            {"type": "adagrad", "initial_accumulator_value": 0.1},
+            torch.optim.Adagrad,
+            {"initial_accumulator_value": 0.1},
+        ),
+    ],
+)
+def test_options_reach_torchs_optimizer(optimizer: Any, cls: Any, own: dict[str, float]) -> None:
+    training = TrainingConfig.model_validate(
+        {"optimizer": {"type": optimizer["type"], "params": {**optimizer_defaults(optimizer), **own}}}
+    )
+    models = [torch.nn.Linear(3, 2) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    ours = build_optimizer(training, models[0], torch.device("cpu"))
+    theirs = cls(models[1].parameters(), lr=training.learning_rate, **own)
+    for _ in range(3):
+        inputs = torch.randn(5, 3)
+        for model, one in zip(models, (ours, theirs), strict=True):
+            model.zero_grad()
+            model(inputs).square().sum().backward()
+            one.step()
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def optimizer_defaults(optimizer: dict[str, Any]) -> dict[str, Any]:
+    return OPTIMIZERS[optimizer["type"]]().model_dump()

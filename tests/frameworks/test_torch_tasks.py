@@ -533,10 +533,13 @@ def test_losses_that_do_not_fit_are_said(here: Path) -> None:
     data = {"features": arrays()["numbers"], "target": arrays()["target"]}
     config = SMALL | {"model": {"type": "own_nets:TwoHeads"}}
     for loss, said in (
-        ("own_nets:no_number", r"own_nets:no_number returned shape \(1, 2\); it must return one number"),
+        (
+            "own_nets:no_number",
+            r"own_nets:no_number returned a tensor of shape \(1, 2\); it must return one number",
+        ),
         ("own_nets:missing", "training.loss: .*missing"),
         ("own_nets:weighted", "own_nets:weighted fails on the outputs of model own_nets:TwoHeads: KeyError"),
-        ("own_nets:TwoHeads", "own_nets:TwoHeads is of type type; a function"),
+        ("own_nets:TwoHeads", "own_nets:TwoHeads is constructed without arguments, but .*; name an object"),
         ("mse", "mse is not a loss for classification; allowed: auto, cross_entropy, focal, or package"),
     ):
         with pytest.raises(ModelError, match=said):

@@ -192,7 +192,7 @@ def test_each_line_that_mends_names_keys_of_the_config():
     sources = "".join(path.read_text() for path in Path(diagnosis.__file__).parent.glob("*.py"))
     keys = set(re.findall(r'"((?:data|training|model)\.[a-z_.]+): ', sources))
     assert len(keys) >= 10
-    for key in keys - {"model.params.max_depth"}:
+    for key in {one for one in keys if not one.startswith("model.params.")}:
         fields = RunConfig.model_fields
         for name in key.split("."):
             assert name in fields, key

@@ -225,7 +225,9 @@ def test_torch_takes_the_weighted_mean_over_the_whole_batch(sections: Any, own_m
 
 def test_a_loss_of_the_users_must_tell_samples_apart(own_module: str) -> None:
     training = {"max_steps": 2, "loss": f"{own_module}:of_all"}
-    with pytest.raises(InputError, match=r"returned shape \(\).*it must return the loss of each sample"):
+    with pytest.raises(
+        InputError, match=r"returned a tensor of shape \(\).*it must return the loss of each sample"
+    ):
         built({"type": f"{own_module}:Linear"}, target="value", training=training)
 
 

@@ -110,9 +110,9 @@ def test_a_model_that_is_not_there() -> None:
 
 def test_the_default_is_the_first_library_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proposals, "find_spec", lambda name: name in ("catboost", "torch") or None)
-    assert proposals.default_model() == "catboost"
+    assert proposals.default_model(proposals.Shape(100, 3)) == "catboost"
     monkeypatch.setattr(proposals, "find_spec", lambda name: name == "torch" or None)
-    assert proposals.default_model() == "mlp"
+    assert proposals.default_model(proposals.Shape(100, 3)) == "mlp"
 
 
 @pytest.mark.slow

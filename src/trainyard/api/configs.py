@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -75,13 +75,15 @@ def names(kind: str) -> dict[str, str]:
     return keys_of(kind)
 
 
-def init(file: Path | str, target: str, *, encoding: str | None = None, model: str | None = None) -> str:
+def init(
+    file: Path | str, target: str | Sequence[str], *, encoding: str | None = None, model: str | None = None
+) -> str:
     """Return a commented config (YAML) that trains on a data file as it is.
 
     Args:
         file: A CSV or Parquet file, or its URL in a store.
-        target: The column to predict.
-        encoding: The encoding of a CSV file, if it is not UTF-8 or UTF-16.
+        target: The column to predict; several in a list, or divided by commas.
+        encoding: The encoding of a CSV file; default: UTF-8, or what its bytes tell.
         model: The value of `model.type`; `auto`: the best of a few models, by training them on a sample of
             the rows; default: boosted trees, of the first of LightGBM, XGBoost, CatBoost and scikit-learn
             that is installed, else a neural network.

@@ -59,7 +59,8 @@ def train(
             without training: the same computation, data, code, initial weights and numeric environment, and a
             tier better than `statistical`. Damaged runs are passed over. Settings that change only the record
             are not used, but named in a warning. It comes before `resume`.
-        model: A model object instead of `model.type`. The run can be reproduced only with that object.
+        model: A model object instead of `model.type`, with which alone the run can be reproduced; or the name
+            of a model, a class or a function.
         data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset, or all rows as
             one pair or data frame, instead of the source that `data` names; its other settings (target,
             split ...) hold for them.
@@ -83,7 +84,7 @@ def train(
 
     check_verdict(verdict)
     if model is not None:
-        config, overrides = name_model(config, overrides, model)
+        config, overrides, model = name_model(config, overrides, model)
     resolved = load_resolved(config, overrides, Catalog(), objects=data is not None)
     if data is not None and (sized := name_batch_size(resolved, overrides, data)) is not None:
         resolved = load_resolved(config, sized, Catalog(), objects=True)

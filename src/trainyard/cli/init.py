@@ -15,7 +15,7 @@ from trainyard.errors import InputError
 
 @click.command()
 @click.argument("file")
-@click.option("--target", required=True, metavar="COLUMN", help="The column to predict.")
+@click.option("--target", required=True, metavar="COLUMN", help="The column to predict; several: a,b.")
 @click.option(
     "-o",
     "--output",
@@ -28,7 +28,9 @@ from trainyard.errors import InputError
     metavar="NAME",
     help="The model; auto: compare a few on a sample of the rows.  [default: boosted trees, if installed]",
 )
-@click.option("--encoding", help="That of a CSV file: latin-1, cp1252 ...  [default: utf-8]")
+@click.option(
+    "--encoding", help="That of a CSV file: cp1252, shift_jis ...  [default: utf-8, or by its bytes]"
+)
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @options.as_json
 def init(

@@ -319,8 +319,9 @@ class Lookup:
         name = own_name(str(node.value))
         taken = own.get(name, "a metric of Trainyard" if name in self.adapters.names("metric") else None)
         if name == "loss" or (taken is not None and taken != node.value):
+            ours = f"write {name}, or " if name in self.adapters.names("metric") else ""
             also = taken or "the loss"
-            message = f"{node.value!r} would be called {name!r}, as is {also}; rename the function"
+            message = f"{node.value!r} would be called {name!r}, as is {also}; {ours}rename the function"
             self.problems.report(message, path, node.source)
         own[name] = str(node.value)
 
@@ -337,7 +338,9 @@ class Lookup:
         elif bare in names:
             hint = f"; write it without the split: {bare!r}"
         else:
-            hint = nearest(name, names)
+            hint = (
+                nearest(name, names) or "; list one of your own in evaluation.metrics: [package.module:name]"
+            )
         parts = [
             f"unknown metric {node.template or name!r}",
             *self.problems.once(f"known: {some(names, name, 'metric')}", "metric"),

@@ -42,6 +42,9 @@ def translate(root: Node, adapters: Adapters, problems: Problems, notes: list[st
         _metric(item, adapters, f"evaluation.metrics.{index}", notes, prefix="")
     for path in METRIC_KEYS:
         _metric(find_value(root, path), adapters, path, notes, prefix="val_")
+    loss = find_value(root, "training.loss")
+    if loss is not None and isinstance(loss.value, str) and not adapters.has("loss", loss.value):
+        _dotted(loss, "training.loss", notes)
 
 
 def _model(root: Node, adapters: Adapters, problems: Problems, notes: list[str], *, objects: bool) -> None:
@@ -61,9 +64,16 @@ def _model(root: Node, adapters: Adapters, problems: Problems, notes: list[str],
         notes.append(f"{node.source}: model.type: {name} is read as {meaning.name} ({meaning.framework})")
         if meaning.task is not None:
             _task(root, meaning, node, name, problems, notes, objects=objects)
-    elif DOTTED.fullmatch(name) and not name.endswith(FILES):
+    else:
+        _dotted(node, "model.type", notes)
+
+
+def _dotted(node: Node, path: str, notes: list[str]) -> None:
+    """Read an import path with dots alone as one with a colon."""
+    name = str(node.value)
+    if DOTTED.fullmatch(name) and not name.endswith(FILES):
         node.value = ":".join(name.rsplit(".", 1))
-        notes.append(f"{node.source}: model.type: {name} is read as {node.value}")
+        notes.append(f"{node.source}: {path}: {name} is read as {node.value}")
 
 
 def _without_module(name: str) -> str:
@@ -119,6 +129,8 @@ def _metric(node: Node | None, adapters: Adapters, path: str, notes: list[str], 
     elif (meant := adapters.metric_meant(bare)) is not None:
         ours = meant
     else:
+        if not prefix:
+            _dotted(node, path, notes)
         return
     if prefix + ours != name:
         node.value = prefix + ours
@@ -143,12 +155,12 @@ def unknown_model(name: str, framework: str | None, adapters: Adapters) -> str:
         if not near and (meaning := adapters.model_meant(name)) is not None:
             near = f"; {meaning.framework} has it as {meaning.name}: leave model.framework out"
         listed = some(models, name, "model")
-        return f"model {name}: {framework} has no such model; it has {listed}{near}"
+        return f"model {name}: {framework} has no such model; known: {listed}{near}"
     known, broken = adapters.names("model"), adapters.broken("model")
     snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()  # RandomForestClassifier
     bare = re.sub(r"_(classifier|regressor|model)$", "", snake)
     near = nearest(name, known) or nearest(bare, known)
-    hints = [] if near else [f"nearest: {some(known, bare, 'model')}", "or package.module:Class"]
+    hints = [] if near else [f"known: {some(known, bare, 'model')}", "or package.module:Class"]
     return "; ".join([f"model {name}: no installed framework has it{near}", *hints, *broken])
 
 

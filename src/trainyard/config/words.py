@@ -42,9 +42,11 @@ def some(names: Sequence[str], name: str, kind: str) -> str:
 
     if len(names) <= SHORT:
         return ", ".join(names)
-    close = get_close_matches(name, names, n=FEW, cutoff=0.5) or get_close_matches(name, names, FEW, 0.0)
-    command = f"names {kind}" if kind else "schema"
-    return f"{', '.join(close)} ... (`trainyard config {command}` shows all {len(names)})"
+    close = get_close_matches(name, names, n=FEW, cutoff=0.5)
+    command = f"trainyard config {f'names {kind}' if kind else 'schema'}"
+    if not close:
+        return f"`{command}` shows all {len(names)}"
+    return f"{', '.join(close)} ... (`{command}` shows all {len(names)})"
 
 
 def choice(allowed: Sequence[str], node: Node) -> str:

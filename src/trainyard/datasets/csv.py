@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import codecs
 import csv
+import logging
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,13 +19,15 @@ from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.arrow import SAMPLE, strings
 from trainyard.datasets.rows.cells import has_codes, typed_cells
 from trainyard.datasets.rows.chunks import CsvChunks, CsvFormat
+from trainyard.datasets.rows.encodings import MARKS, UTF8, guess, guess_of_file
 from trainyard.datasets.rows.files import existing_file, read_bytes
-from trainyard.datasets.rows.table import Table, kind_of, listed
+from trainyard.datasets.rows.table import Table, kind_of, listed, unique_names
 from trainyard.datasets.rows.tabular import load_files, paths_by_split
 from trainyard.errors import DataError
 from trainyard.require import require
 from trainyard.types import Array
 
+log = logging.getLogger("trainyard")
 MISSING = ("", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")
 _SAMPLE_BYTES = 8 << 20
 _HEAD_BYTES = 1 << 20  # which hold the names of the columns
@@ -70,6 +72,7 @@ class CsvDataset:
         self._params = params
         self._arrow: Any = require("pyarrow", "tabular")
         self._reader: Any = require("pyarrow.csv", "tabular")
+        self._remarks: list[str] = []  # what a user should know of the file that is read
 
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
@@ -96,28 +99,30 @@ class CsvDataset:
         Raises:
             DataError: The file is not CSV.
         """
-        file = existing_file(path, mapped=True)
+        file, params = existing_file(path, mapped=True), self._params
+        found = guess_of_file(file) if params.encoding.lower() in UTF8 else None
+        encoding = found.encoding if found else params.encoding
+        if found:
+            self._remarks.append(found.remark(path))
         with file.open("rb") as stream:
-            head = self._content(path, self._whole_characters(stream.read(_HEAD_BYTES)))
+            head = self._content(path, _whole_characters(stream.read(_HEAD_BYTES), encoding), encoding)
         names, lines = self._header(path, head)
-        params = self._params
+        for remark in self._taken_remarks():
+            log.warning("%s", remark)
         form = CsvFormat(
             names,
             lines,
             params.delimiter,
-            params.encoding,
+            encoding,
             [*MISSING, *params.missing],
             {*params.text, *text} & set(names),
         )
         return CsvChunks(path, file, form, lambda: self.read(path, text))
 
-    def _whole_characters(self, raw: bytes) -> bytes:
-        """Return the start of a file without a character that is cut at its end."""
-        encoding = self._params.encoding
-        try:
-            return codecs.getincrementaldecoder(encoding)().decode(raw).encode(encoding)
-        except (LookupError, UnicodeError):
-            return raw  # `_content` says what is wrong
+    def _taken_remarks(self) -> tuple[str, ...]:
+        """Return what a user should know of the last file, and forget it."""
+        remarks, self._remarks = tuple(dict.fromkeys(self._remarks)), []
+        return remarks
 
     def sample(self) -> Table:
         """Return the first training rows.
@@ -129,7 +134,7 @@ class CsvDataset:
         with existing_file(path).open("rb") as file:
             start = file.read(_SAMPLE_BYTES)
         whole = len(start) < _SAMPLE_BYTES
-        if self._params.encoding.lower().startswith(("utf-16", "utf-32")):
+        if self._params.encoding.lower().startswith(("utf-16", "utf-32")) or start.startswith(MARKS):
             whole, start = True, read_bytes(path)
         table = self._table(path, self._content(path, start if whole else start[: start.rfind(b"\n") + 1]))
         return table.take(np.arange(min(len(table), SAMPLE)))
@@ -152,10 +157,21 @@ class CsvDataset:
         }
         guessed = {name for name, values in columns.items() if kind_of(values) == "text"} - as_text
         lines = content.count(b"\n") + (not content.endswith(b"\n"))
-        return Table(columns, path, first_line=2 if lines == rows + 1 else None, guessed=frozenset(guessed))
+        return Table(
+            columns,
+            path,
+            first_line=2 if lines == rows + 1 else None,
+            guessed=frozenset(guessed),
+            remarks=self._taken_remarks(),
+        )
 
-    def _content(self, path: str, raw: bytes) -> bytes:
+    def _content(self, path: str, raw: bytes, encoding: str | None = None) -> bytes:
         """Return the text in UTF-8, without a mark of the byte order.
+
+        Args:
+            path: The file, for messages.
+            raw: What it holds.
+            encoding: Its encoding; default: that of the options, or what the bytes tell.
 
         Raises:
             DataError: It is not text in the encoding of the options.
@@ -163,8 +179,8 @@ class CsvDataset:
         for magic, what in _FOREIGN.items():
             if raw.startswith(magic):
                 raise DataError(f"{path} {what}")
-        encoding = self._params.encoding.lower().replace("_", "-")
-        is_utf8 = encoding in ("utf-8", "utf8", "utf-8-sig")
+        encoding = (encoding or self._params.encoding).lower().replace("_", "-")
+        is_utf8 = encoding in UTF8
         try:
             decoded = raw.decode("utf-8" if is_utf8 else encoding)
         except LookupError:
@@ -173,14 +189,16 @@ class CsvDataset:
                 "give utf-8, latin-1 or cp1252"
             ) from None
         except UnicodeError as error:
-            line = raw.count(b"\n", 0, error.start) + 1 if isinstance(error, UnicodeDecodeError) else 1
-            likely = (
-                "utf-16" if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "latin-1 (or cp1252)"
-            )
-            raise DataError(
-                f"{path}: line {line} is not {self._params.encoding}; save the file as UTF-8, or give its "
-                f"encoding as data.params.encoding: {likely}; for `trainyard init`, with --encoding"
-            ) from None
+            found = guess(raw) if is_utf8 else None
+            if found is None:
+                line = raw.count(b"\n", 0, error.start) + 1 if isinstance(error, UnicodeDecodeError) else 1
+                raise DataError(
+                    f"{path}: line {line} is not {encoding}; save the file as UTF-8, or give its encoding as "
+                    "data.params.encoding: latin-1 (or cp1252, shift_jis ...); for `trainyard init`, with "
+                    "--encoding"
+                ) from None
+            self._remarks.append(found.remark(path))
+            decoded, is_utf8 = raw.decode(found.encoding), False
         content = raw.removeprefix(codecs.BOM_UTF8) if is_utf8 else decoded.encode()
         if b"\0" in content:
             raise DataError(
@@ -201,18 +219,15 @@ class CsvDataset:
             names = next(row for row in reader if row)
         except csv.Error as error:
             raise DataError(f"{path}: the first line cannot be read as CSV: {error}") from error
-        if twice := [name for name, count in Counter(names).items() if count > 1 and name]:
-            raise DataError(
-                f"{path}: the first line names column {listed(map(repr, twice))} twice; each name must be "
-                "unique"
-            )
         others = [other for other in ";\t|," if other != self._params.delimiter and other in names[0]]
         if len(names) == 1 and others:
             raise DataError(
                 f"{path}: with the delimiter {self._params.delimiter!r} there is only one column, "
                 f"{names[0]!r}; try data.params.delimiter: {others[0]!r}"
             )
-        return [name or f"column {i + 1}" for i, name in enumerate(names)], reader.line_num
+        unique, remark = unique_names([name or f"column {i + 1}" for i, name in enumerate(names)])
+        self._remarks += [f"{path}: {remark}"] if remark else []
+        return unique, reader.line_num
 
     def _cells(self, content: bytes) -> Any:
         return csv.reader(_lines(content), delimiter=self._params.delimiter)
@@ -306,6 +321,14 @@ class CsvDataset:
                     )
         except csv.Error as error:
             raise DataError(f"{path}: line {reader.line_num}: {error}") from error
+
+
+def _whole_characters(raw: bytes, encoding: str) -> bytes:
+    """Return the start of a file without a character that is cut at its end."""
+    try:
+        return codecs.getincrementaldecoder(encoding)().decode(raw).encode(encoding)
+    except (LookupError, UnicodeError):
+        return raw  # `_content` says what is wrong
 
 
 def _lines(content: bytes) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """A user's own metrics, which a config names by their import paths: `mine:profit`.
 
 The function is called as scikit-learn's metrics are, with targets and predictions, and returns one number.
-`Task.answers` has their form. Probabilities go to a parameter that is called `y_score` or the like.
+`Task.answers` has their form. Probabilities go to a parameter that is called `y_score` or the like, the
+weights of the rows to `sample_weight`, and the second of two labels to `pos_label`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import numpy as np
 
 from trainyard.errors import InputError, ModelError
 from trainyard.require import home_of, import_path
+from trainyard.semantics import version
 from trainyard.tasks.base import Metric, Scores, Task
 from trainyard.types import Mode
 
 PROBABILITIES = ("y_score", "y_proba", "y_prob", "proba")  # parameters that get probabilities
+_MORE = ("sample_weight", "pos_label")  # parameters that get what there is of them
 # How scikit-learn's documentation tells whether higher or lower is better.
 _ENDINGS: dict[str, Mode] = {
     "_score": "max",
@@ -74,6 +77,7 @@ def _arguments(path: str, function: Any) -> dict[str, str]:
         positional += ["*"] * 2
     given = dict(zip(positional[:2], ("targets", "predictions"), strict=False))
     given |= {one.name: "probabilities" for one in parameters if one.name in PROBABILITIES}
+    given |= {one.name: one.name for one in parameters if one.name in _MORE}
     needed = (
         one.name
         for one in parameters
@@ -82,7 +86,7 @@ def _arguments(path: str, function: Any) -> dict[str, str]:
     if missing := [name for name in needed if name not in given]:
         raise InputError(f"{wrong}; it also needs {', '.join(missing)}: wrap it in a function of your own")
     if len(positional) < 2:
-        raise InputError(f"{wrong}, and takes {len(positional)} arguments")
+        raise InputError(f"{wrong}, and takes {len(positional)} of them")
     return given
 
 
@@ -100,13 +104,24 @@ def _mode(function: Any) -> Mode | None:
     return next((mode for ending, mode in _ENDINGS.items() if name.endswith(ending)), None)
 
 
+def _more(scores: Scores) -> dict[str, Any]:
+    """Return the weights of the rows, and the positive of two classes, where there are any."""
+    if version("metrics") < 3:
+        return {}
+    labels = scores.labels if scores.labels is not None and len(scores.labels) == 2 else (None, None)
+    positive = labels[1].item() if isinstance(labels[1], np.generic) else labels[1]
+    return {"sample_weight": scores.weights, "pos_label": positive}
+
+
 def _checked(path: str, function: Callable[..., Any], given: dict[str, str]) -> Callable[[Scores], float]:
     """Return the metric as a function of scores, which checks what the user's function returns."""
 
     def metric(scores: Scores) -> float:
-        values = scores.task.answers(scores)._asdict()
-        first, second, *others = (values[what] for what in given.values())
-        named = dict(zip(list(given)[2:], others, strict=True))
+        values = scores.task.answers(scores)._asdict() | _more(scores)
+        first, second, *others = (values.get(what) for what in given.values())
+        named = {
+            name: value for name, value in zip(list(given)[2:], others, strict=True) if value is not None
+        }
         try:
             value = function(first, second, **named)
         except Exception as error:

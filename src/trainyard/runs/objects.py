@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from trainyard import registry
@@ -37,19 +38,56 @@ class Objects:
         return [name for name in ("model", "data") if getattr(self, name) is not None]
 
 
-def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config, Overrides]:
-    """Name the object's class and framework in the config, and its options that set something of ours."""
+def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config, Overrides, Any]:
+    """Name the model in the config; of an object its class and framework, and options that set ours.
+
+    Returns:
+        The config, the overrides, and the object; None for a name, a class or a function, which the config
+        names.
+
+    Raises:
+        InputError: A class or function cannot be imported by its name.
+    """
+    if isinstance(model, str | type | FunctionType):
+        return *_with_settings(config, overrides, {"type": _importable(model)}), None
     framework = registry.framework_of_class(type(model))
     spellings = registry.adapter("framework", framework).spellings
     given = spellings.settings_in(model.get_params()) if spellings.classes else {}
     named = {"type": class_name(type(model)), "framework": framework}
     if isinstance(config, Mapping):
-        return {**config, "model": {**named, "params": given}}, overrides
-    settings = {f"model.{key}": value for key, value in named.items()}
-    settings |= {f"model.params.{key}": value for key, value in given.items()}
+        return {**config, "model": {**named, "params": given}}, overrides, model
+    return *_with_settings(config, overrides, {**named, "params": given}), model
+
+
+def _with_settings(
+    config: Config, overrides: Overrides, model: Mapping[str, Any]
+) -> tuple[Config, Overrides]:
+    """Return config and overrides that set keys of the section `model`; `params` are set one by one."""
+    if isinstance(config, Mapping):
+        section = config.get("model")
+        return {**config, "model": {**(section if isinstance(section, Mapping) else {}), **model}}, overrides
+    settings = {f"model.{key}": value for key, value in model.items() if key != "params"}
+    settings |= {f"model.params.{key}": value for key, value in model.get("params", {}).items()}
     if isinstance(overrides, Mapping):
         return config, {**overrides, **settings}
     return config, [*overrides, *(f"{key}={json.dumps(value)}" for key, value in settings.items())]
+
+
+def _importable(model: Any) -> str:
+    """Return the name of a model, or the import path of a class or function.
+
+    Raises:
+        InputError: It has no path that another process can import.
+    """
+    if isinstance(model, str):
+        return model
+    if model.__module__ == "__main__" or "<" in model.__qualname__:
+        what = "an object of it: model=NAME(...)" if isinstance(model, type) else "what it returns"
+        raise InputError(
+            f"model {model.__qualname__} is defined where no other process can import it: put it into a "
+            f"module of its own, or give {what}"
+        )
+    return f"{model.__module__}:{model.__qualname__}"
 
 
 def name_batch_size(resolved: Resolved, overrides: Overrides, data: Any) -> Overrides | None:

@@ -150,7 +150,8 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
             raise ModelError(f"model.type: {error}") from error
         if isinstance(model_type, FunctionType):
             raise ModelError(
-                f"model {config.model.type} is a function: name its framework in model.framework"
+                f"model {config.model.type} is a function: name its framework in model.framework: "
+                "torch, keras or sklearn"
             )
         return registry.framework_of_class(model_type if isinstance(model_type, type) else type(model_type))
     if (name := registry.framework_of(config.model.type)) is None:

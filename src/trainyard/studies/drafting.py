@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +43,9 @@ class Score(NamedTuple):
     seconds: float
 
 
-def draft(path: Path | str, target: str, *, encoding: str | None = None, model: str | None = None) -> str:
+def draft(
+    path: Path | str, target: str | Sequence[str], *, encoding: str | None = None, model: str | None = None
+) -> str:
     """Return a commented config that trains on a file; see `trainyard.init`."""
     proposal = draft_config(path, target, encoding)
     log.info("%s", proposal.summary())

@@ -191,6 +191,7 @@ class Items:
             item = {FEATURES: item[0], self._target: item[1]}
         if not isinstance(item, Mapping) or self._target not in item or len(item) < 2:
             names = f" of {listed(item)}" if isinstance(item, Mapping) else ""
+            names += f" of {len(item)}" if isinstance(item, tuple | list) else ""
             raise DataError(
                 f"{what} is {type(item).__name__}{names}; it must be a pair (features, target), or a mapping "
                 f"of named inputs with the target {self._target!r} among them (data.target names it)"
@@ -375,6 +376,12 @@ def _warnings(raw: Mapping[SplitName, Items], datasets: Mapping[SplitName, Any])
         "randomness from the item's position, to make runs repeatable"
         for name, items in raw.items()
         if own_fingerprint(datasets[name]) is None and items.content is None
+    ]
+    train = raw["train"].content
+    warnings += [
+        f"the {name} dataset holds the same items as the train dataset, which flatters the metrics"
+        for name, items in raw.items()
+        if name != "train" and train is not None and (len(items), items.content) == (len(raw["train"]), train)
     ]
     if "val" not in raw:
         warnings.append(

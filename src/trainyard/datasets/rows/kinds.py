@@ -315,7 +315,7 @@ class _Column:
         if not texts or any(_is_code(text) for text in texts):
             return None
         first = texts[:_FIRST]
-        if 4 * max(sum(map(bool, map(_reader_of_marks(mark), first))) for mark in ".,") < len(first):
+        if 4 * max(sum(read_number(text, mark) is not None for text in first) for mark in ".,") < len(first):
             return None
         writing = writing_of(texts)
         numbers = {text: read_number(text, writing.decimal) for text in texts}
@@ -396,10 +396,6 @@ def _mostly(counts: Counter[str], strays: Collection[str], different: int) -> bo
     return 2 * few < present and (10 * few <= present or different > 10)
 
 
-def _reader_of_marks(mark: str) -> Callable[[str], Any]:
-    return lambda text: read_number(text, mark)
-
-
 def _is_code(text: str) -> bool:
     """Return whether a text is a code such as a ZIP code, whose zeros in front count."""
     return len(text) > 1 and text[0] == "0" and text.isdigit()
@@ -462,8 +458,13 @@ def _excluded(kinds: Mapping[str, ColumnKind], source: str) -> list[str]:
     ]
 
 
-def typed(table: Table, kinds: Mapping[str, ColumnKind]) -> Table:
+def typed(table: Table, kinds: Mapping[str, ColumnKind], *, trains: bool = True) -> Table:
     """Return a table with its columns read as their kinds; columns that are there already stay as they are.
+
+    Args:
+        table: The rows.
+        kinds: What the columns are, by name.
+        trains: Whether the config can still be changed, which messages advise then.
 
     Raises:
         DataError: Cells cannot be read as their column's kind; names the column and the rows.
@@ -471,14 +472,14 @@ def typed(table: Table, kinds: Mapping[str, ColumnKind]) -> Table:
     if table.is_typed or not kinds:
         return table
     columns = {
-        name: typed_column(table, name, kinds[name]) if name in kinds else values
+        name: typed_column(table, name, kinds[name], trains=trains) if name in kinds else values
         for name, values in table.columns.items()
     }
     return replace(table, columns=columns, guessed=table.guessed - kinds.keys())
 
 
-def typed_column(table: Table, name: str, kind: ColumnKind) -> Array:
-    """Return one column read as its kind.
+def typed_column(table: Table, name: str, kind: ColumnKind, *, trains: bool = True) -> Array:
+    """Return one column read as its kind; see `typed`.
 
     Raises:
         DataError: Cells cannot be read; names the rows.
@@ -495,18 +496,31 @@ def typed_column(table: Table, name: str, kind: ColumnKind) -> Array:
         return values
     read, strays = _read_each(values, kind)
     if strays.any():
-        raise _stray(table, name, kind, values, strays)
+        raise _stray(table, name, kind, values[strays][0], strays, trains=trains)
     if kind.kind == "boolean" and not np.isnan(read).any():
         return read.astype(bool)
     return read
 
 
-def _stray(table: Table, name: str, kind: ColumnKind, values: Array, strays: Array) -> DataError:
-    text, column = str(values[strays][0]), inline(name)
+def stray_texts(table: Table, name: str, kind: ColumnKind) -> Mapping[str, int]:
+    """Return the texts of a column that cannot be read as its kind, with their numbers of rows."""
+    values = _without(table.columns[name], kind.missing)
+    if kind_of(values) != "text" or kind.kind not in ("number", "boolean", "time"):
+        return {}
+    return Counter(values[_read_each(values, kind)[1]].tolist())
+
+
+def _stray(table: Table, name: str, kind: ColumnKind, text: str, strays: Array, *, trains: bool) -> DataError:
+    column = inline(name)
+    mend = (
+        f"fix it, give data.missing_values: {{{column}: {inline([text])}}} if it means a missing value, or "
+        f"data.columns: {{{column}: category}} if the column holds categories"
+        if trains
+        else "fix it, or leave the cell empty if it means a missing value"
+    )
     return DataError(
-        f"{table.source}: column {name!r} holds {_PLURALS[kind.kind]}, but {text!r} in "
-        f"{table.where(strays)}; fix it, give data.missing_values: {{{column}: {inline([text])}}} if it "
-        f"means a missing value, or data.columns: {{{column}: category}} if the column holds categories"
+        f"{table.source}: column {name!r} holds {_PLURALS[kind.kind]}, but {text!r} in {table.where(strays)}"
+        f"; {mend}"
     )
 
 

@@ -25,7 +25,7 @@ def batch_size_of(data: Any) -> int | None:
     parts: Iterable[Any] = data.values() if isinstance(data, Mapping) else data
     if is_loader(data):
         parts = [data]
-    elif not isinstance(data, Mapping | tuple):
+    elif not isinstance(data, Mapping | tuple | list):
         parts = []
     return next((part.batch_size for part in parts if is_loader(part) and part.batch_size), None)
 

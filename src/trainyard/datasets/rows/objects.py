@@ -20,6 +20,7 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, KnownSplit, Split
 from trainyard.datasets.rows import checks, items, tabular, weights
 from trainyard.datasets.rows.arrays import Arrays, is_frame
+from trainyard.datasets.rows.lists import without_lists
 from trainyard.datasets.rows.loaders import unwrapped
 from trainyard.datasets.rows.pairs import is_whole_numbers, tables_of_pairs
 from trainyard.datasets.rows.splitting import fractions, split_rows
@@ -66,7 +67,7 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
     Raises:
         DataError: The data cannot be used; says what is wrong, and what to do.
     """
-    config, data = config or DataConfig(), unwrapped(data, source)
+    config, data = config or DataConfig(), unwrapped(without_lists(data, source), source)
     parts = {
         name: _unpacked(part, name) for name, part in _by_split(data, source).items() if part is not None
     }
@@ -88,6 +89,8 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         return tabular.build(tables, config)
     _refuse_settings(config, forms["train"])
     if forms["train"] == "items":
+        if config.standardize and version("preparation") > 1:
+            log.info("data: the items of map-style data sets are taken as they are, and not standardized")
         return items.bundle(parts, config)
     if forms["train"] == "frame":
         return tabular.build(
@@ -145,7 +148,7 @@ def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
                 "for named inputs, give a mapping of NumPy arrays or tensors"
             )
         return {name: data[name] for name in data}
-    if _is_pair(data) or _is_triple(data) or hasattr(data, "iloc") or is_tf_dataset(data):
+    if _is_pair(data) or _is_triple(data) or _is_frame(data) or is_tf_dataset(data):
         return {"train": data}
     if isinstance(data, tuple) and len(data) in (2, 3):
         return dict(zip(SPLITS, data, strict=False))
@@ -162,6 +165,10 @@ def _unpacked(part: Any, name: SplitName) -> Any:
     if is_tf_dataset(part):
         return from_tf_dataset(part, f"the {name} split")
     return unwrapped(part, f"the {name} split")
+
+
+def _is_frame(part: Any) -> bool:
+    return hasattr(part, "iloc") or isinstance(part, Table)
 
 
 def is_map_style(part: Any) -> bool:
@@ -230,7 +237,7 @@ def _form(part: Any, name: SplitName) -> Form:
         return "arrays"
     if _is_named(part):
         return "named"
-    if hasattr(part, "iloc"):
+    if _is_frame(part):
         return "frame"
     if hasattr(part, "shape"):
         raise DataError(f"the {name} split is a single array; give a pair (X, y)")

@@ -160,9 +160,8 @@ class TabularPreparation:
 
     def _table(self, rows: Any, names: set[str]) -> Table:
         """Return the columns `names` of the rows, read as their kinds."""
-        return typed(
-            as_table(rows, only=names), {name: self.kinds[name] for name in names & self.kinds.keys()}
-        )
+        kinds = {name: self.kinds[name] for name in names & self.kinds.keys()}
+        return typed(as_table(rows, only=names), kinds, trains=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+_SEVERAL = ("xgboost", "catboost", "random_forest")  # which learn several targets together
 BOOSTERS = ("lightgbm", "xgboost", "catboost", "hist_gradient_boosting")  # the first that is installed
 _LIBRARIES = {"hist_gradient_boosting": "sklearn", "random_forest": "sklearn", "mlp": "torch"}
 _LIBRARIES |= {"logistic_regression": "sklearn", "ridge": "sklearn"}
@@ -24,13 +25,14 @@ class Shape:
     """What a proposal depends on.
 
     `rows` are those to train on. `classes` is the number of classes, 0 for values, and `rarest` the share of
-    the rarest class.
+    the rarest class. `several` is what several targets hold, None for one target.
     """
 
     rows: int
     features: int
     classes: int = 0
     rarest: float = 1.0
+    several: Literal["values", "labels"] | None = None
 
     @property
     def is_imbalanced(self) -> bool:
@@ -43,15 +45,18 @@ def is_installed(model: str) -> bool:
     return find_spec(_LIBRARIES.get(model, model)) is not None
 
 
-def default_model() -> str:
+def default_model(shape: Shape) -> str:
     """Return the model to propose: boosted trees of the first library that is installed, else `mlp`."""
-    return next((model for model in BOOSTERS if is_installed(model)), "mlp")
+    models = _SEVERAL if shape.several else BOOSTERS
+    return next((model for model in models if is_installed(model)), "mlp")
 
 
 def candidates(shape: Shape) -> list[str]:
     """Return the installed models to compare: the default one, then others, the most different ones first."""
     linear = "logistic_regression" if shape.classes else "ridge"
-    models = [default_model(), linear, "random_forest", "catboost", "mlp", "xgboost"]
+    models = [default_model(shape), linear, "random_forest", "catboost", "mlp", "xgboost"]
+    if shape.several == "labels":
+        models.remove(linear)
     return [model for model in dict.fromkeys(models) if is_installed(model)]
 
 
@@ -75,6 +80,8 @@ def sections(model: str, shape: Shape) -> Sections:
 
 def metric_of(shape: Shape) -> str:
     """Return the metric to compare models by."""
+    if shape.several == "labels":
+        return "log_loss"
     if not shape.classes:
         return "r2"
     if shape.is_imbalanced:

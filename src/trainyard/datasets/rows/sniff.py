@@ -6,7 +6,7 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -15,10 +15,11 @@ import numpy as np
 
 from trainyard import registry
 from trainyard.config.emit import emit, inline
-from trainyard.config.schema import DataConfig
+from trainyard.config.schema import ColumnConfig, DataConfig
+from trainyard.datasets.rows.encodings import guess_of_file
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.frames import read_table
-from trainyard.datasets.rows.kinds import ColumnKind, infer, infer_target, judge, typed
+from trainyard.datasets.rows.kinds import ColumnKind, infer, infer_target, judge, stray_texts, typed
 from trainyard.datasets.rows.preparation import MAX_ONEHOT
 from trainyard.datasets.rows.proposals import Shape, default_model, sections
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing
@@ -48,6 +49,7 @@ _WORDS = {
 }
 _READ = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 _PARQUET = (".parquet", ".pq")
+_MOST_STRAYS = 20  # different texts among numbers or dates, that a config names as missing values
 _MIN_GROUPS = 20  # with fewer, whole groups make splits of very different sizes
 
 
@@ -55,17 +57,18 @@ _MIN_GROUPS = 20  # with fewer, whole groups make splits of very different sizes
 class Draft:
     """What a config for a table says, and why.
 
-    `table` holds the rows as they were read, and `typed` those with a target, read as `kinds` says. `exclude`
-    maps columns to the reason to leave them out, and `split` evident settings of the split to a column and
-    the reason. `comparison` are lines about models that were compared. `rare` are columns of categories that
-    the training rows alone would take for identifiers.
+    `table` holds the rows as they were read, and `typed` those with a target, read as `kinds` says. `strays`
+    are the texts of a column that cannot be read, with their numbers of rows. `exclude` maps columns to the
+    reason to leave them out, and `split` evident settings of the split to a column and the reason.
+    `comparison` are lines about models that were compared. `rare` are columns of categories that the training
+    rows alone would take for identifiers, `mixed` those of numbers or dates among many other texts.
     """
 
     table: Table
     typed: Table
     kinds: Mapping[str, ColumnKind]
     path: str
-    target: str
+    targets: Sequence[str]
     task: str
     params: dict[str, Any] = field(default_factory=dict)
     features: list[str] = field(default_factory=list)
@@ -74,13 +77,18 @@ class Draft:
     split: dict[str, tuple[str, str]] = field(default_factory=dict)
     comparison: list[str] = field(default_factory=list)
     rare: list[str] = field(default_factory=list)
+    strays: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    mixed: Collection[str] = ()
 
     @property
     def shape(self) -> Shape:
         """What the proposal of a model depends on."""
-        values = self.typed.columns[self.target]
-        labels = task_of(self.task).labels(values)
+        values = self.typed.columns[self.targets[0]]
         rows = int(len(values) * (1 - 2 * _share(len(values))))
+        if len(self.targets) > 1:
+            holds_values = task_of(self.task).scales_target
+            return Shape(rows, len(self.features), several="values" if holds_values else "labels")
+        labels = task_of(self.task).labels(values)
         if labels is None:
             return Shape(rows, len(self.features))
         counts = np.bincount(class_indices(values, labels), minlength=len(labels))
@@ -100,7 +108,7 @@ class Draft:
         """
         numbers = self.typed.numbers
         rows = np.flatnonzero(np.isin(np.arange(len(self.typed)) if numbers is None else numbers, train))
-        config = DataConfig(path=self.path, target=self.target)
+        config = DataConfig(path=self.path, target=list(self.targets))
         names = [name for name in self.features if self.kinds[name].kind == "category"]
         judged = judge(self.typed, names, config, rows).kinds
         self.rare = [name for name in names if judged[name].kind == "identifier"]
@@ -118,35 +126,80 @@ class Draft:
         Args:
             model: The value of `model.type`; None for the best one by the libraries that are installed.
         """
-        return "\n".join(_lines(self, model or default_model())) + "\n"
+        return "\n".join(_lines(self, model or default_model(self.shape))) + "\n"
 
 
-def draft_config(path: Path | str, target: str, encoding: str | None = None) -> Draft:
+def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | None = None) -> Draft:
     """Return what a config for a CSV or Parquet file says.
 
     Args:
         path: The file, or its URL.
-        target: The column to predict.
-        encoding: That of a CSV file; None for UTF-8, or UTF-16 if the file says so.
+        target: The column to predict; several in a sequence, or divided by commas.
+        encoding: That of a CSV file; None: UTF-8, or what its bytes tell.
 
     Raises:
         DataError: The file cannot be read or trained on, or has no such target; names the nearest column.
     """
     path = str(path)
     table, params = _read(path, encoding)
-    table.column(target, "--target")
-    config = DataConfig(path=path, target=target, missing_target="drop")
-    names = [name for name in table.columns if name != target]
+    targets = _targets(table, target)
+    names = [name for name in table.columns if name not in targets]
     if not names:
-        raise DataError(f"{table.source}: there is no column to learn from: {target!r} is the only one")
-    labelled, _ = rows_with_target(typed(table, {target: infer_target(table, config)}), target)
+        raise DataError(
+            f"{table.source}: there is no column to learn from: {listed(map(repr, targets))} is the only one"
+        )
+    config = DataConfig(path=path, target=targets if len(targets) > 1 else targets[0], missing_target="drop")
+    strays: dict[str, Mapping[str, int]] = {}
+    labelled = table
+    for name in targets:
+        config = _without_strays(
+            labelled, {name: infer_target(labelled, _alone(config, name))}, config, strays
+        )
+        kind = infer_target(labelled, _alone(config, name))
+        labelled, _ = rows_with_target(typed(labelled, {name: kind}), name)
     task, doubts = inspect(labelled, config)
+    config = _without_strays(labelled, infer(labelled, names, config).kinds, config, strays)
     inference = infer(labelled, names, config)
-    draft = Draft(table, typed(labelled, inference.kinds), inference.kinds, path, target, task, params)
-    draft.remarks = [*doubts, *(line for line in inference.warnings if "is excluded (" not in line)]
+    draft = Draft(table, typed(labelled, inference.kinds), inference.kinds, path, targets, task, params)
+    draft.strays, draft.mixed = strays, config.columns
+    draft.remarks = [*table.remarks, *doubts]
+    draft.remarks += [line for line in inference.warnings if "is excluded (" not in line]
     _choose_columns(draft)
     _choose_split(draft)
     return draft
+
+
+def _targets(table: Table, target: str | Sequence[str]) -> list[str]:
+    """Return the columns to predict.
+
+    Raises:
+        DataError: There is no such column.
+    """
+    if isinstance(target, str):
+        target = [target] if target in table.columns else [name.strip() for name in target.split(",")]
+    for name in target:
+        table.column(name, "--target")
+    return list(dict.fromkeys(target))
+
+
+def _alone(config: DataConfig, target: str) -> DataConfig:
+    return config.model_copy(update={"target": target})
+
+
+def _without_strays(
+    table: Table, kinds: Mapping[str, ColumnKind], config: DataConfig, strays: dict[str, Mapping[str, int]]
+) -> DataConfig:
+    """Return the config with the texts that cannot be read as missing values; add them to `strays`.
+
+    Of many different ones, the column holds categories instead.
+    """
+    found = {name: texts for name, kind in kinds.items() if (texts := stray_texts(table, name, kind))}
+    few = {name: texts for name, texts in found.items() if len(texts) <= _MOST_STRAYS}
+    strays |= few
+    absent: dict[str, Any] = {name: list(texts) for name, texts in strays.items()}
+    categories = {name: ColumnConfig(type="category") for name in found if name not in few}
+    columns = {**config.columns, **categories}
+    return config.model_copy(update={"missing_values": absent, "columns": columns})
 
 
 def _read(path: str, encoding: str | None) -> tuple[Table, dict[str, Any]]:
@@ -168,13 +221,14 @@ def _read(path: str, encoding: str | None) -> tuple[Table, dict[str, Any]]:
 
 def _csv_params(path: str, encoding: str | None) -> dict[str, Any]:
     """Return the delimiter and the encoding, unless they are the defaults."""
-    with existing_file(path).open("rb") as file:
-        start = file.read(1 << 16)
+    file = existing_file(path)
+    with file.open("rb") as stream:
+        start = stream.read(1 << 16)
+    if encoding is None and (found := guess_of_file(file)) is not None:
+        encoding = found.encoding
     params: dict[str, Any] = {} if encoding is None else {"encoding": encoding}
-    if encoding is None and start[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        params["encoding"] = "utf-16"
     try:
-        text = start.decode(encoding or params.get("encoding", "latin-1"), errors="ignore")
+        text = start.decode(encoding or "latin-1", errors="ignore")
     except LookupError:
         raise DataError(
             f"there is no encoding {encoding!r}; for example, give utf-8, latin-1 or cp1252"
@@ -231,7 +285,7 @@ def _hint(key: str, column: str, why: str) -> str:
 def _times(draft: Draft) -> Iterator[tuple[str, str, str, bool]]:
     """Yield the columns of times; it is evident to split by one that rises from row to row."""
     for name, values in draft.typed.columns.items():
-        if name == draft.target or kind_of(values) != "time" or missing(values).any():
+        if name in draft.targets or kind_of(values) != "time" or missing(values).any():
             continue
         ordered = bool((values[1:] >= values[:-1]).all()) and len(np.unique(values)) > len(values) // 10
         yield "time", name, f"rows are {'in order of' if ordered else 'dated by'} {_one_line(name)}", ordered
@@ -260,7 +314,7 @@ def _lines(draft: Draft, model: str) -> Iterator[str]:
         yield from (
             f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in draft.params.items()
         )
-    yield f"  target: {inline(draft.target)}"
+    yield f"  target: {inline(draft.targets[0] if len(draft.targets) == 1 else list(draft.targets))}"
     yield f"  task: {draft.task}  # {_why_task(draft)}"
     if without := rows - len(draft.typed):
         yield f"  missing_target: drop  # {without} rows have none"
@@ -269,6 +323,7 @@ def _lines(draft: Draft, model: str) -> Iterator[str]:
         yield "  exclude:"
         yield from (f"    - {inline(name)}  # {reason}" for name, reason in draft.exclude.items())
     yield from _declared(draft, model)
+    yield from _strays(draft)
     yield from _preparation(draft, model)
     yield from (f"  # {_one_line(remark)}" for remark in draft.remarks)
     yield from _split(draft)
@@ -290,9 +345,19 @@ def _declared(draft: Draft, model: str) -> Iterator[str]:
         count = len(set(draft.typed.columns[name].tolist()) - {None})
         if takes_codes and count > MAX_ONEHOT:
             lines.append(f"    {inline(name)}: {{type: category, encode: target}}  # {count:,} different")
-        elif name in draft.rare:
+        elif name in draft.rare or name in draft.mixed:
             lines.append(f"    {inline(name)}: category  # {count:,} different")
     yield from ["  columns:", *lines] if lines else []
+
+
+def _strays(draft: Draft) -> Iterator[str]:
+    """Yield the texts that are taken for missing values."""
+    if draft.strays:
+        yield "  missing_values:"
+    for name, texts in draft.strays.items():
+        kind = draft.kinds[name].kind if name in draft.kinds else "number"
+        rows = f"{sum(texts.values()):,} rows"
+        yield f"    {inline(name)}: {inline(list(texts))}  # no {_WORDS[kind]}, in {rows}"
 
 
 def _defaults(model: str) -> Mapping[str, Any]:
@@ -343,7 +408,9 @@ def _columns(draft: Draft) -> str:
 
 
 def _why_task(draft: Draft) -> str:
-    values = draft.typed.columns[draft.target]
+    if len(draft.targets) > 1:
+        return f"{len(draft.targets)} columns"
+    values = draft.typed.columns[draft.targets[0]]
     labels = task_of(draft.task).labels(values)
     if labels is None:
         return f"values from {values.min():g} to {values.max():g}"

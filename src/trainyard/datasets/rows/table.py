@@ -47,7 +47,8 @@ class Table:
     the first row, None if rows and lines do not correspond. `guessed` are columns taken for text in a file
     without types; `unread` are the names of columns that were not converted. `categorical` are columns that
     hold categories by the type of their source. `is_typed`: all columns are read as their kinds. `frame` is
-    the data frame that the columns were read from, if there was one.
+    the data frame that the columns were read from, if there was one. `remarks` are what a user should know
+    of how the source was read.
     """
 
     columns: Mapping[str, Array]
@@ -59,6 +60,7 @@ class Table:
     categorical: frozenset[str] = frozenset()
     is_typed: bool = False
     frame: Any = None
+    remarks: Sequence[str] = ()
 
     def __len__(self) -> int:
         if self.numbers is not None:
@@ -149,6 +151,19 @@ def nearest(name: str, names: Iterable[str]) -> str:
     if close:
         return f"did you mean {' or '.join(repr(folded[other]) for other in close)}?"
     return f"there are: {listed(known, 12)}" if known else "there are none at all"
+
+
+def unique_names(names: Sequence[str]) -> tuple[list[str], str]:
+    """Return the names of columns, repeated ones as `a.1` and so on as in pandas, and what to say of them."""
+    unique: dict[str, str] = {}  # -> the name in the source
+    for name in names:
+        new, number = name, 0
+        while new in unique or (number and new in names):
+            number += 1
+            new = f"{name}.{number}"
+        unique[new] = name
+    renamed = [f"{name!r} is called {new!r}" for new, name in unique.items() if new != name]
+    return list(unique), f"of columns with one name, the next {listed(renamed, 4)}" if renamed else ""
 
 
 def kind_of(values: Array) -> Kind:
@@ -281,7 +296,7 @@ def _refuse_mixture(values: Array, absent: Array, word: Mapping[type, str | None
             examples.setdefault(word[type(value)] or type(value).__name__, f"{value!r} in row {row + 1}")
     kinds = " and ".join(f"{kind} ({example})" for kind, example in examples.items())
     advice = "make it one kind" if len(examples) > 1 else "numbers, text, booleans and dates can be used"
-    raise DataError(f"{where} holds {kinds}; {advice}, or leave it out with data.exclude")
+    raise DataError(f"{where} holds {kinds}; {advice}, or train without it (data.exclude)")
 
 
 def as_table(rows: Any, source: str = "the rows given", only: Collection[str] | None = None) -> Table:
@@ -295,9 +310,13 @@ def as_table(rows: Any, source: str = "the rows given", only: Collection[str] | 
     Raises:
         DataError: `rows` is none of these, or a column cannot be used.
     """
+    remark = ""
     if isinstance(rows, Table):
         return rows
     if hasattr(rows, "iloc") and hasattr(rows, "columns"):
+        if not rows.columns.is_unique:
+            unique, remark = unique_names([str(name) for name in rows.columns])
+            rows = rows.set_axis(unique, axis=1)
         raw: Mapping[str, Any] = {
             str(name): _frame_column(rows.iloc[:, i]) for i, name in enumerate(rows.columns)
         }
@@ -313,7 +332,8 @@ def as_table(rows: Any, source: str = "the rows given", only: Collection[str] | 
     }
     unread = [name for name in raw if name not in columns]
     frame, categorical = rows if hasattr(rows, "iloc") else None, _categorical(rows) & columns.keys()
-    return Table(columns, source, unread=unread, categorical=categorical, frame=frame)
+    remarks = [f"{source}: {remark}"] if remark else []
+    return Table(columns, source, unread=unread, categorical=categorical, frame=frame, remarks=remarks)
 
 
 def _categorical(rows: Any) -> frozenset[str]:

@@ -150,7 +150,8 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         if name in parts
     }
     splits = _weighted(splits, tables, rows, config)
-    warnings = [*dropped, *before.warnings, *columns.warnings, *warnings, *more]
+    read = [remark for table in tables.values() for remark in table.remarks]
+    warnings = [*read, *dropped, *before.warnings, *columns.warnings, *warnings, *more]
     compared = _compared(splits, preparation, parts["train"])
     warnings += _unused_shares(tables, config) + checks.repeated_rows(compared, sources=tables)
     if not known and not form.frames:

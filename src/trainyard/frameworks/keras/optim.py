@@ -64,7 +64,7 @@ def _by_name(keras: Any, training: TrainingConfig, options: dict[str, Any]) -> A
     own = {_KERAS_NAMES.get(key, key): value for key, value in training.optimizer.params.items()}
     if "betas" in own:
         own["beta_1"], own["beta_2"] = own.pop("betas")
-    if name == "adagrad":
+    if name == "adagrad" and own["initial_accumulator_value"] is None:
         own["initial_accumulator_value"] = 0.0  # as in the paper and in torch
     if name == "adamw":
         options = {"weight_decay": 0.0, **options}  # Keras's own default is 0.004

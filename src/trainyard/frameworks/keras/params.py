@@ -98,6 +98,9 @@ class AdagradParams(Section):
     """Adagrad (Duchi et al., 2011)."""
 
     eps: float = Field(1e-10, gt=0)
+    initial_accumulator_value: float | None = Field(
+        None, ge=0, description="the sum of squared gradients to begin with; default: 0, Keras's own is 0.1"
+    )
 
 
 class CompiledParams(Section):

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from trainyard import semantics
-from trainyard.errors import InputError, ModelError
+from trainyard.errors import ModelError
 from trainyard.frameworks.torch import class_losses
 from trainyard.frameworks.torch.data import Tensors
-from trainyard.require import import_path
+from trainyard.frameworks.torch.own_losses import own_loss
 from trainyard.tasks.base import Task
 from trainyard.types import LABELS, NO_LABEL, TARGET, TEXT_BYTES, DataInfo
 
@@ -44,8 +44,11 @@ def first_output(outputs: Outputs) -> Tensor:
     Raises:
         ModelError: There is no tensor.
     """
-    values = outputs.values() if isinstance(outputs, Mapping) else outputs
-    first = outputs if isinstance(outputs, Tensor) else next(iter(values), None) if values else None
+    first: Any = outputs
+    if isinstance(outputs, Mapping | tuple | list):
+        values = outputs.values() if isinstance(outputs, Mapping) else outputs
+        # Models of transformers give a loss first, or None in its place.
+        first = next((one for one in values if one is not None and np.ndim(one)), None)
     if not isinstance(first, Tensor):
         raise ModelError(
             f"the model returned {type(outputs).__name__}; it must return a tensor, or a tuple or mapping "
@@ -66,8 +69,8 @@ def as_float(outputs: Outputs) -> Outputs:
 def build_loss(name: str, task: Task, label_smoothing: float = 0.0, focal_gamma: float | None = None) -> Loss:
     """Return the loss that `training.loss` names.
 
-    Losses of regression are computed in units of the targets' standard deviation. The user's own loss
-    (package.module:function) is called with what the model returned and the batch, a mapping of tensors.
+    Losses of regression are computed in units of the targets' standard deviation. `own_losses` calls the
+    user's own (package.module:function).
 
     Args:
         name: The loss.
@@ -78,13 +81,12 @@ def build_loss(name: str, task: Task, label_smoothing: float = 0.0, focal_gamma:
     Raises:
         ModelError: The loss does not fit the task, or cannot be imported; or it has no such option.
     """
-    if name == "auto":
-        name = task.losses[0]
+    name = _meant(name, task)
     _check_options(name, label_smoothing, focal_gamma)
     if name == "cross_entropy" and name in task.losses:
         return partial(_cross_entropy, label_smoothing=label_smoothing)
     if ":" in name:
-        return _checked(name, _own(name) if name in task.losses else _imported(name))
+        return own_loss(name, task, first_output)
     if name not in task.losses:
         allowed = ", ".join(task.losses)
         raise ModelError(
@@ -114,20 +116,42 @@ def build_weighted_loss(
     build_loss(name, task, label_smoothing, focal_gamma)  # checks the name and the options
     if semantics.version("torch", task.info.semantics) < 3:
         label_smoothing = 0.0
-    name = task.losses[0] if name == "auto" else name
+    name = _meant(name, task)
     if ":" in name:
-        by_sample = _own_by_sample(name, _own(name) if name in task.losses else _imported(name))
+        by_sample = own_loss(name, task, first_output, by_sample=True)
     elif name in _REGRESSION:
         by_sample = _regression(_REGRESSION[name], task.info, reduction="none")
     else:
         by_sample = _by_sample(name, task, label_smoothing, focal_gamma)
 
     def loss(outputs: Outputs, batch: Tensors, weights: Tensor) -> Tensor:
-        losses = by_sample(outputs, batch)  # (rows,), or (rows, outputs)
+        losses: Tensor = by_sample(outputs, batch)  # (rows,), or (rows, outputs)
         means = losses.reshape(len(weights), -1).mean(dim=1)  # (rows,)
         return (means * weights.to(means.dtype)).sum()
 
     return loss
+
+
+def class_logits(logits: Tensor) -> Tensor:
+    """Return a logit for each class, (rows, classes); a single one, (rows, 1), is that of the second.
+
+    The softmax of (0, z) is the logistic function of z, and the cross entropy is the binary one.
+    """
+    if logits.dim() > 1 and logits.shape[1] > 1:
+        return logits
+    return torch.stack([torch.zeros_like(single := logits.reshape(-1)), single], dim=1)
+
+
+def has_two_classes(task: Task) -> bool:
+    """Return whether a sample is one of two classes, for which a model may give a single logit."""
+    return task.losses[0] == "cross_entropy" and task.info.outputs == 2
+
+
+def _meant(name: str, task: Task) -> str:
+    """Return the loss that a name means for a task: of two classes, both cross entropies are the same."""
+    if name == "auto":
+        return task.losses[0]
+    return "cross_entropy" if name == "binary_cross_entropy" and has_two_classes(task) else name
 
 
 def _check_options(name: str, label_smoothing: float, focal_gamma: float | None) -> None:
@@ -164,57 +188,14 @@ def _by_sample(name: str, task: Task, label_smoothing: float, focal_gamma: float
             "package.module:function"
         )
     function = losses[name]
+    if has_classes:
+        return lambda outputs, batch: function(class_logits(first_output(outputs)), batch[TARGET])
     return lambda outputs, batch: function(first_output(outputs), batch[TARGET])
 
 
-def _own_by_sample(path: str, function: Any) -> Loss:
-    def losses(outputs: Outputs, batch: Tensors) -> Tensor:
-        values = function(outputs, batch)
-        rows = len(next(iter(batch.values())))
-        if not isinstance(values, Tensor) or values.shape != (rows,):
-            what = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
-            raise ModelError(
-                f"training.loss: {path} returned {what} for {rows} samples; with weights (data.weight, "
-                f"training.class_weights) it must return the loss of each sample, ({rows},)"
-            )
-        return values
-
-    return losses
-
-
-def _own(path: str) -> Any:
-    """Import the loss of an installed task; unlike one that a config names, it needs no trust."""
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
-def _imported(path: str) -> Any:
-    try:
-        return import_path(path)
-    except InputError as error:
-        raise ModelError(f"training.loss: {error}") from error
-
-
-def _checked(path: str, function: Any) -> Loss:
-    """Return a loss that checks what the function returns."""
-    if not callable(function) or isinstance(function, type):
-        raise ModelError(
-            f"training.loss: {path} is of type {type(function).__name__}; a function of (outputs, batch) is "
-            "needed"
-        )
-
-    def loss(outputs: Outputs, batch: Tensors) -> Tensor:
-        value = function(outputs, batch)
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise ModelError(f"training.loss: {path} returned {what}; it must return one number as a tensor")
-        return value.reshape(())
-
-    return loss
-
-
 def _cross_entropy(outputs: Outputs, batch: Tensors, label_smoothing: float) -> Tensor:
-    return functional.cross_entropy(first_output(outputs), batch[TARGET], label_smoothing=label_smoothing)
+    logits = class_logits(first_output(outputs))
+    return functional.cross_entropy(logits, batch[TARGET], label_smoothing=label_smoothing)
 
 
 def _binary_cross_entropy(outputs: Outputs, batch: Tensors) -> Tensor:
@@ -303,7 +284,7 @@ def _token_sums(outputs: Tensor, batch: Tensors, info: DataInfo) -> Tensor:
 
 
 _PREDICTIONS: Mapping[str, Callable[[Tensor, Tensors, DataInfo], Tensor]] = {
-    "classification": lambda outputs, batch, info: torch.softmax(outputs, dim=1),  # noqa: ARG005
+    "classification": lambda outputs, batch, info: torch.softmax(class_logits(outputs), dim=1),  # noqa: ARG005
     "regression": _values,
     "multilabel": lambda outputs, batch, info: torch.sigmoid(outputs),  # noqa: ARG005
     "language_modeling": _token_sums,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import logging
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -20,6 +22,8 @@ from trainyard.frameworks.torch.structure import Structure
 from trainyard.order import PREDICT, stream_seed
 from trainyard.registry import task_for
 from trainyard.types import Ids, Predictions, weights_of
+
+log = logging.getLogger("trainyard")
 
 
 class Network:
@@ -111,16 +115,29 @@ class Network:
             raise ModelError(f"model {name} fails on {shapes}: {error}") from error
         finally:
             self.module.train()
-        shape, expected = tuple(losses.first_output(outputs).shape), (1, *self.task.output_shape)
-        if shape != expected and not (shape == (1,) and expected == (1, 1)):
+        first = losses.first_output(outputs)
+        shape, expected = tuple(first.shape), (1, *self.task.output_shape)
+        is_one_logit = losses.has_two_classes(self.task) and shape in ((1,), (1, 1))
+        if shape != expected and not (shape == (1,) and expected == (1, 1)) and not is_one_logit:
             raise ModelError(
                 f"model {name}: for one sample it gives {shape}, but the data has {info.outputs} "
                 f"{self.task.noun}: a tensor of shape {expected} is expected"
             )
+        if self.task.losses[0] == "cross_entropy" and first.min() >= 0 and abs(float(first.sum()) - 1) < 1e-6:
+            log.warning(
+                "model %s gives probabilities: the loss applies the softmax itself, so leave it out of the "
+                "model, or it learns slowly",
+                name,
+            )
         try:
-            with torch.no_grad():
+            with torch.enable_grad():
                 check = self.loss if weights_of(sample, info) is None else self.weighted_loss
-                check(losses.as_float(outputs), sample)
+                loss = check(_leaves(losses.as_float(outputs)), sample)
+            if not loss.requires_grad:
+                raise ModelError(
+                    f"training.loss: {self.inputs.config.training.loss} has no gradient: it must compute "
+                    "with the outputs as they are, without detach(), item(), numpy() or argmax()"
+                )
         except ModelError:
             raise
         except Exception as error:
@@ -128,6 +145,15 @@ class Network:
                 f"training.loss: {self.inputs.config.training.loss} fails on the outputs of model {name}: "
                 f"{type(error).__name__}: {error}"
             ) from error
+
+
+def _leaves(outputs: losses.Outputs) -> losses.Outputs:
+    """Return outputs of which a loss has a gradient."""
+    if isinstance(outputs, Tensor):
+        return outputs.detach().requires_grad_(outputs.is_floating_point())
+    if isinstance(outputs, Mapping):
+        return {name: _leaves(value) for name, value in outputs.items()}
+    return tuple(map(_leaves, outputs)) if isinstance(outputs, tuple | list) else outputs
 
 
 def translated(error: Exception, where: str) -> TrainingError:

@@ -68,6 +68,7 @@ def build_optimizer(
     options: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in config.optimizer.params.items()
+        if value is not None
     }
     if (
         name in _FUSED

@@ -106,11 +106,19 @@ class AnyResnetParams(ResnetParams):
     depth: Literal[18, 34, 50] = Field(18, description="number of layers")
 
 
-class NadamParams(Section):
-    """NAdam (Dozat, 2016), RAdam (Liu et al., 2020) and Adamax (Kingma and Ba, 2015)."""
+class RadamParams(Section):
+    """RAdam (Liu et al., 2020) and Adamax (Kingma and Ba, 2015)."""
 
     betas: Betas = Field(default_factory=lambda: [0.9, 0.999])
     eps: float = Field(1e-8, gt=0)
+
+
+class NadamParams(RadamParams):
+    """NAdam (Dozat, 2016)."""
+
+    momentum_decay: float | None = Field(
+        None, ge=0, description="how fast the momentum rises to betas[0]; default: 0.004"
+    )
 
 
 class SgdParams(Section):
@@ -126,6 +134,9 @@ class AdagradParams(Section):
 
     lr_decay: float = Field(0.0, ge=0)
     eps: float = Field(1e-10, gt=0)
+    initial_accumulator_value: float | None = Field(
+        None, ge=0, description="the sum of squared gradients to begin with; default: 0"
+    )
 
 
 class LionParams(Section):
@@ -178,8 +189,8 @@ OPTIMIZERS: dict[str, type[Section]] = {
     "rmsprop": RmspropParams,
     "adagrad": AdagradParams,
     "nadam": NadamParams,
-    "radam": NadamParams,
-    "adamax": NadamParams,
+    "radam": RadamParams,
+    "adamax": RadamParams,
     "adafactor": AdafactorParams,
     "lion": LionParams,
     "muon": MuonParams,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from trainyard.reports.curves import Floats
-from trainyard.reports.diagnosis.base import Finding, against, is_network, rows_of, setting, skills
+from trainyard.reports.diagnosis.base import Finding, against, rows_of, setting, skills
+from trainyard.reports.diagnosis.restraint import restraint
 from trainyard.reports.rundir import Json, RunFiles, numbers, part
 from trainyard.reports.scales import number
 from trainyard.reports.verdict import SPLITS, evaluated
@@ -67,8 +68,7 @@ def known_by_heart(run: RunFiles) -> Finding | None:
         f"from the constant answer to perfection it comes {known['train']:.0%} of the way on training rows, "
         f"but {max(0.0, known[judged]):.0%} on {SPLITS[judged]} rows{also}"
     )
-    mend = "training.weight_decay: 0.1" if is_network(run) else "model.params.max_depth: 4"
-    return Finding("overfitting", "It knows the training rows by heart", seen, mend)
+    return Finding("overfitting", "It knows the training rows by heart", seen, restraint(run))
 
 
 def few_rows(run: RunFiles) -> Finding | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainyard.reports.diagnosis.base import Finding, Series, against, is_network, rate, series, setting
+from trainyard.reports.diagnosis.base import Finding, Series, against, rate, series, setting
+from trainyard.reports.diagnosis.restraint import restraint
 from trainyard.reports.rundir import RunFiles
 from trainyard.reports.scales import number
 
@@ -90,9 +91,7 @@ def overfitting(run: RunFiles) -> Finding | None:
 def _stop(run: RunFiles) -> str:
     if setting(run, "training.early_stopping") is None:
         return "training.early_stopping: {metric: val_loss, patience: 3}"
-    decay = setting(run, "training.weight_decay")
-    usual = f"training.weight_decay: {10 * decay:g}" if isinstance(decay, int | float) and decay else None
-    return usual or ("training.weight_decay: 0.1" if is_network(run) else "model.params.max_depth: 4")
+    return restraint(run)
 
 
 def _stopped_early(run: RunFiles) -> bool:

@@ -72,7 +72,7 @@ class NumberColumn(Encoder):
         if not (finite := np.isfinite(out[:, 0]) | (absent & self.keep)).all():
             raise DataError(
                 f"{table.source}: column {self.name!r} is infinite, or too large for {out.dtype.name}, in "
-                f"{table.where(~finite)}; fix these cells, or leave the column out with data.exclude"
+                f"{table.where(~finite)}; fix these cells, or train without the column (data.exclude)"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +18,19 @@ from trainyard.frameworks.torch.models.transformer import Transformer
 from trainyard.require import import_path
 from trainyard.types import INPUT_IDS, DataInfo
 
+# What the arguments of a constructor that must be given are often called.
+_SIZES = {
+    "in_features": ("input_dim", "input_size", "in_dim", "n_features", "num_features", "n_inputs", "d_in"),
+    "out_features": (
+        "output_dim",
+        "output_size",
+        "out_dim",
+        "n_classes",
+        "num_classes",
+        "n_outputs",
+        "d_out",
+    ),
+}
 _BUILT_IN: dict[str, Callable[..., torch.nn.Module]] = {
     "cnn": Cnn,
     "gpt": Gpt,
@@ -36,7 +50,8 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
     following arguments that it accepts and that `params` does not set: `in_features` (number of features),
     `input_shape` (of one sample), `image_shape` (the same, or that of the images which flat rows are known
     to hold), `out_features` (number of classes, values or labels), `vocab_size` (number of different tokens)
-    and `context_length` (of a sequence of tokens).
+    and `context_length` (of a sequence of tokens). Arguments without a default that are called `input_dim`,
+    `num_classes` and the like are the number of features, and of outputs.
 
     Raises:
         ModelError: The model cannot be imported, its constructor fails, or it is not a `torch.nn.Module`.
@@ -61,10 +76,9 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
         known |= {"vocab_size": info.outputs, "context_length": info.inputs[INPUT_IDS].shape[0]}
     elif make is _BUILT_IN["gpt"]:
         raise ModelError(f"model {type_name} needs text: data.type: text, or arrays named {INPUT_IDS}")
-    accepted = inspect.signature(make).parameters
     if type_name in _BUILT_IN:  # an option that is not set has its default
         params = {name: value for name, value in params.items() if value is not None}
-    added = {name: value for name, value in known.items() if name in accepted and name not in params}
+    added = _added(inspect.signature(make).parameters, known, params)
     try:
         model = make(**added, **params)
     except Exception as error:
@@ -74,10 +88,39 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
         )
         raise ModelError(
             f"model {type_name}: {make.__name__}({call}) failed: {type(error).__name__}: {error}"
+            f"{_advice(make, params) if isinstance(error, TypeError | KeyError) else ''}"
         ) from error
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"model {type_name}: it gives a {type(model).__name__}, not a torch.nn.Module")
     return model
+
+
+def _added(
+    accepted: Mapping[str, inspect.Parameter], known: Mapping[str, Any], params: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments that the data know, where a constructor has them and `params` does not."""
+    added = {name: value for name, value in known.items() if name in accepted and name not in params}
+    for name, parameter in accepted.items():
+        meant = next((one for one, names in _SIZES.items() if name in names), None)
+        if meant is None or name in params or parameter.default is not parameter.empty:
+            continue
+        if meant not in accepted and not {*_SIZES[meant]} & params.keys():
+            added[name] = known[meant]
+    return added
+
+
+def _advice(make: Any, params: Mapping[str, Any]) -> str:
+    """Return what to do about arguments that a constructor does not take, or lacks."""
+    names = [
+        one.name for one in inspect.signature(make).parameters.values() if one.kind is not one.VAR_KEYWORD
+    ]
+    for wrong in (name for name in params if name not in names):
+        if close := difflib.get_close_matches(wrong, names, n=1):
+            return f"; did you mean {close[0]!r}?"
+    return (
+        "; its arguments stand beside `type` in the section model; in_features and out_features are filled "
+        "in where it has them"
+    )
 
 
 def _imported(path: str) -> Any:

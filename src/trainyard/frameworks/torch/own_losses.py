@@ -1,0 +1,130 @@
+"""A user's own losses, which a config names by their import paths: functions, and classes of modules.
+
+`f(outputs, batch)` gets what the model returned and the batch, a mapping of tensors. Where the parameters say
+so by their names, it is called as torch's losses are, `f(input, target)`, or as Keras's, `f(y_true, y_pred)`.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainyard import semantics
+from trainyard.errors import InputError, ModelError
+from trainyard.frameworks.torch.data import Tensors
+from trainyard.require import import_path
+from trainyard.tasks.base import Task
+from trainyard.types import TARGET, DataInfo
+
+_Raw = Callable[[Any, Tensors], Any]  # called with the outputs and the batch
+# Names of a parameter that gets the targets rather than the whole batch.
+_TARGETS = {"target", "targets", "y", "y_true", "label", "labels", "true", "truth", "gt", "ground_truth"}
+
+
+def own_loss(path: str, task: Task, output: Callable[[Any], Tensor], *, by_sample: bool = False) -> _Raw:
+    """Return a user's loss: the mean over the samples, (), or with `by_sample` that of each, (rows,).
+
+    Targets of a regression are in units of their standard deviation, as the outputs are.
+
+    Args:
+        path: `package.module:name`.
+        task: The task.
+        output: Returns the task's own output, of what the model returned.
+        by_sample: There are weights, so that the loss of each sample is needed.
+
+    Raises:
+        ModelError: It cannot be imported, or is neither a function nor a module without parameters.
+    """
+    called = _by_names(_loss(path, task, by_sample=by_sample), output)
+
+    def loss(outputs: Any, batch: Tensors) -> Tensor:
+        value = called(outputs, _standardized(batch, task.info))
+        shape = value.shape if isinstance(value, Tensor) else None
+        rows = len(next(iter(batch.values())))
+        if isinstance(value, Tensor) and (shape == (rows,) or (value.numel() == 1 and not by_sample)):
+            return value if by_sample else value.mean()
+        what = type(value).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
+        raise ModelError(
+            f"training.loss: {path} returned {what} for {rows} rows; with weights (data.weight, "
+            "training.class_weights) it must return the loss of each sample, (rows,)"
+            if by_sample
+            else f"training.loss: {path} returned {what}; it must return one number as a tensor, the mean "
+            "over the samples, or the loss of each sample, (rows,)"
+        )
+
+    return loss
+
+
+def _loss(path: str, task: Task, *, by_sample: bool) -> Any:
+    """Import a loss; construct a class of modules."""
+    try:
+        loss = _of_task(path) if path in task.losses else import_path(path)
+        if isinstance(loss, type) and issubclass(loss, torch.nn.Module):
+            loss = loss()
+    except InputError as error:
+        raise ModelError(f"training.loss: {error}") from error
+    except TypeError as error:
+        raise ModelError(
+            f"training.loss: {path} is constructed without arguments, but {error}; name an object of it, "
+            "made in your module"
+        ) from error
+    if not callable(loss) or isinstance(loss, type):
+        raise ModelError(
+            f"training.loss: {path} is of type {type(loss).__name__}; a function of (outputs, batch) or "
+            "(input, target), or a torch.nn.Module is needed"
+        )
+    if isinstance(loss, torch.nn.Module):
+        if any(one.requires_grad for one in loss.parameters()):
+            raise ModelError(
+                f"training.loss: {path} has parameters to train, but is no part of the model; move them there"
+            )
+        loss = copy.deepcopy(loss)
+    if by_sample and hasattr(loss, "reduction"):
+        loss.reduction = "none"
+    elif by_sample and "reduction" in _parameters(loss):
+        return lambda *tensors: loss(*tensors, reduction="none")
+    return loss
+
+
+def _of_task(path: str) -> Any:
+    """Import the loss of an installed task; unlike one that a config names, it needs no trust."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _by_names(loss: Any, output: Callable[[Any], Tensor]) -> _Raw:
+    """Return a function of (outputs, batch) that calls a loss as the names of its parameters say."""
+    first, second = [*(name.lower() for name in _parameters(loss)), "", ""][:2]
+    if first not in _TARGETS and second not in _TARGETS:
+        return loss  # type: ignore[no-any-return]
+    is_keras = first in _TARGETS
+
+    def called(outputs: Any, batch: Tensors) -> Any:
+        target, own = batch[TARGET], output(outputs)
+        # (rows, 1) beside (rows,) would make (rows, rows) of the two.
+        own = own.reshape(target.shape) if own.numel() == target.numel() else own
+        return loss(target, own) if is_keras else loss(own, target)
+
+    return called
+
+
+def _parameters(loss: Any) -> list[str]:
+    """Return the names of a loss's parameters; none where they cannot be read."""
+    try:
+        return list(inspect.signature(loss.forward if isinstance(loss, torch.nn.Module) else loss).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _standardized(batch: Tensors, info: DataInfo) -> Tensors:
+    if (info.target_mean, info.target_scale) == (0.0, 1.0) or TARGET not in batch:
+        return batch
+    if semantics.version("torch", info.semantics) < 3:
+        return batch
+    return {**batch, TARGET: (batch[TARGET] - info.target_mean) / info.target_scale}

@@ -1,0 +1,36 @@
+"""What holds a model back: an option that the model has, by its kind."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from constructed import bundle, classes, run_of
+from test_diagnosis import ROWS, cut, drawn, found, probabilities
+
+MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "trees": ("lightgbm", {"max_depth": -1, "reg_lambda": 0.0}, "model.params.max_depth: 4"),
+    "shallow trees": ("xgboost", {"max_depth": 3}, "model.params.max_depth: 2"),
+    "a linear model": ("logistic_regression", {"C": 1.0}, "model.params.C: 0.1"),
+    "a penalty": ("ridge", {"alpha": 1.0}, "model.params.alpha: 10"),
+    "none": ("linear_regression", {"fit_intercept": True}, "model.type: ridge"),
+    "neighbors": ("k_neighbors", {"n_neighbors": 5}, "model.params.n_neighbors: 15"),
+    "a pipeline": ("mine:pipe", {"logisticregression__C": 1.0}, "model.params.logisticregression__C: 0.1"),
+    "an unknown one": ("mine:pipe", {}, "data.features: [COLUMN, COLUMN]"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_model_gets_a_line_that_it_has(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainyard.reports.diagnosis import restraint
+
+    monkeypatch.setattr(restraint, "is_network", lambda run: False)
+    model, params, line = MODELS[name]
+    features, targets, _ = drawn()
+    outputs = probabilities(np.random.default_rng(5).normal(size=len(targets)))
+    outputs[: ROWS[0]] = np.eye(2)[targets[: ROWS[0]]]
+    data = bundle(classes(2, 4), features, targets, ROWS)
+    (finding,) = found(run_of(tmp_path, data, cut(outputs), model={"type": model, "params": params}))
+    assert finding.mend.startswith(line)
