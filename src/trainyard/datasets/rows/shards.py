@@ -25,7 +25,7 @@ import numpy as np
 from trainyard.datasets.rows.files import existing_file, files_matching
 from trainyard.digest import make_folders, sha256_file, sha256_json, write_atomically
 from trainyard.errors import DataError
-from trainyard.records.remote import cache_folder
+from trainyard.records.urls import cache_folder
 from trainyard.types import Array, Ids
 
 log = logging.getLogger("trainyard")

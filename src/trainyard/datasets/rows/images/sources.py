@@ -18,7 +18,7 @@ from trainyard.datasets.rows.files import available_memory, is_url, read_bytes
 from trainyard.datasets.rows.images.pixels import Image, Mode, decode
 from trainyard.digest import make_folders, sha256_bytes, write_atomically
 from trainyard.errors import DataError
-from trainyard.records.remote import cache_folder
+from trainyard.records.urls import cache_folder
 
 log = logging.getLogger("trainyard")
 T = TypeVar("T")
