@@ -22,10 +22,10 @@ from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.chunks import RowChunks
 from trainyard.datasets.rows.frames import read_frame, row_chunks
 from trainyard.datasets.rows.images.preparation import ImagePreparation
-from trainyard.datasets.rows.pairs import as_numpy, column_names
-from trainyard.datasets.rows.preparation import TabularPreparation, from_json
-from trainyard.datasets.rows.raw import RawPreparation, frame_of
-from trainyard.datasets.rows.table import Table, as_table, listed
+from trainyard.datasets.rows.pairs import column_names
+from trainyard.datasets.rows.preparation import AnyPreparation, TabularPreparation, from_json
+from trainyard.datasets.rows.raw import frame_of
+from trainyard.datasets.rows.table import Table, as_table
 from trainyard.datasets.rows.tokenizers import Tokenizer
 from trainyard.datasets.rows.weights import encode as encode_weights
 from trainyard.datasets.rows.weights import refuse_weightless
@@ -38,6 +38,7 @@ from trainyard.registry import task_for
 from trainyard.require import import_rule, importing_by
 from trainyard.runs import texts
 from trainyard.runs.catalog import Catalog
+from trainyard.runs.given_rows import GivenRows
 from trainyard.runs.inputs import data_inputs
 from trainyard.runs.intervals import (
     Intervals,
@@ -55,7 +56,7 @@ from trainyard.runs.wiring import default_threads, form_for, framework_for, load
 from trainyard.runs.workdir import working_directory
 from trainyard.semantics import computing_by, older_versions
 from trainyard.tasks.support.transforms import transform_of
-from trainyard.types import FEATURES, INPUT_IDS, TARGET, WEIGHT, Array, ArraySpec, DataInfo, SplitName
+from trainyard.types import FEATURES, INPUT_IDS, TARGET, WEIGHT, Array, DataInfo, SplitName
 
 log = logging.getLogger("trainyard")
 
@@ -88,8 +89,6 @@ class Predictor:
         self._run = run
         self.given_model = model
         self._rule = import_rule()  # it holds for later calls, too
-        self._remarked: set[str] = set()  # what a user has been told of rows to predict
-        self._remarking = threading.Lock()
         self._residuals: Residuals | None = None  # of the validation rows, once they are asked for
         _settled(run, lambda: self._load(model, pinned=pinned))
 
@@ -112,6 +111,9 @@ class Predictor:
         inputs = ModelInputs(self.config, self.info, self.config.model.params, threads, model=model)
         with _LOADING, preserved_global_random():
             self.model = own_unit(self._framework.load(inputs, stored.folder), self.info)
+        self._rows = GivenRows(
+            self.config.data, self.info, self._preparation, self._tokenizer, self.model.input_names
+        )
 
     @property
     def run(self) -> RunDir:
@@ -124,7 +126,7 @@ class Predictor:
         return self._framework
 
     @property
-    def preparation(self) -> TabularPreparation | RawPreparation | ImagePreparation | None:
+    def preparation(self) -> AnyPreparation | None:
         """What turns raw rows into features; None where the data set brought features."""
         return self._preparation
 
@@ -269,9 +271,9 @@ class Predictor:
         Raises:
             InputError: It does.
         """
-        if list(self._specs) != [FEATURES]:
+        if list(self._rows.specs) != [FEATURES]:
             raise InputError(
-                f"run {self._run.id} takes {self._described_inputs()}, and a table holds no such arrays: "
+                f"run {self._run.id} takes {self._rows.description}, and a table holds no such arrays: "
                 f"call trainyard.load({self._run.id!r}).predict(...) from Python; the run's own splits are "
                 "evaluated by `trainyard evaluate --split`"
             )
@@ -290,12 +292,8 @@ class Predictor:
             InputError: The rows lack an input of the model, or it has another shape; or they lack the targets
                 of a task whose predictions are sums over them.
         """
-        inputs = self._inputs(rows)
-        count, size = len(next(iter(inputs.values()))), self.chunk_rows
-        targets = self._targets(rows, count)
-        arrays = {**inputs, self._task.target: targets}
-        if self._task.sums and INPUT_IDS in self._specs:
-            arrays |= texts.text_bytes(self._tokenizer, rows, targets)
+        arrays, size = self._rows.batch(rows), self.chunk_rows
+        count = len(next(iter(arrays.values())))
         parts = [
             part.outputs
             for start in range(0, count, size)
@@ -309,117 +307,9 @@ class Predictor:
 
         So a file that is read chunk by chunk gets the bits of the same rows in memory.
         """
-        cells = sum(int(np.prod(spec.shape)) for spec in self._specs.values())
+        cells = sum(int(np.prod(spec.shape)) for spec in self._rows.specs.values())
         together = self.model.rows_together
         return together * max(1, min(_CHUNK_ROWS, _CHUNK_CELLS // max(1, cells)) // together)
-
-    def _targets(self, rows: Any, count: int) -> Array:
-        """Return placeholders; the rows' own targets where predictions are sums that depend on them.
-
-        Raises:
-            InputError: The rows lack them, or they have another shape.
-        """
-        blank, name = self._task.blank_targets(count), self._task.target
-        if not self._task.sums:
-            return blank
-        targets = np.asarray(rows[name]) if isinstance(rows, Mapping) and name in rows else None
-        if targets is None or targets.shape != blank.shape:
-            got = f"no {name}" if targets is None else f"{name} of shape {targets.shape}"
-            raise InputError(
-                f"{got} given; the predictions of {self._task.name} compare the model's outputs with {name}, "
-                f"{blank.shape} {blank.dtype}: give them too, or use model.native for the outputs alone"
-            )
-        return targets.astype(blank.dtype)
-
-    def _inputs(self, rows: Any) -> dict[str, Array]:
-        """Return the arrays that the model is called with.
-
-        Raises:
-            InputError: One is missing, or has another shape.
-        """
-        if isinstance(self._preparation, ImagePreparation):
-            given = {FEATURES: self._preparation.features(rows)}
-        elif self._preparation is not None:
-            given = {FEATURES: self._prepared(self._with_names(rows))}
-        elif isinstance(rows, Mapping):
-            given = {str(name): np.asarray(array) for name, array in rows.items()}
-        else:
-            given = {next(iter(self._specs)): np.asarray(rows)}
-        if missing := [name for name in self._specs if name not in given]:
-            raise InputError(
-                f"rows without {', '.join(missing)} given; the model takes {self._described_inputs()}"
-            )
-        inputs = {name: self._as_trained(name, given[name]) for name in self._specs}
-        counts = {name: len(array) for name, array in inputs.items()}
-        rows = next(iter(counts.values()))
-        if len(set(counts.values())) > 1:
-            given_rows = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise InputError(f"arrays of different numbers of rows given: {given_rows}; give as many of each")
-        others = {name: spec for name, spec in self.info.inputs.items() if name not in self._specs}
-        # What only the loss reads may hold anything.
-        return inputs | {name: np.zeros((rows, *spec.shape), spec.dtype) for name, spec in others.items()}
-
-    def _as_trained(self, name: str, array: Array) -> Array:
-        """Return an array in the dtype that the model was trained on.
-
-        Raises:
-            InputError: It has another shape than in training.
-        """
-        if is_frame(array):
-            return array
-        spec, what = self._specs[name], "rows" if name == FEATURES else f"rows of {name}"
-        if array.ndim == 0 or array.shape[1:] != spec.shape:
-            raise InputError(
-                f"{what} of shape {array.shape[1:]} given; the model takes {self._described_inputs()}"
-            )
-        return _of_dtype(array, np.dtype(spec.dtype))
-
-    @property
-    def _specs(self) -> dict[str, ArraySpec]:
-        """The arrays that the model is called with."""
-        names = self.model.input_names or list(self.info.inputs)
-        return {name: self.info.inputs[name] for name in names}
-
-    def _described_inputs(self) -> str:
-        specs = self._specs
-        if list(specs) == [FEATURES]:
-            return str(tuple(specs[FEATURES].shape))
-        return "a mapping of arrays (rows, ...): " + ", ".join(
-            f"{name} {spec.shape} {spec.dtype}" for name, spec in specs.items()
-        )
-
-    def _with_names(self, rows: Any) -> Any:
-        """Return rows whose columns have the names of the training data.
-
-        Columns are taken in their order where names cannot tell: those of arrays and tensors, and of any rows
-        if the run was trained on an array, whose columns have no names of their own.
-
-        Raises:
-            InputError: There are more columns than in training, or fewer.
-        """
-        assert self._preparation is not None
-        names = self._preparation.column_names
-        of_array = names == column_names(len(names))
-        if isinstance(rows, Table):
-            return rows
-        if is_frame(rows):
-            own = [name for name in rows.columns if str(name) != self.info.target]
-            is_by_position = of_array and not set(names) <= set(map(str, own))
-            return self._named(rows[own].to_numpy(), names) if is_by_position else rows
-        if isinstance(rows, Mapping) or (isinstance(rows, Sequence) and _are_mappings(rows)):
-            return rows
-        return self._named(as_numpy(rows), names)
-
-    def _named(self, rows: Array, names: Sequence[str]) -> Any:
-        """Name an array's columns like those of the training data, to be prepared in the same way."""
-        import pandas as pd
-
-        if rows.ndim != 2 or rows.shape[1] != len(names):
-            raise InputError(
-                f"an array of shape {tuple(rows.shape)} given; expected the columns {listed(names)}, in this "
-                "order"
-            )
-        return pd.DataFrame(rows, columns=list(names))
 
     def predict(self, rows: Any, threshold: float | None = None) -> Any:
         """Return the predictions as a data frame, one row for each row given.
@@ -593,7 +483,7 @@ class Predictor:
             transform.check(targets, "targets given")
         if weights:
             refuse_weightless({"given": weights[WEIGHT]}, "data.weight")
-        return Arrays({FEATURES: self._prepared(rows), TARGET: targets, **weights})
+        return Arrays({FEATURES: self._rows.features(rows), TARGET: targets, **weights})
 
     def _weights(self, rows: Any) -> dict[str, Array]:
         """Return the weights of rows, if they have the column that held them in training."""
@@ -606,29 +496,6 @@ class Predictor:
             return {}
         return {WEIGHT: encode_weights(table, name)}
 
-    def _prepared(self, rows: Any) -> Array:
-        """Return the features; warn once of each oddity of the rows, such as unseen categories."""
-        assert self._preparation is not None
-        if isinstance(self._preparation, ImagePreparation):
-            return self._preparation.features(rows)
-        table = as_table(rows, only=set(self._preparation.column_names))
-        features: Array = self._preparation.features(table)
-        for matter, line in self._preparation.remarks(table, self._unused_columns(table)).items():
-            with self._remarking:
-                is_new = matter not in self._remarked
-                self._remarked.add(matter)
-            if is_new:
-                log.warning("%s", line)
-        return features
-
-    def _unused_columns(self, table: Table) -> set[str]:
-        """Return the columns that the config leaves out; all others if it lists those to learn from."""
-        data = self.config.data
-        if data is None or data.features is not None:
-            return {*table.columns, *table.unread}
-        others = (data.split.time, data.split.group, data.weight)
-        return {*data.targets, *data.exclude, *(name for name in others if name is not None)}
-
 
 def _rows_from(arrays: Mapping[str, Any], start: int, count: int) -> dict[str, Array]:
     """Return `count` rows of arrays, of which some may be data frames, from `start` on."""
@@ -637,24 +504,6 @@ def _rows_from(arrays: Mapping[str, Any], start: int, count: int) -> dict[str, A
         name: array.iloc[start:stop] if is_frame(array) else array[start:stop]
         for name, array in arrays.items()
     }
-
-
-def _are_mappings(rows: Sequence[Any]) -> bool:
-    return all(isinstance(row, Mapping) for row in rows)
-
-
-def _of_dtype(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Return an array in the dtype that the model was trained on, if that keeps its values.
-
-    Version 1 recorded integers as float32, so they are left as they are.
-    """
-    if dtype.kind == "f":
-        return array.astype(np.float32) if array.dtype.kind == "f" and dtype == np.float32 else array
-    if array.dtype.kind not in "biuf" or dtype.kind not in "biu":
-        return array
-    with np.errstate(invalid="ignore"):
-        cast = array.astype(dtype)
-    return cast if (cast == array).all() else array
 
 
 def _settled(run: RunDir, read: Callable[[], None]) -> None:

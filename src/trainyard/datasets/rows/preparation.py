@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -37,6 +37,8 @@ from trainyard.types import Array
 
 if TYPE_CHECKING:
     from trainyard.datasets.rows.images.preparation import ImagePreparation
+
+AnyPreparation: TypeAlias = "TabularPreparation | raw.RawPreparation | ImagePreparation"
 
 log = logging.getLogger("trainyard")
 MAX_FEATURES = 10_000  # of all columns; more of them mean that identifiers were taken for categories
@@ -173,7 +175,7 @@ class TabularPreparation:
         return plain | {"version": 2, **newer} if newer else plain
 
 
-def from_json(data: dict[str, Any]) -> TabularPreparation | raw.RawPreparation | ImagePreparation:
+def from_json(data: dict[str, Any]) -> AnyPreparation:
     """Restore the preparation that `to_json` was called on.
 
     Raises:

@@ -29,7 +29,7 @@ from trainyard.datasets.rows.encoders.categories import Categories
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
 from trainyard.datasets.rows.encoders.texts import TextColumn
 from trainyard.datasets.rows.images.preparation import ImagePreparation
-from trainyard.datasets.rows.preparation import TabularPreparation, from_json
+from trainyard.datasets.rows.preparation import AnyPreparation, TabularPreparation, from_json
 from trainyard.datasets.rows.raw import RawPreparation
 from trainyard.errors import DataError, InputError
 from trainyard.records.data import DataDescription
@@ -46,7 +46,6 @@ _EXAMPLE_TIME = "2026-01-31T12:00:00"
 _TYPES = {"b": "boolean", "i": "long", "u": "long", "f": "double"}
 
 Json = dict[str, Any]
-AnyPreparation = TabularPreparation | RawPreparation | ImagePreparation
 
 
 class Logged(NamedTuple):
