@@ -134,7 +134,7 @@ def test_the_requests_of_a_commit(
     entries = [
         index for index, (kind, key) in enumerate(calls) if kind == "put_if_absent" and key.startswith("log/")
     ]
-    commits = [Counter(kind for kind, _ in calls[a:b]) for a, b in itertools.pairwise(entries[4:-2])]
+    commits = [Counter(kind for kind, _ in calls[a:b]) for a, b in itertools.pairwise(entries[5:-2])]
     expected = Counter(scale.COMMIT) + Counter(put=len(files), delete=len(files))
     assert len(commits) >= 5
     assert set(map(str, commits)) == {str(Counter(dict(commits[0])))}

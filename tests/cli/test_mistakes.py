@@ -27,7 +27,7 @@ OVERRIDES = {
     "no equals sign": (["epochs"], "training.epochs=3"),
     "an option typo": (["model.max_dept=3"], "did you mean 'max_depth'?"),
     "a model typo": (["model=xgbost"], "did you mean 'xgboost'?"),
-    "a model of another library": (["model=resnet50"], "torchvision.models:resnet50"),
+    "a model of another library": (["model=efficientnet_b0"], "torchvision.models:efficientnet_b0"),
     "a language model": (["model=bert-base-uncased"], "AutoModel"),
     "no such model": (["model=nonsense"], "trainyard config names model"),
     "a model of another framework": (["model.type=rf", "model.framework=torch"], "leave model.framework out"),

@@ -261,7 +261,8 @@ def outputs(task: Task, model: nn.Module, features: Tensor) -> Iterator[Tensor]:
     for start in range(0, len(features), task.evaluated_rows):
         seed_torch(task.seed, PREDICT, start)
         with torch.no_grad():
-            yield model(features[start : start + task.evaluated_rows])
+            # A copy: MKL has other kernels for memory that is not aligned, which round differently on some CPUs.
+            yield model(features[start : start + task.evaluated_rows].clone())
     model.train()
 
 

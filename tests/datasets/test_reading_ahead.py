@@ -150,9 +150,9 @@ def test_a_worker_that_dies_or_hangs_is_named_with_its_sample(
         with pytest.raises(kind, match=messages[how]) as caught:
             ahead.take(takings[1])
     if how == "hangs":
-        assert "test_workers.py" in caplog.text  # the whole stack
+        assert "test_reading_ahead.py" in caplog.text  # the whole stack
     if how == "raises":
-        assert any("test_workers.py" in note for note in caught.value.__notes__)
+        assert any("test_reading_ahead.py" in note for note in caught.value.__notes__)
 
 
 def test_a_slow_sample_is_no_hang_while_others_come() -> None:
@@ -215,7 +215,7 @@ def test_collate_makes_batches_of_the_samples() -> None:
         def __getitem__(self, i: int) -> tuple[Any, int]:
             return np.full(1 + i % 3, i, np.float32), i % 2
 
-    with reading(Ragged(), collate="test_workers:padded_together") as ahead:
+    with reading(Ragged(), collate="test_reading_ahead:padded_together") as ahead:
         batch = ahead.take(taking(1, 5, 4))
     random.seed(stream_seed(11, SAMPLE, 1, 1))
     drawn = np.float32(random.random())
@@ -223,8 +223,8 @@ def test_collate_makes_batches_of_the_samples() -> None:
         batch["padded"], np.array([[1, 1, 0], [5, 5, 5], [4, 4, 0]], np.float32) + drawn
     )
     assert batch["target"].tolist() == [1, 1, 0]
-    with pytest.raises(DataError, match=r"data\.collate: 'test_workers:MAIN' is int; name a function"):
-        split_of(Ragged(), collate="test_workers:MAIN")
+    with pytest.raises(DataError, match=r"data\.collate: 'test_reading_ahead:MAIN' is int; name a function"):
+        split_of(Ragged(), collate="test_reading_ahead:MAIN")
 
 
 @pytest.mark.slow
@@ -244,7 +244,7 @@ def test_settings_that_have_no_effect_are_said_or_refused(
     assert "data.workers: 2 has no effect, as the rows are in memory" in caplog.text
     with pytest.raises(DataError, match=r"data\.collate is for map-style data sets"):
         trainyard.train(
-            SMALL, {**one_step, "data.collate": "test_workers:padded_together"}, data=rows, runs_dir=tmp_path
+            SMALL, {**one_step, "data.collate": "test_reading_ahead:padded_together"}, data=rows, runs_dir=tmp_path
         )
     forest = {"data": {"workers": 2}, "model": {"type": "random_forest"}}
     with pytest.raises(
