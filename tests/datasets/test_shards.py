@@ -18,6 +18,7 @@ from small_runs import SMALL, assert_same, whole_and_resumed
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.huggingface import HuggingfaceDataset, HuggingfaceParams
 from trainyard.datasets.parquet import ParquetDataset, ParquetParams
+from trainyard.datasets.rows import arrow_rows
 from trainyard.datasets.rows.shards import expanded
 from trainyard.datasets.webdataset import WebdatasetDataset, WebdatasetParams
 from trainyard.errors import DataError
@@ -147,6 +148,33 @@ def test_rows_of_parquet_shards_and_of_saved_data_sets_are_those_that_were_writt
         batch = bundle.splits["train"].take(ids)
         np.testing.assert_array_equal(batch["features"], ROWS[ids])
         assert batch["target"].tolist() == (ids % 2).tolist()
+
+
+def test_the_copy_of_a_parquet_shard_is_verified_and_made_again_when_it_is_damaged(tmp_path: Path) -> None:
+    pq.write_table(table(0, 1250), tmp_path / "p.parquet")
+    config = DataConfig(type="parquet", train_path=str(tmp_path / "p.parquet"), target="label")
+    dataset = ParquetDataset(config, ParquetParams(streaming=True))
+    dataset.load()
+    (copy,) = (tmp_path / "cache").rglob("content")
+    content = copy.read_bytes()
+    copy.write_bytes(content.replace(ROWS[7].tobytes(), ROWS[8].tobytes()))
+    batch = dataset.load().splits["train"].take(np.arange(20))
+    np.testing.assert_array_equal(batch["features"], ROWS[:20])
+    assert copy.read_bytes() == content
+
+
+def test_a_parquet_shard_that_changes_while_it_is_copied_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "p.parquet"
+    pq.write_table(table(0, 50), path)
+    hashed = arrow_rows.sha256_of
+    monkeypatch.setattr(
+        arrow_rows, "sha256_of", lambda file: (hashed(file), pq.write_table(table(50, 100), path))[0]
+    )
+    with pytest.raises(DataError, match="was changed while its rows were copied"):
+        arrow_rows.parquet_as_arrow(str(path))
+    assert not [*(tmp_path / "cache").rglob("content")]
 
 
 @pytest.mark.slow

@@ -260,3 +260,20 @@ def test_bytes_with_an_end_are_one_more_token() -> None:
     assert tokenizer.decode(np.array([104, 105, 256])) == "hi"
     assert from_json(tokenizer.to_json()).vocab_size == 257
     assert from_json(None).vocab_size == 256
+
+
+def test_a_text_that_changes_while_tokens_are_made_of_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, content = write(tmp_path), documents.Documents.content
+    texts = [folder / "0.txt"]  # changed after it was hashed
+
+    def changed(self: documents.Documents) -> documents.Content:
+        known = content(self)
+        while texts:
+            texts.pop().write_text("another text\n" * 1000)
+        return known
+
+    monkeypatch.setattr(documents.Documents, "content", changed)
+    with pytest.raises(DataError, match="was changed while tokens were made"):
+        dataset(folder).load()

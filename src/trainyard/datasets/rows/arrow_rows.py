@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,11 +19,12 @@ import numpy as np
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows import items
+from trainyard.datasets.rows.cache import data_cache
 from trainyard.datasets.rows.decoders import ImageForm, decoded_image
 from trainyard.datasets.rows.files import existing_file
-from trainyard.datasets.rows.shards import sha256_of, shard_folder, shard_paths
+from trainyard.datasets.rows.shards import sha256_of, shard_paths
 from trainyard.datasets.rows.table import listed, nearest
-from trainyard.digest import fsync_folder, make_folders, sha256_json
+from trainyard.digest import sha256_file, sha256_json
 from trainyard.errors import DataError
 from trainyard.require import require
 from trainyard.types import Array, SplitName
@@ -160,39 +160,54 @@ def parquet_as_arrow(pattern: str) -> list[ArrowFile]:
     Raises:
         DataError: A file is not a Parquet file, or there is no room for its rows.
     """
-    converted = []
+    cache, converted = data_cache(), []
     for name in shard_paths(pattern):
         file = existing_file(name, mapped=True)
         sha256 = sha256_of(file)
-        path = shard_folder() / f"{_CONVERTED}-{sha256}.arrow"
-        if not path.exists():
-            _convert(name, file, path)
+        path = cache.made(
+            f"{_CONVERTED} {sha256}",
+            f"the rows of {name}",
+            _rows_bytes(name, file),
+            _conversion(name, file, sha256),
+        )
         converted.append(ArrowFile(name, path, sha256))
     return converted
 
 
-def _convert(name: str, file: Path, target: Path) -> None:
+def _rows_bytes(name: str, file: Path) -> int:
+    """Return about how many bytes the rows of a Parquet file take up when they are not compressed."""
+    parquet = require("pyarrow.parquet", "tabular")
+    with _read_as_parquet(name):
+        metadata = parquet.read_metadata(file)
+        return sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+
+
+def _conversion(name: str, file: Path, sha256: str) -> Callable[[Path], None]:
+    """Return the function that writes the rows of a Parquet file as an Arrow file."""
     arrow, parquet = require("pyarrow", "tabular"), require("pyarrow.parquet", "tabular")
-    log.info("data: the rows of %s are written to %s, once, to be read in any order", name, target.parent)
-    try:
-        make_folders(target.parent)
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=target.parent) as folder:
-            new = Path(folder) / target.name
+
+    def convert(target: Path) -> None:
+        with _read_as_parquet(name):
             source = parquet.ParquetFile(file)
             with (
-                arrow.OSFile(str(new), "wb") as sink,
+                arrow.OSFile(str(target), "wb") as sink,
                 arrow.ipc.new_file(sink, source.schema_arrow) as writer,
             ):
                 for batch in source.iter_batches(_ROWS):
                     writer.write_batch(batch)
-            with open(new, "rb") as written:
-                os.fsync(written.fileno())
-            new.rename(target)
-        fsync_folder(target.parent)
-    except (arrow.ArrowException, OSError) as error:
+        if sha256_file(file) != sha256:  # the rows would be found under the hash of others
+            raise DataError(f"{name} was changed while its rows were copied; start the run again")
+
+    return convert
+
+
+@contextmanager
+def _read_as_parquet(name: str) -> Iterator[None]:
+    try:
+        yield
+    except require("pyarrow", "tabular").ArrowException as error:
         raise DataError(
-            f"{name} cannot be converted to {target.parent}: {str(error).splitlines()[0]}; is it a complete "
-            "Parquet file, and is there room? TRAINYARD_CACHE names another folder"
+            f"{name} cannot be read as Parquet (is it complete?): {str(error).splitlines()[0]}"
         ) from error
 
 

@@ -121,7 +121,11 @@ def _plain(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def _write(path: Path, sources: Sequence[Source], choice: Choice) -> None:
-    """Write a file of tokens."""
+    """Write a file of tokens.
+
+    Raises:
+        DataError: A document is not UTF-8, or was changed since it was hashed.
+    """
 
     def pieces(split: SplitName) -> Iterator[Piece]:
         for source in sources:
@@ -138,6 +142,9 @@ def _write(path: Path, sources: Sequence[Source], choice: Choice) -> None:
         index = {"dtype": dtype.name, "parts": parts, "tokenizer": made.to_json()}
         raw = json.dumps(index).encode()
         file.write(raw + len(raw).to_bytes(_LENGTH_BYTES, "little"))
+    if any(source.documents.content().sha256 != source.sha256 for source in sources):
+        # The tokens would be found under the hash of another text.
+        raise DataError("the text was changed while tokens were made of it; start the run again")
 
 
 def _write_split(
