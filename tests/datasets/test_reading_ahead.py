@@ -125,6 +125,25 @@ def test_what_was_not_expected_is_read_all_the_same_and_batches_of_any_size_arri
             assert (got == one.ids[:, None]).all()
 
 
+@pytest.mark.timeout(60)
+def test_large_requests_and_answers_that_no_slot_holds_pass_each_other() -> None:
+    class Padded(Drawn):
+        """Items that are longer in a batch than alone."""
+
+        def __getitems__(self, ids: list[int]) -> list[Any]:
+            return [(np.full(1 if len(ids) == 1 else 8, ids[0], np.float32), 0)] * len(ids)
+
+        def __getitem__(self, i: int) -> tuple[Any, int]:
+            return self.__getitems__([i])[0]
+
+    takings = [taking(*[first] * 30_000) for first in (3, 5)]  # 240 kB of ids, 960 kB of samples
+    with reading(Padded(), *takings, workers=1, prefetch=2) as ahead:
+        for one in takings:
+            features = ahead.take(one)["features"]
+            assert features.shape == (30_000, 8)
+            assert (features == one.ids[0]).all()
+
+
 @pytest.mark.parametrize("how", ["dies", "hangs", "raises"])
 def test_a_worker_that_dies_or_hangs_is_named_with_its_sample(
     how: str, caplog: pytest.LogCaptureFixture

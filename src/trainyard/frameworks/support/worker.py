@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from trainyard.world import portable
 
 READ, INLINE, FAILED = "read", "inline", "failed"  # kinds of answers
 NO_SAMPLE = -1
+_PART_IDS = 512  # 4 KiB: a pipe that takes anything takes them at once
 _ALIGNED = 64
 _PR_SET_PDEATHSIG = 1
 
@@ -33,6 +34,13 @@ class Request(NamedTuple):
     slot: int
     ids: Ids
     draw: Draw
+    goes_on: bool = False  # with another part, which has the next ids
+
+    def parts(self) -> Iterator[Request]:
+        """Yield the request in parts that a pipe holds."""
+        starts = range(0, max(len(self.ids), 1), _PART_IDS)
+        for start in starts:
+            yield self._replace(ids=self.ids[start : start + _PART_IDS], goes_on=start != starts[-1])
 
 
 def serve(
@@ -59,10 +67,18 @@ def serve(
     _settle(stacks, parent)
     with suppress(EOFError, ConnectionError):
         while True:
-            request: Request = pipe.recv()
+            request = _received(pipe)
             answer = _answer(split, request, slots[request.slot], place)
             place[0] = NO_SAMPLE
             pipe.send((request.number, *answer))
+
+
+def _received(pipe: Connection) -> Request:
+    """Return the next request, put together from its parts."""
+    parts: list[Request] = [pipe.recv()]
+    while parts[-1].goes_on:
+        parts.append(pipe.recv())
+    return parts[0]._replace(ids=np.concatenate([part.ids for part in parts]), goes_on=False)
 
 
 def _settle(stacks: int, parent: int) -> None:

@@ -11,6 +11,7 @@ import logging
 import mmap
 import multiprocessing
 import os
+import selectors
 import signal
 import tempfile
 import time
@@ -79,15 +80,21 @@ class Workers:
         return self._reading.workers * self._reading.prefetch
 
     def submit(self, ids: Ids, draw: Draw) -> Ticket:
-        """Ask for a batch; at most `ahead` of them may be outstanding."""
+        """Ask for a batch; at most `ahead` of them may be outstanding.
+
+        Raises:
+            TrainingError: The worker hangs.
+        """
         self._number += 1
         index = max(range(len(self._workers)), key=lambda index: len(self._workers[index].free))
         worker = self._workers[index]
         request = Request(self._number, worker.free.popleft(), ids, draw)
         worker.requests[request.number] = request
         try:
-            worker.pipe.send(request)
-        except OSError:  # it has died, which `batch` finds
+            for part in request.parts():
+                self._await(index, worker, None)
+                worker.pipe.send(part)
+        except (OSError, EOFError):  # it has died, which `batch` finds
             log.debug("data worker %d does not listen", index)
         return Ticket(index, request.number)
 
@@ -100,7 +107,10 @@ class Workers:
         """
         worker = self._workers[ticket.worker]
         if ticket.number not in worker.answers:
-            self._await(ticket, worker)
+            try:
+                self._await(ticket.worker, worker, ticket.number)
+            except (OSError, EOFError):
+                raise self._died(ticket.worker, worker) from None
         kind, answer = worker.answers.pop(ticket.number)
         request = worker.requests.pop(ticket.number)
         try:
@@ -122,40 +132,40 @@ class Workers:
         """End the processes."""
         self._end()
 
-    def _await(self, ticket: Ticket, worker: _Worker) -> None:
-        """Wait until a batch is there, as long as its worker makes progress."""
+    def _await(self, index: int, worker: _Worker, number: int | None) -> None:
+        """Take the answers of a worker until one is there, as long as it makes progress.
+
+        Without a number, until its pipe has room for a request: a worker that sends an answer which the pipe
+        does not hold takes no request before that is taken.
+
+        Raises:
+            EOFError, OSError: It has died.
+            TrainingError: It hangs.
+        """
         began = progressed = time.monotonic()
         place, is_late = self._place(worker), False
         while True:
-            ready = wait([worker.pipe, worker.process.sentinel], _POLL_SECONDS)
-            if worker.pipe in ready:
-                if self._receive(worker, ticket):
-                    return
-                progressed = time.monotonic()
-            elif ready:
-                raise self._died(ticket.worker, worker)
+            can_read, can_write = _ready(worker, writing=number is None)
+            try:
+                while can_read and worker.pipe.poll():
+                    answered, kind, answer = worker.pipe.recv()
+                    worker.answers[answered] = (kind, answer)
+            except (EOFError, OSError):
+                if number not in worker.answers:
+                    raise
+            if number in worker.answers or can_write:
+                return
             if (now_at := self._place(worker)) != place:
                 place, progressed = now_at, time.monotonic()
             waited = time.monotonic() - progressed
             if waited > self._reading.timeout:
-                raise self._hangs(ticket.worker, worker, waited)
+                raise self._hangs(index, worker, waited)
             if waited > _PATIENCE and not is_late:
                 is_late = True
                 log.warning(
                     "data worker %d has read %s for %.0f s, and training waits for it",
-                    *(ticket.worker, self._sample(worker), time.monotonic() - began),
+                    *(index, self._sample(worker), time.monotonic() - began),
                 )
-
-    def _receive(self, worker: _Worker, ticket: Ticket) -> bool:
-        """Take the answers that have come; return whether one is the one that is waited for."""
-        try:
-            while worker.pipe.poll():
-                number, kind, answer = worker.pipe.recv()
-                worker.answers[number] = (kind, answer)
-        except (EOFError, OSError):
-            if ticket.number not in worker.answers:
-                raise self._died(ticket.worker, worker) from None
-        return ticket.number in worker.answers
 
     def _place(self, worker: _Worker) -> tuple[int, int]:
         return len(worker.answers), int(worker.place[0])
@@ -206,6 +216,23 @@ def _start(split: SampleSplit, size: int, index: int) -> _Worker:
         process.start()
     theirs.close()
     return _Worker(process, ours, slots, place, stacks, free=deque(range(len(slots))))
+
+
+def _ready(worker: _Worker, *, writing: bool) -> tuple[bool, bool]:
+    """Wait until a pipe can be read, or written; return which of both.
+
+    Raises:
+        EOFError: The worker has died, and there is nothing to read.
+    """
+    with selectors.DefaultSelector() as selector:
+        both = selectors.EVENT_READ | (selectors.EVENT_WRITE if writing else 0)
+        selector.register(worker.pipe, both)
+        selector.register(worker.process.sentinel, selectors.EVENT_READ)
+        ready = {key.fileobj: events for key, events in selector.select(_POLL_SECONDS)}
+    events = ready.get(worker.pipe, 0)
+    if worker.process.sentinel in ready and not events & selectors.EVENT_READ:
+        raise EOFError
+    return bool(events & selectors.EVENT_READ), bool(events & selectors.EVENT_WRITE)
 
 
 def _array(slot: mmap.mmap, start: int, dtype: str, shape: tuple[int, ...]) -> Array:
