@@ -18,7 +18,9 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import Draw
 from trainyard.datasets.image_folder import ImageFolderDataset
 from trainyard.datasets.image_table import ImageTableDataset
+from trainyard.datasets.rows.decoders import decoder_of
 from trainyard.datasets.rows.images import sources
+from trainyard.datasets.rows.images.pixels import decode
 from trainyard.errors import ConfigError, DataError, InputError, ModelError
 from trainyard.order import SampleOrder
 from trainyard.runs.catalog import Catalog
@@ -150,6 +152,19 @@ def test_a_corrupt_image_is_named(tmp_path: Path) -> None:
     bundle = bundle_of(path=str(tmp_path), split={"val": 0, "test": 0})
     with pytest.raises(DataError, match=r"004\.png cannot be decoded: .*on_corrupt: skip"):
         bundle.splits["train"].take(np.arange(10))
+
+
+def test_no_program_is_started_for_what_only_claims_to_be_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr("subprocess.check_call", lambda *command, **_: started.append(command))
+    monkeypatch.setattr("PIL.EpsImagePlugin.has_ghostscript", lambda: True)
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", "gs")
+    raw = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n(a) print\n"
+    with pytest.raises(DataError, match="x.png cannot be decoded: it is none of JPEG"):
+        decode(raw, "rgb", "x.png")
+    with pytest.raises(OSError, match="cannot identify"):
+        decoder_of("png", "rgb8")(raw)
+    assert started == []
 
 
 def journalled(run: Any, kind: str) -> list[Any]:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from trainyard.datasets.rows.images.pixels import opened
 from trainyard.errors import DataError
-from trainyard.require import require
 from trainyard.types import Array
 
 IMAGES = ("png", "jpg", "jpeg", "bmp", "gif", "pgm", "ppm", "tif", "tiff", "webp")
@@ -40,7 +40,7 @@ def decoder_of(extension: str, images: ImageForm) -> Decoder:
 
 def decoded_image(data: bytes, form: ImageForm) -> Array:
     """Return an image as an array: (channels, height, width) or (height, width, channels)."""
-    image = require("PIL.Image", "image").open(io.BytesIO(data))
+    image = opened(data)
     mode = "L" if form.removeprefix("torch").startswith("l") else "RGB"
     pixels: Array = np.asarray(image if image.mode == mode else image.convert(mode))
     if form.startswith("torch"):

@@ -19,6 +19,8 @@ Image = NDArray[Any]  # (height, width, channels): uint8, or float32 from 0 to 1
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 CHANNELS: dict[Mode, int] = {"rgb": 3, "gray": 1, "rgba": 4}
 PILLOW_MODES: dict[Mode, str] = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
+# What files may hold, whatever their names: Pillow would start Ghostscript for an EPS file.
+_FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP", "JPEG2000")
 _TOGETHER = {3: "RGB", 4: "RGBA"}  # numbers of channels that Pillow resizes at once
 
 
@@ -35,6 +37,15 @@ def pillow() -> Any:
     return require("PIL.Image", "image")
 
 
+def opened(raw: bytes) -> Any:
+    """Return an image of Pillow of the content of a file, if that is in one of the formats of images.
+
+    Raises:
+        OSError: It is not.
+    """
+    return pillow().open(io.BytesIO(raw), formats=_FORMATS)
+
+
 def decode(raw: bytes, mode: Mode, name: str) -> Image:
     """Return an image as (height, width, channels) uint8.
 
@@ -46,15 +57,14 @@ def decode(raw: bytes, mode: Mode, name: str) -> Image:
     Raises:
         CorruptImageError: It cannot be decoded to its end.
     """
-    library = pillow()
     try:
-        with library.open(io.BytesIO(raw)) as opened:
-            pixels = np.asarray(opened.convert(PILLOW_MODES[mode]))
+        with opened(raw) as image:
+            pixels = np.asarray(image.convert(PILLOW_MODES[mode]))
     except MemoryError:
         raise
     except Exception as error:  # Pillow's decoders raise many kinds of errors
         text = str(error).replace(repr(error), "")
-        what = "it is no image that Pillow knows" if "cannot identify" in text else text
+        what = f"it is none of {', '.join(_FORMATS)}" if "cannot identify" in text else text
         raise CorruptImageError(
             f"{name} cannot be decoded: {what or type(error).__name__}; remove or repair it, or set "
             "data.on_corrupt: skip"
