@@ -160,11 +160,26 @@ def test_no_program_is_started_for_what_only_claims_to_be_an_image(monkeypatch: 
     monkeypatch.setattr("PIL.EpsImagePlugin.has_ghostscript", lambda: True)
     monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", "gs")
     raw = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n(a) print\n"
-    with pytest.raises(DataError, match="x.png cannot be decoded: it is none of JPEG"):
+    with pytest.raises(DataError, match=r"x\.png cannot be decoded: it is none of JPEG"):
         decode(raw, "rgb", "x.png")
     with pytest.raises(OSError, match="cannot identify"):
         decoder_of("png", "rgb8")(raw)
     assert started == []
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_of_16_bits_the_upper_8_count_and_32_bits_are_refused(kind: str) -> None:
+    ramp = np.arange(0, 65536, 455, np.uint16)[:144].reshape(12, 12)
+    stream = io.BytesIO()
+    Image.fromarray(ramp).save(stream, kind)
+    for mode, channels in (("gray", 1), ("rgb", 3)):
+        image = decode(stream.getvalue(), mode, "x")  # type: ignore[arg-type]
+        np.testing.assert_array_equal(image, np.repeat((ramp // 256)[:, :, None], channels, axis=2))
+    np.testing.assert_array_equal(decoder_of("tiff", "l8")(stream.getvalue()), ramp // 256)
+    stream = io.BytesIO()
+    Image.fromarray(ramp.astype(np.float32)).save(stream, "TIFF")
+    with pytest.raises(DataError, match=r"x cannot be used: .*32 bits .*save it with 8 or 16 bits"):
+        decode(stream.getvalue(), "rgb", "x")
 
 
 def journalled(run: Any, kind: str) -> list[Any]:

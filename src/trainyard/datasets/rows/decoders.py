@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trainyard.datasets.rows.images.pixels import opened
+from trainyard.datasets.rows.images.pixels import as_bytes, opened
 from trainyard.errors import DataError
 from trainyard.types import Array
 
@@ -42,7 +42,7 @@ def decoded_image(data: bytes, form: ImageForm) -> Array:
     """Return an image as an array: (channels, height, width) or (height, width, channels)."""
     image = opened(data)
     mode = "L" if form.removeprefix("torch").startswith("l") else "RGB"
-    pixels: Array = np.asarray(image if image.mode == mode else image.convert(mode))
+    pixels: Array = as_bytes(image, mode)
     if form.startswith("torch"):
         pixels = pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
     return pixels if form.endswith("8") else pixels.astype(np.float32) / np.float32(255)

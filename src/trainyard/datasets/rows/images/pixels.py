@@ -20,7 +20,7 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".w
 CHANNELS: dict[Mode, int] = {"rgb": 3, "gray": 1, "rgba": 4}
 PILLOW_MODES: dict[Mode, str] = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
 # What files may hold, whatever their names: Pillow would start Ghostscript for an EPS file.
-_FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP", "JPEG2000")
+_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP", "JPEG2000")
 _TOGETHER = {3: "RGB", 4: "RGBA"}  # numbers of channels that Pillow resizes at once
 
 
@@ -46,6 +46,24 @@ def opened(raw: bytes) -> Any:
     return pillow().open(io.BytesIO(raw), formats=_FORMATS)
 
 
+def as_bytes(image: Any, mode: str) -> NDArray[np.uint8]:
+    """Return the pixels of an image of Pillow in a mode of Pillow's, (height, width[, channels]) uint8.
+
+    Of pixels of 16 bits the upper 8 count, in gray as Pillow has it in colours.
+
+    Raises:
+        DataError: Its pixels have 32 bits, and nothing says which of their values is white.
+    """
+    if image.mode.startswith("I;16"):
+        image = pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise DataError(
+            f"it has pixels of 32 bits (Pillow's mode {image.mode}), and nothing says which value is white; "
+            "save it with 8 or 16 bits, or give arrays (data.type: npy or npz)"
+        )
+    return np.asarray(image if image.mode == mode else image.convert(mode))
+
+
 def decode(raw: bytes, mode: Mode, name: str) -> Image:
     """Return an image as (height, width, channels) uint8.
 
@@ -56,12 +74,15 @@ def decode(raw: bytes, mode: Mode, name: str) -> Image:
 
     Raises:
         CorruptImageError: It cannot be decoded to its end.
+        DataError: Its pixels have 32 bits.
     """
     try:
         with opened(raw) as image:
-            pixels = np.asarray(image.convert(PILLOW_MODES[mode]))
+            pixels = as_bytes(image, PILLOW_MODES[mode])
     except MemoryError:
         raise
+    except DataError as error:  # the image is whole
+        raise DataError(f"{name} cannot be used: {error}") from None
     except Exception as error:  # Pillow's decoders raise many kinds of errors
         text = str(error).replace(repr(error), "")
         what = f"it is none of {', '.join(_FORMATS)}" if "cannot identify" in text else text

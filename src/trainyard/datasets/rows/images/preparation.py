@@ -10,7 +10,15 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from trainyard.config.transforms import Transform
-from trainyard.datasets.rows.images.pixels import CHANNELS, ENDINGS, PILLOW_MODES, Image, Mode, decode
+from trainyard.datasets.rows.images.pixels import (
+    CHANNELS,
+    ENDINGS,
+    PILLOW_MODES,
+    Image,
+    Mode,
+    as_bytes,
+    decode,
+)
 from trainyard.datasets.rows.images.sources import THREADS
 from trainyard.datasets.rows.images.split import Pipeline
 from trainyard.datasets.rows.table import Table, as_table
@@ -90,7 +98,7 @@ class ImagePreparation:
 
     def _image(self, value: Any) -> Image:
         if hasattr(value, "convert") and hasattr(value, "mode"):  # an image of Pillow
-            value = np.asarray(value.convert(PILLOW_MODES[self._mode]))
+            value = as_bytes(value, PILLOW_MODES[self._mode])
         if isinstance(value, Mapping):  # as Hugging Face's data sets hold them
             value = value.get("bytes") or value.get("path")
         if isinstance(value, str | Path):
