@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,25 @@ def test_a_shard_that_is_damaged_or_compressed_is_named(tmp_path: Path) -> None:
         shard.write_bytes(content)
         with pytest.raises(DataError, match=message):
             tars(path)
+
+
+def test_what_is_damaged_in_the_cache_is_made_again(tmp_path: Path) -> None:
+    path = write_tars(tmp_path)
+    wanted = tars(path).splits["train"].fingerprint()
+    kept = [file for file in (tmp_path / "cache").rglob("*") if file.suffix in (".npz", ".json")]
+    assert {file.suffix for file in kept} == {".npz", ".json"}
+    whole = {file: file.read_bytes() for file in kept}
+    damages: list[Callable[[bytes], bytes]] = [
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:99] + bytes([data[99] ^ 255]) + data[100:],
+        lambda data: b"",
+        lambda data: b"[" * 100_000,
+    ]
+    for damage in damages:
+        for file, data in whole.items():
+            file.write_bytes(damage(data))
+        assert tars(path).splits["train"].fingerprint() == wanted
+        assert all(file.read_bytes() == data for file, data in whole.items() if file.suffix == ".npz")
 
 
 def test_a_changed_shard_has_another_fingerprint(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def _is_damaged(copy: Path) -> bool:
     try:
         record = json.loads((copy / _RECORD).read_bytes())
         return bool(sha256_file(copy / _CONTENT) != record["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # the last one of nested JSON
         return True
 
 

@@ -118,7 +118,7 @@ def sha256_of(file: Path) -> str:
             status.st_ino,
         ]
         known = shard_folder() / f"{sha256_json(identity)}.json"
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             return str(json.loads(known.read_bytes())["sha256"])
         sha256 = sha256_file(file)
     except OSError as error:
@@ -134,7 +134,7 @@ def _opened(path: str, indexer: Indexer) -> Shard:
     try:
         with np.load(kept, allow_pickle=False) as arrays:
             return Shard(path, file, sha256, dict(arrays))
-    except (OSError, ValueError, KeyError):  # there is none, or it is damaged
+    except Exception:  # there is none, or it is damaged, for which zip files have many errors
         index, buffer = indexer.make(file), io.BytesIO()
     np.savez(buffer, allow_pickle=False, **index)
     _keep(kept, buffer.getvalue())

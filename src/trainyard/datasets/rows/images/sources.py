@@ -203,7 +203,7 @@ def content_hashes(paths: Sequence[str]) -> list[str]:
 def _read_known(record: Path) -> dict[str, Any]:
     try:
         known = json.loads(record.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return known if isinstance(known, dict) else {}
 
