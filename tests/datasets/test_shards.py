@@ -133,6 +133,50 @@ def test_what_is_damaged_in_the_cache_is_made_again(tmp_path: Path) -> None:
         assert all(file.read_bytes() == data for file, data in whole.items() if file.suffix == ".npz")
 
 
+def header(name: bytes, size: bytes, kind: bytes) -> bytes:
+    """Return the header of a file in a tar file, with the right checksum."""
+    fields = {0: name, 100: b"0000644\0", 124: size, 148: b" " * 8, 156: kind, 257: b"ustar\x0000"}
+    made = bytearray(512)
+    for start, field in fields.items():
+        made[start : start + len(field)] = field
+    made[148:156] = b"%06o\0 " % sum(made)
+    return bytes(made)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("size", "record", "message"),
+    [
+        (b"-0000001000\0", None, r"t-01\.tar is no tar file, or it is damaged"),
+        *((None, record, r"t-01\.tar: an extended header .* is damaged") for record in (
+            b"0 path=x\n", b"-9 path=x\n", b"99999 path=x\n", b"path=abc", b"\xff\xfe", b"12 path=ab\n\0\0\0"
+        )),
+    ],
+)  # fmt: skip
+def test_damaged_headers_of_a_shard_are_named(
+    size: bytes | None, record: bytes | None, message: str, tmp_path: Path
+) -> None:
+    path = write_tars(tmp_path)
+    shard = tmp_path / "t-01.tar"
+    added = header(b"a.npy", size, b"0") if size else b""
+    if record is not None:
+        added = header(b"p", b"%011o\0" % len(record), b"x") + record.ljust(512, b"\0")
+    shard.write_bytes(added + shard.read_bytes())
+    with pytest.raises(DataError, match=message):
+        tars(path)
+
+
+def test_a_class_that_64_bits_do_not_hold_is_named(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "c.tar", "w") as tar:
+        for i, label in enumerate((b"1", b"9" * 30)):
+            for extension, data in (("png", png(IMAGES[i])), ("cls", label)):
+                info = tarfile.TarInfo(f"{i}.{extension}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    with pytest.raises(DataError, match=r"c\.tar: the class of sample 1 is 9{30}, which 64 bits"):
+        tars(str(tmp_path / "c.tar"))
+
+
 def test_a_changed_shard_has_another_fingerprint(tmp_path: Path) -> None:
     path = write_tars(tmp_path)
     before = tars(path).splits["train"].fingerprint()

@@ -216,6 +216,11 @@ def _classes(path: Path, samples: Sequence[Mapping[int, Member]], column: int | 
             texts.append(file.read(sample[column].size))
     try:
         return np.array([int(text) for text in texts], np.int64)
+    except OverflowError:
+        row = next(row for row, text in enumerate(texts) if not -(2**63) <= int(text) < 2**63)
+        raise DataError(
+            f"{path}: the class of sample {row} is {texts[row][:40].decode()}, which 64 bits do not hold"
+        ) from None
     except ValueError:
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from trainyard.errors import DataError
 
 _BLOCK = 512
 _REGULAR = (b"0", b"\0", b"7")
+_PAX_RECORD = re.compile(rb"([0-9]{1,9}) ([^=]*)=")  # up to its value
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
@@ -51,7 +53,7 @@ def _members(data: mmap.mmap, path: Path) -> Iterator[Member]:
             raise DataError(f"{path} is cut short: {_name(header)} goes on beyond its end")
         if kind in b"Lx" and kind:  # the name of the next file, as GNU and POSIX write long ones
             extra = data[start : start + size]
-            long_name = _text(extra) if kind == b"L" else (_pax_path(extra) or long_name)
+            long_name = _text(extra) if kind == b"L" else (_pax_path(extra, path) or long_name)
             continue
         if kind in _REGULAR:
             yield Member(long_name or _name(header), start, size)
@@ -72,17 +74,26 @@ def _number(field: bytes, path: Path) -> int:
     if field[0] & 0x80:  # a large one, in base 256
         return int.from_bytes(field, "big") & ((1 << (8 * len(field) - 1)) - 1)
     try:
-        return int(field.strip(b" \0") or b"0", 8)
+        number = int(field.strip(b" \0") or b"0", 8)
     except ValueError:
-        raise DataError(f"{path} is no tar file, or it is damaged") from None
+        number = -1
+    if number < 0:
+        raise DataError(f"{path} is no tar file, or it is damaged")
+    return number
 
 
-def _pax_path(records: bytes) -> str:
-    """Return the path in the records of an extended header, `LENGTH KEY=VALUE` each."""
+def _pax_path(records: bytes, path: Path) -> str:
+    """Return the path in the records of an extended header, `LENGTH KEY=VALUE` each.
+
+    Raises:
+        DataError: They are damaged.
+    """
     while records:
-        length = int(records.split(b" ", 1)[0])
-        key, _, value = records[:length].split(b" ", 1)[1].partition(b"=")
-        if key == b"path":
-            return value.rstrip(b"\n").decode(errors="surrogateescape")
+        start = _PAX_RECORD.match(records)
+        length = int(start[1]) if start else 0
+        if start is None or not start.end() < length <= len(records) or records[length - 1] != ord("\n"):
+            raise DataError(f"{path}: an extended header of a file in it is damaged: {records[:20]!r}")
+        if start[2] == b"path":
+            return records[start.end() : length - 1].decode(errors="surrogateescape")
         records = records[length:]
     return ""
