@@ -18,8 +18,8 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import Draw
 from trainyard.datasets.image_folder import ImageFolderDataset
 from trainyard.datasets.image_table import ImageTableDataset
+from trainyard.datasets.rows import file_hashes
 from trainyard.datasets.rows.decoders import decoder_of
-from trainyard.datasets.rows.images import sources
 from trainyard.datasets.rows.images.pixels import decode
 from trainyard.errors import ConfigError, DataError, InputError, ModelError
 from trainyard.order import SampleOrder
@@ -133,13 +133,12 @@ def test_images_are_converted_as_pillow_does(pictures: Path, mode: str) -> None:
 def test_files_are_hashed_again_when_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = folder(tmp_path, 6)
     first = bundle_of(path=str(root)).splits["train"].fingerprint()
-    monkeypatch.setattr(sources, "_SETTLED_NS", -(10**18))
+    monkeypatch.setattr(file_hashes, "_SETTLED_NS", -(10**18))
     assert bundle_of(path=str(root)).splits["train"].fingerprint() == first
-    read: list[str] = []
-    content = sources._content
-    monkeypatch.setattr(sources, "_content", lambda path: (read.append(path), content(path))[1])
+    read: list[Path] = []
+    hashed = file_hashes.sha256_file
+    monkeypatch.setattr(file_hashes, "sha256_file", lambda path: (read.append(path), hashed(path))[1])
     one = bundle_of(path=str(root)).splits["train"]
-    read.clear()
     assert (one.fingerprint(), read) == (first, [])
     path = root / "top" / "000.png"
     path.write_bytes(path.read_bytes()[:-1] + b"x")  # of the same size

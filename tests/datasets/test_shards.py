@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from small_runs import SMALL, assert_same, whole_and_resumed
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.huggingface import HuggingfaceDataset, HuggingfaceParams
 from trainyard.datasets.parquet import ParquetDataset, ParquetParams
-from trainyard.datasets.rows import arrow_rows
+from trainyard.datasets.rows import arrow_rows, file_hashes
 from trainyard.datasets.rows.shards import expanded
 from trainyard.datasets.webdataset import WebdatasetDataset, WebdatasetParams
 from trainyard.errors import DataError
@@ -114,7 +115,8 @@ def test_a_shard_that_is_damaged_or_compressed_is_named(tmp_path: Path) -> None:
             tars(path)
 
 
-def test_what_is_damaged_in_the_cache_is_made_again(tmp_path: Path) -> None:
+def test_what_is_damaged_in_the_cache_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_hashes, "_SETTLED_NS", -(10**18))
     path = write_tars(tmp_path)
     wanted = tars(path).splits["train"].fingerprint()
     kept = [file for file in (tmp_path / "cache").rglob("*") if file.suffix in (".npz", ".json")]
@@ -177,11 +179,15 @@ def test_a_class_that_64_bits_do_not_hold_is_named(tmp_path: Path) -> None:
         tars(str(tmp_path / "c.tar"))
 
 
-def test_a_changed_shard_has_another_fingerprint(tmp_path: Path) -> None:
+def test_a_changed_shard_has_another_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_tars(tmp_path)
-    before = tars(path).splits["train"].fingerprint()
     shard = tmp_path / "t-01.tar"
+    status = shard.stat()
+    before = tars(path).splits["train"].fingerprint()
     shard.write_bytes(shard.read_bytes().replace(b'"label": 7', b'"label": 8'))
+    os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
+    real = Path.stat  # the clock of a file system may be too coarse to tell both apart
+    monkeypatch.setattr(Path, "stat", lambda path, **how: status if path == shard else real(path, **how))
     assert tars(path).splits["train"].fingerprint() != before
 
 
@@ -232,9 +238,9 @@ def test_a_parquet_shard_that_changes_while_it_is_copied_is_refused(
 ) -> None:
     path = tmp_path / "p.parquet"
     pq.write_table(table(0, 50), path)
-    hashed = arrow_rows.sha256_of
+    hashed = arrow_rows.hashes_of
     monkeypatch.setattr(
-        arrow_rows, "sha256_of", lambda file: (hashed(file), pq.write_table(table(50, 100), path))[0]
+        arrow_rows, "hashes_of", lambda files: (hashed(files), pq.write_table(table(50, 100), path))[0]
     )
     with pytest.raises(DataError, match="was changed while its rows were copied"):
         arrow_rows.parquet_as_arrow(str(path))

@@ -17,7 +17,7 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.arrow_rows import ArrowFile, arrow_bundle
 from trainyard.datasets.rows.decoders import ImageForm
-from trainyard.datasets.rows.shards import sha256_of
+from trainyard.datasets.rows.file_hashes import hashes_of
 from trainyard.datasets.rows.tabular import paths_by_split
 from trainyard.errors import DataError
 from trainyard.require import require
@@ -78,7 +78,8 @@ def _files(folder: Path) -> list[ArrowFile]:
     paths = [folder / str(one["filename"]) for one in state.get("_data_files", [])]
     if not paths:
         raise DataError(f"{folder} names no files with rows")
-    return [ArrowFile(str(path), path, sha256_of(path)) for path in paths]
+    sha256s = hashes_of([str(path) for path in paths])
+    return [ArrowFile(str(path), path, sha256) for path, sha256 in zip(paths, sha256s, strict=True)]
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows import items
 from trainyard.datasets.rows.cache import data_cache
 from trainyard.datasets.rows.decoders import ImageForm, decoded_image
+from trainyard.datasets.rows.file_hashes import hashes_of
 from trainyard.datasets.rows.files import existing_file
-from trainyard.datasets.rows.shards import sha256_of, shard_paths
+from trainyard.datasets.rows.shards import shard_paths
 from trainyard.datasets.rows.table import listed, nearest
 from trainyard.digest import sha256_file, sha256_json
 from trainyard.errors import DataError
@@ -160,10 +161,9 @@ def parquet_as_arrow(pattern: str) -> list[ArrowFile]:
     Raises:
         DataError: A file is not a Parquet file, or there is no room for its rows.
     """
-    cache, converted = data_cache(), []
-    for name in shard_paths(pattern):
+    cache, names, converted = data_cache(), shard_paths(pattern), []
+    for name, sha256 in zip(names, hashes_of(names), strict=True):
         file = existing_file(name, mapped=True)
-        sha256 = sha256_of(file)
         path = cache.made(
             f"{_CONVERTED} {sha256}",
             f"the rows of {name}",

@@ -9,21 +9,21 @@ all others, and nothing has to be read again to go on in the middle.
 from __future__ import annotations
 
 import io
-import json
 import logging
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from trainyard.announce import announced
+from trainyard.datasets.rows.file_hashes import hashes_of
 from trainyard.datasets.rows.files import existing_file, files_matching
-from trainyard.digest import make_folders, sha256_file, sha256_json, write_atomically
+from trainyard.digest import make_folders, write_atomically
 from trainyard.errors import DataError
 from trainyard.records.urls import cache_folder
 from trainyard.types import Array, Ids
@@ -89,48 +89,19 @@ def open_shards(pattern: str, indexer: Indexer) -> list[Shard]:
         DataError: One of them cannot be read, or is damaged.
     """
     paths, shards, began = shard_paths(pattern), list[Shard](), time.monotonic()
-    for number, path in enumerate(paths):
-        shards.append(_opened(path, indexer))
+    with announced(f"hashing {len(paths):,} shards"):
+        sha256s = hashes_of(paths)
+    for number, (path, sha256) in enumerate(zip(paths, sha256s, strict=True)):
+        shards.append(_opened(path, sha256, indexer))
         if time.monotonic() - began > _SAID_AFTER:
             began = time.monotonic()
             log.info("data: %d of %d shards of %s are indexed", number + 1, len(paths), pattern)
     return shards
 
 
-def shard_folder() -> Path:
-    """Return the folder in the user's cache where indexes are, and what is converted."""
-    return cache_folder() / "shards"
-
-
-def sha256_of(file: Path) -> str:
-    """Return the SHA-256 of a file, which is computed again only if the file has changed.
-
-    Raises:
-        DataError: It cannot be read.
-    """
-    try:
-        status = file.stat()
-        identity = [
-            str(file.resolve()),
-            status.st_size,
-            status.st_mtime_ns,
-            status.st_ctime_ns,
-            status.st_ino,
-        ]
-        known = shard_folder() / f"{sha256_json(identity)}.json"
-        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            return str(json.loads(known.read_bytes())["sha256"])
-        sha256 = sha256_file(file)
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror or error}") from error
-    _keep(known, json.dumps({"path": identity[0], "sha256": sha256}).encode())
-    return sha256
-
-
-def _opened(path: str, indexer: Indexer) -> Shard:
+def _opened(path: str, sha256: str, indexer: Indexer) -> Shard:
     file = existing_file(path, mapped=True)
-    sha256 = sha256_of(file)
-    kept = shard_folder() / f"{indexer.kind}-{sha256}.npz"
+    kept = cache_folder() / "shards" / f"{indexer.kind}-{sha256}.npz"
     try:
         with np.load(kept, allow_pickle=False) as arrays:
             return Shard(path, file, sha256, dict(arrays))

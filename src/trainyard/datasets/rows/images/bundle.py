@@ -14,9 +14,10 @@ from trainyard.datasets.base import DataBundle, Identifiers, Reading
 from trainyard.datasets.rows import objects
 from trainyard.datasets.rows.images.pixels import CorruptImageError, Mode
 from trainyard.datasets.rows.images.preparation import ImagePreparation
-from trainyard.datasets.rows.images.sources import THREADS, CachedImages, Images
+from trainyard.datasets.rows.images.sources import CachedImages, Images
 from trainyard.datasets.rows.images.split import ImageSplit, Pipeline
 from trainyard.datasets.rows.target import Target
+from trainyard.datasets.rows.threads import THREADS
 from trainyard.errors import DataError
 from trainyard.registry import task_of
 from trainyard.types import FEATURES, TARGET, Array, Batch, Ids, SplitName

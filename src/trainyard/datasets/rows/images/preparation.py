@@ -19,10 +19,10 @@ from trainyard.datasets.rows.images.pixels import (
     as_bytes,
     decode,
 )
-from trainyard.datasets.rows.images.sources import THREADS
 from trainyard.datasets.rows.images.split import Pipeline
 from trainyard.datasets.rows.table import Table, as_table
 from trainyard.datasets.rows.target import Target
+from trainyard.datasets.rows.threads import THREADS
 from trainyard.errors import DataError
 from trainyard.types import Array
 

@@ -12,7 +12,8 @@ from trainyard.config import transforms as sections
 from trainyard.datasets.base import Draw, Reading, unnoted
 from trainyard.datasets.rows.images import transforms
 from trainyard.datasets.rows.images.pixels import Image
-from trainyard.datasets.rows.images.sources import THREADS, Images
+from trainyard.datasets.rows.images.sources import Images
+from trainyard.datasets.rows.threads import THREADS
 from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
 from trainyard.errors import DataError
 from trainyard.order import stream_seed
