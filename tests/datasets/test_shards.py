@@ -220,6 +220,28 @@ def test_rows_of_parquet_shards_and_of_saved_data_sets_are_those_that_were_writt
         assert batch["target"].tolist() == (ids % 2).tolist()
 
 
+def test_images_that_a_saved_data_set_names_by_path_are_part_of_its_identity(tmp_path: Path) -> None:
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    outside = tmp_path / "1.png"
+    cells = [{"bytes": png(IMAGES[0]), "path": "nowhere"}, {"bytes": None, "path": str(outside)}]
+    for name, images in (("inside", cells[:1] * 2), ("outside", cells)):
+        (tmp_path / name).mkdir()
+        rows = pa.table({"image": pa.array(images, kind), "label": [0, 1]})
+        with pa.ipc.new_stream(tmp_path / name / "data-0.arrow", rows.schema) as writer:
+            writer.write_table(rows)
+        (tmp_path / name / "state.json").write_text('{"_data_files": [{"filename": "data-0.arrow"}]}')
+    found = []
+    for image in IMAGES[1:3]:
+        outside.write_bytes(png(image))
+        for name in ("inside", "outside"):
+            config = DataConfig(type="huggingface", train_path=str(tmp_path / name), target="label")
+            split = HuggingfaceDataset(config, HuggingfaceParams(images="rgb8")).load().splits["train"]
+            found.append(split.fingerprint())
+        np.testing.assert_array_equal(split.take(np.array([1]))["features"][0], image)
+    assert found[0] == found[2]
+    assert found[1] != found[3]
+
+
 def test_the_copy_of_a_parquet_shard_is_verified_and_made_again_when_it_is_damaged(tmp_path: Path) -> None:
     pq.write_table(table(0, 1250), tmp_path / "p.parquet")
     config = DataConfig(type="parquet", train_path=str(tmp_path / "p.parquet"), target="label")

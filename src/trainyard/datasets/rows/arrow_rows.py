@@ -100,8 +100,24 @@ class ArrowRows:
         return np.array(column.to_pylist()) if types.is_string(column.type) else None
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the contents, and of what is used of them."""
-        return sha256_json(["arrow", self._sha256s, self._inputs, self._target, self._images])
+        """Return the SHA-256 of the contents, of the files that they name, and of what is used of them."""
+        known = ["arrow", self._sha256s, self._inputs, self._target, self._images]
+        return sha256_json([*known, self._outside] if self._outside else known)
+
+    @cached_property
+    def _outside(self) -> list[str]:
+        """The hashes of the images that are not inside of the files."""
+        arrow, compute = require("pyarrow", "tabular"), require("pyarrow.compute", "tabular")
+        paths: list[str] = []
+        for name in (*self._inputs, self._target):
+            for chunk in self._table.column(name).chunks:
+                values = getattr(chunk, "storage", chunk)
+                if arrow.types.is_struct(values.type) and {"bytes", "path"} <= {
+                    field.name for field in values.type
+                }:
+                    data, path = compute.struct_field(values, "bytes"), compute.struct_field(values, "path")
+                    paths += path.filter(data.is_null()).drop_null().to_pylist()
+        return hashes_of(paths)
 
     def _reader(self, name: str, chunk: int) -> Reader:
         """Return the function that reads a row of a chunk of a column."""
