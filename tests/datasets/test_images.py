@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import runpy
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from trainyard.datasets.image_table import ImageTableDataset
 from trainyard.datasets.rows import file_hashes
 from trainyard.datasets.rows.decoders import decoder_of
 from trainyard.datasets.rows.images.pixels import decode
+from trainyard.datasets.rows.images.preparation import files_of
 from trainyard.errors import ConfigError, DataError, InputError, ModelError
 from trainyard.order import SampleOrder
 from trainyard.runs.catalog import Catalog
@@ -143,6 +145,25 @@ def test_files_are_hashed_again_when_they_change(tmp_path: Path, monkeypatch: py
     path = root / "top" / "000.png"
     path.write_bytes(path.read_bytes()[:-1] + b"x")  # of the same size
     assert bundle_of(path=str(root)).splits["train"].fingerprint() != first
+
+
+def test_only_files_that_are_images_are_taken_and_the_others_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    top = folder(tmp_path, 6) / "top"
+    Image.fromarray(pixels(8)).save(top / "8.gif")
+    os.mkfifo(top / "q.png")
+    (top / "broken.png").symlink_to("nowhere")
+    (top / "folder.png").mkdir()
+    for name in ("a.svg", "b.SVG", "notes"):
+        (top / name).write_text("text")
+    with caplog.at_level("INFO", "trainyard"):
+        bundle = bundle_of(path=str(tmp_path), split={"val": 0, "test": 0})
+    names = [Path(name).name for name in bundle.identifiers["train"].values]
+    assert sorted(names) == ["000.png", "001.png", "002.png", "003.png", "004.png", "005.png", "8.gif"]
+    (line,) = [line for line in caplog.messages if "left out" in line]
+    assert line.endswith("left out: 2 .svg, 2 broken links, pipes or the like, 1 without an ending")
+    assert len(files_of(tmp_path) or ()) == 7
 
 
 def test_a_corrupt_image_is_named(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ run is built, to hash them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -23,7 +24,7 @@ from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import is_url, names_in
 from trainyard.datasets.rows.images.bundle import ImageSource, Labeled, bundle
 from trainyard.datasets.rows.images.pixels import ENDINGS, Mode
-from trainyard.datasets.rows.images.sources import FileImages
+from trainyard.datasets.rows.images.sources import FileImages, images_below, log_left_out
 from trainyard.datasets.rows.objects import refuse_column_settings
 from trainyard.datasets.rows.table import listed
 from trainyard.datasets.rows.tabular import paths_by_split
@@ -102,9 +103,12 @@ def _files(folder: str) -> list[tuple[str, str]]:
     if not classes:
         raise DataError(f"{folder}: there is no folder for each class of images in it")
     found: list[tuple[str, str]] = []
+    left_out: Counter[str] = Counter()
     for label in classes:
-        files = sorted(file for file in (root / label).rglob("*") if file.suffix.lower() in ENDINGS)
+        files, others = images_below(root / label)
+        left_out += others
         if not files:
             raise DataError(f"{root / label} holds no image; their endings are {listed(ENDINGS)}")
         found += [(str(file), label) for file in files]
+    log_left_out(folder, left_out)
     return found

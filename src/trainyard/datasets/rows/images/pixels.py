@@ -16,7 +16,7 @@ Mode = Literal["rgb", "gray", "rgba"]
 Image = NDArray[Any]  # (height, width, channels): uint8, or float32 from 0 to 1
 
 # The endings of image files.
-ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 CHANNELS: dict[Mode, int] = {"rgb": 3, "gray": 1, "rgba": 4}
 PILLOW_MODES: dict[Mode, str] = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
 # What files may hold, whatever their names: Pillow would start Ghostscript for an EPS file.

@@ -19,6 +19,7 @@ from trainyard.datasets.rows.images.pixels import (
     as_bytes,
     decode,
 )
+from trainyard.datasets.rows.images.sources import images_below, log_left_out
 from trainyard.datasets.rows.images.split import Pipeline
 from trainyard.datasets.rows.table import Table, as_table
 from trainyard.datasets.rows.target import Target
@@ -153,7 +154,8 @@ def files_of(folder: str | Path) -> list[Path] | None:
     root = Path(folder).expanduser()
     if not root.is_dir():
         return None
-    found = sorted(file for file in root.rglob("*") if file.suffix.lower() in ENDINGS)
+    found, others = images_below(root)
+    log_left_out(folder, others)
     if not found:
         raise DataError(f"{folder} holds no image; their endings are {', '.join(ENDINGS)}")
     return found
