@@ -102,6 +102,26 @@ def test_a_sample_draws_by_seed_epoch_and_position_alone() -> None:
             assert torch.equal(torch.get_rng_state(), state[1])
 
 
+def test_draws_that_leave_no_trace_in_the_generators_are_noticed() -> None:
+    class Forked(Drawn):
+        def __getitem__(self, i: int) -> tuple[Any, int]:
+            with torch.random.fork_rng(devices=[]):
+                return torch.rand(3).numpy(), i % 2
+
+    takings = [taking(3, 8), taking(8, 3, epoch=1)]
+    wanted = []
+    for one in takings:
+        for i in one.ids.tolist():
+            torch.manual_seed(stream_seed(11, SAMPLE, (one.epoch or 0) + 1, i) & 0xFFFFFFFF)
+            wanted.append(torch.rand(3).numpy())
+    for workers in (0, 2):
+        torch.manual_seed(workers)
+        with reading(Forked(), *takings, workers=workers) as ahead:
+            got = np.concatenate([ahead.take(one)["features"] for one in takings])
+        np.testing.assert_array_equal(got, wanted)
+    assert len({(torch.manual_seed(i), split_of(Forked()).fingerprint())[1] for i in range(2)}) == 1
+
+
 def test_a_data_set_that_reads_several_at_once_draws_the_same() -> None:
     class AtOnce(Drawn):
         def __getitems__(self, ids: list[int]) -> list[Any]:

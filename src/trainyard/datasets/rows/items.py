@@ -32,7 +32,8 @@ Collate = Callable[[list[Any]], Any]
 Note = Callable[[int], None]
 READ_THROUGH = 100_000  # items whose targets are read to find the classes; a larger dataset must name them
 _SAMPLE = 64  # items that a fingerprint covers
-_FIXED = Draw(0)
+_NOTICING = 16  # items that show whether they are drawn
+_FIXED, _OTHER = Draw(0), Draw(1)
 
 
 def as_array(value: Any, what: str) -> Array:
@@ -241,16 +242,28 @@ class Items:
     @cached_property
     def content(self) -> str | None:
         """The digest of a sample of the items; None if they change when read again."""
-        content = self._sample_digest(None)
-        if content == self._sample_digest(None):
-            return content
+        if not self._drawing.draws:
+            content = self._sample_digest(None)
+            if content == self._sample_digest(None):
+                return content
         if version("samples") == 1:
             return None
         content = self._sample_digest(_FIXED)
         return content if content == self._sample_digest(_FIXED) else None
 
-    def _sample_digest(self, draw: Draw | None) -> str:
-        items = self.items(self.sample().tolist(), draw)
+    def notice_draws(self) -> None:
+        """Find out whether items are drawn, also by code that puts the generators back.
+
+        Within `torch.random.fork_rng`, nothing but the items shows it: a few are read under two seeds.
+        """
+        if version("samples") == 1:
+            return
+        few = self.sample()[:: _SAMPLE // _NOTICING].tolist()
+        self._drawing.draws = True  # the generators are seeded for each item
+        self._drawing.draws = self._sample_digest(_FIXED, few) != self._sample_digest(_OTHER, few)
+
+    def _sample_digest(self, draw: Draw | None, positions: Sequence[int] | None = None) -> str:
+        items = self.items(self.sample().tolist() if positions is None else positions, draw)
         arrays = [array for inputs, target in items for array in (*inputs.values(), target)]
         return digest(tensor_records(array_buffer(f"{i:04}", array) for i, array in enumerate(arrays)))
 
@@ -304,6 +317,8 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
     sample, target = raw["train"].items([0])[0]
     task, warnings = _task(raw["train"], config)
     has_labels = task_of(task).has_classes()
+    for items in raw.values():
+        items.notice_draws()
     classes, indices = _classes(raw, datasets["train"], target) if has_labels else (None, False)
     warnings += _warnings(raw, datasets)  # this reads their content, which the splits below share
     splits: dict[SplitName, Split] = {
