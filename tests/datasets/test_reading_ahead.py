@@ -1,5 +1,6 @@
 """Samples that worker processes read, and the random numbers that each sample draws."""
 
+import json
 import os
 import random
 import select
@@ -19,7 +20,7 @@ from small_runs import SMALL, assert_same, whole_and_resumed
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import SampleSplit
 from trainyard.datasets.rows.objects import from_objects
-from trainyard.errors import DataError, ModelError, TrainingError
+from trainyard.errors import DataError, InputError, ModelError, TrainingError
 from trainyard.frameworks.support.ahead import Ahead, Taking
 from trainyard.order import SAMPLE, stream_seed
 
@@ -120,6 +121,28 @@ def test_draws_that_leave_no_trace_in_the_generators_are_noticed() -> None:
             got = np.concatenate([ahead.take(one)["features"] for one in takings])
         np.testing.assert_array_equal(got, wanted)
     assert len({(torch.manual_seed(i), split_of(Forked()).fingerprint())[1] for i in range(2)}) == 1
+
+
+class Counting(Drawn):
+    """A data set that returns other items each time."""
+
+    reads = 0
+
+    def __getitem__(self, i: int) -> tuple[Any, int]:
+        Counting.reads += 1
+        return np.array([self.reads, i % 2], np.float32), i % 2
+
+
+def test_samples_that_are_other_ones_each_time_lower_the_tier(tmp_path: Path) -> None:
+    reason = "the train dataset returns other items when it is read again"
+    config = {"model": {"type": "mlp", "hidden": [2]}, "training": {"max_steps": 1, "threads": 1}}
+    run = trainyard.train(config, data=(Counting(), Drawn()), runs_dir=tmp_path)
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    assert manifest["determinism"] == {"tier": "statistical", "reason": reason}
+    with pytest.raises(InputError, match=f"bitwise was requested, but this run gives statistical: {reason}"):
+        trainyard.train(
+            config, {"training.determinism": "bitwise"}, data=(Counting(), Drawn()), runs_dir=tmp_path
+        )
 
 
 def test_a_data_set_that_reads_several_at_once_draws_the_same() -> None:

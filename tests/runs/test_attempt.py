@@ -496,7 +496,7 @@ class Rotten:
 
     def __getitem__(self, i: int) -> tuple[list[float], int]:
         self.reads += 1
-        if self.broken and self.reads > 300:
+        if self.broken and self.reads > 332:
             raise OSError(5, "Input/output error")
         return [float(i), float(i % 7)], i % 2
 

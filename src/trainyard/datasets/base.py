@@ -158,7 +158,8 @@ class DataBundle:
     preprocessed arrays. `content_hashed` is False if the fingerprints cover only a sample of the rows.
     `identifiers` name the rows of each split, if a column does. `skipped` names the samples that were left
     out because they are corrupt. `tokenizer` is what made tokens of text, as
-    `rows.tokenizers` writes it; None: there is no text, or its bytes are the tokens.
+    `rows.tokenizers` writes it; None: there is no text, or its bytes are the tokens. `unrepeatable` says why
+    samples cannot be read again as they were, so that no run can be repeated to the bit; empty: they can.
     """
 
     info: DataInfo
@@ -171,6 +172,7 @@ class DataBundle:
     identifiers: Mapping[SplitName, Identifiers] = field(default_factory=dict)
     skipped: Sequence[str] = ()
     tokenizer: dict[str, Any] | None = field(default=None, repr=False)
+    unrepeatable: str = ""
 
 
 class Dataset(Protocol):

@@ -38,7 +38,7 @@ from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
 from trainyard.runs.cleanup import discard_run
 from trainyard.runs.decisions import go_on, known_decisions, note_processes, repeats
-from trainyard.runs.manifest import check_unchanged, describe_data, lower_tier, make_manifest
+from trainyard.runs.manifest import allowed, check_unchanged, describe_data, lower_tier, make_manifest
 from trainyard.runs.nodes import SharedFiles
 from trainyard.runs.origin import Origin
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
@@ -162,12 +162,15 @@ class _Attempt:
         parent = before.parent if before else request.parent
         decisions = known_decisions(saved, self._journalled, parent)
         config, threads = self._world.from_main(lambda: place(request, before))
-        determinism = self._determinism(config)
+        framework = registry.adapter("framework", framework_name(config, request.objects.model))
+        determinism = allowed(config, framework.determinism(config))
         seed_global_random(config.experiment.seed)
         choices, begin = decisions.choices(), self._origin.begin
         older = self._world.from_main(lambda: older_versions(self._run.versions()))
         with computing_by(older):
             components = build(config, threads, request.objects, choices, begin, self._world)
+        if reason := components.bundle.unrepeatable:
+            determinism = allowed(config, Determinism("statistical", reason))
         if self._world.is_main:
             say_threads(config, components.inputs.threads)
         source = self._files.source(self._world.from_main(lambda: self._first_weights(config, before)))
@@ -293,18 +296,6 @@ class _Attempt:
                 f"{missing}\nput the file back, or resume with --allow-change, which records today's inputs"
             )
         log.warning("%s", missing)
-
-    def _determinism(self, config: RunConfig) -> Determinism:
-        cls = registry.adapter("framework", framework_name(config, self._request.objects.model))
-        determinism: Determinism = cls.determinism(config)
-        if config.training.determinism == "bitwise" and determinism.tier != "bitwise":
-            raise InputError(
-                "training.determinism: bitwise was requested, "
-                f"but this run gives {determinism.tier}: {determinism.reason}"
-            )
-        if determinism.tier != "bitwise":
-            log.warning("determinism: %s (%s)", determinism.tier, determinism.reason)
-        return determinism
 
     def _first_weights(self, config: RunConfig, before: Manifest | None) -> Path | None:
         """Return the source of the initial weights; a run with a parent's state has none."""

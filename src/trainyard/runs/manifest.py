@@ -14,7 +14,7 @@ from trainyard.config import Resolved
 from trainyard.config.schema import DataConfig, RunConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.digest import digest, tensor_records
-from trainyard.errors import ChangedInputsError
+from trainyard.errors import ChangedInputsError, InputError
 from trainyard.frameworks.base import Framework
 from trainyard.records.data import DataDescription
 from trainyard.records.manifest import (
@@ -176,6 +176,23 @@ def _adopted(run: RunDir, before: Manifest, now: Manifest) -> Manifest:
     manifest = before.model_copy(update=values)
     run.write(Manifest.FILE, manifest)
     return manifest
+
+
+def allowed(config: RunConfig, determinism: Determinism) -> Determinism:
+    """Return the determinism of a run; say a lower tier than `bitwise`.
+
+    Raises:
+        InputError: The config demands `bitwise`.
+    """
+    if determinism.tier == "bitwise":
+        return determinism
+    if config.training.determinism == "bitwise":
+        raise InputError(
+            "training.determinism: bitwise was requested, "
+            f"but this run gives {determinism.tier}: {determinism.reason}"
+        )
+    log.warning("determinism: %s (%s)", determinism.tier, determinism.reason)
+    return determinism
 
 
 def lower_tier(run: RunDir, manifest: Manifest, reason: str) -> Manifest:

@@ -320,7 +320,12 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
     for items in raw.values():
         items.notice_draws()
     classes, indices = _classes(raw, datasets["train"], target) if has_labels else (None, False)
-    warnings += _warnings(raw, datasets)  # this reads their content, which the splits below share
+    unrepeatable = [  # this reads their content, which the splits below share
+        name
+        for name, items in raw.items()
+        if own_fingerprint(datasets[name]) is None and items.content is None
+    ]
+    warnings += _warnings(raw, unrepeatable)
     splits: dict[SplitName, Split] = {
         name: items.of_task(task_of(task), classes, indices) for name, items in raw.items()
     }
@@ -330,6 +335,7 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
         info=DataInfo(task, inputs, outputs, classes, target=config.target_name),
         splits=splits,
         warnings=warnings,
+        unrepeatable=_reason(unrepeatable) if version("samples") > 1 else "",
         content_hashed=all(own_fingerprint(dataset) is not None for dataset in datasets.values()),
     )
 
@@ -384,13 +390,19 @@ def _labels(items: Items) -> list[Any]:
     return distinct_labels(values.astype(np.int64) if kind_of(values) == "boolean" else values)
 
 
-def _warnings(raw: Mapping[SplitName, Items], datasets: Mapping[SplitName, Any]) -> list[str]:
+def _reason(unrepeatable: Sequence[SplitName]) -> str:
+    """Return why samples cannot be read again as they were; empty if they can."""
+    if not unrepeatable:
+        return ""
+    return f"the {unrepeatable[0]} dataset returns other items when it is read again"
+
+
+def _warnings(raw: Mapping[SplitName, Items], unrepeatable: Sequence[SplitName]) -> list[str]:
     warnings = [
-        f"the {name} dataset returns other items when it is read again, so its content cannot be pinned; "
+        f"{_reason([name])}, so its content cannot be pinned; "
         "give it a `fingerprint`, and draw from the global generators of random, numpy or torch, or derive "
         "randomness from the item's position, to make runs repeatable"
-        for name, items in raw.items()
-        if own_fingerprint(datasets[name]) is None and items.content is None
+        for name in unrepeatable
     ]
     train = raw["train"].content
     warnings += [
