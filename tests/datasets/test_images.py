@@ -223,7 +223,9 @@ def settings(root: Path, **data: Any) -> dict[str, Any]:
     }
 
 
-def test_corrupt_images_are_skipped_counted_and_recorded_and_runs_resume(tmp_path: Path) -> None:
+def test_corrupt_images_are_skipped_counted_and_recorded_and_runs_resume(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     root = folder(tmp_path / "data", 30)
     for bad in ("top/004.png", "bottom/007.png"):
         (root / bad).write_bytes(b"no image")
@@ -233,6 +235,19 @@ def test_corrupt_images_are_skipped_counted_and_recorded_and_runs_resume(tmp_pat
     (detail,) = journalled(whole, "skip")
     assert detail["count"] == 2
     assert sorted(Path(name).name for name in detail["samples"]) == ["004.png", "007.png"]
+    said = [line for line in caplog.messages if "corrupt image" in line or "cannot be decoded" in line]
+    names = ", ".join(str(root / bad) for bad in ("bottom/007.png", "top/004.png"))
+    assert set(said) == {f"data: 2 corrupt images are left out: {names} (data.on_corrupt: skip)"}
+    (root / "bottom/007.png").unlink()
+    caplog.clear()
+    found = trainyard.predict(whole, root)
+    assert [Path(name) for name in found["image"]] == [
+        path for path in sorted(root.rglob("*.png")) if path.name != "004.png"
+    ]
+    (said,) = [line for line in caplog.messages if "corrupt image" in line]
+    assert said == f"data: 1 corrupt image is left out: {root / 'top/004.png'} (data.on_corrupt: skip)"
+    with pytest.raises(DataError, match=r"004\.png cannot be decoded: [^;]*; remove or repair it$"):
+        trainyard.load(whole).predict([root / "top/004.png"])
 
 
 FLAT = """
@@ -292,6 +307,10 @@ def test_weights_of_classes_and_rows(tmp_path: Path) -> None:
     surprise = -np.log(rate[np.arange(len(rate)), batch[TARGET]])
     expected = (surprise * batch["weight"]).sum() / batch["weight"].sum()
     assert run.result["metrics"]["val_loss"] == pytest.approx(expected, rel=1e-4)
+    mixing = {"transforms": ["normalize", "mixup"]}
+    (tmp_path / "data/top/000.png").write_bytes(b"no image")  # refused before any image is read
+    with pytest.raises(DataError, match="cannot blend weights"):
+        load_data(load({**given, "data": {**given["data"], **mixing}}, adapters=Catalog()).config)
     mixing = {"data.transforms": ["mixup"], "data.weight": None}
     with pytest.raises(InputError, match="blends the classes of two images"):
         trainyard.train({**given, "training": training}, mixing, runs_dir=tmp_path / "runs")

@@ -24,7 +24,7 @@ from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import is_url, names_in
 from trainyard.datasets.rows.images.bundle import ImageSource, Labeled, bundle
 from trainyard.datasets.rows.images.pixels import ENDINGS, Mode
-from trainyard.datasets.rows.images.sources import FileImages, images_below, log_left_out
+from trainyard.datasets.rows.images.sources import FileImages, image_files, log_left_out
 from trainyard.datasets.rows.objects import refuse_column_settings
 from trainyard.datasets.rows.table import listed
 from trainyard.datasets.rows.tabular import paths_by_split
@@ -105,7 +105,7 @@ def _files(folder: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     left_out: Counter[str] = Counter()
     for label in classes:
-        files, others = images_below(root / label)
+        files, others = image_files(root / label)
         left_out += others
         if not files:
             raise DataError(f"{root / label} holds no image; their endings are {listed(ENDINGS)}")

@@ -98,11 +98,17 @@ def images_below(path: Path | str) -> list[Path] | None:
 
 
 def _of_images(predictor: Predictor, files: Sequence[Path], columns: PredictionColumns) -> Iterator[Any]:
-    """Yield data frames of the predictions for images, with their paths in the first column."""
+    """Yield data frames of the predictions for images, with their paths in the first column.
+
+    Those that cannot be decoded are left out, if the run has left out such ones.
+    """
     assert isinstance(predictor.preparation, ImagePreparation), "the caller checks it"
     name, rows = predictor.preparation.column, predictor.chunk_rows
     if columns.keep:
         raise InputError(f"images in a folder have no columns to keep; their paths are kept as {name!r}")
+    data = predictor.config.data
+    if data is not None and data.on_corrupt == "skip":
+        files = predictor.preparation.whole(files)
     for start in range(0, len(files), rows):
         some = files[start : start + rows]
         outputs = predictor.outputs(some)

@@ -14,7 +14,7 @@ from trainyard.datasets.base import DataBundle, Identifiers, Reading
 from trainyard.datasets.rows import objects
 from trainyard.datasets.rows.images.pixels import CorruptImageError, Mode
 from trainyard.datasets.rows.images.preparation import ImagePreparation
-from trainyard.datasets.rows.images.sources import CachedImages, Images
+from trainyard.datasets.rows.images.sources import CachedImages, Images, log_corrupt
 from trainyard.datasets.rows.images.split import ImageSplit, Pipeline
 from trainyard.datasets.rows.target import Target
 from trainyard.datasets.rows.threads import THREADS
@@ -23,7 +23,6 @@ from trainyard.registry import task_of
 from trainyard.types import FEATURES, TARGET, Array, Batch, Ids, SplitName
 
 log = logging.getLogger("trainyard")
-_NAMED = 5  # corrupt images that a message names
 
 
 @dataclass(frozen=True)
@@ -74,12 +73,17 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
     Raises:
         DataError: The data cannot be used; says what is wrong, and what to do.
     """
+    pipeline = Pipeline(config.transforms)
+    if pipeline.mixing and any(part.weights is not None for part in parts.values()):
+        raise DataError(
+            f"data.transforms: {pipeline.mixing[0].type} blends two images and their targets, and "
+            "cannot blend weights (data.weight); leave one of them out"
+        )
     images = CachedImages(source.images) if config.cache == "memory" else source.images
     whole, skipped = _whole(images, parts, config)
     rows = np.isin(parts["train"].positions, whole["train"].positions)
     divide_by = {name: values[rows] for name, values in source.divide_by.items()}
     parts = whole
-    pipeline = Pipeline(config.transforms)
 
     def serve(inputs: Batch, ids: Ids | None, targets: Array) -> ImageSplit:
         positions = inputs[FEATURES] if ids is None else inputs[FEATURES][ids]
@@ -103,11 +107,6 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
         for name, split in built.splits.items()
         if isinstance(split, ImageSplit)
     }
-    if pipeline.mixing and weights:
-        raise DataError(
-            f"data.transforms: {pipeline.mixing[0].type} blends two images and their targets, and "
-            "cannot blend weights (data.weight); leave one of them out"
-        )
     target = Target(
         built.info.target, built.info.task, built.info.classes, names=tuple(built.info.target_names)
     )
@@ -140,7 +139,7 @@ def _whole(
         try:
             images.image(position)
         except CorruptImageError as error:
-            log.warning("data: %s", str(error).partition("; ")[0])
+            log.debug("data: %s", error)
             return False
         return True
 
@@ -153,9 +152,5 @@ def _whole(
         if not whole.any():
             raise DataError(f"none of the {len(whole)} {name} images can be decoded")
         kept[name] = part.take(np.flatnonzero(whole))
-    if skipped:
-        log.warning(
-            "data: %d corrupt images are left out: %s%s (data.on_corrupt: skip)",
-            *(len(skipped), ", ".join(skipped[:_NAMED]), " ..." if len(skipped) > _NAMED else ""),
-        )
+    log_corrupt(skipped)
     return kept, skipped

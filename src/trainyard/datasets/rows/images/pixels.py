@@ -64,13 +64,14 @@ def as_bytes(image: Any, mode: str) -> NDArray[np.uint8]:
     return np.asarray(image if image.mode == mode else image.convert(mode))
 
 
-def decode(raw: bytes, mode: Mode, name: str) -> Image:
+def decode(raw: bytes, mode: Mode, name: str, advice: str = "remove or repair it") -> Image:
     """Return an image as (height, width, channels) uint8.
 
     Args:
         raw: The content of the file.
         mode: Its colours; others are converted.
         name: The image, for messages.
+        advice: What to do if it is corrupt, for messages.
 
     Raises:
         CorruptImageError: It cannot be decoded to its end.
@@ -87,8 +88,7 @@ def decode(raw: bytes, mode: Mode, name: str) -> Image:
         text = str(error).replace(repr(error), "")
         what = f"it is none of {', '.join(_FORMATS)}" if "cannot identify" in text else text
         raise CorruptImageError(
-            f"{name} cannot be decoded: {what or type(error).__name__}; remove or repair it, or set "
-            "data.on_corrupt: skip"
+            f"{name} cannot be decoded: {what or type(error).__name__}; {advice}"
         ) from error
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 

@@ -14,12 +14,13 @@ from trainyard.datasets.rows.images.pixels import (
     CHANNELS,
     ENDINGS,
     PILLOW_MODES,
+    CorruptImageError,
     Image,
     Mode,
     as_bytes,
     decode,
 )
-from trainyard.datasets.rows.images.sources import images_below, log_left_out
+from trainyard.datasets.rows.images.sources import image_files, log_corrupt, log_left_out
 from trainyard.datasets.rows.images.split import Pipeline
 from trainyard.datasets.rows.table import Table, as_table
 from trainyard.datasets.rows.target import Target
@@ -77,6 +78,26 @@ class ImagePreparation:
         if len({image.shape for image in made}) > 1:
             raise DataError("the images have several sizes, and data.transforms gives them no common one")
         return np.stack(made)
+
+    def whole(self, files: Sequence[Path]) -> list[Path]:
+        """Return the files that can be decoded; warn of the others.
+
+        Raises:
+            DataError: None can be.
+        """
+
+        def is_whole(file: Path) -> bool:
+            try:
+                self._image(file)
+            except CorruptImageError:
+                return False
+            return True
+
+        are_whole = THREADS.map(is_whole, files)
+        if not any(are_whole):
+            raise DataError(f"none of the {len(files):,} images can be decoded, such as {files[0]}")
+        log_corrupt([str(file) for file, is_so in zip(files, are_whole, strict=True) if not is_so])
+        return [file for file, is_so in zip(files, are_whole, strict=True) if is_so]
 
     def beside(self, table: Table) -> list[Any]:
         """Return the images of a table, whose paths are relative to its file."""
@@ -154,7 +175,7 @@ def files_of(folder: str | Path) -> list[Path] | None:
     root = Path(folder).expanduser()
     if not root.is_dir():
         return None
-    found, others = images_below(root)
+    found, others = image_files(root)
     log_left_out(folder, others)
     if not found:
         raise DataError(f"{folder} holds no image; their endings are {', '.join(ENDINGS)}")

@@ -15,6 +15,8 @@ from trainyard.digest import sha256_bytes
 
 log = logging.getLogger("trainyard")
 _CACHE_SHARE = 0.5  # of the available memory, for decoded images
+_ADVICE = "remove or repair it, or set data.on_corrupt: skip"
+_NAMED = 5  # corrupt images that a message names
 
 
 class Images(Protocol):
@@ -48,7 +50,7 @@ class FileImages:
     def image(self, position: int) -> Image:
         """Decode a file; see `Images`."""
         path = self.names[position]
-        return decode(read_bytes(path), self._mode, path)
+        return decode(read_bytes(path), self._mode, path, _ADVICE)
 
     def hashes(self, positions: Sequence[int]) -> list[str]:
         """Return the hashes of files; those that have not changed since they were hashed are not read."""
@@ -71,7 +73,7 @@ class ByteImages:
 
     def image(self, position: int) -> Image:
         """Decode an image; see `Images`."""
-        return decode(self._contents[position], self._mode, self.names[position])
+        return decode(self._contents[position], self._mode, self.names[position], _ADVICE)
 
     def hashes(self, positions: Sequence[int]) -> list[str]:
         """Return the hashes of the encoded images."""
@@ -111,7 +113,7 @@ class CachedImages:
         return self._images.hashes(positions)
 
 
-def images_below(folder: Path) -> tuple[list[Path], Counter[str]]:
+def image_files(folder: Path) -> tuple[list[Path], Counter[str]]:
     """Return the image files in a folder and those below it, sorted, and the numbers of others by kind."""
     found: list[Path] = []
     others: Counter[str] = Counter()
@@ -124,6 +126,14 @@ def images_below(folder: Path) -> tuple[list[Path], Counter[str]]:
         elif not path.is_dir():
             others["broken links, pipes or the like"] += 1
     return found, others
+
+
+def log_corrupt(names: Sequence[str]) -> None:
+    """Warn of images that cannot be decoded, and are left out."""
+    if names:
+        count = "1 corrupt image is" if len(names) == 1 else f"{len(names):,} corrupt images are"
+        first = ", ".join(names[:_NAMED]) + (" ..." if len(names) > _NAMED else "")
+        log.warning("data: %s left out: %s (data.on_corrupt: skip)", count, first)
 
 
 def log_left_out(folder: str | Path, others: Counter[str]) -> None:
