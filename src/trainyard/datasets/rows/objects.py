@@ -33,6 +33,7 @@ from trainyard.semantics import version
 from trainyard.tasks.support.columns import infer_task_of_matrix
 from trainyard.types import (
     FEATURES,
+    INPUT_IDS,
     SPLITS,
     TARGET,
     WEIGHT,
@@ -419,7 +420,11 @@ def from_arrays(
     outputs = len(labels) if labels else (targets["train"].shape[1] if several else 1)
     sample = splits["train"].take(np.zeros(1, np.int64))
     inputs = {name: ArraySpec(sample[name].shape[1:], str(sample[name].dtype)) for name in pairs["train"][0]}
-    info = _named_outputs(DataInfo(task, inputs, outputs, labels, target=config.target_name), config)
+    tokens = max(
+        (int(part[INPUT_IDS].max()) + 1 for part, _ in pairs.values() if INPUT_IDS in part), default=0
+    )
+    info = DataInfo(task, inputs, outputs, labels, target=config.target_name, vocab_size=tokens)
+    info = _named_outputs(info, config)
     if config.standardize:
         warnings += [
             line for array in pairs["train"][0].values() for line in checks.far_from_standardized(array)

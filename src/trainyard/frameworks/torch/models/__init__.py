@@ -73,6 +73,8 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
         raise ModelError(
             f"model {type_name} is of type {type(make).__name__}; a subclass of torch.nn.Module is needed"
         )
+    if type_name in _BUILT_IN:  # an option that is not set has its default
+        params = {name: value for name, value in params.items() if value is not None}
     features = 1
     for length in info.input_shape:
         features *= length
@@ -82,8 +84,6 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
     known |= _of_tokens(info)
     if type_name in _OF_TOKENS:
         _check_tokens(type_name, {*known, *params})
-    if type_name in _BUILT_IN:  # an option that is not set has its default
-        params = {name: value for name, value in params.items() if value is not None}
     added = _added(inspect.signature(make).parameters, known, params)
     try:
         model = make(**added, **params)
