@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 import trainyard
 from late import Late
-from small_runs import assert_same, whole_and_resumed
+from small_runs import SMALL, assert_same, whole_and_resumed
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.text_table import TextTableDataset, TextTableParams
@@ -184,3 +185,31 @@ def test_a_run_ends_with_the_same_bits_and_predicts_raw_rows(tmp_path: Path) -> 
     assert written.rows == 60
     assert out["prediction"].tolist() == predicted.tolist()
     assert out["review"].tolist() == texts
+
+
+@pytest.mark.soak
+def test_two_processes_give_the_same_bits(tmp_path: Path) -> None:
+    frame().to_csv(tmp_path / "reviews.csv", index=False)
+    own = {**SETTINGS, "data.path": str(tmp_path / "reviews.csv"), "distributed.virtual_ranks": 2}
+    own |= {"data.tokenizer": "bpe", "data.vocab_size": 270}
+    own |= {"model": {"type": "text_transformer", "hidden_size": 12, "num_heads": 2}}
+    alone = trainyard.train(SMALL, own, runs_dir=tmp_path / "alone")
+    both = trainyard.train(SMALL, {**own, "distributed.nproc": 2}, runs_dir=tmp_path / "both")
+    assert (both.digest, both.metrics) == (alone.digest, alone.metrics)
+
+
+def test_the_example_learns_in_a_small_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = Path(__file__).parents[2] / "examples" / "text_classification.py"
+    small = ["data.max_length=24", "data.vocab_size=400", "model.hidden_size=16", "model.num_layers=1"]
+    small += ["training.epochs=3", "training.threads=1", "training.learning_rate=0.01"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(example), *small])
+    made = runpy.run_path(str(example))
+    made["main"].__globals__["PACKAGES"] = ("http", "logging")
+    made["main"]()
+    run = trainyard.get("last")
+    rows = pd.read_csv("docstrings.csv")
+    assert run.metrics["test_accuracy"] > rows["package"].value_counts(normalize=True).max()
+    assert f"{len(rows)} docstrings; {run.metrics['test_accuracy']:.3f}" in capsys.readouterr().out
