@@ -43,8 +43,9 @@ def docstrings(package: str) -> Iterator[str]:
     """Yield the docstrings in the sources of a package."""
     for path in sorted(Path(sysconfig.get_path("stdlib"), package).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_bytes())):
-            has_one = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            if has_one and (text := ast.get_docstring(node)):
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if text := ast.get_docstring(node):
                 yield text
 
 
