@@ -91,6 +91,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "language_modeling": BuiltIn("trainyard.tasks.language_modeling:LanguageModelingTask"),
         "multilabel": BuiltIn("trainyard.tasks.multilabel:MultilabelTask"),
         "regression": BuiltIn("trainyard.tasks.regression:RegressionTask"),
+        "token_classification": BuiltIn("trainyard.tasks.token_classification:TokenClassificationTask"),
     },
     "tracker": {
         "mlflow": BuiltIn("trainyard.trackers.mlflow:MlflowTracker", "mlflow"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,18 @@ def by_hand(model: Any, tokens: Tensor, params: dict[str, Any]) -> Tensor:
     return logits
 
 
+def token_logits(model: Any, tokens: Tensor, params: dict[str, Any]) -> Tensor:
+    """Return the logits of each token, (tokens, classes), of one text, (tokens,)."""
+    if "num_heads" not in params:
+        logits: Tensor = model.head(model.lstm(model.embedding(tokens))[0])
+        return logits
+    states = model.token_embedding(tokens) + model.position_embedding.weight[: len(tokens)]
+    for layer in model.encoder.layers:
+        states = states + attended(layer.self_attn, layer.norm1(states), params["num_heads"])
+        states = states + layer.linear2(functional.gelu(layer.linear1(layer.norm2(states))))
+    return model.head(model.norm(states))  # type: ignore[no-any-return]
+
+
 def attended(attention: nn.MultiheadAttention, x: Tensor, heads: int) -> Tensor:
     q, k, v = functional.linear(x, attention.in_proj_weight, attention.in_proj_bias).chunk(3, dim=1)
     size = x.shape[1] // heads
@@ -100,47 +113,80 @@ def test_padding_changes_no_answer(name: str, params: dict[str, Any]) -> None:
     torch.testing.assert_close(quiet, logits, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "params"), [ALL[0], ALL[3]])
-@pytest.mark.parametrize(("batch", "microbatch", "ranks"), [(9, 9, 1), (9, 2, 1), (8, 3, 2)])
-def test_a_step_is_that_by_hand_however_the_batch_is_cut(
-    name: str, params: dict[str, Any], batch: int, microbatch: int, ranks: int
-) -> None:
-    given = {**params, "dropout": 0.0}
+def stepped(
+    name: str, params: dict[str, Any], cut: tuple[int, int, int], rows: dict[str, np.ndarray], info: DataInfo
+) -> tuple[float, Any]:
+    """Return the loss of one step at a rate of 1, and the module after it."""
+    batch, microbatch, ranks = cut
+    training = {"device": "cpu", "optimizer": {"type": "sgd"}, "max_steps": 1}
     whole = {
         "experiment": {"seed": SEED},
         "data": {"type": "text_table", "path": "x.csv"},
-        "model": {"type": name, "params": given},
-        "training": {
-            "device": "cpu",
-            "optimizer": {"type": "sgd"},
-            "max_steps": 1,
-            "batch_size": batch,
-            "microbatch_size": microbatch,
-        },
+        "model": {"type": name, "params": params},
+        "training": {**training, "batch_size": batch, "microbatch_size": microbatch},
         "distributed": {"virtual_ranks": ranks},
     }
     config = load(whole, adapters=Catalog()).config
     order = SampleOrder(ROWS, batch, SEED)
-    inputs = LearnerInputs(config, INFO, config.model.params, 1, {"train": Arrays(arrays())}, order)
-    learner = TorchLearner(inputs)
+    learner = TorchLearner(
+        LearnerInputs(config, info, config.model.params, 1, {"train": Arrays(rows)}, order)
+    )
     (loss,) = learner.read([learner.step(0, 1.0).loss])
+    return loss, learner.model().native
 
-    seed_torch(SEED, INIT)
-    model = built(name, given)
-    ids = epoch_order(SEED, 0, ROWS)[:batch]
-    rows = {key: torch.from_numpy(array) for key, array in arrays().items()}
-    losses = [
-        -torch.log_softmax(by_hand(model, rows["input_ids"][i, : LENGTHS[i]], params), 0)[rows["target"][i]]
-        for i in ids
-    ]
-    expected = torch.stack(losses).mean()
-    expected.backward()
-    assert loss == pytest.approx(expected.item(), rel=1e-5)
-    native = learner.model().native
+
+def assert_stepped(native: nn.Module, model: nn.Module) -> None:
     for key, weight in model.named_parameters():
         assert weight.grad is not None
         after = (weight - weight.grad).detach()
         torch.testing.assert_close(native.get_parameter(key).detach(), after, rtol=1e-5, atol=1e-6)
+
+
+CUTS = [(9, 9, 1), (9, 2, 1), (8, 3, 2)]
+
+
+@pytest.mark.parametrize(("name", "params"), [ALL[0], ALL[3]])
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_step_is_that_by_hand_however_the_batch_is_cut(
+    name: str, params: dict[str, Any], cut: tuple[int, int, int]
+) -> None:
+    given = {**params, "dropout": 0.0}
+    loss, native = stepped(name, given, cut, arrays(), INFO)
+    seed_torch(SEED, INIT)
+    model = built(name, given)
+    rows = {key: torch.from_numpy(array) for key, array in arrays().items()}
+    losses = [
+        -torch.log_softmax(by_hand(model, rows["input_ids"][i, : LENGTHS[i]], params), 0)[rows["target"][i]]
+        for i in epoch_order(SEED, 0, ROWS)[: cut[0]]
+    ]
+    expected = torch.stack(losses).mean()
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    assert_stepped(native, model)
+
+
+@pytest.mark.parametrize(("name", "params"), [ALL[0], ALL[3]])
+@pytest.mark.parametrize("cut", CUTS)
+def test_so_is_a_step_on_labels_of_tokens(
+    name: str, params: dict[str, Any], cut: tuple[int, int, int]
+) -> None:
+    info = replace(INFO, task="token_classification", target="labels")
+    given, rows = {**params, "dropout": 0.0}, arrays()
+    labels = np.random.default_rng(1).integers(0, CLASSES, (ROWS, LENGTH))
+    rows["labels"] = np.where(rows["attention_mask"] * (labels + rows["input_ids"] % 3), labels, -100)
+    del rows["target"]
+    loss, native = stepped(name, given, cut, rows, info)
+    seed_torch(SEED, INIT)
+    model = built(name, given, info)
+    logits, wanted = [], []
+    for i in epoch_order(SEED, 0, ROWS)[: cut[0]]:
+        length = LENGTHS[i]
+        logits.append(token_logits(model, torch.from_numpy(rows["input_ids"][i, :length]), params))
+        wanted.append(torch.from_numpy(rows["labels"][i, :length]))
+    expected = functional.cross_entropy(torch.cat(logits), torch.cat(wanted))
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    assert_stepped(native, model)
 
 
 def test_models_of_tokens_say_what_they_lack() -> None:
