@@ -122,7 +122,7 @@ def test_data_given_as_objects():
         "gpt2": "AutoModel....from_pretrained('gpt2')",
         "StackingClassifier": "trainyard.train(config, model=StackingClassifier(...))",
         "KMeans": "Trainyard trains classifiers, regressors and language models",
-        "lstm": "my_module:Net",
+        "gru": "my_module:Net",
         "lr": "logistic_regression for classes",
         "GBM": "write lightgbm",
         "TabPFN": "nearest: transformer",

@@ -343,7 +343,7 @@ MODELS_ELSEWHERE = (
         _NO_TASK,
     ),
     (
-        r"lstm|gru|rnn|autoencoder|vae|gan|gnn|gcn|custom",
+        r"gru|rnn|autoencoder|vae|gan|gnn|gcn|custom",
         "write it as a class of yours: model: my_module:Net",
     ),
 )

@@ -25,6 +25,7 @@ from trainyard.datasets.rows.images.preparation import ImagePreparation
 from trainyard.datasets.rows.preparation import AnyPreparation, TabularPreparation, from_json
 from trainyard.datasets.rows.raw import frame_of
 from trainyard.datasets.rows.table import Table, as_table
+from trainyard.datasets.rows.text_preparation import TextPreparation
 from trainyard.datasets.rows.tokenizers import Tokenizer
 from trainyard.datasets.rows.weights import encode as encode_weights
 from trainyard.datasets.rows.weights import refuse_weightless
@@ -100,7 +101,11 @@ class Predictor:
         with computing_by(older):  # what is made here keeps them for later calls
             self.info = DataInfo.from_json(stored.data.info)
             self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
-        self._tokenizer = tokenizers.from_json(stored.data.tokenizer)
+        self._tokenizer = (
+            self._preparation.tokenizer
+            if isinstance(self._preparation, TextPreparation)
+            else tokenizers.from_json(stored.data.tokenizer)
+        )
         self._task = task_for(self.info)
         self._stored = stored.data
         threads = self.config.training.threads or default_threads(self.config)
@@ -272,7 +277,7 @@ class Predictor:
         Raises:
             InputError: It does.
         """
-        if list(self._rows.specs) != [FEATURES]:
+        if self._preparation is None and list(self._rows.specs) != [FEATURES]:
             raise InputError(
                 f"run {self._run.id} takes {self._rows.description}, and a table holds no such arrays: "
                 f"call trainyard.load({self._run.id!r}).predict(...) from Python; the run's own splits are "
@@ -484,7 +489,7 @@ class Predictor:
             transform.check(targets, "targets given")
         if weights:
             refuse_weightless({"given": weights[WEIGHT]}, "data.weight")
-        return Arrays({FEATURES: self._rows.features(rows), TARGET: targets, **weights})
+        return Arrays({**self._rows.prepared(rows), TARGET: targets, **weights})
 
     def _weights(self, rows: Any) -> dict[str, Array]:
         """Return the weights of rows, if they have the column that held them in training."""

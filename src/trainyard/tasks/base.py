@@ -160,6 +160,7 @@ class Task(ABC):
     gives_probabilities: ClassVar[bool] = False
     generates_text: ClassVar[bool] = False  # whether a model gives the tokens that follow a text
     gives_amounts: ClassVar[bool] = False  # whether predictions are values in the unit of the target
+    has_inner_labels: ClassVar[bool] = False  # whether each part of a row, such as a token, has a class
     # Whether several targets are labels, 0 or 1 each, whose names are `DataInfo.classes`; else they are
     # values, whose names are `DataInfo.target_names`.
     targets_are_labels: ClassVar[bool] = False
@@ -217,6 +218,32 @@ class Task(ABC):
     def has_classes(cls) -> bool:
         """Return whether a target is one of the class labels that `labels` returns."""
         return cls.labels(np.zeros(1)) is not None
+
+    @classmethod
+    def inner_labels(cls, targets: Array) -> list[Any]:
+        """Return the classes of the parts of rows; asked only where `has_inner_labels`.
+
+        Args:
+            targets: Raw targets of the training rows, (rows, parts).
+
+        Raises:
+            DataError: No part has a class.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def encode_inner(cls, targets: Array, labels: Sequence[Any], where: str) -> Array:
+        """Return the targets of the parts of rows, (rows, parts), as int64 indices of the classes.
+
+        Args:
+            targets: Raw targets, (rows, parts).
+            labels: What `inner_labels` returned.
+            where: The rows, for messages.
+
+        Raises:
+            DataError: A target is not one of the classes.
+        """
+        raise NotImplementedError
 
     def blank_targets(self, rows: int) -> Array:
         """Return placeholders for the targets of rows of which only the features are known."""

@@ -91,6 +91,11 @@ class Items:
     def __len__(self) -> int:
         return len(self._dataset)
 
+    @property
+    def _target_array(self) -> str:
+        """The name of the targets in a batch."""
+        return TARGET if self._task is None else self._task.target
+
     def take(self, ids: Ids) -> Batch:
         """Fetch the samples and stack them.
 
@@ -108,11 +113,11 @@ class Items:
         positions = ids.tolist()
         if self._collate is not None:
             inputs, target = self._collated(positions, draw, note)
-            return {**inputs, TARGET: self._encode(target, ids)}
+            return {**inputs, self._target_array: self._encode(target, ids)}
         items, targets = zip(*self.items(positions, draw, note), strict=True)
         return {
             **{name: self._stacked([item.get(name) for item in items], name, ids) for name in items[0]},
-            TARGET: self._encode(np.stack(targets), ids),
+            self._target_array: self._encode(np.stack(targets), ids),
         }
 
     def _collated(
@@ -210,6 +215,10 @@ class Items:
                     f"{targets.shape[1:]}; give {self._task.wants}"
                 )
             return targets.astype(np.float32)
+        if targets.ndim > 1 and self._task is not None:
+            return self._task.encode_inner(
+                targets, self._classes, f"{self._name}: items {listed(ids.tolist())}"
+            )
         if self._indices:
             codes = targets.astype(np.int64)
             codes = np.where((codes >= 0) & (codes < len(self._classes)), codes, -1)
@@ -305,6 +314,8 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
     task, warnings = _task(raw["train"], config)
     has_labels = task_of(task).has_classes()
     classes, indices = _classes(raw, datasets["train"], target) if has_labels else (None, False)
+    if task_of(task).has_inner_labels:
+        classes = _inner_classes(raw["train"], datasets["train"], task_of(task))
     warnings += _warnings(raw, datasets)  # this reads their content, which the splits below share
     splits: dict[SplitName, Split] = {
         name: items.of_task(task_of(task), classes, indices) for name, items in raw.items()
@@ -339,6 +350,28 @@ def _task(train: Items, config: DataConfig) -> tuple[str, list[str]]:
     return task.name, []
 
 
+def _inner_classes(train: Items, dataset: Any, task: type[Task]) -> list[Any] | None:
+    """Return the classes of the parts of rows: those that the dataset declares, or that its targets have."""
+    declared = getattr(dataset, "classes", getattr(dataset, "num_classes", None))
+    if declared is not None:
+        return list(range(declared)) if isinstance(declared, int) else list(declared)
+    _refuse_to_read(train, dataset)
+    return task.inner_labels(train.targets())
+
+
+def _refuse_to_read(train: Items, dataset: Any) -> None:
+    """Refuse a dataset that is too large to read for its classes.
+
+    Raises:
+        DataError: It is, and has no targets apart from its items.
+    """
+    if len(train) > READ_THROUGH and getattr(dataset, "targets", None) is None:
+        raise DataError(
+            f"the train dataset has {len(train)} items, too many to read all for their classes; "
+            "give it an attribute `classes` (the labels in order) or `num_classes`"
+        )
+
+
 def _classes(raw: Mapping[SplitName, Items], dataset: Any, target: Array) -> tuple[list[Any], bool]:
     """Return the labels, and whether targets are indices of them."""
     declared = getattr(dataset, "classes", None)
@@ -348,11 +381,7 @@ def _classes(raw: Mapping[SplitName, Items], dataset: Any, target: Array) -> tup
         return list(range(declared)), True
     if declared is not None:
         return list(declared), target.dtype.kind in "iub"
-    if len(raw["train"]) > READ_THROUGH and getattr(dataset, "targets", None) is None:
-        raise DataError(
-            f"the train dataset has {len(raw['train'])} items, too many to read all for their classes; "
-            "give it an attribute `classes` (the labels in order) or `num_classes`"
-        )
+    _refuse_to_read(raw["train"], dataset)
     classes = _labels(raw["train"])
     for name, items in raw.items():
         if name != "train" and len(items) <= READ_THROUGH and (unknown := set(_labels(items)) - set(classes)):

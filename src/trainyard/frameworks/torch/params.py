@@ -60,6 +60,40 @@ class GptParams(Section):
     tie_embeddings: bool = Field(True, description="use the token embedding as the output layer, too")
 
 
+_VOCABULARY = "number of different tokens; default: that of the data"
+Vocabulary = Annotated[int, Field(gt=0)] | None
+
+
+class LstmParams(Section):
+    """A recurrent network over tokens (LSTM, Hochreiter and Schmidhuber, 1997)."""
+
+    embedding_dim: int = Field(128, gt=0, description="width of the vector of a token")
+    hidden_size: int = Field(128, gt=0, description="width of the state, of each direction")
+    num_layers: int = Field(1, gt=0)
+    bidirectional: bool = Field(False, description="read each text from its end, too")
+    dropout: Share = Field(0.0, description="of embeddings, between layers, and before the last one")
+    pooling: Literal["last", "mean", "max"] = Field(
+        "last", description="what stands for a text: the last state of each direction, or all of them"
+    )
+    vocab_size: Vocabulary = Field(None, description=_VOCABULARY)
+
+
+class TextTransformerParams(Section):
+    """A transformer encoder over tokens, with pre-norm layers and learned positions."""
+
+    hidden_size: int = Field(128, gt=0, description="width of a token")
+    num_layers: int = Field(2, gt=0)
+    num_heads: int = Field(4, gt=0, description="must divide hidden_size")
+    intermediate_size: int | None = Field(
+        None, gt=0, description="width of a feed-forward layer; default: 4 hidden_size"
+    )
+    dropout: Share = Field(0.1, description="of embeddings, attention and residual branches")
+    pooling: Literal["mean", "max", "cls"] = Field(
+        "mean", description="what stands for a text: all tokens, or one of its own, which is learned"
+    )
+    vocab_size: Vocabulary = Field(None, description=_VOCABULARY)
+
+
 Layout = Literal["auto", "channels_first", "channels_last"]
 _IMAGE_SHAPE = "shape of the images in flat rows, such as [8, 8]; default: that of the data"
 _LAYOUT = "which axis of images holds the channels; auto: the one of length 1 to 4, if the other is longer"
@@ -174,11 +208,13 @@ class MuonParams(Section):
 MODELS: dict[str, type[Section]] = {
     "cnn": CnnParams,
     "gpt": GptParams,
+    "lstm": LstmParams,
     "mlp": MlpParams,
     "resnet": AnyResnetParams,
     "resnet18": ResnetParams,
     "resnet34": ResnetParams,
     "resnet50": ResnetParams,
+    "text_transformer": TextTransformerParams,
     "transformer": TransformerParams,
 }
 

@@ -31,6 +31,7 @@ from trainyard.datasets.rows.encoders.texts import TextColumn
 from trainyard.datasets.rows.images.preparation import ImagePreparation
 from trainyard.datasets.rows.preparation import AnyPreparation, TabularPreparation, from_json
 from trainyard.datasets.rows.raw import RawPreparation
+from trainyard.datasets.rows.text_preparation import TextPreparation
 from trainyard.errors import DataError, InputError
 from trainyard.records.data import DataDescription
 from trainyard.records.manifest import Manifest
@@ -147,6 +148,8 @@ def _columns(preparation: AnyPreparation) -> list[str]:
     """Return a line for each column: its name, and what it holds."""
     if isinstance(preparation, ImagePreparation):
         return [f"{preparation.column}: image"]
+    if isinstance(preparation, TextPreparation):
+        return [f"{preparation.column}: text"]
     if isinstance(preparation, RawPreparation):
         pairs = zip(preparation.feature_names, preparation.dtypes, strict=True)
         return [f"{name}: {dtype}" for name, dtype in pairs]
