@@ -56,7 +56,11 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "torch": BuiltIn(
             "trainyard.frameworks.torch:TorchFramework",
             "torch",
-            ["cnn", "gpt", "mlp", "resnet", "resnet18", "resnet34", "resnet50", "transformer"],
+            [
+                *("cnn", "gpt", "mlp", "resnet", "resnet18", "resnet34", "resnet50", "transformer"),
+                "transformers:AutoModelForSequenceClassification",
+                "transformers:AutoModelForCausalLM",
+            ],
         ),
         "xgboost": BuiltIn("trainyard.frameworks.xgboost:XgboostFramework", "xgboost", ["xgboost"]),
     },

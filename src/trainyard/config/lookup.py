@@ -101,10 +101,11 @@ class Lookup:
                 return False, None
         if node is None or not isinstance(node.value, str):
             return False, None
-        if ":" in node.value:
+        named = self.adapters.framework_of(node.value)
+        if ":" in node.value and named is None:
             return True, framework
         if framework is None:
-            framework = self.adapters.framework_of(node.value)
+            framework = named
         if framework is None or not self.adapters.has("model", node.value, framework):
             self.problems.report(
                 unknown_model(node.value, framework, self.adapters), "model.type", node.source

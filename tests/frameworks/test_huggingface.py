@@ -1,0 +1,238 @@
+"""Models of transformers in the torch trainer, beside loops by hand with transformers and peft themselves."""
+
+import importlib
+import json
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import trainyard
+from late import Late
+from small_runs import SMALL, assert_same, checkpoints, whole_and_resumed
+from trainyard.errors import ChangedInputsError, ConfigError, InputError, ModelError
+from trainyard.order import INIT, stream_seed
+from trainyard.records.journal import losses, read
+from trainyard.runs.run import Run
+
+transformers = Late(lambda: importlib.import_module("transformers"))
+peft = Late(lambda: importlib.import_module("peft"))
+
+CLASSIFIER = "transformers:AutoModelForSequenceClassification"
+LANGUAGE_MODEL = "transformers:AutoModelForCausalLM"
+_SIZES = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24}
+BERT = {"model_type": "bert", "vocab_size": 40, "max_position_embeddings": 12, **_SIZES}
+LLAMA = {"model_type": "llama", "num_key_value_heads": 1, "max_position_embeddings": 16, **_SIZES}
+GPT2 = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16}
+WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+LORA = {"r": 4, "alpha": 8, "dropout": 0.1}
+TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on.\n" * 40
+
+
+def rows_of_tokens(rows: int = 48, seed: int = 0) -> dict[str, Any]:
+    """Rows of up to 10 tokens, padded with 0; the class is the remainder of the first token by 3."""
+    draws = np.random.default_rng(seed)
+    ids = draws.integers(3, 40, (rows, 10))
+    lengths = draws.integers(4, 11, rows)
+    mask = (np.arange(10)[None] < lengths[:, None]).astype(np.int64)
+    return {"input_ids": ids * mask, "attention_mask": mask, "target": ids[:, 0] % 3}
+
+
+def classifier(config: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+    """The overrides of a small run that classifies tokens."""
+    source = {} if "path" in options else BERT
+    return {
+        "data": None,
+        "model": {"type": CLASSIFIER, "config": {**source, **(config or {})}, **options},
+        "training.batch_size": 16,
+    }
+
+
+def split(**changed: Any) -> dict[str, Any]:
+    return {"train": {**rows_of_tokens(), **changed}, "val": {**rows_of_tokens(seed=1), **changed}}
+
+
+def language_model(folder: Path, config: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """The overrides of a small run that learns a text, by its bytes."""
+    (folder / "text.txt").write_text(TEXT)
+    return {
+        "data": {"type": "text", "path": str(folder / "text.txt"), "length": 16},
+        "model": {"type": LANGUAGE_MODEL, "config": config, **options},
+        "training.batch_size": 16,
+    }
+
+
+def trained(folder: Path, overrides: dict[str, Any], steps: int = 3, **objects: Any) -> Run:
+    run = trainyard.train(
+        SMALL, {**overrides, "training.max_steps": steps}, runs_dir=folder / "runs", **objects
+    )
+    assert isinstance(run, Run)
+    return run
+
+
+def losses_of(run: Run) -> list[float]:
+    return list(losses(list(read(run.path / "journal"))).values())
+
+
+def saved_model(folder: Path, auto_class: str, config: dict[str, Any], **more: Any) -> Path:
+    """A folder that save_pretrained has written, with random weights."""
+    torch.manual_seed(5)
+    kind = {**config, **more}
+    made = transformers.AutoConfig.for_model(**kind)
+    getattr(transformers, auto_class).from_config(made).save_pretrained(folder)
+    return folder
+
+
+# -- beside loops by hand
+
+
+def test_a_classifier_learns_as_a_loop_by_hand(tmp_path):
+    path = saved_model(
+        tmp_path / "bert", "AutoModelForSequenceClassification", {**BERT, **WITHOUT_DROPOUT}, num_labels=3
+    )
+    run = trained(tmp_path, {**classifier(path=str(path)), "training.batch_size": 48}, data=split())
+
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(path).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.0)
+    rows = {name: torch.tensor(value) for name, value in rows_of_tokens().items()}
+    labels = rows.pop("target")
+    expected = []
+    for _ in range(3):
+        output = model(**rows, labels=labels)  # its own loss, of all rows
+        output.loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        expected.append(output.loss.item())
+    assert losses_of(run) == pytest.approx(expected, abs=2e-6)
+    assert [label for _, label in sorted(trainyard.load(run).native.config.id2label.items())] == ["0", "1", "2"]
+
+
+def test_adapters_learn_as_a_loop_by_hand_with_peft(tmp_path):
+    path = saved_model(tmp_path / "llama", "AutoModelForCausalLM", {**LLAMA, "vocab_size": 256})
+    text = TEXT.encode()[: 24 * 16 + 1]
+    (tmp_path / "train.txt").write_bytes(text)
+    (tmp_path / "val.txt").write_text(TEXT[100:500])
+    paths = {f"{name}_path": str(tmp_path / f"{name}.txt") for name in ("train", "val")}
+    overrides = {
+        "data": {"type": "text", "length": 16, **paths},
+        "model": {"type": LANGUAGE_MODEL, "path": str(path), "lora": {"r": 4, "alpha": 8}},
+        "training.batch_size": 24,
+    }
+    run = trained(tmp_path, overrides)
+
+    base = transformers.AutoModelForCausalLM.from_pretrained(path)
+    torch.manual_seed(stream_seed(SMALL["experiment"]["seed"], INIT))
+    model = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8)).train()
+    optimizer = torch.optim.AdamW(
+        [one for one in model.parameters() if one.requires_grad], lr=0.01, weight_decay=0.0
+    )
+    ids = torch.tensor(list(text)).unfold(0, 17, 16)  # (24, 17): samples with the token that follows
+    expected = []
+    for _ in range(3):
+        loss = model(input_ids=ids, labels=ids).loss  # its own, which shifts the labels itself
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        expected.append(loss.item())
+    assert losses_of(run) == pytest.approx(expected, abs=2e-6)
+
+    trainyard.export(run, tmp_path / "adapters", "peft")
+    trainyard.export(run, tmp_path / "merged", "huggingface")
+    base = transformers.AutoModelForCausalLM.from_pretrained(path)
+    adapted = peft.PeftModel.from_pretrained(base, tmp_path / "adapters").eval()
+    merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
+    with torch.no_grad():
+        wanted = model.eval()(ids[:, :-1]).logits
+        assert torch.allclose(adapted(ids[:, :-1]).logits, wanted, atol=1e-5)
+        assert torch.allclose(merged(ids[:, :-1]).logits, wanted, atol=1e-5)
+        assert torch.allclose(trainyard.load(run).native(ids[:, :-1]).logits, wanted, atol=1e-5)
+    assert not any("lora" in name for name, _ in merged.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("task", "targets", "loss"),
+    [
+        ("regression", lambda draws: draws.normal(3, 2, 48).astype(np.float32), torch.nn.functional.mse_loss),
+        (
+            "multilabel",
+            lambda draws: draws.integers(0, 2, (48, 3)).astype(np.float32),
+            torch.nn.functional.binary_cross_entropy_with_logits,
+        ),
+    ],
+)
+def test_the_loss_is_that_of_the_task(task, targets, loss, tmp_path):
+    path = saved_model(
+        tmp_path / "bert",
+        "AutoModelForSequenceClassification",
+        {**BERT, **WITHOUT_DROPOUT},
+        num_labels=1 if task == "regression" else 3,
+    )
+    target = targets(np.random.default_rng(4))
+    overrides = {**classifier(path=str(path)), "training.batch_size": 48}
+    run = trained(tmp_path, overrides, steps=1, data=split(target=target))
+    rows = {name: torch.tensor(value) for name, value in rows_of_tokens().items() if name != "target"}
+    with torch.no_grad():
+        logits = transformers.AutoModelForSequenceClassification.from_pretrained(path)(**rows).logits
+    wanted = torch.tensor(target)
+    if task == "regression":
+        logits, wanted = logits[:, 0], (wanted - wanted.mean()) / wanted.std(correction=0)
+    assert losses_of(run) == pytest.approx([float(loss(logits, wanted))], abs=2e-6)
+
+
+# -- the same bits
+
+
+def heavy(folder: Path) -> dict[str, Any]:
+    """Adapters on a model with rotary positions, recomputed activations, averages, and virtual ranks."""
+    return {
+        **language_model(folder, LLAMA, lora=LORA),
+        "training.microbatch_size": 5,
+        "training.activation_checkpointing": ["*.layers.0"],
+        "training.ema": 0.9,
+        "training.freeze": [{"match": "*.layers.0.*lora_A*", "until_step": 12}],
+        "training.parameter_groups": [{"match": "*lora_B*", "lr_ratio": 4.0}],
+        "training.layer_decay": 0.9,
+        "distributed.virtual_ranks": 2,
+    }
+
+
+def test_adapters_resume_to_the_same_bits(tmp_path):
+    whole, resumed = whole_and_resumed(tmp_path, heavy(tmp_path))
+    assert_same(resumed, whole)
+    begun, ended = (_weights(whole, index) for index in (0, -1))
+    changed = {name for name in begun if not torch.equal(begun[name], ended[name])}
+    assert changed
+    assert all("lora_" in name for name in changed)
+    text = trainyard.load(whole).generate("the ", 8, seed=2)
+    assert text == trainyard.load(resumed).generate("the ", 8, seed=2)
+    assert len(text) > 0
+
+
+def test_a_model_with_tied_weights_and_dropout_resumes_to_the_same_bits(tmp_path):
+    overrides = {**language_model(tmp_path, GPT2), "training.microbatch_size": 6}
+    whole, resumed = whole_and_resumed(tmp_path, overrides)
+    assert_same(resumed, whole)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["bert", "bert-lora", "roberta", "opt", "qwen2", "gemma", "mistral"])
+def test_architectures_resume_to_the_same_bits(kind, tmp_path):
+    if kind.startswith("bert"):
+        overrides, objects = classifier(lora=LORA if "lora" in kind else None), {"data": split()}
+    else:
+        sizes = {"opt": {"ffn_dim": 24, "word_embed_proj_dim": 16}, "roberta": {"is_decoder": True}}
+        config = {"model_type": kind, **_SIZES, "max_position_embeddings": 24, **sizes.get(kind, {})}
+        if kind == "opt":
+            del config["intermediate_size"]
+        overrides, objects = language_model(tmp_path, config), {}
+    whole, resumed = whole_and_resumed(tmp_path, overrides, **objects)
+    assert_same(resumed, whole)
+
+
+def _weights(run: Run, index: int) -> dict[str, Any]:
+    return dict(load_file(checkpoints(run)[index] / "weights.safetensors"))
