@@ -2,8 +2,7 @@
 
 import importlib
 import json
-import logging
-import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,12 @@ from safetensors.torch import load_file
 
 import trainyard
 from late import Late
-from small_runs import SMALL, assert_same, checkpoints, whole_and_resumed
-from trainyard.errors import ChangedInputsError, ConfigError, InputError, ModelError
+from small_runs import SMALL, assert_same, checkpoints, flip, preempted, whole_and_resumed
+from trainyard.config import load
+from trainyard.errors import ChangedInputsError, ConfigError, ModelError
 from trainyard.order import INIT, stream_seed
 from trainyard.records.journal import losses, read
+from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
 
 transformers = Late(lambda: importlib.import_module("transformers"))
@@ -109,7 +110,11 @@ def test_a_classifier_learns_as_a_loop_by_hand(tmp_path):
         optimizer.zero_grad()
         expected.append(output.loss.item())
     assert losses_of(run) == pytest.approx(expected, abs=2e-6)
-    assert [label for _, label in sorted(trainyard.load(run).native.config.id2label.items())] == ["0", "1", "2"]
+    assert [label for _, label in sorted(trainyard.load(run).native.config.id2label.items())] == [
+        "0",
+        "1",
+        "2",
+    ]
 
 
 def test_adapters_learn_as_a_loop_by_hand_with_peft(tmp_path):
@@ -225,14 +230,151 @@ def test_architectures_resume_to_the_same_bits(kind, tmp_path):
     if kind.startswith("bert"):
         overrides, objects = classifier(lora=LORA if "lora" in kind else None), {"data": split()}
     else:
-        sizes = {"opt": {"ffn_dim": 24, "word_embed_proj_dim": 16}, "roberta": {"is_decoder": True}}
-        config = {"model_type": kind, **_SIZES, "max_position_embeddings": 24, **sizes.get(kind, {})}
-        if kind == "opt":
-            del config["intermediate_size"]
+        own = {
+            "roberta": {"is_decoder": True, "intermediate_size": 24},
+            "opt": {"ffn_dim": 24, "word_embed_proj_dim": 16},
+        }
+        grouped = {"num_key_value_heads": 1, "intermediate_size": 24, "head_dim": 8}
+        sizes = {name: value for name, value in _SIZES.items() if name != "intermediate_size"}
+        config = {"model_type": kind, **sizes, "max_position_embeddings": 24, **own.get(kind, grouped)}
         overrides, objects = language_model(tmp_path, config), {}
     whole, resumed = whole_and_resumed(tmp_path, overrides, **objects)
     assert_same(resumed, whole)
 
 
+@pytest.mark.soak
+def test_two_processes_have_the_bits_of_one(tmp_path):
+    whole = trainyard.train(SMALL, heavy(tmp_path), runs_dir=tmp_path / "one")
+    two = trainyard.train(SMALL, {**heavy(tmp_path), "distributed.nproc": 2}, runs_dir=tmp_path / "two")
+    assert two.result["digest"] == whole.result["digest"]
+    assert losses_of(two) == losses_of(whole)
+
+
 def _weights(run: Run, index: int) -> dict[str, Any]:
     return dict(load_file(checkpoints(run)[index] / "weights.safetensors"))
+
+
+# -- where the weights come from
+
+
+def test_weights_and_architecture_are_inputs(tmp_path):
+    path = saved_model(tmp_path / "bert", "AutoModelForSequenceClassification", BERT, num_labels=3)
+    weights, config = path / "model.safetensors", path / "config.json"
+    begun = {file: file.read_bytes() for file in (weights, config)}
+    short = {**classifier(path=str(path)), "training.max_steps": 4}
+    run = preempted(tmp_path / "runs", short, at=2, data=split())
+    flip(weights)
+    with pytest.raises(ChangedInputsError, match="weights"):
+        trainyard.resume(run, data=split())
+    weights.write_bytes(begun[weights])
+    config.write_text(json.dumps({**json.loads(begun[config]), "hidden_dropout_prob": 0.5}))
+    with pytest.raises(ChangedInputsError, match="architecture"):
+        trainyard.resume(run, data=split())
+    config.write_bytes(begun[config])
+    run = trainyard.resume(run, data=split())
+
+    rows = {name: value for name, value in rows_of_tokens().items() if name != "target"}
+    before = trainyard.load(run).predict_proba(rows)
+    shutil.rmtree(path)  # a trained model needs the folder no more
+    assert np.array_equal(trainyard.load(run).predict_proba(rows), before)
+
+
+def test_a_model_of_the_hub(tmp_path, monkeypatch):
+    constants = importlib.import_module("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    model, commit = {**classifier(path="someone/tiny"), "model.revision": "v1"}, "0123456789" * 4
+    with pytest.raises(ModelError) as caught:
+        trained(tmp_path, model, data=split())
+    assert "hf download someone/tiny --revision v1 --local-dir tiny" in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 4
+
+    home = tmp_path / "cache" / "models--someone--tiny"
+    saved_model(home / "snapshots" / commit, "AutoModelForSequenceClassification", BERT, num_labels=3)
+    (home / "refs").mkdir()
+    (home / "refs" / "v1").write_text(commit)
+    run = trained(tmp_path, model, steps=1, data=split())
+    assert run.manifest["model"]["commit"] == commit
+
+
+def test_a_folder_executes_nothing(tmp_path):
+    path = saved_model(tmp_path / "bert", "AutoModelForSequenceClassification", BERT, num_labels=3)
+    (path / "evil.py").write_text("raise SystemExit('executed')")
+    evil = {
+        "auto_map": dict.fromkeys(("AutoConfig", "AutoModelForSequenceClassification"), "evil.Model"),
+        "_attn_implementation": "someone/kernels",
+        "attn_implementation": "someone/kernels",
+    }
+    config = path / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **evil}))
+    run = trained(tmp_path, classifier(path=str(path)), steps=1, data=split())
+    assert trainyard.load(run).native.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("a pickle", "a pickle, which could execute code"),
+        ("adapters", "holds adapters of peft"),
+        ({"quantization_config": {"bits": 4}}, "holds quantized weights"),
+        ({"model_type": "berd"}, "transformers has no 'berd'.*nearest: bert"),
+        ({"id2label": {"0": "a", "1": "b"}}, r"saved with 2 labels.*base_model\.save_pretrained"),
+    ],
+    ids=str,
+)
+def test_a_folder_that_cannot_be_used(change, said, tmp_path):
+    labels = 2 if "id2label" in change else 3
+    path = saved_model(tmp_path / "bert", "AutoModelForSequenceClassification", BERT, num_labels=labels)
+    if change == "a pickle":
+        (path / "model.safetensors").rename(path / "pytorch_model.bin")
+    elif change == "adapters":
+        (path / "adapter_config.json").write_text("{}")
+    else:
+        config = path / "config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
+    with pytest.raises(ModelError, match=said):
+        trained(tmp_path, classifier(path=str(path)), data=split())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"path": "./nowhere/at/all"}, "there is no folder ./nowhere/at/all"),
+        ({"config": {"hiden_size": 8}}, "bert has no option 'hiden_size'; did you mean 'hidden_size'?"),
+        ({"config": {"hidden_size": "big"}}, "expected int, got str"),
+        ({"config": {"attn_implementation": "someone/kernels"}}, "write model.attn_implementation"),
+        ({"config": {"num_labels": 9}}, "9 given, but the data have 3; leave it out"),
+        ({"config": {"max_position_embeddings": 8}}, "the model has 8 positions, but samples have 10 tokens"),
+        ({"config": {"vocab_size": 20}}, "the model has 20 tokens .* of train has token 39"),
+        (
+            {"lora": {"target_modules": ["nothing"]}},
+            "no layer of the model matches; its linear layers: classifier, dense, key, query",
+        ),
+        (
+            {"type": LANGUAGE_MODEL},
+            "is not for classification; write model.type: transformers:AutoModelForSeq",
+        ),
+    ],
+    ids=str,
+)
+def test_options_that_cannot_be_used(options, said, tmp_path):
+    overrides = classifier(**options) if "type" not in options else classifier()
+    overrides["model"] |= {"type": options.get("type", CLASSIFIER)}
+    with pytest.raises(ModelError, match=said) as caught:
+        trained(tmp_path, overrides, data=split())
+    assert len(str(caught.value).splitlines()) <= 4
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"trust_remote_code": True, "path": "x"}, "code that comes with weights is never executed"),
+        ({}, "write path: FOLDER"),
+        ({"revision": "main", "config": BERT}, "revision given without path"),
+        ({"config": BERT, "lora": {"lora_alpha": 3}}, "lora_alpha.*alpha"),
+    ],
+    ids=str,
+)
+def test_a_config_is_checked_without_transformers(options, said):
+    with pytest.raises(ConfigError, match=said):
+        load({"data": "wine", "model": {"type": CLASSIFIER, **options}}, adapters=Catalog())

@@ -18,12 +18,13 @@ from trainyard.frameworks.torch.huggingface.params import (
     LoraParams,
 )
 from trainyard.frameworks.torch.huggingface.source import Source, source_of
+from trainyard.registry import task_for
 from trainyard.require import require
 from trainyard.types import INPUT_IDS, DataInfo
 
 log = logging.getLogger("trainyard")
 EXTRA = "huggingface"
-# The option that holds the whole architecture of a trained model, so that it is built without its first files.
+# The option that holds the whole architecture of a trained model, which is built without its first files.
 ARCHITECTURE = "architecture"
 # What a config.json may hold that leads to code outside transformers, or to weights that are no numbers.
 _IGNORED = ("auto_map", "custom_pipelines", "fusion_config", "distributed_config", "dtype", "torch_dtype")
@@ -56,7 +57,7 @@ def build(type_name: str, params: Mapping[str, Any], info: DataInfo) -> torch.nn
         _fit_to_data(type_name, config, options, info)
         auto_class = getattr(transformers, type_name.partition(":")[2])
         with quiet():
-            module = _module(auto_class, config, options, source)
+            module: torch.nn.Module = _module(auto_class, config, options, source)
             _finish(type_name, module, info)
             if options.lora is not None:
                 module = _with_adapters(module, type_name, options.lora)
@@ -76,15 +77,17 @@ def _check_data(type_name: str, info: DataInfo) -> None:
     """
     if INPUT_IDS not in info.inputs:
         raise ModelError(
-            f"model {type_name} takes tokens, but the data have {', '.join(info.inputs)}: it needs arrays named "
-            f"{INPUT_IDS} and attention_mask, or data.type: text for a language model"
+            f"model {type_name} takes tokens, but the data have {', '.join(info.inputs)}: it needs arrays "
+            f"named {INPUT_IDS} and attention_mask, or data.type: text for a language model"
         )
-    if (type_name == LANGUAGE_MODEL) != (info.task == "language_modeling"):
+    if (type_name == LANGUAGE_MODEL) != task_for(info).generates_text:
         other = CLASSIFIER if type_name == LANGUAGE_MODEL else LANGUAGE_MODEL
         raise ModelError(f"model {type_name} is not for {info.task}; write model.type: {other}")
 
 
-def _configuration(options: HuggingFaceParams, source: Source | None, stored: Mapping[str, Any] | None) -> Any:
+def _configuration(
+    options: HuggingFaceParams, source: Source | None, stored: Mapping[str, Any] | None
+) -> Any:
     """Return the configuration of an architecture, which leads to no code outside transformers."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -106,7 +109,7 @@ def _configuration(options: HuggingFaceParams, source: Source | None, stored: Ma
     _check_given(given, cls, name)
     if values.get("quantization_config") is not None:
         raise ModelError(
-            f"model.path: {options.path} holds quantized weights, which are not trained; name the original ones"
+            f"model.path: {options.path} holds quantized weights, which are not trained; name the original"
         )
     config = cls.from_dict({**_plain(values), **given})
     config._commit_hash = source.commit if source is not None else None
@@ -124,7 +127,9 @@ def _check_given(given: Mapping[str, Any], cls: Any, name: str) -> None:
         if key.endswith("_implementation"):
             raise ModelError(f"model.config.{key}: write model.attn_implementation, which is sdpa or eager")
         if key in _IGNORED or key == "quantization_config":
-            raise ModelError(f"model.config.{key} cannot be given: weights are float32, and code is transformers'")
+            raise ModelError(
+                f"model.config.{key} cannot be given: weights are float32, and all code is its own"
+            )
         if not hasattr(default, key) or callable(getattr(default, key)):
             known = [one for one in default.to_dict() if not one.startswith("_")]
             near = difflib.get_close_matches(key, [*known, *cls.attribute_map], _LISTED, 0.5)
@@ -167,13 +172,14 @@ def _fit_to_data(type_name: str, config: Any, options: HuggingFaceParams, info: 
             config.vocab_size = info.outputs
         if getattr(config, "is_decoder", None) is False:
             raise ModelError(
-                f"model.config.is_decoder: {config.model_type} sees the tokens that it is to predict; set it to "
-                "true"
+                f"model.config.is_decoder: {config.model_type} sees the tokens that it is to predict; set it "
+                "to true"
             )
         return
     if "num_labels" in options.config and config.num_labels != info.outputs:
         raise ModelError(
-            f"model.config.num_labels: {config.num_labels} given, but the data have {info.outputs}; leave it out"
+            f"model.config.num_labels: {config.num_labels} given, but the data have {info.outputs}; leave it "
+            "out"
         )
     names = info.classes if info.classes is not None else [f"LABEL_{index}" for index in range(info.outputs)]
     config.id2label = {index: str(name) for index, name in enumerate(names[: info.outputs])}
@@ -240,16 +246,23 @@ def _finish(type_name: str, module: Any, info: DataInfo) -> None:
 def _with_adapters(module: Any, type_name: str, lora: LoraParams) -> torch.nn.Module:
     """Freeze a model, and put adapters into it, which alone are trained."""
     peft = require("peft", EXTRA)
-    adapters: torch.nn.Module = peft.get_peft_model(
-        module,
-        peft.LoraConfig(
-            task_type="CAUSAL_LM" if type_name == LANGUAGE_MODEL else "SEQ_CLS",
-            r=lora.r,
-            lora_alpha=lora.alpha,
-            lora_dropout=lora.dropout,
-            target_modules=lora.target_modules,
-            modules_to_save=list(lora.modules_to_save) or None,
-            bias=lora.bias,
-        ),
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM" if type_name == LANGUAGE_MODEL else "SEQ_CLS",
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
+        modules_to_save=list(lora.modules_to_save) or None,
+        bias=lora.bias,
     )
+    linear = sorted(
+        {name.rpartition(".")[2] for name, one in module.named_modules() if isinstance(one, torch.nn.Linear)}
+    )
+    try:
+        adapters: torch.nn.Module = peft.get_peft_model(module, config)
+    except ValueError as error:
+        raise ModelError(
+            f"model.lora.target_modules: {lora.target_modules} given, but no layer of the model matches; its "
+            f"linear layers: {', '.join(linear)}"
+        ) from error
     return adapters

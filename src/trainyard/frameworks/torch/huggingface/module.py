@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import sys
 import warnings
@@ -40,7 +41,7 @@ def architecture_of(module: nn.Module) -> dict[str, Any]:
 
 
 def definition_of(module: nn.Module) -> dict[str, str]:
-    """Return what defines a model beside its config: the hash of its architecture, and a commit of the hub."""
+    """Return what defines a model beside its options: the hash of its architecture, a commit of the hub."""
     base = base_of(module)
     assert base is not None, "it is a model of transformers"
     commit = getattr(base.config, "_commit_hash", None)
@@ -62,14 +63,16 @@ def check_tokens(module: nn.Module, splits: Mapping[Any, Split]) -> None:
     """
     base = base_of(module)
     size = getattr(base.config, "vocab_size", None) if base is not None else None
+    if size is None:
+        return
     for name, split in splits.items():
-        arrays = known_arrays(split) if size is not None else None
+        arrays = known_arrays(split)
         if arrays is None or INPUT_IDS not in arrays or not arrays[INPUT_IDS].size:
             continue
         if (largest := int(arrays[INPUT_IDS].max())) >= size:
             raise ModelError(
-                f"the model has {size} tokens (vocab_size), but {INPUT_IDS} of {name} has token {largest}; use "
-                "the model's own tokenizer, or set model.config.vocab_size for a model with random weights"
+                f"the model has {size} tokens (vocab_size), but {INPUT_IDS} of {name} has token {largest}; "
+                "use the model's own tokenizer; of a model with random weights, set model.config.vocab_size"
             )
 
 
@@ -97,7 +100,7 @@ def export(module: nn.Module, path: Path, form: str) -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Have transformers show no progress bars, and say nothing of what we report ourselves."""
-    from transformers.utils import logging
+    logging: Any = importlib.import_module("transformers.utils.logging")
 
     was_shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()

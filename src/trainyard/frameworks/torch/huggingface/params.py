@@ -14,7 +14,7 @@ LANGUAGE_MODEL = "transformers:AutoModelForCausalLM"
 
 
 class LoraParams(Section):
-    """LoRA (Hu et al., 2022): the model's weights are frozen, and low-rank adapters beside them are trained."""
+    """LoRA (Hu et al., 2022): low-rank adapters are trained, beside weights that are frozen."""
 
     r: int = Field(8, gt=0, description="the rank of the adapters")
     alpha: float = Field(16.0, gt=0, description="adapters are scaled by alpha / r")
@@ -72,8 +72,8 @@ class HuggingFaceParams(Section):
     def _check_source(self) -> HuggingFaceParams:
         if self.path is None and "model_type" not in self.config:
             raise ValueError(
-                "neither path nor config.model_type given: write path: FOLDER (of save_pretrained) for trained "
-                "weights, or config: {model_type: llama, hidden_size: 64 ...} for random ones"
+                "neither path nor config.model_type given: write path: FOLDER (of save_pretrained) for "
+                "trained weights, or config: {model_type: llama, hidden_size: 64 ...} for random ones"
             )
         if self.revision is not None and self.path is None:
             raise ValueError("revision given without path: it is that of a model of the hub")

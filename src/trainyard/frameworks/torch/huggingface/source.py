@@ -33,12 +33,12 @@ class Source(NamedTuple):
         path = self.folder / CONFIG_FILE
         if (self.folder / "adapter_config.json").exists():
             raise ModelError(
-                f"model.path: {self.folder} holds adapters of peft; name the folder of the model beneath them, "
-                "or merge them (merge_and_unload) and save that"
+                f"model.path: {self.folder} holds adapters of peft; name the folder of the model beneath "
+                "them, or merge them (merge_and_unload) and save that"
             )
         if not path.is_file():
             raise ModelError(
-                f"model.path: {self.folder} has no {CONFIG_FILE}: name a folder that save_pretrained has written"
+                f"model.path: {self.folder} has no {CONFIG_FILE}: name a folder that save_pretrained wrote"
             )
         if not any(self.folder.glob("*.safetensors")):
             pickled = next(self.folder.glob("*.bin"), None)
@@ -68,8 +68,8 @@ def source_of(path: str, revision: str | None) -> Source:
     if folder.is_dir():
         if revision is not None:
             raise ModelError(
-                f"model.revision: {revision} given, but {path} is a folder, whose weights are hashed; leave it "
-                "out"
+                f"model.revision: {revision} given, but {path} is a folder, whose weights are hashed; leave "
+                "it out"
             )
         return Source(folder)
     if not _ID.fullmatch(path):
@@ -94,10 +94,10 @@ def _snapshot(name: str, revision: str) -> Path:
     try:
         return Path(hub.snapshot_download(**wanted))
     except Exception as error:
+        own = name.rpartition("/")[2]
         raise ModelError(
-            f"model.path: {name} at revision {revision} is no folder here, is not in the cache of the hub, and "
-            f"cannot be downloaded ({type(error).__name__})\n"
-            f"where there is a network: hf download {name} --revision {revision} --local-dir "
-            f"{name.rpartition('/')[2]}\n"
-            f"then bring that folder here, and write model.path: ./{name.rpartition('/')[2]} (without revision)"
+            f"model.path: {name} at revision {revision} is no folder, is not in the hub's cache, and cannot "
+            f"be downloaded ({type(error).__name__})\n"
+            f"where there is a network: hf download {name} --revision {revision} --local-dir {own}\n"
+            f"then bring that folder here, and write model.path: ./{own} (without revision)"
         ) from error
