@@ -234,7 +234,8 @@ def test_architectures_resume_to_the_same_bits(kind, tmp_path):
             "roberta": {"is_decoder": True, "intermediate_size": 24},
             "opt": {"ffn_dim": 24, "word_embed_proj_dim": 16},
         }
-        grouped = {"num_key_value_heads": 1, "intermediate_size": 24, "head_dim": 8}
+        grouped = {"num_key_value_heads": 1, "intermediate_size": 24}
+        grouped |= {"head_dim": 8} if kind == "gemma" else {}
         sizes = {name: value for name, value in _SIZES.items() if name != "intermediate_size"}
         config = {"model_type": kind, **sizes, "max_position_embeddings": 24, **own.get(kind, grouped)}
         overrides, objects = language_model(tmp_path, config), {}

@@ -256,7 +256,11 @@ def _with_adapters(module: Any, type_name: str, lora: LoraParams) -> torch.nn.Mo
         bias=lora.bias,
     )
     linear = sorted(
-        {name.rpartition(".")[2] for name, one in module.named_modules() if isinstance(one, torch.nn.Linear)}
+        {
+            name.rpartition(".")[2]
+            for name, one in module.named_modules()
+            if type(one).__name__ in ("Linear", "Conv1D")
+        }
     )
     try:
         adapters: torch.nn.Module = peft.get_peft_model(module, config)
