@@ -131,9 +131,9 @@ def _check_given(given: Mapping[str, Any], cls: Any, name: str) -> None:
                 f"model.config.{key} cannot be given: weights are float32, and all code is its own"
             )
         if not hasattr(default, key) or callable(getattr(default, key)):
-            known = [one for one in default.to_dict() if not one.startswith("_")]
-            near = difflib.get_close_matches(key, [*known, *cls.attribute_map], _LISTED, 0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known[:_LISTED])} ..."
+            near = difflib.get_close_matches(key, [*default.to_dict(), *cls.attribute_map], _LISTED, 0.0)
+            is_typo = bool(difflib.get_close_matches(key, near, 1, 0.75))
+            hint = f"did you mean {near[0]!r}?" if is_typo else f"nearest: {', '.join(near)}"
             raise ModelError(f"model.config: {name} has no option {key!r}; {hint}")
 
 
