@@ -346,6 +346,7 @@ def test_a_folder_that_cannot_be_used(change, said, tmp_path):
         ({"config": {"attn_implementation": "someone/kernels"}}, "write model.attn_implementation"),
         ({"config": {"num_labels": 9}}, "9 given, but the data have 3; leave it out"),
         ({"config": {"max_position_embeddings": 8}}, "the model has 8 positions, but samples have 10 tokens"),
+        ({"config": {**LLAMA, "vocab_size": 40}}, "pad_token_id: llama reads the answer"),
         ({"config": {"vocab_size": 20}}, "the model has 20 tokens .* of train has token 39"),
         (
             {"lora": {"target_modules": ["nothing"]}},
@@ -366,6 +367,22 @@ def test_options_that_cannot_be_used(options, said, tmp_path):
     assert len(str(caught.value).splitlines()) <= 4
 
 
+@pytest.mark.parametrize("size", [200, 300])
+def test_the_tokens_of_a_model_are_those_of_the_tokenizer(size, tmp_path):
+    path = saved_model(tmp_path / "llama", "AutoModelForCausalLM", {**LLAMA, "vocab_size": size})
+    overrides = {**language_model(tmp_path, {}, path=str(path)), "data.split.val": 0.5}
+    if size < 256:
+        with pytest.raises(ModelError, match="has 200 tokens, but the tokenizer of the data has 256"):
+            trained(tmp_path, overrides)
+        return
+    run = trained(tmp_path, {**overrides, "training.learning_rate": 1e-30}, steps=1)
+    model = transformers.AutoModelForCausalLM.from_pretrained(path).eval()
+    ids = torch.tensor([list(b"the quick brown ")])
+    with torch.no_grad():
+        wanted = model(ids).logits[..., :256]
+        assert torch.allclose(trainyard.load(run).native(ids).logits, wanted, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -373,6 +390,7 @@ def test_options_that_cannot_be_used(options, said, tmp_path):
         ({}, "write path: FOLDER"),
         ({"revision": "main", "config": BERT}, "revision given without path"),
         ({"config": BERT, "lora": {"lora_alpha": 3}}, "lora_alpha.*alpha"),
+        ({"type": "transformers:BertModel"}, "there are transformers:AutoModelForSeq.*my_module:build"),
     ],
     ids=str,
 )

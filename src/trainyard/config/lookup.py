@@ -25,7 +25,7 @@ from trainyard.config.schema import (
     TrackerConfig,
     TrainingConfig,
 )
-from trainyard.config.synonyms import OTHER_FILES
+from trainyard.config.synonyms import OTHER_CLASSES, OTHER_FILES
 from trainyard.config.tree import (
     DEFAULT,
     Node,
@@ -103,6 +103,9 @@ class Lookup:
             return False, None
         named = self.adapters.framework_of(node.value)
         if ":" in node.value and named is None:
+            if (others := OTHER_CLASSES.get(node.value.partition(":")[0].partition(".")[0])) is not None:
+                self.problems.report(f"got {node.value!r}; {others}", "model.type", node.source)
+                return False, None
             return True, framework
         if framework is None:
             framework = named

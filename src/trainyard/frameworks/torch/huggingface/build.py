@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -212,14 +212,15 @@ def _module(auto_class: Any, config: Any, options: HuggingFaceParams, source: So
     if len(missing) >= len(list(module.parameters())):
         raise ModelError(f"model.path: {source.folder} has none of the weights of {config.model_type}")
     if missing:
-        more = " ..." if len(missing) > _LISTED else ""
-        log.warning(
-            "model.path: %s has no %s%s: they begin with random values",
-            source.folder,
-            ", ".join(missing[:_LISTED]),
-            more,
-        )
+        log.warning("model.path: %s lacks %s: they begin with random values", source.folder, _some(missing))
+    if unused := sorted(loaded["unexpected_keys"]):
+        log.warning("model.path: of %s, the model does not use %s", source.folder, _some(unused))
     return module
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first of some names, for a message."""
+    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
 def _finish(type_name: str, module: Any, info: DataInfo) -> None:
@@ -228,6 +229,11 @@ def _finish(type_name: str, module: Any, info: DataInfo) -> None:
     if hasattr(config, "use_cache"):  # keys and values of earlier tokens, which training does not use
         config.use_cache = False
     if type_name != LANGUAGE_MODEL:
+        if getattr(config, "pad_token_id", None) is None and hasattr(module, "score"):
+            raise ModelError(
+                f"model.config.pad_token_id: {config.model_type} reads the answer off the last token that is "
+                "no padding; say which token pads, such as pad_token_id: 0"
+            )
         return
     if config.vocab_size < info.outputs:
         raise ModelError(

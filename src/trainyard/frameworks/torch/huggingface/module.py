@@ -107,7 +107,8 @@ def quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # that of transformers for peft
+            warnings.simplefilter("ignore", FutureWarning)  # of transformers, about what peft calls
+            warnings.filterwarnings("ignore", "fan_in_fan_out")  # of peft, which finds out by itself
             yield
     finally:
         logging.set_verbosity(level)
