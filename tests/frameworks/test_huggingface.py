@@ -4,7 +4,7 @@ import importlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,14 +16,17 @@ from late import Late
 from small_runs import SMALL, assert_same, checkpoints, flip, preempted, whole_and_resumed
 from trainyard.config import load
 from trainyard.errors import ChangedInputsError, ConfigError, ModelError
+from trainyard.frameworks.torch.huggingface.build import ARCHITECTURE, build
 from trainyard.order import INIT, stream_seed
 from trainyard.records.journal import losses, read
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
+from trainyard.testing.framework_suite import FrameworkSuite, Kills
 
 transformers = Late(lambda: importlib.import_module("transformers"))
 peft = Late(lambda: importlib.import_module("peft"))
 
+ROOT = Path(__file__).parents[2]
 CLASSIFIER = "transformers:AutoModelForSequenceClassification"
 LANGUAGE_MODEL = "transformers:AutoModelForCausalLM"
 _SIZES = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24}
@@ -189,6 +192,18 @@ def test_the_loss_is_that_of_the_task(task, targets, loss, tmp_path):
     assert losses_of(run) == pytest.approx([float(loss(logits, wanted))], abs=2e-6)
 
 
+def test_the_example(tmp_path):
+    small = {"training.max_steps": 3, "data.path": str(ROOT / "docs"), "data.pattern": "cli.md"}
+    run = trainyard.train(ROOT / "examples" / "lora.yaml", small, runs_dir=tmp_path / "runs")
+    assert run.result["metrics"]["val_loss"] < np.log(256) + 0.1
+    trained = {name for name, one in trainyard.load(run).native.named_parameters() if one.requires_grad}
+    assert {name.rpartition(".default")[0].rpartition(".")[2] for name in trained} == {
+        "lora_A",
+        "lora_B",
+        "modules_to_save",
+    }
+
+
 # -- the same bits
 
 
@@ -218,6 +233,7 @@ def test_adapters_resume_to_the_same_bits(tmp_path):
     assert len(text) > 0
 
 
+@pytest.mark.soak
 def test_a_model_with_tied_weights_and_dropout_resumes_to_the_same_bits(tmp_path):
     overrides = {**language_model(tmp_path, GPT2), "training.microbatch_size": 6}
     whole, resumed = whole_and_resumed(tmp_path, overrides)
@@ -253,6 +269,47 @@ def test_two_processes_have_the_bits_of_one(tmp_path):
 
 def _weights(run: Run, index: int) -> dict[str, Any]:
     return dict(load_file(checkpoints(run)[index] / "weights.safetensors"))
+
+
+ROWS = """
+import numpy as np
+
+
+def load():
+    draws = np.random.default_rng(0)
+    ids = draws.integers(3, 40, (200, 10))
+    mask = (np.arange(10)[None] < draws.integers(4, 11, 200)[:, None]).astype(np.int64)
+    rows = {"input_ids": ids * mask, "attention_mask": mask, "target": ids[:, 0] % 3}
+    return {"train": {k: v[:150] for k, v in rows.items()}, "val": {k: v[150:] for k, v in rows.items()}}
+"""
+
+
+@pytest.mark.soak
+class TestHuggingface(FrameworkSuite):
+    """A model of transformers with adapters, killed by kill -9."""
+
+    framework = "torch"
+    starts_afresh = False
+    kills: ClassVar[Kills] = (("step", 13), ("evaluation", 3), ("commit", 4), ("end", 1))
+    sources: ClassVar[dict[str, str]] = {"huggingface_rows.py": ROWS}
+
+    @classmethod
+    def config(cls) -> dict[str, Any]:
+        return {
+            "data": {"type": "huggingface_rows:load"},
+            "model": {"type": CLASSIFIER, "params": {"config": BERT, "lora": LORA}},
+            "training": {
+                "max_steps": 36,
+                "batch_size": 25,
+                "microbatch_size": 13,
+                "learning_rate": 0.01,
+                "activation_checkpointing": ["*.layer.1"],
+                "ema": 0.9,
+                "threads": 1,
+            },
+            "evaluation": {"every_n_steps": 3},
+            "distributed": {"virtual_ranks": 2},
+        }
 
 
 # -- where the weights come from
@@ -310,6 +367,11 @@ def test_a_folder_executes_nothing(tmp_path):
     config.write_text(json.dumps({**json.loads(config.read_text()), **evil}))
     run = trained(tmp_path, classifier(path=str(path)), steps=1, data=split())
     assert trainyard.load(run).native.config._attn_implementation == "sdpa"
+    # A run directory may come from someone else, too: a checkpoint says what model it is of.
+    stored = {"path": str(path), ARCHITECTURE: json.loads(config.read_text())}
+    made = build(CLASSIFIER, stored, trainyard.load(run).info).config
+    assert made._attn_implementation == "sdpa"
+    assert "auto_map" not in made.to_dict()  # nor does an export lead anyone to that code
 
 
 @pytest.mark.parametrize(
@@ -318,7 +380,11 @@ def test_a_folder_executes_nothing(tmp_path):
         ("a pickle", "a pickle, which could execute code"),
         ("adapters", "holds adapters of peft"),
         ({"quantization_config": {"bits": 4}}, "holds quantized weights"),
-        ({"model_type": "berd"}, "transformers has no 'berd'.*nearest: bert"),
+        ({"model_type": "berd"}, "transformers has no 'berd'; nearest: bert"),
+        (
+            {"model_type": "own", "auto_map": {"AutoConfig": "evil.Own"}},
+            "'own'; it has code of its own, which is",
+        ),
         ({"id2label": {"0": "a", "1": "b"}}, r"saved with 2 labels.*base_model\.save_pretrained"),
     ],
     ids=str,
