@@ -53,7 +53,11 @@ class HuggingFaceParams(Section):
     attn_implementation: Literal["sdpa", "eager"] | None = Field(
         None, description="how attention is computed; default: sdpa, where the model has it"
     )
-    lora: LoraParams | None = Field(None, description="train low-rank adapters (peft) instead of all weights")
+    lora: LoraParams | None = Field(
+        None,
+        description="train low-rank adapters (peft) instead of all weights: r, alpha, dropout, target_modules, "
+        "modules_to_save, bias (docs/huggingface.md)",
+    )
     trust_remote_code: bool = Field(
         False, description="must be false: code that comes with weights is never executed"
     )
