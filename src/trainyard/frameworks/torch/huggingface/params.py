@@ -55,8 +55,8 @@ class HuggingFaceParams(Section):
     )
     lora: LoraParams | None = Field(
         None,
-        description="train low-rank adapters (peft) instead of all weights: r, alpha, dropout, target_modules, "
-        "modules_to_save, bias (docs/huggingface.md)",
+        description="train low-rank adapters (peft) instead of all weights: r, alpha, dropout, "
+        "target_modules, modules_to_save, bias (docs/huggingface.md)",
     )
     trust_remote_code: bool = Field(
         False, description="must be false: code that comes with weights is never executed"
