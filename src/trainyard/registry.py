@@ -59,6 +59,8 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
             [
                 *("cnn", "gpt", "lstm", "mlp", "resnet", "resnet18", "resnet34", "resnet50"),
                 *("text_transformer", "transformer"),
+                "transformers:AutoModelForSequenceClassification",
+                "transformers:AutoModelForCausalLM",
             ],
         ),
         "xgboost": BuiltIn("trainyard.frameworks.xgboost:XgboostFramework", "xgboost", ["xgboost"]),

@@ -118,8 +118,8 @@ def test_data_given_as_objects():
     {
         "resnet101": "torchvision.models:resnet101",
         "vit": "timm:create_model",
-        "bert-base-uncased": "AutoModel....from_pretrained('bert-base-uncased')",
-        "gpt2": "AutoModel....from_pretrained('gpt2')",
+        "bert-base-uncased": "AutoModelForSequenceClassification', path: bert-base-uncased}",
+        "gpt2": "path: gpt2}, or AutoModelForCausalLM",
         "StackingClassifier": "trainyard.train(config, model=StackingClassifier(...))",
         "KMeans": "Trainyard trains classifiers, regressors and language models",
         "gru": "my_module:Net",

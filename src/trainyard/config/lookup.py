@@ -25,7 +25,7 @@ from trainyard.config.schema import (
     TrackerConfig,
     TrainingConfig,
 )
-from trainyard.config.synonyms import OTHER_FILES
+from trainyard.config.synonyms import OTHER_CLASSES, OTHER_FILES
 from trainyard.config.tree import (
     DEFAULT,
     Node,
@@ -105,10 +105,14 @@ class Lookup:
                 return False, None
         if node is None or not isinstance(node.value, str):
             return False, None
-        if ":" in node.value:
+        named = self.adapters.framework_of(node.value)
+        if ":" in node.value and named is None:
+            if (others := OTHER_CLASSES.get(node.value.partition(":")[0].partition(".")[0])) is not None:
+                self.problems.report(f"got {node.value!r}; {others}", "model.type", node.source)
+                return False, None
             return True, framework
         if framework is None:
-            framework = self.adapters.framework_of(node.value)
+            framework = named
         if framework is None or not self.adapters.has("model", node.value, framework):
             self.problems.report(
                 unknown_model(node.value, framework, self.adapters), "model.type", node.source

@@ -143,6 +143,8 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
         return registry.framework_of_class(type(model))
     if config.model.framework:
         return config.model.framework
+    if (known := registry.framework_of(config.model.type)) is not None:
+        return known
     if ":" in config.model.type:
         try:
             model_type = import_path(config.model.type)
@@ -154,12 +156,10 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
                 "torch, keras or sklearn"
             )
         return registry.framework_of_class(model_type if isinstance(model_type, type) else type(model_type))
-    if (name := registry.framework_of(config.model.type)) is None:
-        raise ModelError(
-            f"model.type: no installed framework has a model {config.model.type!r}; "
-            "see `trainyard doctor`, or give package.module:Class"
-        )
-    return name
+    raise ModelError(
+        f"model.type: no installed framework has a model {config.model.type!r}; "
+        "see `trainyard doctor`, or give package.module:Class"
+    )
 
 
 def framework_for(config: RunConfig, info: DataInfo, model: Any = None) -> type[Framework]:

@@ -16,6 +16,7 @@ from trainyard import semantics
 from trainyard.errors import ModelError
 from trainyard.frameworks.torch import class_losses
 from trainyard.frameworks.torch.data import Tensors
+from trainyard.frameworks.torch.huggingface.module import base_of
 from trainyard.frameworks.torch.own_losses import own_loss
 from trainyard.tasks.base import Task
 from trainyard.types import LABELS, NO_LABEL, TARGET, TEXT_BYTES, DataInfo
@@ -301,8 +302,10 @@ def input_names(model: torch.nn.Module, info: DataInfo) -> list[str]:
     """
     if len(info.inputs) == 1:
         return list(info.inputs)
-    params = inspect.signature(model.forward).parameters
-    takes_all = any(one.kind is one.VAR_KEYWORD for one in params.values())
+    # Models of transformers hand other arrays on to functions of theirs, and peft hides what they name.
+    known = base_of(model)
+    params = inspect.signature((model if known is None else known).forward).parameters
+    takes_all = known is None and any(one.kind is one.VAR_KEYWORD for one in params.values())
     names = [name for name in info.inputs if takes_all or name in params]
     needed = [
         name

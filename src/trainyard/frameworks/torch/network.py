@@ -15,6 +15,8 @@ from trainyard.errors import ModelError, TrainingError
 from trainyard.frameworks.base import ModelInputs
 from trainyard.frameworks.torch import losses
 from trainyard.frameworks.torch.data import Tensors, TensorSource
+from trainyard.frameworks.torch.huggingface.module import architecture_of
+from trainyard.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainyard.frameworks.torch.models import build_model
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.frameworks.torch.process import device_of
@@ -39,6 +41,10 @@ class Network:
             module = build_model(inputs.config.model.type, inputs.model_params, inputs.info)
         self.module = module.to(self.device)
         self.built = Structure.of(self.module.train())
+        # Of a model of transformers, its whole configuration: it is saved, so that the model can be loaded
+        # without the files that it was made from.
+        is_known = inputs.model is None and inputs.config.model.type in HUGGINGFACE
+        self.architecture = architecture_of(module) if is_known else None
         self.task = task_for(inputs.info)
         self._loss_options = (training.loss, self.task, training.label_smoothing, training.focal_gamma)
         self.loss = losses.build_loss(*self._loss_options)

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from trainyard.config.fields import Section
 from trainyard.frameworks.support.optimizers import AdamParams, Betas, RmspropParams, Share
+from trainyard.frameworks.torch.huggingface import params as huggingface
 
 Activation = Literal["relu", "gelu", "silu", "tanh"]
 
@@ -216,6 +217,7 @@ MODELS: dict[str, type[Section]] = {
     "resnet50": ResnetParams,
     "text_transformer": TextTransformerParams,
     "transformer": TransformerParams,
+    **huggingface.MODELS,
 }
 
 OPTIMIZERS: dict[str, type[Section]] = {
@@ -232,7 +234,7 @@ OPTIMIZERS: dict[str, type[Section]] = {
     "muon": MuonParams,
 }
 
-FORMATS = ("safetensors", "safetensors-bf16")
+FORMATS = ("safetensors", "safetensors-bf16", "huggingface", "peft")
 LOSSES = (
     *("auto", "cross_entropy", "binary_cross_entropy", "token_cross_entropy"),
     *("focal", "dice"),

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from trainyard.errors import InputError, ModelError
+from trainyard.frameworks.torch.huggingface import build as huggingface
+from trainyard.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainyard.frameworks.torch.models.cnn import Cnn
 from trainyard.frameworks.torch.models.gpt import Gpt
 from trainyard.frameworks.torch.models.lstm import Lstm
@@ -63,6 +65,8 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
     Raises:
         ModelError: The model cannot be imported, its constructor fails, or it is not a `torch.nn.Module`.
     """
+    if type_name in HUGGINGFACE:
+        return huggingface.build(type_name, params, info)
     make = _BUILT_IN.get(type_name) or _imported(type_name)
     if isinstance(make, torch.nn.Module):
         raise ModelError(
