@@ -56,7 +56,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "torch": BuiltIn(
             "trainyard.frameworks.torch:TorchFramework",
             "torch",
-            ["cnn", "gpt", "mlp", "resnet", "resnet18", "resnet34", "resnet50", "transformer"],
+            ["cnn", "gpt", "mlp", "resnet", "resnet18", "resnet34", "resnet50", "transformer", "unet"],
         ),
         "xgboost": BuiltIn("trainyard.frameworks.xgboost:XgboostFramework", "xgboost", ["xgboost"]),
     },
@@ -87,6 +87,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "language_modeling": BuiltIn("trainyard.tasks.language_modeling:LanguageModelingTask"),
         "multilabel": BuiltIn("trainyard.tasks.multilabel:MultilabelTask"),
         "regression": BuiltIn("trainyard.tasks.regression:RegressionTask"),
+        "segmentation": BuiltIn("trainyard.tasks.segmentation:SegmentationTask"),
     },
     "tracker": {
         "mlflow": BuiltIn("trainyard.trackers.mlflow:MlflowTracker", "mlflow"),

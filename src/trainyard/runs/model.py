@@ -8,7 +8,7 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +281,8 @@ class Predictor:
     def outputs(self, rows: Any) -> Array:
         """Return class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
 
+        Of masks, the probabilities are (rows, classes, height, width).
+
         Args:
             rows: A data frame or a sequence of mappings with the columns of the training data; an array with
                 just these columns, in their order; features (rows, ...) where the data set provided
@@ -292,14 +294,15 @@ class Predictor:
             InputError: The rows lack an input of the model, or it has another shape; or they lack the targets
                 of a task whose predictions are sums over them.
         """
-        arrays, size = self._rows.batch(rows), self.chunk_rows
-        count = len(next(iter(arrays.values())))
-        parts = [
-            part.outputs
-            for start in range(0, count, size)
-            for part in self.model.predict(Arrays(_rows_from(arrays, start, size)))
-        ]
+        parts = list(self._parts(rows))
         return np.concatenate(parts) if parts else np.empty((0, self.info.outputs), dtype=np.float32)
+
+    def _parts(self, rows: Any) -> Iterator[Array]:
+        """Yield what `outputs` returns, for some rows at a time."""
+        arrays, size = self._rows.batch(rows), self.chunk_rows
+        for start in range(0, len(next(iter(arrays.values()))), size):
+            for part in self.model.predict(Arrays(_rows_from(arrays, start, size))):
+                yield part.outputs
 
     @property
     def chunk_rows(self) -> int:
@@ -315,7 +318,8 @@ class Predictor:
         """Return the predictions as a data frame, one row for each row given.
 
         The columns are `prediction` and, for classes, one `probability_<class>` each; for several targets
-        `prediction_<i>`; for labels `prediction_<label>` and `probability_<label>`.
+        `prediction_<i>`; for labels `prediction_<label>` and `probability_<label>`. A mask is an array
+        (height, width) in a cell of `prediction`; it holds the numbers of the training masks.
 
         Args:
             rows: As in `outputs`.
@@ -325,10 +329,20 @@ class Predictor:
         Raises:
             InputError: A threshold is given, but decides nothing in this task; or as in `outputs`.
         """
+        if self._task.gives_masks:  # which are smaller than the probabilities
+            masks = [mask for part in self._parts(rows) for mask in self.table(part, threshold)["prediction"]]
+            return self._frame(rows, {"prediction": masks})
         return self._frame(rows, self.table(self.outputs(rows), threshold))
+
+    @property
+    def gives_masks(self) -> bool:
+        """Whether a prediction is a mask."""
+        return self._task.gives_masks
 
     def predict_proba(self, rows: Any) -> Array:
         """Return the probabilities of the classes or labels, (rows, classes) float32, in their order.
+
+        Those of masks are (rows, classes, height, width).
 
         That order is the one of the columns of `predict`.
 

@@ -159,6 +159,9 @@ class Task(ABC):
     scales_target: ClassVar[bool] = False  # whether a framework may train on standardized targets
     gives_probabilities: ClassVar[bool] = False
     generates_text: ClassVar[bool] = False  # whether a model gives the tokens that follow a text
+    # Whether a prediction is a mask, a class for each pixel. `sums` then only stand for the predictions of
+    # an evaluation, and rows without targets have predictions, too.
+    gives_masks: ClassVar[bool] = False
     gives_amounts: ClassVar[bool] = False  # whether predictions are values in the unit of the target
     # Whether several targets are labels, 0 or 1 each, whose names are `DataInfo.classes`; else they are
     # values, whose names are `DataInfo.target_names`.
@@ -212,6 +215,26 @@ class Task(ABC):
         Splits are stratified by them.
         """
         return None
+
+    @classmethod
+    def encode_arrays(
+        cls,
+        targets: Sequence[Array],
+        ignored: int | None,  # noqa: ARG003 - only masks have pixels
+    ) -> tuple[list[Any] | None, list[Array]]:
+        """Encode raw targets of several values a row, (rows, ...) each, as batches hold them.
+
+        Args:
+            targets: Those of each split.
+            ignored: `data.ignore_index`.
+
+        Returns:
+            The labels of their classes in index order, or None if they are values; and the targets.
+
+        Raises:
+            DataError: They cannot be learned.
+        """
+        return None, [one.astype(np.float32) for one in targets]
 
     @classmethod
     def has_classes(cls) -> bool:

@@ -404,7 +404,7 @@ def from_arrays(
     several = pairs["train"][1].ndim > 1 and pairs["train"][1].shape[1:] != (1,)
     task, labels, targets, warnings = _several(pairs, config) if several else _single(pairs, config)
     table = Table({config.target_name: targets["train"], **(divide_by or {})}, "the train rows")
-    codes = None if labels is None else targets["train"]
+    codes = None if labels is None or several else targets["train"]
     rows = split_rows(
         table, config.split, *fractions(config.split, tabular.provided_splits(pairs.keys(), config)), codes
     )
@@ -419,7 +419,11 @@ def from_arrays(
     outputs = len(labels) if labels else (targets["train"].shape[1] if several else 1)
     sample = splits["train"].take(np.zeros(1, np.int64))
     inputs = {name: ArraySpec(sample[name].shape[1:], str(sample[name].dtype)) for name in pairs["train"][0]}
-    info = _named_outputs(DataInfo(task, inputs, outputs, labels, target=config.target_name), config)
+    shape = targets["train"].shape[1:] if task_of(task).gives_masks else ()
+    described = DataInfo(
+        task, inputs, outputs, labels, target=config.target_name, target_shape=tuple(map(int, shape))
+    )
+    info = _named_outputs(described, config)
     if config.standardize:
         warnings += [
             line for array in pairs["train"][0].values() for line in checks.far_from_standardized(array)
@@ -504,11 +508,14 @@ def _several(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
     for name, (_, targets) in pairs.items():
         if not task_of(task).accepts(targets):
             raise DataError(
-                f"the {name} targets have {targets.shape[1]} columns of {targets.dtype}, but the task is "
-                f"{task}; give {task_of(task).wants}, or data.task: regression"
+                f"the {name} targets have {' x '.join(map(str, targets.shape[1:]))} columns of "
+                f"{targets.dtype}, but the task is {task}; give {task_of(task).wants}, or data.task: "
+                "regression"
             )
-    encoded = {name: targets.astype(np.float32) for name, (_, targets) in pairs.items()}
-    return _Targets(task, None, encoded, warnings)
+    labels, encoded = task_of(task).encode_arrays(
+        [targets for _, targets in pairs.values()], config.ignore_index
+    )
+    return _Targets(task, labels, dict(zip(pairs, encoded, strict=True)), warnings)
 
 
 def _refuse_shapes(pairs: Mapping[SplitName, Pair]) -> None:

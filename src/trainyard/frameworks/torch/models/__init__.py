@@ -15,6 +15,7 @@ from trainyard.frameworks.torch.models.gpt import Gpt
 from trainyard.frameworks.torch.models.mlp import Mlp
 from trainyard.frameworks.torch.models.resnet import Resnet, resnet18, resnet34, resnet50
 from trainyard.frameworks.torch.models.transformer import Transformer
+from trainyard.frameworks.torch.models.unet import Unet
 from trainyard.require import import_path
 from trainyard.types import INPUT_IDS, DataInfo
 
@@ -40,6 +41,7 @@ _BUILT_IN: dict[str, Callable[..., torch.nn.Module]] = {
     "resnet34": resnet34,
     "resnet50": resnet50,
     "transformer": Transformer,
+    "unet": Unet,
 }
 
 
