@@ -57,11 +57,11 @@ def _pixel_accuracy(scores: Scores) -> float:
     return float(hits.sum() / true.sum()) if true.sum() else float("nan")
 
 
-def _hits(scores: Scores) -> Floats:
-    """Return the hits of each row, (rows,), by which models of the same pixels are paired."""
-    classes = (scores.outputs.shape[1] - _CLASSES) // _KINDS
-    hits: Floats = scores.outputs[:, _CLASSES : _CLASSES + classes].sum(axis=1)
-    return hits
+def _misses(scores: Scores) -> Floats:
+    """Return the wrong pixels of each row, (rows,), by which models of the same pixels are paired."""
+    counts = scores.outputs[:, _CLASSES:].reshape(len(scores.outputs), _KINDS, -1).sum(axis=2)  # (rows, 3)
+    misses: Floats = counts[:, 2] - counts[:, 0]
+    return misses
 
 
 class SegmentationTask(Task):
@@ -89,7 +89,7 @@ class SegmentationTask(Task):
             bounds=SHARE,
         ),
         "pixel_accuracy": Metric(
-            "max", "share of pixels whose class was predicted", _pixel_accuracy, paired=_hits, bounds=SHARE
+            "max", "share of pixels whose class was predicted", _pixel_accuracy, paired=_misses, bounds=SHARE
         ),
     }
     default_metrics: ClassVar[Sequence[str]] = ("iou", "dice", "pixel_accuracy")

@@ -94,14 +94,7 @@ def resized(image: Image, height: int, width: int, interpolation: str = "bilinea
     """
     if image.shape[:2] == (height, width):
         return image
-    if is_mask(image):
-        y, x = (
-            ((np.arange(new) + 0.5) * old / new).astype(np.int64)
-            for new, old in ((height, image.shape[0]), (width, image.shape[1]))
-        )
-        nearest: Image = image[y[:, None], x]
-        return nearest
-    how = getattr(pillow().Resampling, interpolation.upper())
+    how = getattr(pillow().Resampling, "NEAREST" if is_mask(image) else interpolation.upper())
     return _by_pillow(image, lambda one: one.resize((width, height), how))
 
 
@@ -117,32 +110,24 @@ def transformed(image: Image, matrix: Sequence[float]) -> Image:
     a, b, c, d, e, f = matrix
     y, x = ((side - 1) / 2 for side in image.shape[:2])
     moved = (a, b, c + x - a * x - b * y, d, e, f + y - d * x - e * y)
-    if is_mask(image):
-        return _transformed_mask(image, moved)
     library = pillow()
     # Pillow counts from the corners of pixels, and the matrix from their middles.
     moved = (a, b, moved[2] + 0.5 - 0.5 * (a + b), d, e, moved[5] + 0.5 - 0.5 * (d + e))
-    size, affine, how = image.shape[1::-1], library.Transform.AFFINE, library.Resampling.BILINEAR
-    return _by_pillow(image, lambda one: one.transform(size, affine, moved, how))
-
-
-def _transformed_mask(mask: Image, matrix: Sequence[float]) -> Image:
-    """Return a mask whose pixel (x, y) is the nearest to (a x + b y + c, d x + e y + f), from the corner."""
-    height, width = mask.shape[:2]
-    y, x = np.mgrid[:height, :width]
-    a, b, c, d, e, f = matrix
-    from_x = np.floor(a * x + b * y + c + 0.5).astype(np.int64)  # (height, width)
-    from_y = np.floor(d * x + e * y + f + 0.5).astype(np.int64)
-    inside = (from_x >= 0) & (from_x < width) & (from_y >= 0) & (from_y < height)
-    made = np.full_like(mask, NO_LABEL)
-    made[inside] = mask[from_y[inside], from_x[inside]]
-    return made
+    size, affine, how = image.shape[1::-1], library.Transform.AFFINE, library.Resampling
+    if is_mask(image):
+        return _by_pillow(
+            image, lambda one: one.transform(size, affine, moved, how.NEAREST, fillcolor=NO_LABEL)
+        )
+    return _by_pillow(image, lambda one: one.transform(size, affine, moved, how.BILINEAR))
 
 
 def _by_pillow(image: Image, change: Any) -> Image:
     """Apply a change to an image, all channels at once where Pillow can."""
     library, channels = pillow(), image.shape[2]
     image = np.ascontiguousarray(image)
+    if is_mask(image):
+        plane = library.fromarray(image[:, :, 0].astype(np.int32))
+        return np.asarray(change(plane))[:, :, None].astype(MASK)
     if image.dtype == np.uint8 and channels in _TOGETHER:
         return np.asarray(change(library.fromarray(image)))
     planes = [np.ascontiguousarray(image[:, :, i]) for i in range(channels)]
