@@ -244,7 +244,10 @@ def test_settings_that_have_no_effect_are_said_or_refused(
     assert "data.workers: 2 has no effect, as the rows are in memory" in caplog.text
     with pytest.raises(DataError, match=r"data\.collate is for map-style data sets"):
         trainyard.train(
-            SMALL, {**one_step, "data.collate": "test_reading_ahead:padded_together"}, data=rows, runs_dir=tmp_path
+            SMALL,
+            {**one_step, "data.collate": "test_reading_ahead:padded_together"},
+            data=rows,
+            runs_dir=tmp_path,
         )
     forest = {"data": {"workers": 2}, "model": {"type": "random_forest"}}
     with pytest.raises(

@@ -948,6 +948,7 @@ def distance(targets: Any, outputs: Any) -> Any:
 
 
 COMPARED = """
+import os
 import numpy as np
 from trainyard.frameworks.keras.backend import import_keras
 
@@ -967,7 +968,8 @@ def compare(data, model, one_hot, names, **compiled):
     model.compile(**compiled)
     config = {"experiment": {"name": "x"}, "data": {"type": data, "standardize": False}, "model": {"type": "keras_mlp"}}
     config["training"] = {"epochs": 1, "determinism": "bitwise"}
-    parts = build(load(config, adapters=Catalog()).config, 1, Objects(model=model))
+    threads = len(os.sched_getaffinity(0)) if backend == "jax" else 1  # JAX runs since the model was made
+    parts = build(load(config, adapters=Catalog()).config, threads, Objects(model=model))
     split, before = parts.bundle.splits["val"], [variable.numpy() for variable in model.metrics_variables]
     predict, info = parts.learner.model().predict, parts.bundle.info
     found = [evaluate_predictions(predict(split), [], info, "val").metrics for _ in range(2)]
@@ -1006,7 +1008,8 @@ def test_compiled_metrics_are_those_of_keras(backend: str) -> None:
         return
     pytest.importorskip(backend)
     words = [sys.executable, "-c", f"backend = {backend!r}\n{COMPARED}"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    chosen = os.environ | {"KERAS_BACKEND": backend}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=chosen)
     assert done.returncode == 0, done.stderr
 
 

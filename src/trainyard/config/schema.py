@@ -372,6 +372,9 @@ class CheckpointConfig(Section):
         ge=0,
         description="best models to keep; 0: none, and the final model is tested",
     )
+    compression: Literal["none", "zstd"] = record(
+        "none", description="how checkpoints are compressed when they are put into an object store"
+    )
     metric: str = bits(default="val_loss", description="the metric that makes a model the best")
     mode: AutoMode = bits(default="auto", description=MODE)
 

@@ -17,7 +17,6 @@ from trainyard.safe_open import read_regular
 FORMAT = 2
 _encode = json.JSONEncoder(allow_nan=False).encode
 _CHECKSUM = "sha256"
-_encode = json.JSONEncoder(allow_nan=False).encode
 _CHANGED = "its content is not what was written"
 _SHOWN_ERRORS = 2  # of a record that does not have the expected fields
 

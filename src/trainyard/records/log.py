@@ -93,12 +93,16 @@ class DamagedEntryError(CheckpointError):
 
 
 class StoredFile(Record):
-    """A file of a run in a store: its content is in the entry itself (`text`), or in the objects `parts`."""
+    """A file of a run in a store: its content is in the entry itself (`text`), or in the objects `parts`.
+
+    `bytes` and `sha256` are those of the file, also where its objects are compressed by `codec`.
+    """
 
     bytes: int
     sha256: str
     text: str | None = None
     parts: tuple[str, ...] = ()
+    codec: str | None = None
 
 
 class Entry(Document):

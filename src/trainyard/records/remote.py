@@ -21,6 +21,7 @@ from pathlib import Path
 from trainyard import registry
 from trainyard.digest import fsync_folder, make_folders, sha256_file, write_atomically
 from trainyard.errors import CheckpointError, RunLockedError, TrainingError
+from trainyard.records import compression
 from trainyard.records.document import dump
 from trainyard.records.heartbeats import Heartbeats
 from trainyard.records.log import FOLDER, DamagedEntryError, Entry, Log, StoredFile
@@ -44,9 +45,10 @@ class RemoteRun:
     Args:
         path: The working copy.
         store: The store of the runs' URL.
+        compresses: Whether files of checkpoints are compressed when they are stored.
     """
 
-    def __init__(self, path: Path, store: Store) -> None:
+    def __init__(self, path: Path, store: Store, *, compresses: bool = False) -> None:
         self.path = path
         self._store = store
         name = f"{path.parent.name}/{path.name}"
@@ -54,17 +56,22 @@ class RemoteRun:
         self._files = f"files/{name}/"
         self._beats = f"alive/{name}/"
         self.heartbeats = Heartbeats(path, store, self.log, self._beats)
-        self._uploads = Uploads(path, store, self._files)
+        self._uploads = Uploads(path, store, self._files, compresses=compresses)
 
     @staticmethod
-    def of(path: Path) -> RemoteRun | None:
+    def of(path: Path, *, compresses: bool = False) -> RemoteRun | None:
         """Return the run of a working copy, or None for a run on the local disk.
 
         Raises:
             InputError: The store cannot be opened.
+            MissingExtraError: Files are to be compressed, and the library for that is not installed.
         """
         url = url_of(path.absolute().parent.parent)
-        return None if url is None else RemoteRun(path.absolute(), open_store(url))
+        if url is None:
+            return None
+        if compresses:
+            compression.check_codec()
+        return RemoteRun(path.absolute(), open_store(url), compresses=compresses)
 
     def check(self) -> None:
         """Refuse a store in which two processes could both own the run; see `check_store`."""
@@ -187,6 +194,8 @@ class RemoteRun:
                 if len(file.parts) > 1:
                     with open(piece, "rb") as source, open(content, "ab") as joined:
                         shutil.copyfileobj(source, joined)
+            if file.codec is not None:
+                content = self._decompressed(name, file, content)
             with open(content, "ab") as joined:
                 os.fsync(joined.fileno())
             if content.stat().st_size != file.bytes or sha256_file(content) != file.sha256:
@@ -195,6 +204,21 @@ class RemoteRun:
                 )
             content.replace(target)
         fsync_folder(target.parent)
+
+    def _decompressed(self, name: str, file: StoredFile, compressed: Path) -> Path:
+        if file.codec != compression.ZSTD:
+            raise CheckpointError(
+                f"{name} of run {self.path.name} was stored as {file.codec!r}, which this version of "
+                "Trainyard cannot read: use the version that stored it, or a newer one"
+            )
+        plain = compressed.with_name("plain")
+        try:
+            compression.decompress(compressed, plain, file.bytes)
+        except CheckpointError as error:
+            raise _DamagedFileError(
+                f"{name} of run {self.path.name} is not in the store as it was stored: {error}"
+            ) from error
+        return plain
 
     def _download_part(self, part: str, target: Path) -> None:
         key = self._files + part

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from trainyard.digest import sha256_bytes, sha256_file
+from trainyard.records import compression
 from trainyard.records.log import Entry, StoredFile
 from trainyard.records.run_files import MANIFEST, is_appended, is_of_checkpoint, is_safe
 from trainyard.safe_open import open_regular, read_regular
@@ -26,12 +27,14 @@ class Uploads:
         path: The working copy.
         store: The store.
         prefix: The beginning of the keys of the run's objects.
+        compresses: Whether files of checkpoints are compressed.
     """
 
-    def __init__(self, path: Path, store: Store, prefix: str) -> None:
+    def __init__(self, path: Path, store: Store, prefix: str, *, compresses: bool = False) -> None:
         self._path = path
         self._store = store
         self._prefix = prefix
+        self._compresses = compresses
         self.named: Mapping[str, StoredFile] = {}  # by name: the files that the newest entry names
         self._stored: dict[str, StoredFile] = {}  # by name: each file as it was last stored
         self._seen: dict[str, tuple[int, int]] = {}  # by name: its modification time and size then
@@ -89,11 +92,21 @@ class Uploads:
             file = StoredFile(bytes=len(text.encode()), sha256=sha256_bytes(text.encode()), text=text)
         elif before is not None and before.sha256 == sha256_file(path):
             file = before
+        elif self._compresses and is_of_checkpoint(name) and size >= compression.MIN_BYTES:
+            file = self._upload_compressed(name, folder)
         else:
             file = StoredFile(bytes=size, sha256=sha256_file(path), parts=(folder + name,))
             self._store.put(self._prefix + folder + name, path)
         self._stored[name], self._seen[name] = file, (status.st_mtime_ns, status.st_size)
         return file
+
+    def _upload_compressed(self, name: str, folder: str) -> StoredFile:
+        path, part = self._path / name, f"{folder}{name}{compression.SUFFIX}"
+        with tempfile.NamedTemporaryFile(prefix=TEMPORARY, dir=self._path) as compressed:
+            compression.compress(path, Path(compressed.name))
+            self._store.put(self._prefix + part, Path(compressed.name))
+        size = path.stat().st_size
+        return StoredFile(bytes=size, sha256=sha256_file(path), parts=(part,), codec=compression.ZSTD)
 
     def _upload_appended(self, name: str, folder: str, before: StoredFile | None) -> StoredFile:
         """Store the lines that were appended to a segment of the journal since it was last stored."""

@@ -105,7 +105,7 @@ class _Attempt:
         self._run = request.run
         self._signals = signals
         self._world = world
-        self._session = open_session(request.run, world)
+        self._session = open_session(request.run, world, request.resolved.config.checkpoint)
         self._files: SharedFiles  # from `_prepare` on, like the next four
         self._origin: Origin
         self._checkpoints: RunCheckpoints

@@ -29,18 +29,23 @@ def publish(run: RunDir) -> None:
         raise InputError(f"the run cannot be created: {error}") from error
 
 
-def take_lease(run: RunDir) -> Lease:
+def take_lease(run: RunDir, *, compresses: bool = False) -> Lease:
     """Take the lease of a run that this process owns, for a new attempt.
 
     For a run in a store, this also makes the working copy what the newest entry of the log says.
 
+    Args:
+        run: The run.
+        compresses: Whether checkpoints are compressed when they are stored.
+
     Raises:
+        MissingExtraError: They are to be, and the library for that is not installed.
         RunLockedError: Another process has just taken the run.
         InputError: The store cannot be used.
         CheckpointError: The store cannot be read, or what is there is damaged.
         OSError: The lease cannot be written.
     """
-    remote = RemoteRun.of(run.path)
+    remote = RemoteRun.of(run.path, compresses=compresses)
     if remote is None:
         refuse_lost_copy(run.path)
         log = Log(registry.adapter("store", "file")(run.path))

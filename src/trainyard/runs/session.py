@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from trainyard.config.schema import CheckpointConfig
 from trainyard.engine.journal import Journal, NoJournal
 from trainyard.errors import TrainyardError
 from trainyard.records.manifest import NumericEnvironment
@@ -31,12 +32,13 @@ class Session:
     Args:
         run: The run, which this process owns.
         processes: The number of processes that make the attempt.
+        compresses: Whether checkpoints are compressed when they are put into the run's store.
     """
 
-    def __init__(self, run: RunDir, processes: int = 1) -> None:
+    def __init__(self, run: RunDir, processes: int = 1, *, compresses: bool = False) -> None:
         self.run = run
         self._processes = processes
-        self.lease = take_lease(run)
+        self.lease = take_lease(run, compresses=compresses)
         self.number = self.lease.attempt
         self._started = time.time()
         self._feeders: Feeders | None = None
@@ -151,7 +153,7 @@ class SilentSession:
         """Leave it to the main process."""
 
 
-def open_session(run: RunDir, world: World) -> Session | SilentSession:
+def open_session(run: RunDir, world: World, config: CheckpointConfig) -> Session | SilentSession:
     """Begin an attempt: the main process writes, the others do not.
 
     Raises:
@@ -162,7 +164,7 @@ def open_session(run: RunDir, world: World) -> Session | SilentSession:
     sessions: list[Session] = []
 
     def begin() -> int:
-        sessions.append(Session(run, world.size))
+        sessions.append(Session(run, world.size, compresses=config.compression == "zstd"))
         return sessions[0].number
 
     number = world.from_main(begin)
