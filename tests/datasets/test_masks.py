@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, Draw
 from trainyard.datasets.image_folder import ImageFolderDataset
 from trainyard.datasets.rows.images.pixels import MASK, resized, transformed
+from trainyard.datasets.rows.objects import from_objects
 from trainyard.errors import DataError, InputError
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.wiring import load_data
@@ -162,6 +164,45 @@ def test_tables_name_or_hold_masks(pictures: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(batches[0][FEATURES], batches[1][FEATURES])
 
 
+class Drawn:
+    """A map-style data set of images and masks."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, position: int) -> tuple[np.ndarray, np.ndarray]:
+        mask = np.random.default_rng(position).choice([0, 1, 3, 255], (SIDE, SIDE))
+        return mask[None].astype(np.float32), mask
+
+
+def test_items_of_map_style_data_sets_may_be_masks() -> None:
+    bundle = from_objects((Drawn(9), Drawn(4)), DataConfig(ignore_index=255))
+    assert (bundle.info.task, bundle.info.outputs) == ("segmentation", 4)
+    batch = bundle.splits["train"].take(np.arange(3))
+    raw = batch[FEATURES][:, 0].astype(np.int64)
+    np.testing.assert_array_equal(batch[TARGET], np.where(raw == 255, NO_LABEL, raw))
+    data = Drawn(9)
+    data.classes = ["ground", "road"]  # type: ignore[attr-defined]
+    bundle = from_objects((data, Drawn(4)), DataConfig(ignore_index=255))
+    with pytest.raises(
+        DataError, match="in the masks of items 0, 1, 2 a pixel is 3, which is no class; there are 2"
+    ):
+        bundle.splits["train"].take(np.arange(3))
+
+
+def test_arrays_are_masks_where_pixels_have_whole_numbers() -> None:
+    masks = np.stack([numbers(i) for i in range(20)])
+    bundle = from_objects((masks[:, None].astype(np.float32), masks), DataConfig(ignore_index=40))
+    assert (bundle.info.task, bundle.info.classes) == ("segmentation", [0, 200])
+    batch = bundle.splits["val"].take(np.arange(2))
+    raw = batch[FEATURES][:, 0]
+    assert batch[TARGET].dtype == np.int64
+    np.testing.assert_array_equal(batch[TARGET], np.select([raw == 0, raw == 200], [0, 1], NO_LABEL))
+
+
 def test_folders_of_splits_have_masks_in_folders_of_these_names(tmp_path: Path) -> None:
     for split, count in (("train", 6), ("val", 3)):
         for i in range(count):
@@ -282,3 +323,15 @@ def test_how_masks_are_read_changes_no_bit(other: dict[str, Any], pictures: Path
     again = trainyard.train(SMALL, {**given, **other}, runs_dir=tmp_path / "two")
     assert again.digest == whole.digest
     assert trainyard.reproduce(whole).verdict == "identical"
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_the_example_runs_in_a_small_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["segmentation.py", "--images", "40", "--epochs", "1"])
+    runpy.run_path(str(EXAMPLES / "segmentation.py"), run_name="__main__")
+    assert "intersection over union of disc" in capsys.readouterr().out

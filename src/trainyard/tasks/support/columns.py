@@ -92,7 +92,8 @@ def infer_task_of_sample(targets: Array, where: str) -> tuple[str, list[str]]:
         The task, and warnings.
     """
     if targets.ndim > 1 and targets.dtype.kind in "biuf":
-        return infer_task_of_matrix(targets.reshape(len(targets), -1), where)
+        is_mask = targets.ndim == 3 and targets.dtype.kind in "biu"
+        return infer_task_of_matrix(targets if is_mask else targets.reshape(len(targets), -1), where)
     return ("regression" if targets.dtype.kind == "f" or targets.ndim > 1 else "classification"), []
 
 
