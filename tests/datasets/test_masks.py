@@ -101,6 +101,15 @@ def test_masks_are_classes_beside_their_images(pictures: Path) -> None:
     assert len(set(seen)) == 20
 
 
+def test_the_identity_of_the_data_covers_masks_and_what_they_mean(tmp_path: Path) -> None:
+    root, whole = folders(tmp_path), {"split": {"val": 0.0, "test": 0.0}}
+    before = bundle_of(root, **whole).splits["train"].fingerprint()
+    assert bundle_of(root, **whole).splits["train"].fingerprint() == before
+    assert bundle_of(root, ignore_index=40, **whole).splits["train"].fingerprint() != before
+    save(root / "masks" / "0" / "000.bmp", numbers(99))
+    assert bundle_of(root, **whole).splits["train"].fingerprint() != before
+
+
 def test_transforms_move_masks_as_their_images(pictures: Path) -> None:
     split = bundle_of(pictures, transforms=MOVING, split={"val": 0.0, "test": 0.0}).splits["train"]
     ids, seen = np.arange(len(split)), set()
@@ -292,7 +301,8 @@ def test_virtual_ranks_give_the_loss_of_the_batch(pictures: Path, tmp_path: Path
     given = {**run_settings(pictures), "training.optimizer": "sgd", "training.learning_rate": 0.1}
     given |= {"model": {"type": "unet", "depth": 1, "base_width": 2, "normalization": "group"}}
     weights = []
-    for ranks in (1, 2):
+    for ranks, size in ((1, 4), (2, 1)):
+        given["training.microbatch_size"] = size
         run = trainyard.train(
             {**_nested(given), "distributed": {"virtual_ranks": ranks}}, runs_dir=tmp_path / str(ranks)
         )
