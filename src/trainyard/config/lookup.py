@@ -60,6 +60,10 @@ _LOSS_HINTS = {
 }
 
 
+_LENGTH = ("epochs", "max_steps")  # keys of `training`
+_ROUNDS = ("n_estimators", "iterations", "max_iter")  # options of models that set how long they train
+
+
 class Lookup:
     """The check of one config against the adapters; it also fills in the defaults of their options."""
 
@@ -132,6 +136,12 @@ class Lookup:
                 self._no_effect(key, node, str(model.value), framework)
         return used
 
+    def _instead(self, key: str) -> str:
+        """Return which key of the model has taken the place of one that says how long to train."""
+        params = mapping(find_value(self.root, "model.params"))
+        rounds = next((name for name in _ROUNDS if name in params), None) if key in _LENGTH else None
+        return f"; model.{rounds} sets it" if rounds else ""
+
     def _no_effect(self, key: str, node: Node, model: str, framework: str) -> None:
         """Say that a key of `training` does nothing for a model; a user's own loss is a problem."""
         options = self.adapters.params("model", model, framework)
@@ -143,7 +153,7 @@ class Lookup:
                 self.problems.report(what, "training.loss", node.source)
                 return
         else:
-            where = ""
+            where = self._instead(key)
         self.unused.append(f"{node.key_source}: training.{key} has no effect on {model} ({framework}){where}")
 
     def defaults(self, framework: str | None, used: Collection[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -98,9 +98,15 @@ class ColorJitter(_Item):
     contrast: Probability = bits(default=0.0, description="x of the factor on the distance from mean gray")
     saturation: Probability = bits(default=0.0, description="x of the factor on the distance from gray")
 
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not (self.brightness or self.contrast or self.saturation):
+            raise ValueError("changes nothing; give brightness, contrast or saturation, such as 0.4")
+        return self
+
 
 class RandAugment(_Item):
-    """Some operations at random, of the 10 that this list has: see docs/images.md (Cubuk et al., 2020)."""
+    """Some of the operations that docs/images.md lists, at random (Cubuk et al., 2020)."""
 
     moves: ClassVar[bool] = True
     may_pad: ClassVar[bool] = True

@@ -22,7 +22,6 @@ from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.chunks import RowChunks
 from trainyard.datasets.rows.frames import read_frame, row_chunks
 from trainyard.datasets.rows.images.preparation import ImagePreparation
-from trainyard.datasets.rows.pairs import column_names
 from trainyard.datasets.rows.preparation import AnyPreparation, TabularPreparation, from_json
 from trainyard.datasets.rows.raw import frame_of
 from trainyard.datasets.rows.table import Table, as_table
@@ -244,11 +243,13 @@ class Predictor:
         return row_chunks(path, *self._format)
 
     def columns_of(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the columns that predictions need, of those that a file has."""
+        """Return the columns to read of those that a file has: what predictions need.
+
+        All of them if one is missing: they may be meant by position, or else the error names them.
+        """
         needed = self._preparation.column_names if self._preparation is not None else []
-        missing = [name for name in needed if name not in names]
-        by_position = missing and needed == column_names(len(needed))
-        return names if by_position or not needed else [name for name in names if name in needed]
+        is_whole = needed and set(needed) <= set(names)
+        return [name for name in names if name in needed] if is_whole else names
 
     def rows_of(self, table: Table) -> Any:
         """Return rows of a file as `outputs` takes them: as a data frame where a table does not do."""

@@ -297,7 +297,7 @@ def refuse_division(config: SplitConfig) -> None:
     if settings:
         raise DataError(
             f"data.split.{settings[0]}: map-style datasets are not split; leave it out, and give a dataset "
-            "for each split"
+            "for each split (torch.utils.data.random_split makes them)"
         )
 
 

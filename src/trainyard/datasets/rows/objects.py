@@ -240,7 +240,10 @@ def _form(part: Any, name: SplitName) -> Form:
     if _is_frame(part):
         return "frame"
     if hasattr(part, "shape"):
-        raise DataError(f"the {name} split is a single array; give a pair (X, y)")
+        raise DataError(
+            f"the {name} split is a single array; give a pair (X, y), or, for several inputs, one mapping of "
+            "named arrays that also holds the target"
+        )
     if is_map_style(part) and not isinstance(part, str | Mapping):
         return "items"
     raise DataError(

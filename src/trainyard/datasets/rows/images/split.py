@@ -193,13 +193,13 @@ class ImageSplit:
         if not self._pipeline.mixing:
             return image, None
         target = self._target(sample)
-        for mixing in self._pipeline.mixing:
-            if random.random() < mixing.p:
-                other = min(int(random.random() * len(self)), len(self) - 1)
-                partner = self._pipeline(self._image(other), generator(stream_seed(seed, _PARTNER)))
-                image, share = mixed(image, partner, mixing, random)
-                target = share * target + (1 - share) * self._target(other)
-                break
+        listed = self._pipeline.mixing
+        mixing = listed[0] if len(listed) == 1 else listed[int(random.integers(len(listed)))]
+        if random.random() < mixing.p:
+            other = min(int(random.random() * len(self)), len(self) - 1)
+            partner = self._pipeline(self._image(other), generator(stream_seed(seed, _PARTNER)))
+            image, share = mixed(image, partner, mixing, random)
+            target = share * target + (1 - share) * self._target(other)
         return image, target.astype(np.float32)
 
     def _names(self, ids: Ids) -> list[str]:
