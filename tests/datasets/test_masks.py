@@ -292,6 +292,8 @@ def test_runs_resume_to_the_same_bits_and_corrupt_masks_are_skipped(tmp_path: Pa
     np.testing.assert_array_equal(
         np.array([0, 40, 200])[probabilities.argmax(axis=1)], np.stack(found["prediction"])
     )
+    with pytest.raises(InputError, match="is evaluated on its own splits only"):
+        trainyard.evaluate(whole, data=root / "images")
     with pytest.raises(InputError, match="which no table holds: name a folder"):
         list(predict_chunks(whole, root / "images"))
 

@@ -229,9 +229,10 @@ class Predictor:
 
         Raises:
             DataError: It cannot be read.
-            InputError: The model takes other arrays than the columns of a table.
+            InputError: The model takes other arrays than the columns of a table, or gives masks.
         """
         self._refuse_file()
+        self._refuse_masks()
         frame = read_frame(path, *self._format)
         if not len(frame):
             raise DataError(f"{path}: there are columns, but no rows")
@@ -277,6 +278,18 @@ class Predictor:
                 f"run {self._run.id} takes {self._rows.description}, and a table holds no such arrays: "
                 f"call trainyard.load({self._run.id!r}).predict(...) from Python; the run's own splits are "
                 "evaluated by `trainyard evaluate --split`"
+            )
+
+    def _refuse_masks(self) -> None:
+        """Refuse to evaluate other rows if the targets are masks, which rows do not hold.
+
+        Raises:
+            InputError: They are.
+        """
+        if self._task.gives_masks:
+            raise InputError(
+                f"run {self._run.id} predicts masks, and is evaluated on its own splits only: --split; for "
+                "other images train with a test split of them (data.test_path, or a folder test)"
             )
 
     def outputs(self, rows: Any) -> Array:
@@ -482,6 +495,7 @@ class Predictor:
             raise InputError(f"the {split} split is not that of run {self._run.id}: the data have changed")
 
     def _labeled(self, rows: Any) -> Split:
+        self._refuse_masks()
         if self._preparation is None:
             raise InputError(
                 "this run's data set provides preprocessed arrays: only its own splits can be evaluated"

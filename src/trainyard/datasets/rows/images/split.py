@@ -64,10 +64,19 @@ class Pipeline:
             image: The image.
             mask: Its mask, (height, width, 1).
             seed: Of the sample's random numbers; None: outside of training.
+
+        Raises:
+            DataError: A function of the user's has changed the size of the image.
         """
         for i, change in enumerate(self._changes):
             image = change(image, _stream(seed, i))
-        return self._scaled(image), self.of_mask(mask, seed)
+        changed = self.of_mask(mask, seed)
+        if image.shape[:2] != changed.shape:
+            raise DataError(
+                f"data.transforms: an image has {image.shape[:2]} pixels, and its mask {changed.shape}: "
+                "functions of your own change the image alone, and must leave its size as it is"
+            )
+        return self._scaled(image), changed
 
     def of_mask(self, mask: Image, seed: int | None) -> Array:
         """Return the mask that `with_mask` returns."""
