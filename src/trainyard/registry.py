@@ -58,7 +58,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
             "torch",
             [
                 *("cnn", "gpt", "lstm", "mlp", "resnet", "resnet18", "resnet34", "resnet50"),
-                *("text_transformer", "transformer"),
+                *("text_transformer", "transformer", "unet"),
                 "transformers:AutoModelForSequenceClassification",
                 "transformers:AutoModelForCausalLM",
             ],
@@ -93,6 +93,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "language_modeling": BuiltIn("trainyard.tasks.language_modeling:LanguageModelingTask"),
         "multilabel": BuiltIn("trainyard.tasks.multilabel:MultilabelTask"),
         "regression": BuiltIn("trainyard.tasks.regression:RegressionTask"),
+        "segmentation": BuiltIn("trainyard.tasks.segmentation:SegmentationTask"),
         "token_classification": BuiltIn("trainyard.tasks.token_classification:TokenClassificationTask"),
     },
     "tracker": {

@@ -345,7 +345,7 @@ MODELS_ELSEWHERE = (
     ),
     (
         r"(mini)?(batch)?kmeans|dbscan|pca|tsne|umap|isolationforest|oneclasssvm|agglomerative|xgbranker|"
-        r"lgbmranker|catboostranker|yolo|unet|fasterrcnn|maskrcnn|prophet|arima",
+        r"lgbmranker|catboostranker|yolo|fasterrcnn|maskrcnn|prophet|arima",
         _NO_TASK,
     ),
     (

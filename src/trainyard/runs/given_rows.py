@@ -65,11 +65,15 @@ class GivenRows:
     def batch(self, rows: Any) -> dict[str, Array]:
         """Return the inputs of rows, and targets: placeholders, unless predictions are sums over targets.
 
+        Of masks, which are predicted where there are no targets, it returns the inputs alone.
+
         Raises:
             InputError: The rows lack an input of the model, or it has another shape; or they lack the targets
                 of a task whose predictions are sums over them.
         """
         inputs = self._inputs(rows)
+        if self._task.gives_masks:
+            return inputs
         targets = self._targets(rows, len(next(iter(inputs.values()))))
         arrays = {**inputs, self._task.target: targets}
         if self._task.sums and INPUT_IDS in self.specs:

@@ -8,7 +8,7 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -234,9 +234,10 @@ class Predictor:
 
         Raises:
             DataError: It cannot be read.
-            InputError: The model takes other arrays than the columns of a table.
+            InputError: The model takes other arrays than the columns of a table, or gives masks.
         """
         self._refuse_file()
+        self._refuse_masks()
         frame = read_frame(path, *self._format)
         if not len(frame):
             raise DataError(f"{path}: there are columns, but no rows")
@@ -284,8 +285,22 @@ class Predictor:
                 "evaluated by `trainyard evaluate --split`"
             )
 
+    def _refuse_masks(self) -> None:
+        """Refuse to evaluate other rows if the targets are masks, which rows do not hold.
+
+        Raises:
+            InputError: They are.
+        """
+        if self._task.gives_masks:
+            raise InputError(
+                f"run {self._run.id} predicts masks, and is evaluated on its own splits only: --split; for "
+                "other images train with a test split of them (data.test_path, or a folder test)"
+            )
+
     def outputs(self, rows: Any) -> Array:
         """Return class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
+
+        Of masks, the probabilities are (rows, classes, height, width).
 
         Args:
             rows: A data frame or a sequence of mappings with the columns of the training data; an array with
@@ -298,14 +313,15 @@ class Predictor:
             InputError: The rows lack an input of the model, or it has another shape; or they lack the targets
                 of a task whose predictions are sums over them.
         """
-        arrays, size = self._rows.batch(rows), self.chunk_rows
-        count = len(next(iter(arrays.values())))
-        parts = [
-            part.outputs
-            for start in range(0, count, size)
-            for part in self.model.predict(Arrays(_rows_from(arrays, start, size)))
-        ]
+        parts = list(self._parts(rows))
         return np.concatenate(parts) if parts else np.empty((0, self.info.outputs), dtype=np.float32)
+
+    def _parts(self, rows: Any) -> Iterator[Array]:
+        """Yield what `outputs` returns, for some rows at a time."""
+        arrays, size = self._rows.batch(rows), self.chunk_rows
+        for start in range(0, len(next(iter(arrays.values()))), size):
+            for part in self.model.predict(Arrays(_rows_from(arrays, start, size))):
+                yield part.outputs
 
     @property
     def chunk_rows(self) -> int:
@@ -321,7 +337,8 @@ class Predictor:
         """Return the predictions as a data frame, one row for each row given.
 
         The columns are `prediction` and, for classes, one `probability_<class>` each; for several targets
-        `prediction_<i>`; for labels `prediction_<label>` and `probability_<label>`.
+        `prediction_<i>`; for labels `prediction_<label>` and `probability_<label>`. A mask is an array
+        (height, width) in a cell of `prediction`; it holds the numbers of the training masks.
 
         Args:
             rows: As in `outputs`.
@@ -331,10 +348,20 @@ class Predictor:
         Raises:
             InputError: A threshold is given, but decides nothing in this task; or as in `outputs`.
         """
+        if self._task.gives_masks:  # which are smaller than the probabilities
+            masks = [mask for part in self._parts(rows) for mask in self.table(part, threshold)["prediction"]]
+            return self._frame(rows, {"prediction": masks})
         return self._frame(rows, self.table(self.outputs(rows), threshold))
+
+    @property
+    def gives_masks(self) -> bool:
+        """Whether a prediction is a mask."""
+        return self._task.gives_masks
 
     def predict_proba(self, rows: Any) -> Array:
         """Return the probabilities of the classes or labels, (rows, classes) float32, in their order.
+
+        Those of masks are (rows, classes, height, width).
 
         That order is the one of the columns of `predict`.
 
@@ -473,6 +500,7 @@ class Predictor:
             raise InputError(f"the {split} split is not that of run {self._run.id}: the data have changed")
 
     def _labeled(self, rows: Any) -> Split:
+        self._refuse_masks()
         if self._preparation is None:
             raise InputError(
                 "this run's data set provides preprocessed arrays: only its own splits can be evaluated"

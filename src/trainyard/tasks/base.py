@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import DataError, InputError, ModelError
-from trainyard.types import TARGET, Array, DataInfo, Ids, Mode
+from trainyard.types import TARGET, Array, DataInfo, Ids, Mode, SplitName
 
 Json = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -159,6 +159,9 @@ class Task(ABC):
     scales_target: ClassVar[bool] = False  # whether a framework may train on standardized targets
     gives_probabilities: ClassVar[bool] = False
     generates_text: ClassVar[bool] = False  # whether a model gives the tokens that follow a text
+    # Whether a prediction is a mask, a class for each pixel. `sums` then only stand for the predictions of
+    # an evaluation, and rows without targets have predictions, too.
+    gives_masks: ClassVar[bool] = False
     gives_amounts: ClassVar[bool] = False  # whether predictions are values in the unit of the target
     has_inner_labels: ClassVar[bool] = False  # whether each part of a row, such as a token, has a class
     # Whether several targets are labels, 0 or 1 each, whose names are `DataInfo.classes`; else they are
@@ -213,6 +216,26 @@ class Task(ABC):
         Splits are stratified by them.
         """
         return None
+
+    @classmethod
+    def encode_arrays(
+        cls,
+        targets: Mapping[SplitName, Array],
+        ignored: int | None,  # noqa: ARG003 - only masks have pixels
+    ) -> tuple[list[Any] | None, dict[SplitName, Array]]:
+        """Encode raw targets of several values a row, (rows, ...) each, as batches hold them.
+
+        Args:
+            targets: Those of each split, the training rows first.
+            ignored: `data.ignore_index`.
+
+        Returns:
+            The labels of their classes in index order, or None if they are values; and the targets.
+
+        Raises:
+            DataError: They cannot be learned.
+        """
+        return None, {name: one.astype(np.float32) for name, one in targets.items()}
 
     @classmethod
     def has_classes(cls) -> bool:

@@ -23,7 +23,7 @@ from trainyard.tasks.base import (
 from trainyard.tasks.support import classes, spans
 from trainyard.tasks.support.columns import as_json
 from trainyard.tasks.support.links import softmax
-from trainyard.types import INPUT_IDS, LABELS, NO_LABEL, Array, Ids
+from trainyard.types import INPUT_IDS, LABELS, NO_LABEL, Array, Ids, SplitName
 
 
 def _counted(scores: Scores) -> Scores:
@@ -118,6 +118,18 @@ class TokenClassificationTask(Task):
         raise DataError(
             f"{where} is one column, but the task is {cls.name}, whose targets are {cls.wants}; give arrays"
         )
+
+    @classmethod
+    def encode_arrays(
+        cls,
+        targets: Mapping[SplitName, Array],
+        ignored: int | None,  # noqa: ARG003 - NO_LABEL marks tokens that do not count
+    ) -> tuple[list[Any] | None, dict[SplitName, Array]]:
+        """Return the classes of the training rows, and labels as indices of them, (rows, length) int64."""
+        labels = cls.inner_labels(next(iter(targets.values())))
+        return labels, {
+            name: cls.encode_inner(one, labels, f"the {name} targets") for name, one in targets.items()
+        }
 
     @classmethod
     def inner_labels(cls, targets: Array) -> list[Any]:

@@ -428,7 +428,16 @@ def from_arrays(
     tokens = max(
         (int(part[INPUT_IDS].max()) + 1 for part, _ in pairs.values() if INPUT_IDS in part), default=0
     )
-    info = DataInfo(task, inputs, outputs, labels, target=config.target_name, vocab_size=tokens)
+    shape = targets["train"].shape[1:] if task_of(task).gives_masks else ()
+    info = DataInfo(
+        task,
+        inputs,
+        outputs,
+        labels,
+        target=config.target_name,
+        target_shape=tuple(map(int, shape)),
+        vocab_size=tokens,
+    )
     info = _named_outputs(info, config)
     if config.standardize:
         warnings += [
@@ -515,18 +524,14 @@ def _several(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
     for name, (_, targets) in pairs.items():
         if not task_of(task).accepts(targets):
             raise DataError(
-                f"the {name} targets have {targets.shape[1]} columns of {targets.dtype}, but the task is "
-                f"{task}; give {task_of(task).wants}, or data.task: regression"
+                f"the {name} targets have {' x '.join(map(str, targets.shape[1:]))} columns of "
+                f"{targets.dtype}, but the task is {task}; give {task_of(task).wants}, or data.task: "
+                "regression"
             )
-    if task_of(task).has_inner_labels:
-        labels = task_of(task).inner_labels(pairs["train"][1])
-        inner = {
-            name: task_of(task).encode_inner(targets, labels, f"the {name} targets")
-            for name, (_, targets) in pairs.items()
-        }
-        return _Targets(task, labels, inner, warnings)
-    encoded = {name: targets.astype(np.float32) for name, (_, targets) in pairs.items()}
-    return _Targets(task, None, encoded, warnings)
+    labels, encoded = task_of(task).encode_arrays(
+        {name: targets for name, (_, targets) in pairs.items()}, config.ignore_index
+    )
+    return _Targets(task, labels, encoded, warnings)
 
 
 def _refuse_shapes(pairs: Mapping[SplitName, Pair]) -> None:

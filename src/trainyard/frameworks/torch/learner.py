@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from trainyard.frameworks.torch.ema import Average
 from trainyard.frameworks.torch.freezing import Freezing
 from trainyard.frameworks.torch.huggingface.module import check_tokens, definition_of, versions_of
 from trainyard.frameworks.torch.labels import Counts, label_counts
-from trainyard.frameworks.torch.losses import Loss, call_of, total_of_tokens
+from trainyard.frameworks.torch.losses import Loss, call_of
 from trainyard.frameworks.torch.model import LiveModel
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.parallel.world import ProcessGroup
@@ -272,11 +271,14 @@ class TorchLearner(Learner):
         arrays = known_arrays(train)
         weights = None if arrays is None else weights_of(arrays, inputs.info)
         if weights is not None:
-            return weights.__getitem__, network.weighted_loss
-        counts = label_counts(train, network.task, inputs.config.training.loss)
-        if counts is not None:
-            return counts, partial(total_of_tokens, info=inputs.info)
-        return None, network.loss
+            return lambda ids, _: weights[ids], network.weighted_loss
+        training, seed = inputs.config.training, inputs.config.experiment.seed
+        counts = label_counts(train, network.task, training.loss, seed)
+        is_cut = self._ranks > 1 or (training.microbatch_size or training.batch_size) < training.batch_size
+        # The mean over the pixels of a batch that is not cut needs no count beforehand.
+        if counts is None or (network.task.gives_masks and not is_cut):
+            return None, network.loss
+        return counts, network.total_loss
 
     def _build_optimizer(self, training: TrainingConfig) -> torch.optim.Optimizer:
         for name, parameter in self._module.named_parameters():

@@ -23,7 +23,7 @@ from trainyard.frameworks.torch.process import device_of
 from trainyard.frameworks.torch.structure import Structure
 from trainyard.order import PREDICT, stream_seed
 from trainyard.registry import task_for
-from trainyard.types import Ids, Predictions, weights_of
+from trainyard.types import TARGET, Ids, Predictions, weights_of
 
 log = logging.getLogger("trainyard")
 
@@ -48,6 +48,7 @@ class Network:
         self.task = task_for(inputs.info)
         self._loss_options = (training.loss, self.task, training.label_smoothing, training.focal_gamma)
         self.loss = losses.build_loss(*self._loss_options)
+        self._row_losses = losses.row_losses(*self._loss_options) if self.task.gives_masks else None
         self._weighted: losses.WeightedLoss | None = None
         self.names = losses.input_names(self.module, inputs.info)
         self.call = losses.call_of(self.module, self.names)
@@ -89,7 +90,10 @@ class Network:
                 loss = float(self.loss(outputs, batch)) * len(ids)
             else:
                 loss = float(self.weighted_loss(outputs, batch))
-            values = losses.to_predictions(losses.first_output(outputs), batch, self.task).cpu().numpy()
+            predicted = losses.to_predictions(losses.first_output(outputs), batch, self.task)
+            if self._row_losses is not None and TARGET in batch:
+                predicted = torch.cat([self._row_losses(outputs, batch).to(predicted), predicted], dim=1)
+            values = predicted.cpu().numpy()
         targets = np.empty((len(ids), 0)) if self.task.sums else batch[self.task.target].cpu().numpy()
         counts = None if weights is None else weights.cpu().numpy()
         return Predictions(ids, values, targets, loss, weights=counts)
@@ -101,6 +105,11 @@ class Network:
         weights = weights_of(batch, self.inputs.info)
         assert weights is not None, "the batch has weights"
         return self._weighted(outputs, batch, weights)
+
+    @property
+    def total_loss(self) -> losses.Loss:
+        """The sum of the losses of the labels of a batch."""
+        return losses.build_total_loss(*self._loss_options)
 
     def check_fit(self, sample: Tensors) -> None:
         """Call the module with one sample, so that a wrong shape is an error here, not a traceback of step 1.

@@ -141,6 +141,20 @@ class AnyResnetParams(ResnetParams):
     depth: Literal[18, 34, 50] = Field(18, description="number of layers")
 
 
+class UnetParams(Section):
+    """A U-Net for the segmentation of images (Ronneberger et al., 2015); images may have any size."""
+
+    depth: int = Field(4, gt=0, le=10, description="how often the sides are halved")
+    base_width: int = Field(
+        32, gt=0, description="filters of the first level; each level below has twice as many"
+    )
+    dropout: Share = Field(0.0, description="after the lowest level")
+    activation: Activation = "relu"
+    normalization: Literal["none", "batch", "group"] = Field("batch", description="before each activation")
+    image_shape: Sides | None = Field(None, description=_IMAGE_SHAPE)
+    layout: Layout = Field("auto", description=_LAYOUT)
+
+
 class RadamParams(Section):
     """RAdam (Liu et al., 2020) and Adamax (Kingma and Ba, 2015)."""
 
@@ -217,6 +231,7 @@ MODELS: dict[str, type[Section]] = {
     "resnet50": ResnetParams,
     "text_transformer": TextTransformerParams,
     "transformer": TransformerParams,
+    "unet": UnetParams,
     **huggingface.MODELS,
 }
 

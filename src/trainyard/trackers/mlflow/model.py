@@ -64,7 +64,7 @@ def write_model(folder: Path, logged: Logged = Logged()) -> Path:  # noqa: B008 
         logged: The ids in MLflow, if the model is logged there.
 
     Raises:
-        InputError: The model's predictions need targets, so that rows alone have none.
+        InputError: The model's predictions need targets, so that rows alone have none; or they are masks.
     """
     run = RunDir(folder / DATA)
     manifest = run.require_manifest()
@@ -75,6 +75,8 @@ def write_model(folder: Path, logged: Logged = Logged()) -> Path:  # noqa: B008 
     with computing_by(older):
         info = DataInfo.from_json(description.info)
         preparation = from_json(description.preparation) if description.preparation else None
+    if registry.task_for(info).gives_masks:
+        raise InputError(f"the predictions of {info.task} are masks, which a table cannot hold")
     if registry.task_for(info).sums:
         raise InputError(f"the predictions of {info.task} need targets, so that rows alone cannot be served")
     example = _example(preparation) if isinstance(preparation, TabularPreparation) else None

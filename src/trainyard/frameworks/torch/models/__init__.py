@@ -19,6 +19,7 @@ from trainyard.frameworks.torch.models.mlp import Mlp
 from trainyard.frameworks.torch.models.resnet import Resnet, resnet18, resnet34, resnet50
 from trainyard.frameworks.torch.models.text_transformer import TextTransformer
 from trainyard.frameworks.torch.models.transformer import Transformer
+from trainyard.frameworks.torch.models.unet import Unet
 from trainyard.registry import task_for
 from trainyard.require import import_path
 from trainyard.types import INPUT_IDS, DataInfo
@@ -47,6 +48,7 @@ _BUILT_IN: dict[str, Callable[..., torch.nn.Module]] = {
     "resnet50": resnet50,
     "text_transformer": TextTransformer,
     "transformer": Transformer,
+    "unet": Unet,
 }
 _OF_TOKENS = ("gpt", "lstm", "text_transformer")
 
