@@ -213,8 +213,9 @@ class Predictor:
                 f"run {self._run.id} cannot be exported{f' as {form!r}' if form else ''}: {known}"
             )
         ending = path.suffix.removeprefix(".")
-        if form is None and ending and ending not in forms:
-            endings = " or ".join(f".{one}" for one in forms if one.isalnum())
+        suffixes = [one for one in forms if one.isalnum() and one not in self._framework.folder_formats]
+        if form is None and ending and ending not in suffixes:
+            endings = " or ".join(f".{one}" for one in suffixes)
             raise InputError(
                 f"{path}: its suffix is not one of this model's formats; use {endings}, or give --format"
             )

@@ -249,7 +249,8 @@ OPTIMIZERS: dict[str, type[Section]] = {
     "muon": MuonParams,
 }
 
-FORMATS = ("safetensors", "safetensors-bf16", "huggingface", "peft")
+FOLDER_FORMATS = ("huggingface", "peft")
+FORMATS = ("safetensors", "safetensors-bf16", *FOLDER_FORMATS)
 LOSSES = (
     *("auto", "cross_entropy", "binary_cross_entropy", "token_cross_entropy"),
     *("focal", "dice"),
