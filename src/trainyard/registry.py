@@ -56,7 +56,12 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "torch": BuiltIn(
             "trainyard.frameworks.torch:TorchFramework",
             "torch",
-            ["cnn", "gpt", "mlp", "resnet", "resnet18", "resnet34", "resnet50", "transformer"],
+            [
+                *("cnn", "gpt", "lstm", "mlp", "resnet", "resnet18", "resnet34", "resnet50"),
+                *("text_transformer", "transformer", "unet"),
+                "transformers:AutoModelForSequenceClassification",
+                "transformers:AutoModelForCausalLM",
+            ],
         ),
         "xgboost": BuiltIn("trainyard.frameworks.xgboost:XgboostFramework", "xgboost", ["xgboost"]),
     },
@@ -79,6 +84,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
             ["digits", "iris", "wine", "breast_cancer", "diabetes"],
         ),
         "text": BuiltIn("trainyard.datasets.text:TextDataset", None, ["text"]),
+        "text_table": BuiltIn("trainyard.datasets.text_table:TextTableDataset", None, ["text_table"]),
         "tfrecord": BuiltIn("trainyard.datasets.tfrecord:TfrecordDataset", "tfrecord", ["tfrecord"]),
         "webdataset": BuiltIn("trainyard.datasets.webdataset:WebdatasetDataset", None, ["webdataset"]),
     },
@@ -87,6 +93,8 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "language_modeling": BuiltIn("trainyard.tasks.language_modeling:LanguageModelingTask"),
         "multilabel": BuiltIn("trainyard.tasks.multilabel:MultilabelTask"),
         "regression": BuiltIn("trainyard.tasks.regression:RegressionTask"),
+        "segmentation": BuiltIn("trainyard.tasks.segmentation:SegmentationTask"),
+        "token_classification": BuiltIn("trainyard.tasks.token_classification:TokenClassificationTask"),
     },
     "tracker": {
         "mlflow": BuiltIn("trainyard.trackers.mlflow:MlflowTracker", "mlflow"),

@@ -33,6 +33,7 @@ FEATURES = "features"  # (rows, ...): the columns of a table, or an image
 TARGET = "target"  # (rows,) or (rows, outputs): what the model is to predict, as its task encodes it
 WEIGHT = "weight"  # (rows,) float64: how much a sample counts, unless the model takes an array of this name
 INPUT_IDS = "input_ids"  # (rows, length) int64: tokens
+ATTENTION_MASK = "attention_mask"  # (rows, length) int64: 1 for a token, 0 for padding
 LABELS = "labels"  # (rows, length) int64: the token to predict at each position, or NO_LABEL
 TEXT_BYTES = "text_bytes"  # (rows,) int64: the bytes of text that the labels of a row stand for
 NO_LABEL = -100
@@ -135,6 +136,8 @@ class DataInfo:
         target_transform: The transformation of the target, as `tasks.support.transforms` writes it; models,
             `target_mean` and `target_scale` are then in the transformed unit. None: there is none.
         image_shape: The shape of the images that flat rows of features hold, if the data are known to.
+        target_shape: The shape of one sample's target where that is a mask: (height, width).
+        vocab_size: The number of different tokens of `input_ids`, if they are not the outputs; 0: not known.
         semantics: The parts of our code that compute as an older version for this run, and these versions;
             default: those in force where the description is made.
     """
@@ -151,6 +154,8 @@ class DataInfo:
     target_names: Sequence[str] = field(default=())
     target_transform: Mapping[str, Any] | None = None
     image_shape: tuple[int, ...] = ()
+    target_shape: tuple[int, ...] = ()
+    vocab_size: int = 0
     semantics: Mapping[str, int] = field(default_factory=semantics.in_force, compare=False)
 
     @property
@@ -177,6 +182,8 @@ class DataInfo:
             **several,
             **transform,
             **({"image_shape": list(self.image_shape)} if self.image_shape else {}),
+            **({"target_shape": list(self.target_shape)} if self.target_shape else {}),
+            **({"vocab_size": self.vocab_size} if self.vocab_size else {}),
         }
 
     @staticmethod
@@ -186,8 +193,8 @@ class DataInfo:
         shape = plain.pop("input_shape", None)
         inputs = plain.pop("inputs", {FEATURES: [shape, "float32"]})
         specs = {name: ArraySpec(tuple(shape), dtype) for name, (shape, dtype) in inputs.items()}
-        image_shape = tuple(plain.pop("image_shape", ()))
-        return DataInfo(inputs=specs, image_shape=image_shape, **plain)
+        image_shape, target_shape = (tuple(plain.pop(f"{of}_shape", ())) for of in ("image", "target"))
+        return DataInfo(inputs=specs, image_shape=image_shape, target_shape=target_shape, **plain)
 
 
 def features_spec(shape: tuple[int, ...], dtype: str = "float32") -> dict[str, ArraySpec]:

@@ -113,11 +113,32 @@ def test_the_end_has_the_last_step_and_no_estimate(plain: PlainProgress, stream:
     assert shown[1] == {"event": "end", "step": "7/900", "status": "interrupted"}
 
 
-def test_evaluations_and_events_are_never_held_back(plain: PlainProgress, stream: io.StringIO) -> None:
+def test_at_most_one_evaluation_a_second_and_the_newest_best_model(
+    plain: PlainProgress, stream: io.StringIO, clock: list[float]
+) -> None:
+    for step in range(1, 251):
+        clock[0] += 0.01
+        plain.on_evaluation(step, {"val_loss": 1 / step})
+        if step <= 240:
+            plain.on_event(step, "best", {"metric": "val_loss", "value": 1 / step})
+    plain.on_end("completed", {})
+    shown = [(found.get("event", ""), found["step"]) for found in pairs(stream.getvalue())][1:]
+    assert shown[:2] == [("", "1/900"), ("best", "1/900")]
+    assert shown[-3:] == [("best", "240/900"), ("", "250/900"), ("end", "250/900")]
+    assert (
+        7 <= len(shown) <= 11
+    )  # two more evaluations, a second apart, each with the best ones before and at it
+
+
+def test_evaluations_a_second_apart_and_events_are_never_held_back(
+    plain: PlainProgress, stream: io.StringIO, clock: list[float]
+) -> None:
     for step in range(1, 21):
+        clock[0] += 1.01
         plain.on_evaluation(step, {"val_loss": 0.5})
         plain.on_event(step, "best", {"metric": "val_loss", "value": 0.5})
-    assert len(stream.getvalue().splitlines()) == 41
+        plain.on_event(step, "checkpoint_failed", {"message": "full"})
+    assert len(stream.getvalue().splitlines()) == 61
 
 
 def test_values_hold_no_white_space_and_names_fit(plain: PlainProgress, stream: io.StringIO) -> None:

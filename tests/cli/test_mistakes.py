@@ -59,14 +59,16 @@ OVERRIDES = {
     "a batch that is too large": (["model=mlp", "batch_size=6400"], "1 to"),
 }
 COMMANDS = {
+    "a folder of images": (["init", ".", "--target", "y"], "image_folder"),
+    "one run twice": (["why", "last", "last"], "no run 'last'"),
     "an option for a setting": (["train", "c.yaml", "--lr", "0.1"], "training.learning_rate=VALUE"),
     "another option for a setting": (["train", "c.yaml", "--epochs=3"], "training.epochs=VALUE"),
     "a command of another tool": (["fit", "c.yaml"], "Did you mean 'train'?"),
     "a command typo": (["evalute", "last"], "Did you mean 'evaluate'?"),
     "a command of a group": (["list"], "Did you mean 'runs list'?"),
     "a config that is not there": (["train", "d.yaml"], "c.yaml"),
-    "a run that is not there": (["runs", "show", "2020"], "it holds no runs"),
-    "no run to predict with": (["predict", "last", "rows.csv"], "it holds no runs"),
+    "a run that is not there": (["runs", "show", "2020"], "holds no runs"),
+    "no run to predict with": (["predict", "last", "rows.csv"], "holds no runs"),
     "names of nothing": (["config", "names", "models"], "allowed: dataset, model"),
 }
 
@@ -131,3 +133,7 @@ def test_a_header_alone_has_no_rows_to_predict_for(folder: Path, command: Comman
     assert command("train", "c.yaml", "model=gaussian_nb", "data.exclude=[kind]", "-q").code == 0
     done = command("predict", "last", "header.csv")
     assert (done.code, done.err) == (2, "trainyard: error: header.csv: there are columns, but no rows\n")
+    Path("others.csv").write_text("speed,weight\n1,2\n")
+    done = command("predict", "last", "others.csv")
+    assert done.code == 2
+    assert "there are: speed, weight" in done.err

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from trainyard.config.transforms import Transform
 from trainyard.datasets.base import Draw, Reading
@@ -220,6 +220,22 @@ def test_cutmix_counts_pixels() -> None:
         own = (batch[FEATURES][i] == images[i]).all(axis=0).mean()
         assert batch[TARGET][i].sum() == pytest.approx(1)
         assert batch[TARGET][i, i % 3] >= own - 0.02
+
+
+def test_of_mixup_and_cutmix_each_sample_gets_one() -> None:
+    mixes, plain = split({"type": "mixup", "alpha": 1.0}, {"type": "cutmix"}, count=60), split(count=60)
+    ids = np.arange(60)
+    batch, images = mixes.read(ids, Draw(1, 0))[FEATURES], plain.take(ids)[FEATURES]
+    cut = sum(
+        bool(any((np.isclose(batch[i], images[i]) | np.isclose(batch[i], one)).all() for one in images))
+        for i in ids
+    )
+    assert 15 <= cut <= 45  # 30 of 60 are expected: four standard deviations
+
+
+def test_a_colour_jitter_of_nothing_is_refused() -> None:
+    with pytest.raises(ValidationError, match="changes nothing; give brightness, contrast or saturation"):
+        LISTED.validate_python([{"type": "color_jitter"}])
 
 
 def test_images_of_several_sizes_are_named() -> None:

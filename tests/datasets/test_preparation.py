@@ -147,9 +147,7 @@ def test_missing_columns_are_named_at_once() -> None:
     assert "accepts missing" not in str(caught.value)
     with pytest.raises(DataError, match="and 1 more columns are missing"):
         fitted(rows).features([{"pulse": 5}])
-    with pytest.raises(
-        DataError, match="accepts missing values: where they are meant, give it without values"
-    ):
+    with pytest.raises(DataError, match="accepts missing values: to use that, add it, and leave it empty"):
         fitted(rows, impute="median").features([dict.fromkeys(("height", "weight", "age", "size"), 1)])
     kept = fitted(rows, impute="keep").features([dict.fromkeys(rows[0])])
     assert np.isnan(kept).all()

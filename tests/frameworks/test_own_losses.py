@@ -1,5 +1,7 @@
 """A user's own loss by import path, and the names of losses, beside loops and formulas by hand."""
 
+import importlib
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -296,3 +298,33 @@ def test_one_logit_of_two_classes_is_that_of_the_second() -> None:
         torch.testing.assert_close(losses.build_loss(name, task)(logits, batch), expected)
         weighted = losses.build_weighted_loss(name, task)(logits, batch, torch.tensor([0.5, 0.5]))
         torch.testing.assert_close(weighted, expected)
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_the_example_of_two_heads_runs_in_a_small_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its loss is the sum by hand, and its metric is computed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    two_heads = importlib.import_module("two_heads")
+    monkeypatch.setitem(two_heads.CONFIG["training"], "epochs", 2)
+    two_heads.main()
+    assert "loss of money" in capsys.readouterr().out
+    data = {name: torch.from_numpy(array) for name, array in two_heads.orders(50).items()}
+    run = trainyard.get("last", runs_dir="runs")
+    outputs = trainyard.load(run, trust=True).native(data["numbers"], data["words"])
+    logs = torch.log_softmax(outputs["logits"], dim=1)
+    expected = -logs[range(50), data["target"]].mean() + ((outputs["cost"] - data["cost"]) ** 2).mean() / 2
+    torch.testing.assert_close(two_heads.both_losses(outputs, data), expected)
+
+
+@pytest.mark.soak
+def test_the_example_of_a_rare_class_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / "imbalanced.py"), run_name="__main__")
+    assert "balanced class weights" in capsys.readouterr().out

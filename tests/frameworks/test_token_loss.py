@@ -124,4 +124,4 @@ def test_rows_with_as_many_labels_need_no_counts() -> None:
     assert label_counts(Arrays(rows()), task, "mine:loss") is None
     counts = label_counts(Windows(np.arange(20, dtype=np.uint8), 6, every_byte=True), task, "auto")
     assert counts is not None
-    assert counts(np.arange(4)).tolist() == [6, 6, 6, 1]
+    assert counts(np.arange(4), 0).tolist() == [6, 6, 6, 1]

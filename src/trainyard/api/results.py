@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainyard.records.run_dir import RunDir
     from trainyard.runs.comparison import Comparison
     from trainyard.runs.model import Predictor
-    from trainyard.runs.prediction_files import Written
+    from trainyard.runs.prediction_files import PredictionColumns, Written
     from trainyard.types import Metrics, SplitName
 
 MOST_OVERLAID = 12  # runs on one page: there are as many colors
@@ -140,7 +140,7 @@ def predict(
         CheckpointError: A file that predictions depend on is damaged.
     """
     options = _Prediction(keep, threshold, proba, interval)
-    frames = list(_predicted(run, data, options, runs_dir=runs_dir, model=model, trust=trust))
+    frames = list(_predicted(run, options, runs_dir=runs_dir, model=model, trust=trust).frames(data))
     if len(frames) == 1:
         return frames[0]
     import pandas as pd
@@ -167,7 +167,8 @@ def predict_file(
         run: A run, a path, an id, a unique prefix, or `last`.
         data: The CSV, Parquet or text file, or its URL.
         output: The file to write, `.csv` or `.parquet`; one of this name is replaced. From a CSV file to
-            another one, the cells of columns in `keep` are carried over as they are written.
+            another one, the cells of columns in `keep` are carried over as they are written. Masks are
+            written as PNG files into a folder.
         keep: As in `predict`, like all that follows.
         threshold: As in `predict`.
         proba: As in `predict`.
@@ -185,12 +186,15 @@ def predict_file(
         DataError: The file cannot be read, or lacks a column of the training data.
         CheckpointError: A file that predictions depend on is damaged.
     """
+    from trainyard.runs.mask_files import write_masks
     from trainyard.runs.prediction_files import write_predictions
 
     output = Path(output)
     options = _Prediction(keep, threshold, proba, interval, as_written=output.suffix == ".csv")
-    frames = _predicted(run, data, options, runs_dir=runs_dir, model=model, trust=trust)
-    return write_predictions(frames, output)
+    predictions = _predicted(run, options, runs_dir=runs_dir, model=model, trust=trust)
+    if predictions.predictor.gives_masks:
+        return write_masks(predictions.frames(data), data, output)
+    return write_predictions(predictions.frames(data), output)
 
 
 def predict_chunks(
@@ -207,9 +211,18 @@ def predict_chunks(
     """Yield the predictions of `predict` as data frames, one for each chunk of the file's rows.
 
     The cells of columns in `keep` are carried over from a CSV file as they are written.
+
+    Raises:
+        InputError: As in `predict`; or the predictions are masks, which no row of a table holds.
     """
     options = _Prediction(keep, threshold, proba, interval, as_written=True)
-    yield from _predicted(run, data, options, runs_dir=runs_dir, model=None, trust=trust)
+    predictions = _predicted(run, options, runs_dir=runs_dir, model=None, trust=trust)
+    if predictions.predictor.gives_masks:
+        raise InputError(
+            "the predictions are masks, which no table holds: name a folder for them (--output FOLDER, or "
+            "trainyard.predict_file)"
+        )
+    yield from predictions.frames(data)
 
 
 class _Prediction(NamedTuple):
@@ -220,16 +233,23 @@ class _Prediction(NamedTuple):
     as_written: bool = False
 
 
+class _Predictions(NamedTuple):
+    """A model, and the columns that are wanted of its predictions."""
+
+    predictor: Predictor
+    columns: PredictionColumns
+    as_written: bool
+
+    def frames(self, data: Path | str) -> Iterator[Any]:
+        from trainyard.runs.prediction_files import predicted_chunks
+
+        return predicted_chunks(self.predictor, data, self.columns, as_written=self.as_written)
+
+
 def _predicted(
-    run: RunName,
-    data: Path | str,
-    options: _Prediction,
-    *,
-    runs_dir: Path | str | None,
-    model: Any,
-    trust: bool,
-) -> Iterator[Any]:
-    from trainyard.runs.prediction_files import PredictionColumns, predicted_chunks
+    run: RunName, options: _Prediction, *, runs_dir: Path | str | None, model: Any, trust: bool
+) -> _Predictions:
+    from trainyard.runs.prediction_files import PredictionColumns
 
     directory = find(run, runs_dir, has_model)
     predictor = _load(directory, "predict", model, trust=trust)
@@ -238,7 +258,7 @@ def _predicted(
         with reading(directory, working_directory(directory), trust=trust):
             intervals = predictor.intervals(options.interval)
     columns = PredictionColumns(options.keep, options.threshold, options.proba, intervals)
-    yield from predicted_chunks(predictor, data, columns, as_written=options.as_written)
+    return _Predictions(predictor, columns, options.as_written)
 
 
 def export(

@@ -111,6 +111,8 @@ def train(
                 run_attempt(Request(own, found, objects, placement=placement, verdict=verdict, keep=True))
             return Run(found)
         experiment = resolved.config.experiment.name
+        if resume:
+            log.info("no unfinished run of this computation in %s/%s: a new one begins", folder, experiment)
         run = RunDir.create(folder, experiment, resolved.dump(), settings=resolved.settings)
         result = run_attempt(Request(resolved, run, objects, verdict=verdict))
     return Run.trained(run, result)

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 from trainyard.callbacks.base import Callback, RunView
 from trainyard.redact import printable, redacted
 
-LINE_SECONDS = 1.0  # at most one line of training metrics in this time
+LINE_SECONDS = 1.0  # at most one line of training metrics, and one of an evaluation, in this time
 DRAW_SECONDS = 0.2  # at most one redrawing of the bar in this time: it costs about a millisecond
 _FORMATS = {"epoch": ".2f", "samples_per_second": ".0f"}
 
@@ -81,7 +81,11 @@ class _Clock:
 
 
 class PlainProgress(Progress):
-    """Prints a line per event, and at most one line of training metrics a second."""
+    """Prints a line per event, and at most one of training metrics and one of an evaluation a second.
+
+    Boosted trees evaluate after each round, some hundreds of times a second: the newest evaluation is shown,
+    with the newest best model.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -90,6 +94,9 @@ class PlainProgress(Progress):
         self._next = 0.0
         self._step = self._total = 0
         self._held: tuple[int, Mapping[str, float]] | None = None  # not printed yet: too soon
+        self._next_evaluation = 0.0
+        self._evaluation: tuple[int, Mapping[str, float]] | None = None  # not printed yet
+        self._best: tuple[int, Mapping[str, Any]] | None = None  # of an evaluation that is not printed yet
 
     def on_start(self, run: RunView) -> None:
         """Show the start of the attempt."""
@@ -106,14 +113,19 @@ class PlainProgress(Progress):
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show the metrics of an evaluation."""
-        self._step = step
-        self._print(step, "", metrics)
+        self._step, self._evaluation = step, (step, metrics)
+        if (now := time.monotonic()) >= self._next_evaluation:
+            self._next_evaluation = now + LINE_SECONDS
+            self._release_evaluation()
 
     def on_event(self, step: int, name: str, detail: Mapping[str, Any]) -> None:
         """Show an event."""
         self._step = step
         texts = {key: redacted(value) for key, value in detail.items() if isinstance(value, str)}
-        self._print(step, name, {**detail, **texts})
+        if name == "best" and self._evaluation is not None:
+            self._best = (step, {**detail, **texts})
+        else:
+            self._print(step, name, {**detail, **texts})
 
     def on_checkpoint(self, step: int) -> None:
         """Note the step of the last save, which is the last one of an attempt that a signal ends."""
@@ -123,6 +135,7 @@ class PlainProgress(Progress):
         """Show the end of the attempt."""
         if self._held is not None:  # no time is left
             self._print(self._held[0], "", self._held[1])
+        self._release_evaluation()
         step = self._step if self.last_step is None else self.last_step
         self._print(step, "end", {"status": status, **metrics})
 
@@ -132,6 +145,14 @@ class PlainProgress(Progress):
             step, metrics = self._held
             self._print(step, "", {**metrics, "eta_seconds": round(self._clock.seconds_left(step))})
             self._held = None
+
+    def _release_evaluation(self) -> None:
+        """Print the best model and the evaluation that were held back."""
+        if self._best is not None:
+            self._print(self._best[0], "best", self._best[1])
+        if self._evaluation is not None:
+            self._print(self._evaluation[0], "", self._evaluation[1])
+        self._best = self._evaluation = None
 
     def _print(self, step: int, event: str, values: Mapping[str, Any]) -> None:
         named = {"event": event} if event else {}

@@ -1,4 +1,4 @@
-"""`config`: check, show, schema."""
+"""`config`: check, show, names, schema."""
 
 from __future__ import annotations
 
@@ -32,10 +32,16 @@ def check(file: str, overrides: Sequence[str], as_json: bool) -> None:
     document: dict[str, Any] = {
         "file": file,
         "ok": True,
-        "notes": [redacted(note) for note in (*resolved.notes, *resolved.warnings())],
+        "notes": [redacted(note) for note in (*resolved.notes, *resolved.warnings(), *_lacking(resolved))],
         "computation_hash": resolved.computation_hash(),
     }
     show(document, [*(f"note: {note}" for note in document["notes"]), f"{file}: ok"], as_json)
+
+
+def _lacking(resolved: Resolved) -> list[str]:
+    """Return what `trainyard train` needs beside the config."""
+    given = resolved.config.data is not None
+    return [] if given else ["there is no data section: `trainyard train` needs one; Python may pass objects"]
 
 
 @config.command("show")

@@ -54,8 +54,9 @@ def evaluate(
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="A .csv or .parquet file.  [default: CSV to stdout]",
+    type=click.Path(path_type=Path),
+    help="A .csv or .parquet file; for masks a folder, which gets a PNG file for each image.  [default: CSV "
+    "to stdout]",
 )
 @click.option(
     "--keep",
@@ -95,6 +96,8 @@ def predict(
     **how: Any,
 ) -> None:
     """Predict for the rows of a CSV or Parquet FILE, or say how well a language model predicts a text FILE.
+
+    A model of images also takes an image, or a folder of images.
 
     The rows are read, and predictions written, chunk by chunk: FILE may be larger than the memory.
     """
@@ -218,7 +221,15 @@ def report(
 
 
 def _refuse_output(output: Path, force: bool) -> None:
-    """Refuse an output that cannot be written before the work begins."""
+    """Refuse an output that cannot be written before the work begins; masks take the place of older ones."""
+    if not output.suffix:  # a folder, which only masks need
+        if output.exists() and not (output.is_dir() and (force or not any(output.iterdir()))):
+            raise click.BadParameter(
+                f"{output} is there and not an empty folder: choose another name, or write into it with "
+                "--force",
+                param_hint="-o",
+            )
+        return
     if output.suffix not in (".csv", ".parquet"):
         raise click.BadParameter(f"{output}: the name must end in .csv or .parquet", param_hint="-o")
     if not output.absolute().parent.is_dir():

@@ -63,7 +63,7 @@ def _plain(value: Any) -> Any:
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    return _plain(value.item()) if hasattr(value, "item") else str(value)
+    return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
 def table(rows: Iterable[Sequence[Any]], head: Sequence[str] = ()) -> list[str]:

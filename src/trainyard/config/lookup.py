@@ -25,7 +25,7 @@ from trainyard.config.schema import (
     TrackerConfig,
     TrainingConfig,
 )
-from trainyard.config.synonyms import OTHER_FILES
+from trainyard.config.synonyms import OTHER_CLASSES, OTHER_FILES
 from trainyard.config.tree import (
     DEFAULT,
     Node,
@@ -58,6 +58,10 @@ _LOSS_HINTS = {
     "rmse": "mse has the same minimum; list rmse in evaluation.metrics",
     "labelsmoothing": "write loss: cross_entropy, and beside it label_smoothing: 0.1",
 }
+
+
+_LENGTH = ("epochs", "max_steps")  # keys of `training`
+_ROUNDS = ("n_estimators", "iterations", "max_iter")  # options of models that set how long they train
 
 
 class Lookup:
@@ -101,10 +105,14 @@ class Lookup:
                 return False, None
         if node is None or not isinstance(node.value, str):
             return False, None
-        if ":" in node.value:
+        named = self.adapters.framework_of(node.value)
+        if ":" in node.value and named is None:
+            if (others := OTHER_CLASSES.get(node.value.partition(":")[0].partition(".")[0])) is not None:
+                self.problems.report(f"got {node.value!r}; {others}", "model.type", node.source)
+                return False, None
             return True, framework
         if framework is None:
-            framework = self.adapters.framework_of(node.value)
+            framework = named
         if framework is None or not self.adapters.has("model", node.value, framework):
             self.problems.report(
                 unknown_model(node.value, framework, self.adapters), "model.type", node.source
@@ -132,6 +140,12 @@ class Lookup:
                 self._no_effect(key, node, str(model.value), framework)
         return used
 
+    def _instead(self, key: str) -> str:
+        """Return which key of the model has taken the place of one that says how long to train."""
+        params = mapping(find_value(self.root, "model.params"))
+        rounds = next((name for name in _ROUNDS if name in params), None) if key in _LENGTH else None
+        return f"; model.{rounds} sets it" if rounds else ""
+
     def _no_effect(self, key: str, node: Node, model: str, framework: str) -> None:
         """Say that a key of `training` does nothing for a model; a user's own loss is a problem."""
         options = self.adapters.params("model", model, framework)
@@ -143,7 +157,7 @@ class Lookup:
                 self.problems.report(what, "training.loss", node.source)
                 return
         else:
-            where = ""
+            where = self._instead(key)
         self.unused.append(f"{node.key_source}: training.{key} has no effect on {model} ({framework}){where}")
 
     def defaults(self, framework: str | None, used: Collection[str]) -> None:

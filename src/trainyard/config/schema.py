@@ -38,7 +38,7 @@ from trainyard.config.optimization import (
 )
 from trainyard.config.schedules import ConstantSchedule, Schedule
 from trainyard.config.splits import SplitConfig
-from trainyard.config.transforms import CACHE, ON_CORRUPT, TRANSFORMS, Transform
+from trainyard.config.transforms import CACHE, IGNORE_INDEX, ON_CORRUPT, TRANSFORMS, Transform
 from trainyard.config.tuning import TuningConfig
 
 
@@ -115,8 +115,8 @@ class DataConfig(TypedSection):
     )
     task: str = bits(
         default="auto",
-        description="classification, regression, multilabel, language_modeling ...; auto: inferred from the "
-        "target",
+        description="classification, regression, multilabel, segmentation, language_modeling ...; auto: "
+        "inferred from the target",
     )
     target_transform: Literal["log1p", "log", "sqrt", "quantile", "standardize"] | None = bits(
         default=None,
@@ -167,6 +167,7 @@ class DataConfig(TypedSection):
     transforms: list[Transform] = TRANSFORMS
     on_corrupt: Literal["error", "skip"] = ON_CORRUPT
     cache: Literal["none", "memory"] = CACHE
+    ignore_index: int | None = IGNORE_INDEX
     workers: int = record(
         0,
         ge=0,

@@ -301,9 +301,15 @@ _OWN = "it is not among Trainyard's own models; "
 _VISION = _OWN + "torchvision has it: write model: {{type: 'torchvision.models:{}', num_classes: N}}"
 _TIMM = _OWN + "timm has it: write model: {{type: 'timm:create_model', model_name: {}, num_classes: N}}"
 _LANGUAGE = (
-    _OWN + "transformers has it: name a function of yours that returns AutoModel....from_pretrained({!r}), "
-    "model: my_module:build; or use transformers.Trainer with our callback (docs/integrations.md)"
+    _OWN + "transformers has it: write model: {{type: 'transformers:AutoModelForSequenceClassification', "
+    "path: {}}}, or AutoModelForCausalLM (docs/huggingface.md)"
 )
+# Packages of which only some classes are models here.
+OTHER_CLASSES = {
+    "transformers": "of transformers there are transformers:AutoModelForSequenceClassification and "
+    "transformers:AutoModelForCausalLM (docs/huggingface.md); for another class name a function of yours "
+    "that makes the model: {type: 'my_module:build', framework: torch}"
+}
 _OBJECT = "it is made of other models: give the object in Python, trainyard.train(config, model={}(...))"
 _IN_PYTHON = (
     "give the object in Python, trainyard.train(config, model=...), or its class: model: my_module:Net"
@@ -339,11 +345,11 @@ MODELS_ELSEWHERE = (
     ),
     (
         r"(mini)?(batch)?kmeans|dbscan|pca|tsne|umap|isolationforest|oneclasssvm|agglomerative|xgbranker|"
-        r"lgbmranker|catboostranker|yolo|unet|fasterrcnn|maskrcnn|prophet|arima",
+        r"lgbmranker|catboostranker|yolo|fasterrcnn|maskrcnn|prophet|arima",
         _NO_TASK,
     ),
     (
-        r"lstm|gru|rnn|autoencoder|vae|gan|gnn|gcn|custom",
+        r"gru|rnn|autoencoder|vae|gan|gnn|gcn|custom",
         "write it as a class of yours: model: my_module:Net",
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -19,12 +19,15 @@ class _Item(Section):
     """What all items share."""
 
     is_random: ClassVar[bool] = True  # whether it draws random numbers in training
+    moves: ClassVar[bool] = False  # whether it moves pixels, so that it changes masks, too
+    may_pad: ClassVar[bool] = False  # whether it may add pixels at the border, which masks do not count
 
 
 class Resize(_Item):
     """A resize: of the shorter side to one number, or of both sides."""
 
     is_random: ClassVar[bool] = False
+    moves: ClassVar[bool] = True
     type: Literal["resize"] = bits("resize")
     size: Size = bits(description="length of the shorter side, or [height, width]")
     interpolation: Literal["bilinear", "nearest", "bicubic"] = bits(
@@ -36,6 +39,8 @@ class CenterCrop(_Item):
     """A cut-out of the middle; a smaller image gets a black border."""
 
     is_random: ClassVar[bool] = False
+    moves: ClassVar[bool] = True
+    may_pad: ClassVar[bool] = True
     type: Literal["center_crop"] = bits("center_crop")
     size: Size = bits(description=_SIZE)
 
@@ -43,6 +48,8 @@ class CenterCrop(_Item):
 class RandomCrop(_Item):
     """A cut-out at random; of the middle outside of training."""
 
+    moves: ClassVar[bool] = True
+    may_pad: ClassVar[bool] = True
     type: Literal["random_crop"] = bits("random_crop")
     size: Size = bits(description=_SIZE)
     padding: int = bits(default=0, ge=0, description="black pixels that are added at each side before")
@@ -51,6 +58,7 @@ class RandomCrop(_Item):
 class RandomResizedCrop(_Item):
     """A cut-out of random size and shape, resized; outside of training the middle, after a resize."""
 
+    moves: ClassVar[bool] = True
     type: Literal["random_resized_crop"] = bits("random_resized_crop")
     size: Size = bits(description=_SIZE)
     scale: Range = bits(default_factory=lambda: [0.08, 1.0], description="share of the area, at random")
@@ -60,6 +68,7 @@ class RandomResizedCrop(_Item):
 class HorizontalFlip(_Item):
     """A swap of left and right."""
 
+    moves: ClassVar[bool] = True
     type: Literal["horizontal_flip"] = bits("horizontal_flip")
     p: Probability = bits(default=0.5, description="how often")
 
@@ -67,6 +76,7 @@ class HorizontalFlip(_Item):
 class VerticalFlip(_Item):
     """A swap of top and bottom."""
 
+    moves: ClassVar[bool] = True
     type: Literal["vertical_flip"] = bits("vertical_flip")
     p: Probability = bits(default=0.5, description="how often")
 
@@ -74,6 +84,8 @@ class VerticalFlip(_Item):
 class Rotation(_Item):
     """A rotation about the middle, by an angle of up to `degrees` in either direction."""
 
+    moves: ClassVar[bool] = True
+    may_pad: ClassVar[bool] = True
     type: Literal["rotation"] = bits("rotation")
     degrees: float = bits(gt=0, le=180, description="the greatest angle")
 
@@ -86,10 +98,18 @@ class ColorJitter(_Item):
     contrast: Probability = bits(default=0.0, description="x of the factor on the distance from mean gray")
     saturation: Probability = bits(default=0.0, description="x of the factor on the distance from gray")
 
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not (self.brightness or self.contrast or self.saturation):
+            raise ValueError("changes nothing; give brightness, contrast or saturation, such as 0.4")
+        return self
+
 
 class RandAugment(_Item):
-    """Some operations at random, of the 10 that this list has: see docs/images.md (Cubuk et al., 2020)."""
+    """Some of the operations that docs/images.md lists, at random (Cubuk et al., 2020)."""
 
+    moves: ClassVar[bool] = True
+    may_pad: ClassVar[bool] = True
     type: Literal["rand_augment"] = bits("rand_augment")
     num_ops: int = bits(default=2, gt=0, description="operations, one after the other")
     magnitude: float = bits(default=9.0, ge=0, le=30, description="strength; 30 is the greatest")
@@ -170,6 +190,9 @@ ON_CORRUPT: Any = bits(
     "error",
     description="images in files that cannot be decoded; skip: all are decoded when the run is built, and "
     "these are left out, counted, and recorded as a decision",
+)
+IGNORE_INDEX: Any = bits(
+    default=None, description="masks: the number of pixels that do not count, beside -100, such as 255"
 )
 CACHE: Any = record(
     "none", description="images in files; memory: they stay decoded, as far as half of the memory allows"

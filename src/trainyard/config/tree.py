@@ -70,7 +70,7 @@ class Problems(list[Problem]):
         self._said: set[object] = set()
 
     def once(self, text: str, subject: object) -> list[str]:
-        """Return a text in a list, and an empty list for a later one of the same subject."""
+        """Return the text as the only item of a list; an empty list if the subject was spoken of before."""
         if subject in self._said:
             return []
         self._said.add(subject)

@@ -133,5 +133,5 @@ class TuningConfig(Section):
     )
     space: dict[str, Any] = record(
         description="by dotted key: a list of choices, or a range {low, high, log, step}; `when` names other "
-        "keys and the values with which the parameter exists",
+        "keys and the values with which the parameter exists; `trainyard tune CONFIG --suggest` prints one",
     )

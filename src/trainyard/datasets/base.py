@@ -219,6 +219,14 @@ class EvenLabels(Split, Protocol):
         """The number of labels of each row; None if rows differ."""
 
 
+@runtime_checkable
+class LabelSplit(SampleSplit, Protocol):
+    """A split that reads the labels of samples alone faster than the samples."""
+
+    def labels(self, ids: Ids, draw: Draw) -> Array:
+        """Return the labels that `read` returns, (n, ...)."""
+
+
 @contextmanager
 def prepared_as(form: FeatureForm) -> Iterator[None]:
     """Have data that are loaded inside prepared in the form that a framework asks for."""

@@ -4,7 +4,11 @@
     PATH/train/cat/1.jpg ... [PATH/val/...] [PATH/test/...]   images of each split
 
 Or `data.train_path`, `val_path` and `test_path` name a folder of classes each. The classes are the names of
-the folders, in alphabetical order. Images are decoded when they are needed; their files are read once when a
+the folders, in alphabetical order. With masks, folders have no meaning but those of splits:
+
+    PATH/1.jpg, PATH/more/2.jpg ...   and   MASKS/1.png, MASKS/more/2.png ...
+
+Images are decoded when they are needed; their files are read once when a
 run is built, to hash them.
 """
 
@@ -22,8 +26,10 @@ from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import is_url, names_in
-from trainyard.datasets.rows.images.bundle import ImageSource, Labeled, bundle
+from trainyard.datasets.rows.images.bundle import CLASS_NAMES, GivenMasks, ImageSource, Labeled, bundle
+from trainyard.datasets.rows.images.masks import masks_of
 from trainyard.datasets.rows.images.pixels import ENDINGS, Mode
+from trainyard.datasets.rows.images.preparation import files_of
 from trainyard.datasets.rows.images.sources import FileImages, image_files, log_left_out
 from trainyard.datasets.rows.objects import refuse_column_settings
 from trainyard.datasets.rows.table import listed
@@ -46,6 +52,12 @@ class ImageFolderParams(Section):
     """Folders of images."""
 
     mode: Mode = Field("rgb", description="colours to decode to: rgb, gray or rgba")
+    masks: str | dict[SplitName, str] | None = Field(
+        None,
+        description="segmentation: the folder of masks, which are called as the images of `path` but for "
+        "their endings; beside train_path, a mapping: {train: folder, val: folder}",
+    )
+    class_names: list[str] = CLASS_NAMES
 
 
 class ImageFolderDataset:
@@ -64,6 +76,10 @@ class ImageFolderDataset:
         """Load the data; see `Dataset.load`."""
         config = self._config
         refuse_column_settings(config, "images in folders have no columns, and are", "Leave it out")
+        if self._params.masks is not None:
+            return self._with_masks(self._params.masks)
+        if self._params.class_names:
+            raise DataError("data.class_names: the classes are the names of folders; leave it out")
         files: list[str] = []
         parts: dict[SplitName, Labeled] = {}
         for name, folder in _folders(config).items():
@@ -72,6 +88,46 @@ class ImageFolderDataset:
             parts[name] = Labeled(positions, np.array([label for _, label in found], dtype=object))
             files += [file for file, _ in found]
         return bundle(ImageSource(FileImages(files, self._params.mode), self._params.mode), parts, config)
+
+    def _with_masks(self, given: str | dict[SplitName, str]) -> DataBundle:
+        config, mode = self._config, self._params.mode
+        files: list[Path] = []
+        masks: list[Path] = []
+        parts: dict[SplitName, Labeled] = {}
+        for name, folder in _folders(config).items():
+            found = files_of(folder)
+            assert found is not None, "`_folders` checks it"
+            root = config.path or folder
+            masks += masks_of(found, Path(root).expanduser(), _mask_folder(given, name, config))
+            positions = np.arange(len(files), len(files) + len(found), dtype=np.int64)
+            parts[name] = Labeled(positions, np.empty(0))
+            files += found
+        images, decoded = FileImages(_paths(files), mode), FileImages(_paths(masks), None)
+        source = ImageSource(images, mode, masks=GivenMasks(decoded, self._params.class_names))
+        return bundle(source, parts, config)
+
+
+def _paths(files: Sequence[Path]) -> list[str]:
+    return [str(file) for file in files]
+
+
+def _mask_folder(given: str | dict[SplitName, str], split: SplitName, config: DataConfig) -> Path:
+    """Return the folder of the masks of a split.
+
+    Raises:
+        DataError: It is not there, or not given.
+    """
+    if isinstance(given, str) != (config.path is not None):
+        raise DataError(
+            "data.masks: give one folder beside data.path, and beside data.train_path a mapping: "
+            "{train: folder, val: folder}"
+        )
+    folder = given if isinstance(given, str) else given.get(split)
+    if folder is None:
+        raise DataError(f"data.masks names no folder of the {split} split; it has {listed(given)}")
+    if not Path(folder).expanduser().is_dir():
+        raise DataError(f"data.masks: {folder} is not a folder on this machine")
+    return Path(folder).expanduser()
 
 
 def _folders(config: DataConfig) -> dict[SplitName, str]:

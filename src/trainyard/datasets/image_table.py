@@ -2,7 +2,7 @@
 
 The column has paths, relative to the file; in a Parquet file it may also have the contents of image files, as
 bytes or as Hugging Face's data sets hold them ({bytes, path}). Other columns are the target (`data.target`),
-weights, and what rows are divided by.
+weights, and what rows are divided by. A column of masks, in the same form, takes the place of the target.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import existing_file, is_url
 from trainyard.datasets.rows.frames import read_table
-from trainyard.datasets.rows.images.bundle import ImageSource, Labeled, bundle
+from trainyard.datasets.rows.images.bundle import CLASS_NAMES, GivenMasks, ImageSource, Labeled, bundle
 from trainyard.datasets.rows.images.pixels import Mode
-from trainyard.datasets.rows.images.sources import ByteImages, FileImages
+from trainyard.datasets.rows.images.sources import ByteImages, FileImages, Images
 from trainyard.datasets.rows.objects import refuse_column_settings
 from trainyard.datasets.rows.table import Table, as_table, nearest
 from trainyard.datasets.rows.tabular import paths_by_split
@@ -38,6 +38,10 @@ class ImageTableParams(Section):
 
     image: str = Field("image", description="the column of images: paths, or the bytes of image files")
     mode: Mode = Field("rgb", description="colours to decode to: rgb, gray or rgba")
+    mask: str | None = Field(
+        None, description="segmentation: the column of masks: paths, or the bytes of image files"
+    )
+    class_names: list[str] = CLASS_NAMES
 
 
 class ImageTableDataset:
@@ -59,26 +63,38 @@ class ImageTableDataset:
             update={"weight": None, "split": config.split.model_copy(update={"group": None, "time": None})}
         )
         refuse_column_settings(plain, "images are", "Leave it out")
-        cells: list[Cell] = []
+        if self._params.class_names and self._params.mask is None:
+            raise DataError("data.class_names are those of masks (data.mask), which are not given")
+        cells: dict[str, list[Cell]] = {column: [] for column in self._columns}
         parts: dict[SplitName, Labeled] = {}
         divide_by: dict[str, Array] = {}
         paths = paths_by_split(config)
         for name, path in paths.items():
             table, found = self._read(path)
-            positions = np.arange(len(cells), len(cells) + len(found), dtype=np.int64)
+            start = len(cells[self._params.image])
+            positions = np.arange(start, start + len(found[self._params.image]), dtype=np.int64)
             weights = None if config.weight is None else encode_weights(table, config.weight)
-            parts[name] = Labeled(positions, self._targets(table), weights)
-            cells += found
+            targets = self._targets(table) if self._params.mask is None else np.empty(0)
+            parts[name] = Labeled(positions, targets, weights)
+            for column, some in found.items():
+                cells[column] += some
             if name == "train":
                 keys = {config.split.group, config.split.time} - {None}
                 divide_by = {key: table.column(key, "data.split") for key in keys if key is not None}
-        if any(isinstance(cell, bytes) for cell in cells):
-            names = [f"image {i} of {paths['train']}" for i in range(len(cells))]
-            images: Any = ByteImages([_bytes(cell) for cell in cells], names, mode)
-        else:
-            images = FileImages([str(cell) for cell in cells], mode)
-        source = ImageSource(images, mode, self._params.image, divide_by)
+        images, *masks = (
+            _images(
+                some, mode if column == self._params.image else None, f"{column} {{}} of {paths['train']}"
+            )
+            for column, some in cells.items()
+        )
+        given = GivenMasks(masks[0], self._params.class_names) if masks else None
+        source = ImageSource(images, mode, self._params.image, divide_by, given)
         return bundle(source, parts, config)
+
+    @property
+    def _columns(self) -> list[str]:
+        """The columns of images and of masks."""
+        return [column for column in (self._params.image, self._params.mask) if column is not None]
 
     def _targets(self, table: Table) -> Array:
         """Return the targets, (rows,), or (rows, columns) of several."""
@@ -87,33 +103,43 @@ class ImageTableDataset:
             return table.column(names[0], "data.target")
         return np.stack([table.column(name, "data.target").astype(np.float32) for name in names], axis=1)
 
-    def _read(self, path: str) -> tuple[Table, list[Cell]]:
-        """Return the columns of a file but for the images, and the images: absolute paths, or bytes."""
-        column, folder = self._params.image, Path(path).expanduser().parent
+    def _read(self, path: str) -> tuple[Table, dict[str, list[Cell]]]:
+        """Return the other columns of a file, and those of images and masks: absolute paths, or bytes."""
+        columns = self._columns
         if Path(path).suffix.lower() in (".parquet", ".pq"):
             arrow: Any = require("pyarrow.parquet", "tabular")
             with existing_file(path).open("rb") as stream:
                 whole = arrow.ParquetFile(stream).read()
-            _require_column(column, whole.column_names, path)
-            cells = [_cell(value, path) for value in whole.column(column).to_pylist()]
-            table = as_table(whole.drop_columns([column]).to_pandas(), path)
+            _require_columns(columns, whole.column_names, path)
+            values = {column: whole.column(column).to_pylist() for column in columns}
+            rest = whole.drop_columns(columns)
+            table = as_table(rest.to_pandas(), path) if rest.num_columns else Table({}, path)
         else:
-            table = read_table(path, text=[column])
-            _require_column(column, list(table.columns), path)
-            cells = [_cell(value, path) for value in table.columns[column]]
-        if is_url(path):
-            base = path.rpartition("/")[0]
-            return table, [f"{base}/{cell}" if isinstance(cell, str) else cell for cell in cells]
-        return table, [str(folder / cell) if isinstance(cell, str) else cell for cell in cells]
+            table = read_table(path, text=columns)
+            _require_columns(columns, list(table.columns), path)
+            values = {column: list(table.columns[column]) for column in columns}
+        return table, {column: [_cell(value, path) for value in some] for column, some in values.items()}
 
 
-def _require_column(column: str, columns: Sequence[str], path: str) -> None:
-    if column not in columns:
-        raise DataError(f"{path} has no column {column!r} of images (data.image); {nearest(column, columns)}")
+def _images(cells: Sequence[Cell], mode: Mode | None, name: str) -> Images:
+    """Return what cells name or hold; without a mode as masks."""
+    if any(isinstance(cell, bytes) for cell in cells):
+        contents = [cell if isinstance(cell, bytes) else existing_file(cell).read_bytes() for cell in cells]
+        return ByteImages(contents, [name.format(i) for i in range(len(cells))], mode)
+    return FileImages([str(cell) for cell in cells], mode)
+
+
+def _require_columns(needed: Sequence[str], columns: Sequence[str], path: str) -> None:
+    for column in needed:
+        if column not in columns:
+            raise DataError(
+                f"{path} has no column {column!r} of images (data.image, data.mask); "
+                f"{nearest(column, columns)}"
+            )
 
 
 def _cell(value: Any, path: str) -> Cell:
-    """Return the path or the content of an image.
+    """Return the path, relative paths being those from the file, or the content of an image.
 
     Raises:
         DataError: It is neither.
@@ -124,8 +150,8 @@ def _cell(value: Any, path: str) -> Cell:
         raise DataError(
             f"{path}: an image is {value!r}; give paths, or the bytes of image files, in each row"
         )
-    return value
-
-
-def _bytes(cell: Cell) -> bytes:
-    return cell if isinstance(cell, bytes) else existing_file(cell).read_bytes()
+    if isinstance(value, bytes):
+        return value
+    if is_url(path):
+        return f"{path.rpartition('/')[0]}/{value}"
+    return str(Path(path).expanduser().parent / value)

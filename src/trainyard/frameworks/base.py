@@ -230,6 +230,7 @@ class Framework(ABC):
     # else, may name classes of the framework's library that derive from them, and no others.
     model_bases: ClassVar[Sequence[str]] = ()
     formats: ClassVar[Sequence[str]] = ()  # the formats that `Model.export` writes, the default first
+    folder_formats: ClassVar[Collection[str]] = ()  # those that are folders, so that no suffix means them
     tasks: ClassVar[Collection[str] | None] = None  # the names of the tasks that it supports; None: all
     takes_named_inputs: ClassVar[bool] = False  # whether models take other arrays than `features`
     takes_weights: ClassVar[bool] = False  # whether a batch may have weights of its samples

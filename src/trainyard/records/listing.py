@@ -130,11 +130,12 @@ def _named(name: str, runs_dir: Path, before: RunDir | None, fits: Callable[[Run
     for folder in runs_dir.glob("*/*"):
         if folder.name == name and url_of(runs_dir):
             bring_small(RunDir(folder))  # it is in the store, and this says why it cannot be read
-    known = f"the newest is {runs[0].id}" if runs else "it holds no runs"
     url = url_of(runs_dir)
-    path = f"{url}/EXPERIMENT/RUN" if url else "a path"
+    where, path = url or runs_dir.absolute(), f"{url}/EXPERIMENT/RUN" if url else "a path"
+    if not runs:
+        raise RunNotFoundError(f"no run {name!r}: {where} holds no runs; give another folder by --runs-dir")
     raise RunNotFoundError(
-        f"no run {name!r} in {url or runs_dir.absolute()} ({known}); "
+        f"no run {name!r} in {where} (the newest is {runs[0].id}); "
         f"give {path}, an id, the beginning of an id, or `last`"
     )
 

@@ -15,6 +15,7 @@ from trainyard.datasets.rows.images.preparation import ImagePreparation
 from trainyard.datasets.rows.pairs import as_numpy, column_names
 from trainyard.datasets.rows.preparation import AnyPreparation
 from trainyard.datasets.rows.table import Table, as_table, listed
+from trainyard.datasets.rows.text_preparation import TextPreparation
 from trainyard.datasets.rows.tokenizers import Tokenizer
 from trainyard.errors import InputError
 from trainyard.registry import task_for
@@ -64,18 +65,28 @@ class GivenRows:
     def batch(self, rows: Any) -> dict[str, Array]:
         """Return the inputs of rows, and targets: placeholders, unless predictions are sums over targets.
 
+        Of masks, which are predicted where there are no targets, it returns the inputs alone.
+
         Raises:
             InputError: The rows lack an input of the model, or it has another shape; or they lack the targets
                 of a task whose predictions are sums over them.
         """
         inputs = self._inputs(rows)
+        if self._task.gives_masks:
+            return inputs
         targets = self._targets(rows, len(next(iter(inputs.values()))))
         arrays = {**inputs, self._task.target: targets}
         if self._task.sums and INPUT_IDS in self.specs:
             arrays |= texts.text_bytes(self._tokenizer, rows, targets)
         return arrays
 
-    def features(self, rows: Any) -> Array:
+    def prepared(self, rows: Any) -> dict[str, Array]:
+        """Return what the preparation makes of raw rows, by name."""
+        if isinstance(self._preparation, TextPreparation):
+            return self._preparation.arrays(rows)
+        return {FEATURES: self._features(rows)}
+
+    def _features(self, rows: Any) -> Array:
         """Return the features; warn once of each oddity of the rows, such as unseen categories."""
         assert self._preparation is not None, "the caller checks it"
         if isinstance(self._preparation, ImagePreparation):
@@ -122,10 +133,10 @@ class GivenRows:
         Raises:
             InputError: One is missing, or has another shape.
         """
-        if isinstance(self._preparation, ImagePreparation):
-            given = {FEATURES: self._preparation.features(rows)}
+        if isinstance(self._preparation, ImagePreparation | TextPreparation):
+            given = self.prepared(rows)
         elif self._preparation is not None:
-            given = {FEATURES: self.features(self._with_names(rows))}
+            given = {FEATURES: self._features(self._with_names(rows))}
         elif isinstance(rows, Mapping):
             given = {str(name): np.asarray(array) for name, array in rows.items()}
         else:

@@ -100,8 +100,9 @@ def data_inputs(bundle: DataBundle) -> DataIdentity:
 
 def _fitted(bundle: DataBundle) -> str | None:
     """Return the SHA-256 of what was fitted to the training rows to prepare rows; None if nothing was."""
-    columns = None if bundle.preparation is None else bundle.preparation.to_json().get("columns")
-    return None if columns is None else sha256_json(columns)
+    plain = {} if bundle.preparation is None else bundle.preparation.to_json()
+    fitted = plain.get("columns", plain.get("tokenizer"))
+    return None if fitted is None else sha256_json(fitted)
 
 
 def _row_identity(bundle: DataBundle, name: SplitName) -> str | None:

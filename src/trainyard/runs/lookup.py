@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +71,17 @@ def given_placement(run: RunDir, own: Resolved, overrides: Overrides) -> dict[st
     return {key: now[key] for key in PLACEMENT if given.sources[key] != own.sources[key]}
 
 
-def warn_of_unused(given: Resolved, own: Resolved, run: RunDir) -> None:
-    """Warn of settings other than the placement that are not used, as a run keeps its own config."""
+def warn_of_unused(given: Resolved, own: Resolved, run: RunDir, known: Collection[str] = ()) -> None:
+    """Warn of settings other than the placement that are not used, as a run keeps its own config.
+
+    Args:
+        given: The config that was asked for.
+        own: The run's config.
+        run: The run.
+        known: Keys whose values make no difference.
+    """
     now, kept = given.flat(), own.flat()
     for key in dict.fromkeys([*now, *kept]):
-        if now.get(key) != kept.get(key) and key not in PLACEMENT:
+        if now.get(key) != kept.get(key) and key not in PLACEMENT and key not in known:
             mine, its = (redacted_value(key, values.get(key, "nothing")) for values in (now, kept))
             log.warning("config: %s: %s is not used: run %s keeps its own value %s", key, mine, run.id, its)

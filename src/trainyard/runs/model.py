@@ -8,7 +8,7 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.chunks import RowChunks
 from trainyard.datasets.rows.frames import read_frame, row_chunks
 from trainyard.datasets.rows.images.preparation import ImagePreparation
-from trainyard.datasets.rows.pairs import column_names
 from trainyard.datasets.rows.preparation import AnyPreparation, TabularPreparation, from_json
 from trainyard.datasets.rows.raw import frame_of
 from trainyard.datasets.rows.table import Table, as_table
+from trainyard.datasets.rows.text_preparation import TextPreparation
 from trainyard.datasets.rows.tokenizers import Tokenizer
 from trainyard.datasets.rows.weights import encode as encode_weights
 from trainyard.datasets.rows.weights import refuse_weightless
@@ -101,7 +101,11 @@ class Predictor:
         with computing_by(older):  # what is made here keeps them for later calls
             self.info = DataInfo.from_json(stored.data.info)
             self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
-        self._tokenizer = tokenizers.from_json(stored.data.tokenizer)
+        self._tokenizer = (
+            self._preparation.tokenizer
+            if isinstance(self._preparation, TextPreparation)
+            else tokenizers.from_json(stored.data.tokenizer)
+        )
         self._task = task_for(self.info)
         self._stored = stored.data
         threads = self.config.training.threads or default_threads(self.config)
@@ -209,8 +213,9 @@ class Predictor:
                 f"run {self._run.id} cannot be exported{f' as {form!r}' if form else ''}: {known}"
             )
         ending = path.suffix.removeprefix(".")
-        if form is None and ending and ending not in forms:
-            endings = " or ".join(f".{one}" for one in forms if one.isalnum())
+        suffixes = [one for one in forms if one.isalnum() and one not in self._framework.folder_formats]
+        if form is None and ending and ending not in suffixes:
+            endings = " or ".join(f".{one}" for one in suffixes)
             raise InputError(
                 f"{path}: its suffix is not one of this model's formats; use {endings}, or give --format"
             )
@@ -230,9 +235,10 @@ class Predictor:
 
         Raises:
             DataError: It cannot be read.
-            InputError: The model takes other arrays than the columns of a table.
+            InputError: The model takes other arrays than the columns of a table, or gives masks.
         """
         self._refuse_file()
+        self._refuse_masks()
         frame = read_frame(path, *self._format)
         if not len(frame):
             raise DataError(f"{path}: there are columns, but no rows")
@@ -244,11 +250,13 @@ class Predictor:
         return row_chunks(path, *self._format)
 
     def columns_of(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the columns that predictions need, of those that a file has."""
+        """Return the columns to read of those that a file has: what predictions need.
+
+        All of them if one is missing: they may be meant by position, or else the error names them.
+        """
         needed = self._preparation.column_names if self._preparation is not None else []
-        missing = [name for name in needed if name not in names]
-        by_position = missing and needed == column_names(len(needed))
-        return names if by_position or not needed else [name for name in names if name in needed]
+        is_whole = needed and set(needed) <= set(names)
+        return [name for name in names if name in needed] if is_whole else names
 
     def rows_of(self, table: Table) -> Any:
         """Return rows of a file as `outputs` takes them: as a data frame where a table does not do."""
@@ -271,15 +279,29 @@ class Predictor:
         Raises:
             InputError: It does.
         """
-        if list(self._rows.specs) != [FEATURES]:
+        if self._preparation is None and list(self._rows.specs) != [FEATURES]:
             raise InputError(
                 f"run {self._run.id} takes {self._rows.description}, and a table holds no such arrays: "
                 f"call trainyard.load({self._run.id!r}).predict(...) from Python; the run's own splits are "
                 "evaluated by `trainyard evaluate --split`"
             )
 
+    def _refuse_masks(self) -> None:
+        """Refuse to evaluate other rows if the targets are masks, which rows do not hold.
+
+        Raises:
+            InputError: They are.
+        """
+        if self._task.gives_masks:
+            raise InputError(
+                f"run {self._run.id} predicts masks, and is evaluated on its own splits only: --split; for "
+                "other images train with a test split of them (data.test_path, or a folder test)"
+            )
+
     def outputs(self, rows: Any) -> Array:
         """Return class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
+
+        Of masks, the probabilities are (rows, classes, height, width).
 
         Args:
             rows: A data frame or a sequence of mappings with the columns of the training data; an array with
@@ -292,14 +314,15 @@ class Predictor:
             InputError: The rows lack an input of the model, or it has another shape; or they lack the targets
                 of a task whose predictions are sums over them.
         """
-        arrays, size = self._rows.batch(rows), self.chunk_rows
-        count = len(next(iter(arrays.values())))
-        parts = [
-            part.outputs
-            for start in range(0, count, size)
-            for part in self.model.predict(Arrays(_rows_from(arrays, start, size)))
-        ]
+        parts = list(self._parts(rows))
         return np.concatenate(parts) if parts else np.empty((0, self.info.outputs), dtype=np.float32)
+
+    def _parts(self, rows: Any) -> Iterator[Array]:
+        """Yield what `outputs` returns, for some rows at a time."""
+        arrays, size = self._rows.batch(rows), self.chunk_rows
+        for start in range(0, len(next(iter(arrays.values()))), size):
+            for part in self.model.predict(Arrays(_rows_from(arrays, start, size))):
+                yield part.outputs
 
     @property
     def chunk_rows(self) -> int:
@@ -315,7 +338,8 @@ class Predictor:
         """Return the predictions as a data frame, one row for each row given.
 
         The columns are `prediction` and, for classes, one `probability_<class>` each; for several targets
-        `prediction_<i>`; for labels `prediction_<label>` and `probability_<label>`.
+        `prediction_<i>`; for labels `prediction_<label>` and `probability_<label>`. A mask is an array
+        (height, width) in a cell of `prediction`; it holds the numbers of the training masks.
 
         Args:
             rows: As in `outputs`.
@@ -325,10 +349,20 @@ class Predictor:
         Raises:
             InputError: A threshold is given, but decides nothing in this task; or as in `outputs`.
         """
+        if self._task.gives_masks:  # which are smaller than the probabilities
+            masks = [mask for part in self._parts(rows) for mask in self.table(part, threshold)["prediction"]]
+            return self._frame(rows, {"prediction": masks})
         return self._frame(rows, self.table(self.outputs(rows), threshold))
+
+    @property
+    def gives_masks(self) -> bool:
+        """Whether a prediction is a mask."""
+        return self._task.gives_masks
 
     def predict_proba(self, rows: Any) -> Array:
         """Return the probabilities of the classes or labels, (rows, classes) float32, in their order.
+
+        Those of masks are (rows, classes, height, width).
 
         That order is the one of the columns of `predict`.
 
@@ -467,6 +501,7 @@ class Predictor:
             raise InputError(f"the {split} split is not that of run {self._run.id}: the data have changed")
 
     def _labeled(self, rows: Any) -> Split:
+        self._refuse_masks()
         if self._preparation is None:
             raise InputError(
                 "this run's data set provides preprocessed arrays: only its own splits can be evaluated"
@@ -483,7 +518,7 @@ class Predictor:
             transform.check(targets, "targets given")
         if weights:
             refuse_weightless({"given": weights[WEIGHT]}, "data.weight")
-        return Arrays({FEATURES: self._rows.features(rows), TARGET: targets, **weights})
+        return Arrays({**self._rows.prepared(rows), TARGET: targets, **weights})
 
     def _weights(self, rows: Any) -> dict[str, Array]:
         """Return the weights of rows, if they have the column that held them in training."""

@@ -68,6 +68,11 @@ def predicted_chunks(
     """
     if columns.proba:
         predictor.check_probabilities()
+        if predictor.gives_masks:
+            raise InputError(
+                "the probabilities of pixels are no columns of a table: call "
+                "trainyard.load(run).predict_proba(images) from Python"
+            )
     if (samples := predictor.samples(path)) is not None:
         if columns.keep:
             raise InputError(f"{path} has no columns to keep: its rows are samples of the run's length")

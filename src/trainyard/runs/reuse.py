@@ -44,6 +44,9 @@ from trainyard.types import DataInfo
 log = logging.getLogger("trainyard")
 
 
+_PATHS = [f"data.{name}" for name in ("path", "train_path", "val_path", "test_path")]
+
+
 class CompletedRuns:
     """The completed runs of an experiment, by what they compute."""
 
@@ -82,7 +85,8 @@ class CompletedRuns:
 def _announce(run: RunDir, resolved: Resolved) -> None:
     made = run.require_manifest().created
     log.info("run %s, made at %s, is reused: it has the same inputs, so nothing is trained", run.id, made)
-    warn_of_unused(resolved, load_resolved(run.checked_config_file(), adapters=Catalog()), run)
+    own = load_resolved(run.checked_config_file(), adapters=Catalog())
+    warn_of_unused(resolved, own, run, known=_PATHS)  # their content is the same
 
 
 def _unusable(run: RunDir) -> str | None:

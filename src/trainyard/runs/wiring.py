@@ -17,7 +17,7 @@ from trainyard.callbacks.histograms import WeightHistograms
 from trainyard.callbacks.resources import Resources
 from trainyard.config.metrics import deciding_metrics, metric_path, undecided_modes
 from trainyard.config.schema import DataConfig, RunConfig
-from trainyard.datasets.base import DataBundle, KnownSplit, SampleSplit, Split, prepared_as
+from trainyard.datasets.base import DataBundle, KnownSplit, LabelSplit, SampleSplit, Split, prepared_as
 from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.lease import Lease
@@ -40,6 +40,7 @@ from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, 
 from trainyard.order import START, Cursor, SampleOrder
 from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
+from trainyard.registry import task_for
 from trainyard.require import import_path
 from trainyard.runs.learner_data import learner_splits
 from trainyard.runs.objects import NO_DATA, Objects
@@ -143,6 +144,8 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
         return registry.framework_of_class(type(model))
     if config.model.framework:
         return config.model.framework
+    if (known := registry.framework_of(config.model.type)) is not None:
+        return known
     if ":" in config.model.type:
         try:
             model_type = import_path(config.model.type)
@@ -154,12 +157,10 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
                 "torch, keras or sklearn"
             )
         return registry.framework_of_class(model_type if isinstance(model_type, type) else type(model_type))
-    if (name := registry.framework_of(config.model.type)) is None:
-        raise ModelError(
-            f"model.type: no installed framework has a model {config.model.type!r}; "
-            "see `trainyard doctor`, or give package.module:Class"
-        )
-    return name
+    raise ModelError(
+        f"model.type: no installed framework has a model {config.model.type!r}; "
+        "see `trainyard doctor`, or give package.module:Class"
+    )
 
 
 def framework_for(config: RunConfig, info: DataInfo, model: Any = None) -> type[Framework]:
@@ -313,13 +314,15 @@ def _check_images(
         DataError: The data are no images in files.
         ModelError: The framework cannot draw random numbers for each image.
     """
-    if not any(isinstance(split, KnownSplit) for split in bundle.splits.values()):
+    if not any(isinstance(split, KnownSplit | LabelSplit) for split in bundle.splits.values()):
         given = {"transforms": data.transforms, "on_corrupt": data.on_corrupt != "error"}
         given |= {"cache": data.cache != "none"}
         for key in (key for key, is_given in given.items() if is_given):
             raise DataError(
                 f"data.{key} is for images in files (data.type: image_folder or image_table); leave it out"
             )
+    if data.ignore_index is not None and not task_for(bundle.info).gives_masks:
+        raise DataError("data.ignore_index is for masks (data.task: segmentation); leave it out")
     if not framework.has_workers and (drawing := [one.type for one in data.transforms if one.is_random]):
         raise ModelError(
             f"data.transforms: {drawing[0]} changes images at random in each epoch, which "

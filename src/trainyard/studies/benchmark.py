@@ -19,9 +19,7 @@ from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
 from trainyard.evaluation.metrics import (
     LOSS,
     check_metric,
-    default_metrics,
     mode_in,
-    tasks_with,
     without_prefix,
 )
 from trainyard.records.journal import number
@@ -30,6 +28,7 @@ from trainyard.reports.studies import benchmark_table, markdown_table, write_rep
 from trainyard.runs.predictions import predicted
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
+from trainyard.studies.metrics import with_metric
 from trainyard.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of
 from trainyard.studies.running import run_study
 from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, open_study
@@ -175,27 +174,6 @@ def _refuse_other_task(
     except TrainyardError:
         return
     check_metric(metric, task)
-
-
-def with_metric(base: StudyConfig, metric: str, request: StudyRequest) -> StudyConfig:
-    """Return the config with a metric among those that runs compute."""
-    name, listed = without_prefix(metric), base.resolved.config.evaluation.metrics
-    if name == LOSS or ":" in metric_path(base.resolved.config, metric):
-        return base
-    metrics = list(default_metrics(_task_with(name, base, request)) if listed is None else listed)
-    return base if name in metrics else base.with_overrides({"evaluation.metrics": [*metrics, name]})
-
-
-def _task_with(metric: str, base: StudyConfig, request: StudyRequest) -> str:
-    """Return the task of the data, among those that have the metric; the data are read only if several do."""
-    tasks, data = tasks_with(metric), base.resolved.config.data
-    if len(tasks) > 1:
-        try:
-            task = data.task if data and data.task != "auto" else request.load(base.resolved).info.task
-        except TrainyardError:  # the runs will report why
-            return tasks[0]
-        return task if task in tasks else tasks[0]
-    return tasks[0]
 
 
 def _trials(base: StudyConfig, selection: ModelSelection, request: StudyRequest) -> list[Trial]:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import DataError, InputError, ModelError
-from trainyard.types import TARGET, Array, DataInfo, Ids, Mode
+from trainyard.types import TARGET, Array, DataInfo, Ids, Mode, SplitName
 
 Json = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -159,7 +159,11 @@ class Task(ABC):
     scales_target: ClassVar[bool] = False  # whether a framework may train on standardized targets
     gives_probabilities: ClassVar[bool] = False
     generates_text: ClassVar[bool] = False  # whether a model gives the tokens that follow a text
+    # Whether a prediction is a mask, a class for each pixel. `sums` then only stand for the predictions of
+    # an evaluation, and rows without targets have predictions, too.
+    gives_masks: ClassVar[bool] = False
     gives_amounts: ClassVar[bool] = False  # whether predictions are values in the unit of the target
+    has_inner_labels: ClassVar[bool] = False  # whether each part of a row, such as a token, has a class
     # Whether several targets are labels, 0 or 1 each, whose names are `DataInfo.classes`; else they are
     # values, whose names are `DataInfo.target_names`.
     targets_are_labels: ClassVar[bool] = False
@@ -214,9 +218,55 @@ class Task(ABC):
         return None
 
     @classmethod
+    def encode_arrays(
+        cls,
+        targets: Mapping[SplitName, Array],
+        ignored: int | None,  # noqa: ARG003 - only masks have pixels
+    ) -> tuple[list[Any] | None, dict[SplitName, Array]]:
+        """Encode raw targets of several values a row, (rows, ...) each, as batches hold them.
+
+        Args:
+            targets: Those of each split, the training rows first.
+            ignored: `data.ignore_index`.
+
+        Returns:
+            The labels of their classes in index order, or None if they are values; and the targets.
+
+        Raises:
+            DataError: They cannot be learned.
+        """
+        return None, {name: one.astype(np.float32) for name, one in targets.items()}
+
+    @classmethod
     def has_classes(cls) -> bool:
         """Return whether a target is one of the class labels that `labels` returns."""
         return cls.labels(np.zeros(1)) is not None
+
+    @classmethod
+    def inner_labels(cls, targets: Array) -> list[Any]:
+        """Return the classes of the parts of rows; asked only where `has_inner_labels`.
+
+        Args:
+            targets: Raw targets of the training rows, (rows, parts).
+
+        Raises:
+            DataError: No part has a class.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def encode_inner(cls, targets: Array, labels: Sequence[Any], where: str) -> Array:
+        """Return the targets of the parts of rows, (rows, parts), as int64 indices of the classes.
+
+        Args:
+            targets: Raw targets, (rows, parts).
+            labels: What `inner_labels` returned.
+            where: The rows, for messages.
+
+        Raises:
+            DataError: A target is not one of the classes.
+        """
+        raise NotImplementedError
 
     def blank_targets(self, rows: int) -> Array:
         """Return placeholders for the targets of rows of which only the features are known."""

@@ -31,7 +31,7 @@ import pytest
 from trainyard.datasets.base import ArraySplit, DataBundle, Dataset, Preparation, Split
 from trainyard.datasets.rows.preparation import from_json
 from trainyard.registry import task_for
-from trainyard.types import FEATURES, NO_LABEL
+from trainyard.types import FEATURES, INPUT_IDS, NO_LABEL
 
 HEAVY = ("pandas", "pyarrow", "sklearn", "scipy", "torch", "tensorflow", "datasets")
 
@@ -213,7 +213,8 @@ def _fingerprints(bundle: DataBundle) -> dict[str, str]:
 
 
 def _features(split: Split) -> Any:
-    return split.take(np.arange(len(split)))[FEATURES]
+    batch = split.take(np.arange(len(split)))
+    return batch[FEATURES if FEATURES in batch else INPUT_IDS]
 
 
 def _sample_hashes(split: Split) -> set[bytes]:

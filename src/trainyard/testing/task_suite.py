@@ -73,7 +73,9 @@ class TaskSuite:
             value, (low, high) = metrics[f"val_{name}"], metric.bounds
             assert math.isnan(value) or low <= value <= high, name
         assert math.isfinite(metrics["val_loss"])
-        assert set(metrics) == {"val_loss", *(f"val_{name}" for name in task.metrics)}
+        alone = task.by_target(task.scores(outputs, targets))
+        names = [*task.metrics, *(f"{name}_{target}" for name in task.metrics for target in alone)]
+        assert set(metrics) == {"val_loss", *(f"val_{name}" for name in names)}
 
     def test_without_rows_all_metrics_are_nan(self) -> None:
         """An empty split gives NaN, not an error."""

@@ -89,7 +89,7 @@ class Tracker(Protocol):
         """End the tracker's run, which may be opened again later.
 
         Args:
-            status: `completed`, `failed`, `preempted` or `interrupted`.
+            status: How the attempt ended, one of `records.status.ENDED`.
         """
 
 

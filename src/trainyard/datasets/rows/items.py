@@ -26,6 +26,8 @@ from trainyard.registry import task_of
 from trainyard.semantics import version
 from trainyard.tasks.base import Task
 from trainyard.tasks.support.columns import distinct_labels, infer_task_of_sample
+from trainyard.tasks.support.masks import class_indices as mask_indices
+from trainyard.tasks.support.masks import class_numbers
 from trainyard.types import FEATURES, TARGET, Array, ArraySpec, Batch, DataInfo, Ids, SplitName
 
 Collate = Callable[[list[Any]], Any]
@@ -76,21 +78,30 @@ class Items:
         self._task: type[Task] | None = None
         self._classes: Sequence[Any] | None = None
         self._indices = False
+        self._ignored: int | None = None
 
-    def of_task(self, task: type[Task], classes: Sequence[Any] | None, indices: bool) -> Items:
+    def of_task(
+        self, task: type[Task], classes: Sequence[Any] | None, indices: bool, ignored: int | None = None
+    ) -> Items:
         """Return the same split with encoded targets.
 
         Args:
             task: The task.
             classes: The labels in the order of their indices; None for regression.
             indices: Whether targets are indices of `classes` rather than labels.
+            ignored: The number of pixels of masks that do not count.
         """
         same = copy.copy(self)
-        same._task, same._classes, same._indices = task, classes, indices
+        same._task, same._classes, same._indices, same._ignored = task, classes, indices, ignored
         return same
 
     def __len__(self) -> int:
         return len(self._dataset)
+
+    @property
+    def _target_array(self) -> str:
+        """The name of the targets in a batch."""
+        return TARGET if self._task is None else self._task.target
 
     def take(self, ids: Ids) -> Batch:
         """Fetch the samples and stack them.
@@ -109,11 +120,11 @@ class Items:
         positions = ids.tolist()
         if self._collate is not None:
             inputs, target = self._collated(positions, draw, note)
-            return {**inputs, TARGET: self._encode(target, ids)}
+            return {**inputs, self._target_array: self._encode(target, ids)}
         items, targets = zip(*self.items(positions, draw, note), strict=True)
         return {
             **{name: self._stacked([item.get(name) for item in items], name, ids) for name in items[0]},
-            TARGET: self._encode(np.stack(targets), ids),
+            self._target_array: self._encode(np.stack(targets), ids),
         }
 
     def _collated(
@@ -211,6 +222,18 @@ class Items:
                     f"{targets.shape[1:]}; give {self._task.wants}"
                 )
             return targets.astype(np.float32)
+        if self._task is not None and self._task.has_inner_labels:
+            return self._task.encode_inner(
+                targets, self._classes, f"{self._name}: items {listed(ids.tolist())}"
+            )
+        if self._task is not None and self._task.gives_masks:
+            try:
+                return mask_indices(targets, range(len(self._classes)), self._ignored)
+            except DataError as error:
+                raise DataError(
+                    f"{self._name}: in the masks of items {listed(ids.tolist())} {error}; there are "
+                    f"{len(self._classes)}, from 0 (data.ignore_index: pixels that do not count)"
+                ) from error
         if self._indices:
             codes = targets.astype(np.int64)
             codes = np.where((codes >= 0) & (codes < len(self._classes)), codes, -1)
@@ -296,7 +319,7 @@ def refuse_division(config: SplitConfig) -> None:
     if settings:
         raise DataError(
             f"data.split.{settings[0]}: map-style datasets are not split; leave it out, and give a dataset "
-            "for each split"
+            "for each split (torch.utils.data.random_split makes them)"
         )
 
 
@@ -316,10 +339,14 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
     }
     sample, target = raw["train"].items([0])[0]
     task, warnings = _task(raw["train"], config)
-    has_labels = task_of(task).has_classes()
+    has_labels, has_masks = task_of(task).has_classes(), task_of(task).gives_masks
     for items in raw.values():
         items.notice_draws()
     classes, indices = _classes(raw, datasets["train"], target) if has_labels else (None, False)
+    if task_of(task).has_inner_labels:
+        classes = _inner_classes(raw["train"], datasets["train"], task_of(task))
+    if has_masks:
+        classes = _classes_of_masks(raw, datasets["train"], config.ignore_index)
     unrepeatable = [  # this reads their content, which the splits below share
         name
         for name, items in raw.items()
@@ -327,12 +354,20 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
     ]
     warnings += _warnings(raw, unrepeatable)
     splits: dict[SplitName, Split] = {
-        name: items.of_task(task_of(task), classes, indices) for name, items in raw.items()
+        name: items.of_task(task_of(task), classes, indices, config.ignore_index)
+        for name, items in raw.items()
     }
     inputs = {name: ArraySpec(array.shape, str(array.dtype)) for name, array in sample.items()}
     outputs = len(classes) if classes is not None else (target.shape[0] if target.ndim else 1)
     return DataBundle(
-        info=DataInfo(task, inputs, outputs, classes, target=config.target_name),
+        info=DataInfo(
+            task,
+            inputs,
+            outputs,
+            classes,
+            target=config.target_name,
+            target_shape=target.shape if has_masks else (),
+        ),
         splits=splits,
         warnings=warnings,
         unrepeatable=_reason(unrepeatable) if version("samples") > 1 else "",
@@ -360,6 +395,35 @@ def _task(train: Items, config: DataConfig) -> tuple[str, list[str]]:
     return task.name, []
 
 
+def _inner_classes(train: Items, dataset: Any, task: type[Task]) -> list[Any] | None:
+    """Return the classes of the parts of rows: those that the dataset declares, or that its targets have."""
+    if (declared := _declared(dataset)) is not None:
+        return declared
+    _refuse_to_read(train, dataset)
+    return task.inner_labels(train.targets())
+
+
+def _declared(dataset: Any) -> list[Any] | None:
+    """Return the classes that a dataset declares: by `classes`, or their number by `num_classes`."""
+    declared = getattr(dataset, "classes", getattr(dataset, "num_classes", None))
+    if declared is None:
+        return None
+    return list(range(declared)) if isinstance(declared, int) else list(declared)
+
+
+def _refuse_to_read(train: Items, dataset: Any) -> None:
+    """Refuse a dataset that is too large to read for its classes.
+
+    Raises:
+        DataError: It is, and has no targets apart from its items.
+    """
+    if len(train) > READ_THROUGH and getattr(dataset, "targets", None) is None:
+        raise DataError(
+            f"the train dataset has {len(train)} items, too many to read all for their classes; "
+            "give it an attribute `classes` (the labels in order) or `num_classes`"
+        )
+
+
 def _classes(raw: Mapping[SplitName, Items], dataset: Any, target: Array) -> tuple[list[Any], bool]:
     """Return the labels, and whether targets are indices of them."""
     declared = getattr(dataset, "classes", None)
@@ -369,11 +433,7 @@ def _classes(raw: Mapping[SplitName, Items], dataset: Any, target: Array) -> tup
         return list(range(declared)), True
     if declared is not None:
         return list(declared), target.dtype.kind in "iub"
-    if len(raw["train"]) > READ_THROUGH and getattr(dataset, "targets", None) is None:
-        raise DataError(
-            f"the train dataset has {len(raw['train'])} items, too many to read all for their classes; "
-            "give it an attribute `classes` (the labels in order) or `num_classes`"
-        )
+    _refuse_to_read(raw["train"], dataset)
     classes = _labels(raw["train"])
     for name, items in raw.items():
         if name != "train" and len(items) <= READ_THROUGH and (unknown := set(_labels(items)) - set(classes)):
@@ -382,6 +442,20 @@ def _classes(raw: Mapping[SplitName, Items], dataset: Any, target: Array) -> tup
                 "has"
             )
     return classes, False
+
+
+def _classes_of_masks(raw: Mapping[SplitName, Items], dataset: Any, ignored: int | None) -> list[Any]:
+    """Return the classes 0, 1 ... of masks: those that the training data set declares, or that masks hold."""
+    if (declared := _declared(dataset)) is not None:
+        return declared
+    _refuse_to_read(raw["train"], dataset)
+    highest = 1
+    for items in raw.values():
+        for start in range(0, len(items), _SAMPLE):  # so that few masks are in memory
+            for _, mask in items.items(range(start, min(start + _SAMPLE, len(items)))):
+                numbers = class_numbers(mask)
+                highest = max(highest, int(numbers[numbers != ignored].max(initial=0)))
+    return list(range(highest + 1))
 
 
 def _labels(items: Items) -> list[Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ from trainyard.semantics import version
 from trainyard.tasks.support.columns import infer_task_of_matrix
 from trainyard.types import (
     FEATURES,
+    INPUT_IDS,
     SPLITS,
     TARGET,
     WEIGHT,
@@ -240,7 +242,10 @@ def _form(part: Any, name: SplitName) -> Form:
     if _is_frame(part):
         return "frame"
     if hasattr(part, "shape"):
-        raise DataError(f"the {name} split is a single array; give a pair (X, y)")
+        raise DataError(
+            f"the {name} split is a single array; give a pair (X, y), or, for several inputs, one mapping of "
+            "named arrays that also holds the target"
+        )
     if is_map_style(part) and not isinstance(part, str | Mapping):
         return "items"
     raise DataError(
@@ -375,16 +380,16 @@ class _Targets(NamedTuple):
     warnings: list[str]
 
 
-def in_memory(inputs: Batch, ids: Ids | None, targets: Array) -> Split:
+def in_memory(inputs: Batch, ids: Ids | None, targets: Array, target: str = TARGET) -> Split:
     """Return a split with copies of the rows `ids` (None for all); `targets` belong to these rows."""
     rows = inputs if ids is None else {name: array[ids] for name, array in inputs.items()}
-    return Arrays({**rows, TARGET: targets})
+    return Arrays({**rows, target: targets})
 
 
 def from_arrays(
     pairs: Mapping[SplitName, Pair],
     config: DataConfig,
-    serve: Callable[[Batch, Ids | None, Array], Split] = in_memory,
+    serve: Callable[[Batch, Ids | None, Array], Split] | None = None,
     sample_weights: Mapping[SplitName, Array] | None = None,
     divide_by: Mapping[str, Array] | None = None,
 ) -> DataBundle:
@@ -393,7 +398,7 @@ def from_arrays(
     Args:
         pairs: Inputs (rows, ...) and targets (rows,) or (rows, outputs), by split.
         config: The data section.
-        serve: Makes a split from inputs, ids and targets, like `in_memory`.
+        serve: Makes a split from inputs, ids and targets; default: `in_memory`.
         sample_weights: The weights of the samples, (rows,) float64, by split; None or empty: all count the
             same.
         divide_by: Columns of the training source by which rows may be divided (`data.split`), by name.
@@ -403,8 +408,9 @@ def from_arrays(
     """
     several = pairs["train"][1].ndim > 1 and pairs["train"][1].shape[1:] != (1,)
     task, labels, targets, warnings = _several(pairs, config) if several else _single(pairs, config)
+    serve = serve or partial(in_memory, target=task_of(task).target)
     table = Table({config.target_name: targets["train"], **(divide_by or {})}, "the train rows")
-    codes = None if labels is None else targets["train"]
+    codes = None if labels is None or targets["train"].ndim > 1 else targets["train"]
     rows = split_rows(
         table, config.split, *fractions(config.split, tabular.provided_splits(pairs.keys(), config)), codes
     )
@@ -419,7 +425,20 @@ def from_arrays(
     outputs = len(labels) if labels else (targets["train"].shape[1] if several else 1)
     sample = splits["train"].take(np.zeros(1, np.int64))
     inputs = {name: ArraySpec(sample[name].shape[1:], str(sample[name].dtype)) for name in pairs["train"][0]}
-    info = _named_outputs(DataInfo(task, inputs, outputs, labels, target=config.target_name), config)
+    tokens = max(
+        (int(part[INPUT_IDS].max()) + 1 for part, _ in pairs.values() if INPUT_IDS in part), default=0
+    )
+    shape = targets["train"].shape[1:] if task_of(task).gives_masks else ()
+    info = DataInfo(
+        task,
+        inputs,
+        outputs,
+        labels,
+        target=config.target_name,
+        target_shape=tuple(map(int, shape)),
+        vocab_size=tokens,
+    )
+    info = _named_outputs(info, config)
     if config.standardize:
         warnings += [
             line for array in pairs["train"][0].values() for line in checks.far_from_standardized(array)
@@ -495,20 +514,24 @@ def _single(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
 
 
 def _several(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
-    for name, (_, targets) in pairs.items():
-        if targets.dtype.kind not in "biuf" or not np.isfinite(targets).all():
-            raise DataError(f"the {name} targets have several columns, which must hold finite numbers")
     task, warnings = config.task, list[str]()
+    for name, (_, targets) in pairs.items():
+        is_text = targets.dtype.kind in "UO" and task != "auto" and task_of(task).accepts(targets)
+        if not is_text and (targets.dtype.kind not in "biuf" or not np.isfinite(targets).all()):
+            raise DataError(f"the {name} targets have several columns, which must hold finite numbers")
     if task == "auto":
         task, warnings = infer_task_of_matrix(pairs["train"][1], "the targets")
     for name, (_, targets) in pairs.items():
         if not task_of(task).accepts(targets):
             raise DataError(
-                f"the {name} targets have {targets.shape[1]} columns of {targets.dtype}, but the task is "
-                f"{task}; give {task_of(task).wants}, or data.task: regression"
+                f"the {name} targets have {' x '.join(map(str, targets.shape[1:]))} columns of "
+                f"{targets.dtype}, but the task is {task}; give {task_of(task).wants}, or data.task: "
+                "regression"
             )
-    encoded = {name: targets.astype(np.float32) for name, (_, targets) in pairs.items()}
-    return _Targets(task, None, encoded, warnings)
+    labels, encoded = task_of(task).encode_arrays(
+        {name: targets for name, (_, targets) in pairs.items()}, config.ignore_index
+    )
+    return _Targets(task, labels, encoded, warnings)
 
 
 def _refuse_shapes(pairs: Mapping[SplitName, Pair]) -> None:

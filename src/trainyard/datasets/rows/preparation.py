@@ -37,8 +37,9 @@ from trainyard.types import Array
 
 if TYPE_CHECKING:
     from trainyard.datasets.rows.images.preparation import ImagePreparation
+    from trainyard.datasets.rows.text_preparation import TextPreparation
 
-AnyPreparation: TypeAlias = "TabularPreparation | raw.RawPreparation | ImagePreparation"
+AnyPreparation: TypeAlias = "TabularPreparation | raw.RawPreparation | ImagePreparation | TextPreparation"
 
 log = logging.getLogger("trainyard")
 MAX_FEATURES = 10_000  # of all columns; more of them mean that identifiers were taken for categories
@@ -192,6 +193,10 @@ def from_json(data: dict[str, Any]) -> AnyPreparation:
         from trainyard.datasets.rows.images.preparation import from_json as images_from_json
 
         return images_from_json(data)
+    if "texts" in data:
+        from trainyard.datasets.rows.text_preparation import from_json as texts_from_json
+
+        return texts_from_json(data)
     if unknown := sorted({entry["kind"] for entry in data["columns"]} - ENCODERS.keys()):
         raise DataError(
             f"the preparation has columns of kind {listed(unknown)}; this version of Trainyard reads "

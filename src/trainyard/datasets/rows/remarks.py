@@ -70,13 +70,16 @@ def require_columns(table: Table, columns: Sequence[Encoder]) -> None:
     if not lacking:
         return
     given = [*table.columns, *table.unread]
-    others = [name for name in given if name not in {column.name for column in columns}] or given
-    lines = [f"there is no column {column.name!r}; {nearest(column.name, others)}" for column in lacking[:3]]
+    others = [name for name in given if name not in {column.name for column in columns}]
+    lines = [
+        f"there is no column {column.name!r}; {nearest(column.name, others, there=given)}"
+        for column in lacking[:3]
+    ]
     if len(lacking) > len(lines):
         lines.append(f"and {len(lacking) - len(lines)} more columns are missing")
     elif all(column.accepts_missing for column in lacking):
         them = "it" if len(lacking) == 1 else "them"
-        lines.append(f"the model accepts missing values: where they are meant, give {them} without values")
+        lines.append(f"the model accepts missing values: to use that, add {them}, and leave {them} empty")
     raise DataError(f"{table.source}: " + "\n  ".join(lines))
 
 

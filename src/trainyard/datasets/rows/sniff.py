@@ -205,6 +205,11 @@ def _without_strays(
 def _read(path: str, encoding: str | None) -> tuple[Table, dict[str, Any]]:
     """Return the rows, and the options of the reader that they need."""
     suffix = PurePath(path).suffix.lower()
+    if Path(path).is_dir():
+        raise DataError(
+            f"{path} is a folder; of images with a subfolder for each class, it is read by "
+            f"`data: {{type: image_folder, path: {path}}}`: see docs/images.md"
+        )
     if suffix not in _READ:
         raise DataError(
             f"{path}: only CSV ({', '.join(_READ[:3])}) and Parquet (.parquet) files can be inspected; "
@@ -306,6 +311,8 @@ def _groups(draft: Draft) -> Iterator[tuple[str, str, str, bool]]:
 def _lines(draft: Draft, model: str) -> Iterator[str]:
     rows = len(draft.table)
     yield f"# Written by `trainyard init` for {rows} rows and {len(draft.table.columns)} columns."
+    if name := re.sub(r"[^A-Za-z0-9._-]+", "-", PurePath(draft.path).stem).strip("._-"):
+        yield f"experiment: {{name: {inline(name)}}}"
     yield "data:"
     yield f"  type: {'parquet' if PurePath(draft.path).suffix.lower() in _PARQUET else 'csv'}"
     yield f"  path: {inline(draft.path)}"

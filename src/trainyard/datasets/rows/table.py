@@ -143,14 +143,21 @@ def listed(names: Iterable[Any], limit: int = 8) -> str:
     return ", ".join(shown[:limit]) + more
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return the advice for a `name` that is not among `names`."""
+def nearest(name: str, names: Iterable[str], there: Sequence[str] | None = None) -> str:
+    """Return the advice for a `name` that is not among `names`.
+
+    Args:
+        name: What was asked for.
+        names: What may have been meant.
+        there: All names that there are; default: `names`.
+    """
     known = list(names)
     folded = {other.strip().casefold(): other for other in known}
     close = difflib.get_close_matches(name.strip().casefold(), folded, n=3, cutoff=0.6)
     if close:
         return f"did you mean {' or '.join(repr(folded[other]) for other in close)}?"
-    return f"there are: {listed(known, 12)}" if known else "there are none at all"
+    given = known if there is None else there
+    return f"there are: {listed(given, 12)}" if given else "there are none at all"
 
 
 def unique_names(names: Sequence[str]) -> tuple[list[str], str]:

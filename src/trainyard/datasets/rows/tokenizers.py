@@ -21,7 +21,10 @@ from trainyard.types import Ids
 BYTES, BPE = "bytes", "bpe"
 END_OF_TEXT = "<|endoftext|>"
 DEFAULT_VOCABULARY = 8192
+PADDING = "<|padding|>"
+_PADDINGS = (PADDING, "[PAD]", "<pad>", "<|pad|>")  # what tokenizers call it
 _VALUES = 256  # of a byte
+_BATCH = 1024  # texts that are encoded together
 _UTF8_LENGTHS = ((0x80, 1), (0x800, 2), (0x10000, 3))  # characters below this code take so many bytes
 
 
@@ -46,11 +49,22 @@ class Tokenizer(Protocol):
     def end_of_text(self) -> int | None:
         """The token that is put after each document, if one is."""
 
+    @property
+    def padding(self) -> int:
+        """The token that pads a short text; 0 where no token is for that."""
+
     def encode(self, texts: Sequence[bytes]) -> Iterator[Encoded]:
         """Yield the tokens of each text.
 
         Raises:
             UnicodeDecodeError: A text is not in UTF-8, which this tokenizer needs.
+        """
+
+    def samples(self, texts: Sequence[str], max_length: int) -> Iterator[Ids]:
+        """Yield the first tokens of each text, with those that a model's template adds: (tokens,) int64.
+
+        Raises:
+            DataError: The template alone has more tokens.
         """
 
     def decode(self, ids: Ids) -> str:
@@ -79,6 +93,16 @@ class ByteTokenizer:
         for text in texts:
             ids = np.frombuffer(text, np.uint8).astype(np.int64)
             yield Encoded(ids, np.ones_like(ids))
+
+    @property
+    def padding(self) -> int:
+        """0, which no text has."""
+        return 0
+
+    def samples(self, texts: Sequence[str], max_length: int) -> Iterator[Ids]:
+        """Yield the first bytes of each text, (bytes,) int64."""
+        for text in texts:
+            yield np.frombuffer(text.encode()[:max_length], np.uint8).astype(np.int64)
 
     def decode(self, ids: Ids) -> str:
         """Return the text of bytes; the end of a text is left out."""
@@ -146,6 +170,30 @@ class LibraryTokenizer:
                 (again,) = self._batch([text])
                 found = _encoded(text, again)
             yield found
+
+    @cached_property
+    def padding(self) -> int:
+        """The token that its file pads with, or whose name says so; else 0."""
+        of_file = (json.loads(self._content).get("padding") or {}).get("pad_id")
+        named = (self._tokenizer.token_to_id(name) for name in _PADDINGS)
+        return int(next((one for one in (of_file, *named) if one is not None), 0))
+
+    def samples(self, texts: Sequence[str], max_length: int) -> Iterator[Ids]:
+        """Yield the first tokens of each text, with those that a model's template adds: (tokens,) int64.
+
+        Raises:
+            DataError: The template alone has more tokens.
+        """
+        added = self._tokenizer.num_special_tokens_to_add(False)
+        if added >= max_length:
+            raise DataError(
+                f"data.params.max_length: {max_length} given, but the tokenizer adds {added} tokens to each "
+                "text; give more"
+            )
+        for start in range(0, len(texts), _BATCH):
+            for encoding in self._batch(texts[start : start + _BATCH]):
+                encoding.truncate(max_length - added)
+                yield np.array(self._tokenizer.post_process(encoding).ids, np.int64)
 
     def _batch(self, texts: Sequence[str]) -> Sequence[Any]:
         encodings: Sequence[Any] = self._tokenizer.encode_batch(texts, add_special_tokens=False)
@@ -235,11 +283,15 @@ class Choice(NamedTuple):
         except DataError as error:
             raise DataError(f"data.params.tokenizer: {error}") from error
 
-    def trained(self, texts: Iterable[str]) -> Tokenizer:
+    def trained(self, texts: Iterable[str], special: Sequence[str] = ()) -> Tokenizer:
         """Return a byte-level BPE tokenizer that is trained on texts; the result depends on nothing else.
 
         Pairs of equal frequency are merged in the order of their tokens. Sennrich et al.: "Neural machine
         translation of rare words with subword units", 2016; over bytes, as GPT-2 has it.
+
+        Args:
+            texts: The texts.
+            special: The names of the first tokens, which no text is cut into.
         """
         library = require("tokenizers", "text")
         tokenizer = library.Tokenizer(library.models.BPE())
@@ -247,7 +299,7 @@ class Choice(NamedTuple):
         tokenizer.decoder = library.decoders.ByteLevel()
         trainer = library.trainers.BpeTrainer(
             vocab_size=self.vocab_size,
-            special_tokens=[] if self.end_of_text is None else [self.end_of_text],
+            special_tokens=[*special, *([] if self.end_of_text is None else [self.end_of_text])],
             initial_alphabet=sorted(library.pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         )

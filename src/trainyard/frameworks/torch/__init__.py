@@ -23,7 +23,7 @@ from trainyard.frameworks.base import (
 from trainyard.frameworks.support.network_spellings import NETWORKS
 from trainyard.frameworks.support.optimizers import SPELLINGS
 from trainyard.frameworks.torch import work
-from trainyard.frameworks.torch.params import FORMATS, LOSSES, MODELS, OPTIMIZERS
+from trainyard.frameworks.torch.params import FOLDER_FORMATS, FORMATS, LOSSES, MODELS, OPTIMIZERS
 from trainyard.require import require
 from trainyard.types import DataInfo, Determinism
 from trainyard.world import World, gpus, ranks_of_environment
@@ -60,6 +60,7 @@ class TorchFramework(Framework):
     base_modules: ClassVar[Sequence[str]] = ("torch",)
     model_bases: ClassVar[Sequence[str]] = ("torch.nn:Module",)
     formats: ClassVar[Sequence[str]] = FORMATS
+    folder_formats: ClassVar[Collection[str]] = FOLDER_FORMATS
     unsaved_hint: ClassVar[str] = (
         "keep tensors with register_buffer, and give the rest back from get_extra_state and set_extra_state"
     )

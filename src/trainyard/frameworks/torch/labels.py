@@ -1,4 +1,4 @@
-"""The number of labels of rows of tokens, by which the loss of a batch is normalized.
+"""The number of labels of rows of tokens or pixels, by which the loss of a batch is normalized.
 
 A label counts the same in whatever row it is: the loss of a batch is the sum over its labels, divided by
 their number in the whole batch. So microbatches and virtual ranks change nothing but rounding, however many
@@ -12,37 +12,48 @@ from collections.abc import Callable
 import numpy as np
 
 from trainyard import semantics
-from trainyard.datasets.base import ArraySplit, EvenLabels, Split
+from trainyard.datasets.base import ArraySplit, Draw, EvenLabels, LabelSplit, SampleSplit, Split
+from trainyard.frameworks.torch.pixel_losses import BY_PIXEL
 from trainyard.tasks.base import Task
-from trainyard.types import LABELS, NO_LABEL, Array, Ids
+from trainyard.types import NO_LABEL, Array, Ids
 
 TOKEN_LOSS = "token_cross_entropy"
-Counts = Callable[[Ids], Array]  # the samples (n,) -> their weights in the loss, (n,)
+Counts = Callable[[Ids, int], Array]  # the samples (n,), and the epoch -> their weights in the loss, (n,)
 
 
-def label_counts(split: Split, task: Task, loss: str) -> Counts | None:
+def label_counts(split: Split, task: Task, loss: str, seed: int = 0) -> Counts | None:
     """Return what counts the labels of training samples; None if the mean over the rows is the same.
 
     Args:
         split: The training samples.
         task: The task.
         loss: `training.loss`.
+        seed: The seed of the run, on which depends what augmentation leaves of a mask.
     """
-    name = task.losses[0] if loss == "auto" else loss
-    if name != TOKEN_LOSS or semantics.version("torch", task.info.semantics) < _SINCE:
+    name, target = task.losses[0] if loss == "auto" else loss, task.target
+    if name == TOKEN_LOSS and semantics.version("torch", task.info.semantics) < _SINCE:
+        return None
+    if name != TOKEN_LOSS and not (task.gives_masks and name in BY_PIXEL):
         return None
     if isinstance(split, ArraySplit):
-        counts = _counted(split.arrays[LABELS])  # (rows,)
-        return None if len(np.unique(counts)) == 1 else lambda ids: counts[ids]
+        counts = _counted(split.arrays[target])  # (rows,)
+        return None if len(np.unique(counts)) == 1 else lambda ids, _: counts[ids]
     if isinstance(split, EvenLabels) and split.labels_per_row is not None:
         return None
-    return lambda ids: _counted(split.take(ids)[LABELS])
+    return lambda ids, epoch: _counted(_labels(split, ids, Draw(seed, epoch), target))
 
 
 _SINCE = 3  # the version of `torch` that counts labels; before, each row counted the same
 
 
+def _labels(split: Split, ids: Ids, draw: Draw, target: str) -> Array:
+    """Return the labels of training samples, (n, ...)."""
+    if isinstance(split, LabelSplit):
+        return split.labels(ids, draw)
+    return (split.read(ids, draw) if isinstance(split, SampleSplit) else split.take(ids))[target]
+
+
 def _counted(labels: Array) -> Array:
-    """Return the number of labels of each row, (rows,), of (rows, length)."""
-    counts: Array = (labels != NO_LABEL).sum(axis=1)
+    """Return the number of labels of each row, (rows,), of (rows, ...)."""
+    counts: Array = (labels != NO_LABEL).reshape(len(labels), -1).sum(axis=1)
     return counts

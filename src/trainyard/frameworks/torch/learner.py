@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,9 @@ from trainyard.frameworks.torch.compiling import compiled
 from trainyard.frameworks.torch.data import TensorSource
 from trainyard.frameworks.torch.ema import Average
 from trainyard.frameworks.torch.freezing import Freezing
+from trainyard.frameworks.torch.huggingface.module import check_tokens, definition_of, versions_of
 from trainyard.frameworks.torch.labels import Counts, label_counts
-from trainyard.frameworks.torch.losses import Loss, call_of, total_of_tokens
+from trainyard.frameworks.torch.losses import Loss, call_of
 from trainyard.frameworks.torch.model import LiveModel
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.parallel.world import ProcessGroup
@@ -63,13 +63,19 @@ class TorchLearner(Learner):
         self._sources: dict[int, TensorSource] = {}
         self._is_expecting = False  # whether the training samples are read ahead
         self._train = self._source(inputs.splits["train"])
+        check_tokens(self._module, inputs.splits)
         self._network.check_fit(self._train.take(np.zeros(1, dtype=np.int64)))
         _refuse_single_sample(self._module, inputs)
         optimizer = self._build_optimizer(training)
         average = Average(self._module, training.ema) if training.ema else None
         self.weights = "ema" if average else "trained"
         self._state = TrainingState(
-            self._module, optimizer, self._network.precision, self._network.built, average=average
+            self._module,
+            optimizer,
+            self._network.precision,
+            self._network.built,
+            average=average,
+            architecture=self._network.architecture,
         )
         self._freezing = Freezing(self._module, training.freeze) if training.freeze else None
         ranks = inputs.config.distributed.virtual_ranks
@@ -184,18 +190,22 @@ class TorchLearner(Learner):
         return {**fingerprints(self._module, self._state.not_restored), **self._state.unsaved()}
 
     def describe(self) -> Mapping[str, str]:
-        """Return torch's version, the device's model, and the precision; on CUDA, the version of cuDNN."""
+        """Return the versions of libraries, the device's model, and the precision."""
         device, cudnn = self._network.device, {}
         if device.type == "cuda":
             cudnn["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
         precision = {"precision": self._network.precision.name}
-        return {"torch": torch.__version__, "device": device_model(device), **precision, **cudnn}
+        libraries = {"torch": torch.__version__, **versions_of(self._module)}
+        return {**libraries, "device": device_model(device), **precision, **cudnn}
 
     def definition(self) -> Mapping[str, str]:
-        """Return the layers of a model that was passed as an object, with the import paths of own classes."""
+        """Return the layers of a model that was passed as an object, with the import paths of own classes.
+
+        Of a model of transformers that the config names, return what stands in its folder or in the hub.
+        """
         model = self._inputs.model
         if model is None:
-            return {}
+            return definition_of(self._module) if self._network.architecture is not None else {}
         parts = [("class", model), *((name, part) for name, part in model.named_modules() if name)]
         own = {
             name: path_of(type(part))
@@ -261,11 +271,14 @@ class TorchLearner(Learner):
         arrays = known_arrays(train)
         weights = None if arrays is None else weights_of(arrays, inputs.info)
         if weights is not None:
-            return weights.__getitem__, network.weighted_loss
-        counts = label_counts(train, network.task, inputs.config.training.loss)
-        if counts is not None:
-            return counts, partial(total_of_tokens, info=inputs.info)
-        return None, network.loss
+            return lambda ids, _: weights[ids], network.weighted_loss
+        training, seed = inputs.config.training, inputs.config.experiment.seed
+        counts = label_counts(train, network.task, training.loss, seed)
+        is_cut = self._ranks > 1 or (training.microbatch_size or training.batch_size) < training.batch_size
+        # The mean over the pixels of a batch that is not cut needs no count beforehand.
+        if counts is None or (network.task.gives_masks and not is_cut):
+            return None, network.loss
+        return counts, network.total_loss
 
     def _build_optimizer(self, training: TrainingConfig) -> torch.optim.Optimizer:
         for name, parameter in self._module.named_parameters():

@@ -14,8 +14,9 @@ from torch.nn import functional
 
 from trainyard import semantics
 from trainyard.errors import ModelError
-from trainyard.frameworks.torch import class_losses
+from trainyard.frameworks.torch import class_losses, pixel_losses
 from trainyard.frameworks.torch.data import Tensors
+from trainyard.frameworks.torch.huggingface.module import base_of
 from trainyard.frameworks.torch.own_losses import own_loss
 from trainyard.tasks.base import Task
 from trainyard.types import LABELS, NO_LABEL, TARGET, TEXT_BYTES, DataInfo
@@ -83,8 +84,6 @@ def build_loss(name: str, task: Task, label_smoothing: float = 0.0, focal_gamma:
     """
     name = _meant(name, task)
     _check_options(name, label_smoothing, focal_gamma)
-    if name == "cross_entropy" and name in task.losses:
-        return partial(_cross_entropy, label_smoothing=label_smoothing)
     if ":" in name:
         return own_loss(name, task, first_output)
     if name not in task.losses:
@@ -93,6 +92,16 @@ def build_loss(name: str, task: Task, label_smoothing: float = 0.0, focal_gamma:
             f"training.loss: {name} is not a loss for {task.name}; allowed: auto, {allowed}, or "
             "package.module:function"
         )
+    return _built_in(name, task, label_smoothing, focal_gamma)
+
+
+def _built_in(name: str, task: Task, label_smoothing: float, focal_gamma: float | None) -> Loss:
+    """Return one of our losses as the mean over the samples."""
+    if task.gives_masks:
+        by_row = row_losses(name, task, label_smoothing, focal_gamma)
+        return lambda outputs, batch: pixel_losses.mean(by_row(outputs, batch))
+    if name == "cross_entropy":
+        return partial(_cross_entropy, label_smoothing=label_smoothing)
     if name in _REGRESSION:
         return _regression(_REGRESSION[name], task.info)
     if name == "token_cross_entropy":
@@ -132,6 +141,35 @@ def build_weighted_loss(
     return loss
 
 
+def row_losses(name: str, task: Task, label_smoothing: float = 0.0, focal_gamma: float | None = None) -> Loss:
+    """Return the loss of masks as sums over each row, and how much the row counts in the mean: (rows, 2).
+
+    Of the user's own, which is a mean over the samples, each row has that mean, and counts the same.
+    """
+    name = _meant(name, task)
+    if ":" not in name:
+        gamma = _FOCAL_GAMMA if focal_gamma is None else focal_gamma
+        loss = pixel_losses.mask_loss(name, label_smoothing, gamma)
+        return lambda outputs, batch: loss(first_output(outputs), batch[TARGET])
+    own = own_loss(name, task, first_output)
+
+    def repeated(outputs: Outputs, batch: Tensors) -> Tensor:
+        value = own(outputs, batch).expand(len(batch[TARGET]))  # (rows,)
+        return torch.stack([value, torch.ones_like(value)], dim=1)
+
+    return repeated
+
+
+def build_total_loss(
+    name: str, task: Task, label_smoothing: float = 0.0, focal_gamma: float | None = None
+) -> Loss:
+    """Return the loss of tokens or pixels as the sum over those of a batch that count, ()."""
+    if not task.gives_masks:
+        return partial(total_of_tokens, info=task.info)
+    by_row = row_losses(name, task, label_smoothing, focal_gamma)
+    return lambda outputs, batch: by_row(outputs, batch)[:, 0].sum()
+
+
 def class_logits(logits: Tensor) -> Tensor:
     """Return a logit for each class, (rows, classes); a single one, (rows, 1), is that of the second.
 
@@ -144,7 +182,7 @@ def class_logits(logits: Tensor) -> Tensor:
 
 def has_two_classes(task: Task) -> bool:
     """Return whether a sample is one of two classes, for which a model may give a single logit."""
-    return task.losses[0] == "cross_entropy" and task.info.outputs == 2
+    return task.losses[0] == "cross_entropy" and task.output_shape == (2,)
 
 
 def _meant(name: str, task: Task) -> str:
@@ -283,11 +321,22 @@ def _token_sums(outputs: Tensor, batch: Tensors, info: DataInfo) -> Tensor:
     return torch.stack(sums, dim=1)
 
 
+def _mask_counts(outputs: Tensor, batch: Tensors, info: DataInfo) -> Tensor:  # noqa: ARG001 - one table
+    """Return the counts of each row's pixels; without targets the probabilities of its classes.
+
+    They are (rows, 3 classes) float64, or (rows, classes, height, width) float32.
+    """
+    if TARGET not in batch:
+        return outputs.softmax(dim=1)
+    return pixel_losses.pixel_counts(outputs, batch[TARGET])
+
+
 _PREDICTIONS: Mapping[str, Callable[[Tensor, Tensors, DataInfo], Tensor]] = {
     "classification": lambda outputs, batch, info: torch.softmax(class_logits(outputs), dim=1),  # noqa: ARG005
     "regression": _values,
     "multilabel": lambda outputs, batch, info: torch.sigmoid(outputs),  # noqa: ARG005
     "language_modeling": _token_sums,
+    "segmentation": _mask_counts,
 }
 
 
@@ -301,8 +350,10 @@ def input_names(model: torch.nn.Module, info: DataInfo) -> list[str]:
     """
     if len(info.inputs) == 1:
         return list(info.inputs)
-    params = inspect.signature(model.forward).parameters
-    takes_all = any(one.kind is one.VAR_KEYWORD for one in params.values())
+    # Models of transformers hand other arrays on to functions of theirs, and peft hides what they name.
+    known = base_of(model)
+    params = inspect.signature((model if known is None else known).forward).parameters
+    takes_all = known is None and any(one.kind is one.VAR_KEYWORD for one in params.values())
     names = [name for name in info.inputs if takes_all or name in params]
     needed = [
         name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -20,10 +21,13 @@ from trainyard.frameworks.torch import structure
 from trainyard.frameworks.torch.calls import Calls
 from trainyard.frameworks.torch.data import TensorSource
 from trainyard.frameworks.torch.generators import generators, seed_generators
+from trainyard.frameworks.torch.huggingface import module as huggingface
+from trainyard.frameworks.torch.huggingface.build import ARCHITECTURE
+from trainyard.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainyard.frameworks.torch.losses import as_float, first_output
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.params import FORMATS
-from trainyard.frameworks.torch.snapshot import TrainingState, named_buffer
+from trainyard.frameworks.torch.snapshot import TrainingState, named_buffer, saved_architecture
 from trainyard.frameworks.torch.unsaved import fingerprints
 from trainyard.types import INPUT_IDS, Array, Ids, Predictions
 from trainyard.world import ALONE, World
@@ -56,7 +60,10 @@ class _TorchModel(Model):
         return self._module
 
     def export(self, path: Path, form: str) -> None:
-        """Write the weights as a safetensors file; the second format rounds floats to bf16."""
+        """Write the weights as a safetensors file, rounded to bf16 by the second format, or a folder."""
+        if form in huggingface.FORMATS:
+            huggingface.export(self._module, path, form)
+            return
         weights = self._state.files(weights_only=True)[WEIGHTS_FILE]
         if form == FORMATS[1]:
             weights = {
@@ -150,7 +157,7 @@ class LoadedModel(_TorchModel):
 
     def __init__(self, inputs: ModelInputs, folder: Path) -> None:
         with OwnGenerators():  # the initial weights are not those that a learner has: they are replaced
-            network = Network(inputs)
+            network = Network(_with_architecture(inputs, folder))
         super().__init__(network, TrainingState(network.module, None, network.precision, network.built))
         self._state.load(folder, weights_only=True)
         self._module.eval()
@@ -292,3 +299,10 @@ class LoadedModel(_TorchModel):
             for buffer in module._buffers.values()
             if buffer is not None
         ]
+
+
+def _with_architecture(inputs: ModelInputs, folder: Path) -> ModelInputs:
+    """Return the inputs with the saved configuration of a model of transformers, if it is one."""
+    if inputs.model is not None or inputs.config.model.type not in HUGGINGFACE:
+        return inputs
+    return replace(inputs, model_params={**inputs.model_params, ARCHITECTURE: saved_architecture(folder)})

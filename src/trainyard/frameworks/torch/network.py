@@ -15,13 +15,15 @@ from trainyard.errors import ModelError, TrainingError
 from trainyard.frameworks.base import ModelInputs
 from trainyard.frameworks.torch import losses
 from trainyard.frameworks.torch.data import Tensors, TensorSource
+from trainyard.frameworks.torch.huggingface.module import architecture_of
+from trainyard.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainyard.frameworks.torch.models import build_model
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.frameworks.torch.process import device_of
 from trainyard.frameworks.torch.structure import Structure
 from trainyard.order import PREDICT, stream_seed
 from trainyard.registry import task_for
-from trainyard.types import Ids, Predictions, weights_of
+from trainyard.types import TARGET, Ids, Predictions, weights_of
 
 log = logging.getLogger("trainyard")
 
@@ -39,9 +41,14 @@ class Network:
             module = build_model(inputs.config.model.type, inputs.model_params, inputs.info)
         self.module = module.to(self.device)
         self.built = Structure.of(self.module.train())
+        # Of a model of transformers, its whole configuration: it is saved, so that the model can be loaded
+        # without the files that it was made from.
+        is_known = inputs.model is None and inputs.config.model.type in HUGGINGFACE
+        self.architecture = architecture_of(module) if is_known else None
         self.task = task_for(inputs.info)
         self._loss_options = (training.loss, self.task, training.label_smoothing, training.focal_gamma)
         self.loss = losses.build_loss(*self._loss_options)
+        self._row_losses = losses.row_losses(*self._loss_options) if self.task.gives_masks else None
         self._weighted: losses.WeightedLoss | None = None
         self.names = losses.input_names(self.module, inputs.info)
         self.call = losses.call_of(self.module, self.names)
@@ -83,7 +90,10 @@ class Network:
                 loss = float(self.loss(outputs, batch)) * len(ids)
             else:
                 loss = float(self.weighted_loss(outputs, batch))
-            values = losses.to_predictions(losses.first_output(outputs), batch, self.task).cpu().numpy()
+            predicted = losses.to_predictions(losses.first_output(outputs), batch, self.task)
+            if self._row_losses is not None and TARGET in batch:
+                predicted = torch.cat([self._row_losses(outputs, batch).to(predicted), predicted], dim=1)
+            values = predicted.cpu().numpy()
         targets = np.empty((len(ids), 0)) if self.task.sums else batch[self.task.target].cpu().numpy()
         counts = None if weights is None else weights.cpu().numpy()
         return Predictions(ids, values, targets, loss, weights=counts)
@@ -95,6 +105,11 @@ class Network:
         weights = weights_of(batch, self.inputs.info)
         assert weights is not None, "the batch has weights"
         return self._weighted(outputs, batch, weights)
+
+    @property
+    def total_loss(self) -> losses.Loss:
+        """The sum of the losses of the labels of a batch."""
+        return losses.build_total_loss(*self._loss_options)
 
     def check_fit(self, sample: Tensors) -> None:
         """Call the module with one sample, so that a wrong shape is an error here, not a traceback of step 1.

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from trainyard.config.fields import Section
 from trainyard.frameworks.support.optimizers import AdamParams, Betas, RmspropParams, Share
+from trainyard.frameworks.torch.huggingface import params as huggingface
 
 Activation = Literal["relu", "gelu", "silu", "tanh"]
 
@@ -60,6 +61,40 @@ class GptParams(Section):
     tie_embeddings: bool = Field(True, description="use the token embedding as the output layer, too")
 
 
+_VOCABULARY = "number of different tokens; default: that of the data"
+Vocabulary = Annotated[int, Field(gt=0)] | None
+
+
+class LstmParams(Section):
+    """A recurrent network over tokens (LSTM, Hochreiter and Schmidhuber, 1997)."""
+
+    embedding_dim: int = Field(128, gt=0, description="width of the vector of a token")
+    hidden_size: int = Field(128, gt=0, description="width of the state, of each direction")
+    num_layers: int = Field(1, gt=0)
+    bidirectional: bool = Field(False, description="read each text from its end, too")
+    dropout: Share = Field(0.0, description="of embeddings, between layers, and before the last one")
+    pooling: Literal["last", "mean", "max"] = Field(
+        "last", description="what stands for a text: the last state of each direction, or all of them"
+    )
+    vocab_size: Vocabulary = Field(None, description=_VOCABULARY)
+
+
+class TextTransformerParams(Section):
+    """A transformer encoder over tokens, with pre-norm layers and learned positions."""
+
+    hidden_size: int = Field(128, gt=0, description="width of a token")
+    num_layers: int = Field(2, gt=0)
+    num_heads: int = Field(4, gt=0, description="must divide hidden_size")
+    intermediate_size: int | None = Field(
+        None, gt=0, description="width of a feed-forward layer; default: 4 hidden_size"
+    )
+    dropout: Share = Field(0.1, description="of embeddings, attention and residual branches")
+    pooling: Literal["mean", "max", "cls"] = Field(
+        "mean", description="what stands for a text: all tokens, or one of its own, which is learned"
+    )
+    vocab_size: Vocabulary = Field(None, description=_VOCABULARY)
+
+
 Layout = Literal["auto", "channels_first", "channels_last"]
 _IMAGE_SHAPE = "shape of the images in flat rows, such as [8, 8]; default: that of the data"
 _LAYOUT = "which axis of images holds the channels; auto: the one of length 1 to 4, if the other is longer"
@@ -104,6 +139,20 @@ class AnyResnetParams(ResnetParams):
     """A residual network for images (He et al., 2016); resnet18, resnet34 and resnet50 say its depth."""
 
     depth: Literal[18, 34, 50] = Field(18, description="number of layers")
+
+
+class UnetParams(Section):
+    """A U-Net for the segmentation of images (Ronneberger et al., 2015); images may have any size."""
+
+    depth: int = Field(4, gt=0, le=10, description="how often the sides are halved")
+    base_width: int = Field(
+        32, gt=0, description="filters of the first level; each level below has twice as many"
+    )
+    dropout: Share = Field(0.0, description="after the lowest level")
+    activation: Activation = "relu"
+    normalization: Literal["none", "batch", "group"] = Field("batch", description="before each activation")
+    image_shape: Sides | None = Field(None, description=_IMAGE_SHAPE)
+    layout: Layout = Field("auto", description=_LAYOUT)
 
 
 class RadamParams(Section):
@@ -174,12 +223,16 @@ class MuonParams(Section):
 MODELS: dict[str, type[Section]] = {
     "cnn": CnnParams,
     "gpt": GptParams,
+    "lstm": LstmParams,
     "mlp": MlpParams,
     "resnet": AnyResnetParams,
     "resnet18": ResnetParams,
     "resnet34": ResnetParams,
     "resnet50": ResnetParams,
+    "text_transformer": TextTransformerParams,
     "transformer": TransformerParams,
+    "unet": UnetParams,
+    **huggingface.MODELS,
 }
 
 OPTIMIZERS: dict[str, type[Section]] = {
@@ -196,7 +249,8 @@ OPTIMIZERS: dict[str, type[Section]] = {
     "muon": MuonParams,
 }
 
-FORMATS = ("safetensors", "safetensors-bf16")
+FOLDER_FORMATS = ("huggingface", "peft")
+FORMATS = ("safetensors", "safetensors-bf16", *FOLDER_FORMATS)
 LOSSES = (
     *("auto", "cross_entropy", "binary_cross_entropy", "token_cross_entropy"),
     *("focal", "dice"),

@@ -9,7 +9,8 @@ A checkpoint has up to three files:
                             where several processes save, the others' are in `optimizer.1.safetensors` ...
     module.safetensors      only if needed: `buffers/NAME` (non-persistent buffers), `extra/NAME` (JSON from
                             `get_extra_state`), `strides` (JSON: strides of tensors not in row-major order),
-                            `changes` (JSON: how training changed the module's structure; see `structure`)
+                            `changes` (JSON: how training changed the module's structure; see `structure`),
+                            `architecture` (JSON: the configuration of a model of transformers)
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from trainyard.digest import FileRecord, write_tensors
@@ -48,7 +49,7 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 MODULE_FILE = "module.safetensors"
 _WEIGHTS, _OPTIMIZER, _MODULE = (Path(file).stem for file in (WEIGHTS_FILE, OPTIMIZER_FILE, MODULE_FILE))
 _SCALER, _BUFFERS, _EXTRA, _STRIDES, _CHANGES = "scaler/", "buffers/", "extra/", "strides", "changes"
-_TRAINED, _GROUPS, _VALUES = "trained/", "groups/", "values"
+_TRAINED, _GROUPS, _VALUES, _ARCHITECTURE = "trained/", "groups/", "values", "architecture"
 _MUCH, _PAGE = 16 << 20, 4096  # bytes
 Tensors = dict[str, torch.Tensor]
 
@@ -88,6 +89,7 @@ class TrainingState:
         precision: Precision,
         built: Structure | None = None,
         average: Average | None = None,
+        architecture: Mapping[str, Any] | None = None,
     ) -> None:
         """Prepare to save and restore a model.
 
@@ -97,12 +99,14 @@ class TrainingState:
             precision: The holder of the gradient scaler.
             built: The structure of the module when it was built; default: now.
             average: The average of the weights, if there is one: it is what the file of weights holds.
+            architecture: What a model of transformers is built from, if it is one.
         """
         self._model = model
         self._optimizer = optimizer
         self._precision = precision
         self._built = built or Structure.of(model)
         self._average = average
+        self._architecture = architecture
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         is_own = optimizer is not None and not is_built_in(optimizer)
         self._own = OwnState(optimizer, self._names) if is_own and optimizer is not None else None
@@ -130,6 +134,8 @@ class TrainingState:
             files[OPTIMIZER_FILE][_VALUES] = _as_tensor(self._own.values())
         if strides:
             module[_STRIDES] = _as_tensor(strides)
+        if self._architecture is not None:
+            module[_ARCHITECTURE] = _as_tensor(self._architecture)
         if changes := self._built.changes(self._model, buffers_only=weights_only):
             module[_CHANGES] = _as_tensor(changes)
         return files | ({MODULE_FILE: module} if module else {})
@@ -345,6 +351,20 @@ class TrainingState:
                     optimizer.state[parameter][key] = restored
         if self._own is not None and _VALUES in tensors:
             self._own.restore(_from_tensor(tensors[_VALUES]), kinds[_GROUPS])
+
+
+def saved_architecture(folder: Path) -> dict[str, Any]:
+    """Return the configuration of a model of transformers that a snapshot wrote.
+
+    Raises:
+        ModelError: The file is damaged, or has none.
+    """
+    try:
+        with safe_open(folder / MODULE_FILE, "pt") as file:
+            architecture: dict[str, Any] = _from_tensor(file.get_tensor(_ARCHITECTURE))
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{folder / MODULE_FILE} does not say what model it is of: {error}") from error
+    return architecture
 
 
 class TorchSnapshot:

@@ -35,8 +35,9 @@ class StepSettings:
     microbatch_size: int
     virtual_ranks: int = 1
     world: World = ALONE
-    # Returns the weights of training samples, (n,); `loss` then gives weighted sums. None: they are equal.
-    weights: Callable[[Ids], Array] | None = None
+    # Returns the weights of training samples in an epoch, (n,); `loss` then gives weighted sums. None: they
+    # are equal.
+    weights: Callable[[Ids, int], Array] | None = None
 
 
 class TorchStep:
@@ -90,8 +91,9 @@ class TorchStep:
         if self._freezing is not None and self._freezing.apply(step):
             self._prepare_sums()
         ids, ranks = order.batch(step), self._settings.virtual_ranks  # (batch,)
-        total = self._total(ids)
-        take = partial(source.take, epoch=order.cursor(step).epoch)
+        epoch = order.cursor(step).epoch
+        total = self._total(ids, epoch)
+        take = partial(source.take, epoch=epoch)
         if ranks == 1:
             loss = self._part(take, ids, (step,), total)
         else:
@@ -121,13 +123,13 @@ class TorchStep:
         parts, size = virtual_ranks.cut(ids, self._settings.virtual_ranks), self._settings.microbatch_size
         return [some for rank in self._mine for some in virtual_ranks.microbatches(parts[rank], size)]
 
-    def _total(self, ids: Ids) -> float:
+    def _total(self, ids: Ids, epoch: int) -> float:
         """Return the number of samples of a whole batch, or the sum of their weights.
 
         The sum is the exact one, rounded, so that it is the same in every process.
         """
         weights = self._settings.weights
-        return len(ids) if weights is None else math.fsum(weights(ids).tolist())
+        return len(ids) if weights is None else math.fsum(weights(ids, epoch).tolist())
 
     def _share(self, rows: int, total: float) -> float:
         """Return the factor on the loss of some rows, which is a mean, or a sum if there are weights."""

@@ -55,6 +55,21 @@ def _gpt(params: Mapping[str, Any], info: DataInfo) -> float:
     return float(layers + length * hidden * info.outputs)
 
 
+def _text_transformer(params: Mapping[str, Any], info: DataInfo) -> float:
+    length, hidden = prod(info.input_shape), params["hidden_size"]
+    width = params["intermediate_size"] or 4 * hidden
+    weights = 4 * hidden**2 + 2 * hidden * width  # of a layer
+    layers = params["num_layers"] * length * (weights + 2 * length * hidden)
+    return float(layers + hidden * info.outputs)
+
+
+def _lstm(params: Mapping[str, Any], info: DataInfo) -> float:
+    hidden, directions = params["hidden_size"], 1 + params["bidirectional"]
+    widths = [params["embedding_dim"], *[directions * hidden] * (params["num_layers"] - 1)]
+    weights = sum(4 * hidden * (width + hidden) for width in widths)
+    return float(prod(info.input_shape) * directions * weights + directions * hidden * info.outputs)
+
+
 def _layers(params: Mapping[str, Any], tokens: int) -> float:
     """Return the multiplications of the layers of a transformer: 12 h^2 and attention for each token."""
     hidden = params["hidden_size"]
@@ -65,4 +80,6 @@ _COUNTS: Mapping[str, Callable[[Mapping[str, Any], DataInfo], float]] = {
     "mlp": _mlp,
     "transformer": _transformer,
     "gpt": _gpt,
+    "lstm": _lstm,
+    "text_transformer": _text_transformer,
 }

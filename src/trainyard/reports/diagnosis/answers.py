@@ -65,8 +65,8 @@ def known_by_heart(run: RunFiles) -> Finding | None:
         return None
     also = "; a linear model of the same columns does as well" if is_simple else ""
     seen = (
-        f"from the constant answer to perfection it comes {known['train']:.0%} of the way on training rows, "
-        f"but {max(0.0, known[judged]):.0%} on {SPLITS[judged]} rows{also}"
+        f"on training rows it closes {known['train']:.0%} of the gap between one answer for all and a "
+        f"perfect score, on {SPLITS[judged]} rows {max(0.0, known[judged]):.0%}{also}"
     )
     return Finding("overfitting", "It knows the training rows by heart", seen, restraint(run))
 

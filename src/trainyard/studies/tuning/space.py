@@ -67,7 +67,8 @@ def _parameter(key: str, spec: Any) -> Parameter:
         raise ValueError(f"expected {_EXAMPLE}; got {spec!r}")
     if unknown := sorted(set(spec) - _KEYS):
         raise ValueError(
-            f"there is no {unknown[0]!r}; a range has low, high, log, step; a list has choices; both: when"
+            f"there is no {unknown[0]!r}; a range has low, high, log and step (whole numbers if low "
+            "and high are), a list has choices, and each may have when"
         )
     when = _when(spec.get("when"))
     if "choices" in spec:

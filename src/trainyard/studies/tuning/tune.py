@@ -32,7 +32,7 @@ from trainyard.runs.trust import of_own_config
 from trainyard.runs.wiring import default_threads
 from trainyard.samplers.base import Observation, Sampler, Space
 from trainyard.samplers.optuna import frozen, importances
-from trainyard.studies.benchmark import with_metric
+from trainyard.studies.metrics import with_metric
 from trainyard.studies.running import log_warnings_once
 from trainyard.studies.study import RESULT, Json, Study, StudyRequest, open_study
 from trainyard.studies.trials import StudyConfig

@@ -85,6 +85,8 @@ class WhyRequest:
 
 def why(first: RunDir, second: RunDir, request: WhyRequest) -> Why:
     """Find which difference of two runs moved a metric; see `trainyard.why`."""
+    if first.id == second.id:
+        raise InputError(f"run {first.id} is given twice: give two runs that differ")
     before, after = Side.of(first), Side.of(second)
     metric = metric_between(before, after, request.metric)
     factors, notes = changes_between(before, after)

@@ -60,13 +60,17 @@ def infer_task(values: Array) -> str:
 def infer_task_of_matrix(targets: Array, where: str) -> tuple[str, list[str]]:
     """Return the task that targets of several columns suggest: labels if all are 0 or 1, else values.
 
+    Whole numbers for each pixel are masks.
+
     Args:
-        targets: (rows, outputs) numbers or booleans.
+        targets: (rows, outputs) numbers or booleans, or (rows, height, width).
         where: The targets, for messages.
 
     Returns:
         The task, and warnings.
     """
+    if targets.ndim == 3 and targets.dtype.kind in "biu":
+        return "segmentation", []
     if not ((targets == 0) | (targets == 1)).all():
         return "regression", []
     advice = "set data.task: regression if they are amounts"
@@ -88,7 +92,8 @@ def infer_task_of_sample(targets: Array, where: str) -> tuple[str, list[str]]:
         The task, and warnings.
     """
     if targets.ndim > 1 and targets.dtype.kind in "biuf":
-        return infer_task_of_matrix(targets.reshape(len(targets), -1), where)
+        is_mask = targets.ndim == 3 and targets.dtype.kind in "biu"
+        return infer_task_of_matrix(targets if is_mask else targets.reshape(len(targets), -1), where)
     return ("regression" if targets.dtype.kind == "f" or targets.ndim > 1 else "classification"), []
 
 

@@ -31,6 +31,7 @@ from trainyard.datasets.rows.encoders.texts import TextColumn
 from trainyard.datasets.rows.images.preparation import ImagePreparation
 from trainyard.datasets.rows.preparation import AnyPreparation, TabularPreparation, from_json
 from trainyard.datasets.rows.raw import RawPreparation
+from trainyard.datasets.rows.text_preparation import TextPreparation
 from trainyard.errors import DataError, InputError
 from trainyard.records.data import DataDescription
 from trainyard.records.manifest import Manifest
@@ -63,7 +64,7 @@ def write_model(folder: Path, logged: Logged = Logged()) -> Path:  # noqa: B008 
         logged: The ids in MLflow, if the model is logged there.
 
     Raises:
-        InputError: The model's predictions need targets, so that rows alone have none.
+        InputError: The model's predictions need targets, so that rows alone have none; or they are masks.
     """
     run = RunDir(folder / DATA)
     manifest = run.require_manifest()
@@ -74,6 +75,8 @@ def write_model(folder: Path, logged: Logged = Logged()) -> Path:  # noqa: B008 
     with computing_by(older):
         info = DataInfo.from_json(description.info)
         preparation = from_json(description.preparation) if description.preparation else None
+    if registry.task_for(info).gives_masks:
+        raise InputError(f"the predictions of {info.task} are masks, which a table cannot hold")
     if registry.task_for(info).sums:
         raise InputError(f"the predictions of {info.task} need targets, so that rows alone cannot be served")
     example = _example(preparation) if isinstance(preparation, TabularPreparation) else None
@@ -147,6 +150,8 @@ def _columns(preparation: AnyPreparation) -> list[str]:
     """Return a line for each column: its name, and what it holds."""
     if isinstance(preparation, ImagePreparation):
         return [f"{preparation.column}: image"]
+    if isinstance(preparation, TextPreparation):
+        return [f"{preparation.column}: text"]
     if isinstance(preparation, RawPreparation):
         pairs = zip(preparation.feature_names, preparation.dtypes, strict=True)
         return [f"{name}: {dtype}" for name, dtype in pairs]

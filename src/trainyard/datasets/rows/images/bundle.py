@@ -3,26 +3,48 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from trainyard.announce import announced
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, Identifiers, Reading
 from trainyard.datasets.rows import objects
+from trainyard.datasets.rows.images.masks import MaskedImages, Masks, MaskSplit, found_classes
 from trainyard.datasets.rows.images.pixels import CorruptImageError, Mode
 from trainyard.datasets.rows.images.preparation import ImagePreparation
 from trainyard.datasets.rows.images.sources import CachedImages, Images, log_corrupt
 from trainyard.datasets.rows.images.split import ImageSplit, Pipeline
+from trainyard.datasets.rows.splitting import fractions, split_rows
+from trainyard.datasets.rows.table import Table
+from trainyard.datasets.rows.tabular import provided_splits
 from trainyard.datasets.rows.target import Target
 from trainyard.datasets.rows.threads import THREADS
 from trainyard.errors import DataError
 from trainyard.registry import task_of
-from trainyard.types import FEATURES, TARGET, Array, Batch, Ids, SplitName
+from trainyard.types import (
+    FEATURES,
+    SPLITS,
+    TARGET,
+    Array,
+    ArraySpec,
+    Batch,
+    DataInfo,
+    Ids,
+    SplitName,
+)
 
 log = logging.getLogger("trainyard")
+_TASK = "segmentation"
+CLASS_NAMES: Any = Field(
+    default_factory=list,
+    description="segmentation: names of the classes 0, 1 ... of masks; default: the classes are the numbers "
+    "that masks hold",
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +53,7 @@ class Labeled:
 
     Attributes:
         positions: (rows,) of the images.
-        targets: (rows,), or (rows, outputs).
+        targets: (rows,), or (rows, outputs); empty where the images have masks.
         weights: (rows,) float64; None: all count the same.
     """
 
@@ -42,7 +64,8 @@ class Labeled:
     def take(self, rows: Ids) -> Labeled:
         """Return some of the rows."""
         weights = None if self.weights is None else self.weights[rows]
-        return Labeled(self.positions[rows], self.targets[rows], weights)
+        targets = self.targets[rows] if len(self.targets) else self.targets
+        return Labeled(self.positions[rows], targets, weights)
 
 
 @dataclass(frozen=True)
@@ -60,6 +83,20 @@ class ImageSource:
     mode: Mode
     column: str = "image"
     divide_by: Mapping[str, Array] = field(default_factory=dict)
+    masks: GivenMasks | None = None
+
+
+@dataclass(frozen=True)
+class GivenMasks:
+    """The masks of images.
+
+    Attributes:
+        files: At the positions of the images, decoded to numbers.
+        class_names: The names of the classes 0, 1 ...; empty: the classes are the numbers that masks hold.
+    """
+
+    files: Images
+    class_names: Sequence[str] = ()
 
 
 def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: DataConfig) -> DataBundle:
@@ -80,10 +117,13 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
             "cannot blend weights (data.weight); leave one of them out"
         )
     images = CachedImages(source.images) if config.cache == "memory" else source.images
-    whole, skipped = _whole(images, parts, config)
+    whole, skipped = _whole([images, *([source.masks.files] if source.masks else [])], parts, config)
     rows = np.isin(parts["train"].positions, whole["train"].positions)
     divide_by = {name: values[rows] for name, values in source.divide_by.items()}
     parts = whole
+    if source.masks is not None:
+        built = _with_masks(replace(source, images=images, divide_by=divide_by), source.masks, parts, config)
+        return replace(built, skipped=skipped)
 
     def serve(inputs: Batch, ids: Ids | None, targets: Array) -> ImageSplit:
         positions = inputs[FEATURES] if ids is None else inputs[FEATURES][ids]
@@ -99,35 +139,118 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
     with announced(f"measuring {len(train):,} images"):
         pipeline = pipeline.measured(images, train.positions.tolist())
     splits = {
-        name: split.finished(
-            pipeline,
-            classes,
-            Reading(f"the {name} images", config.workers, config.prefetch, config.timeout, in_thread=True),
-        )
+        name: split.finished(pipeline, classes, _reading(name, config))
         for name, split in built.splits.items()
         if isinstance(split, ImageSplit)
     }
-    target = Target(
-        built.info.target, built.info.task, built.info.classes, names=tuple(built.info.target_names)
-    )
-    shape = " x ".join(map(str, built.info.input_shape))
+    return replace(_described(built, splits, source, pipeline), skipped=skipped)
+
+
+def _described(
+    built: DataBundle,
+    splits: Mapping[SplitName, ImageSplit | MaskSplit],
+    source: ImageSource,
+    pipeline: Pipeline,
+) -> DataBundle:
+    """Return the data with their splits, and what is said of images in particular."""
+    info = built.info
+    target = Target(info.target, info.task, info.classes, names=tuple(info.target_names))
+    shape = " x ".join(map(str, info.input_shape))
+    masks = "" if source.masks is None else f" and masks of {info.outputs} classes"
     return replace(
         built,
         splits=dict(splits),
         preparation=ImagePreparation(source.column, source.mode, pipeline, target),
-        columns=f"{sum(map(len, splits.values())):,} images, {shape} each",
+        columns=f"{sum(map(len, splits.values())):,} images{masks}, {shape} each",
         identifiers={
-            name: Identifiers(source.column, np.array([images.names[i] for i in split.positions], object))
+            name: Identifiers(
+                source.column, np.array([source.images.names[i] for i in split.positions], object)
+            )
             for name, split in splits.items()
         },
-        skipped=skipped,
     )
 
 
+def _with_masks(
+    source: ImageSource, given: GivenMasks, parts: Mapping[SplitName, Labeled], config: DataConfig
+) -> DataBundle:
+    """Build the data of images with masks; arguments and errors are those of `bundle`."""
+    pipeline = Pipeline(config.transforms)
+    _refuse_for_masks(pipeline, parts, config)
+    classes = _classes(given, parts, config)
+    masks: Images = Masks(given.files, classes, config.ignore_index)
+    if config.cache == "memory":
+        masks = CachedImages(masks)
+    images = MaskedImages(source.images, masks, classes, config.ignore_index)
+    train = parts["train"].positions
+    table = Table({source.column: train, **source.divide_by}, "the train rows")
+    shares = fractions(config.split, provided_splits(parts.keys(), config))
+    rows = split_rows(table, config.split, *shares, None)
+    positions = {name: train[ids] for name, ids in rows.items()}
+    positions |= {name: part.positions for name, part in parts.items() if name != "train"}
+    with announced(f"measuring {len(train):,} images"):
+        pipeline = pipeline.measured(source.images, positions["train"].tolist())
+    splits = {
+        name: MaskSplit(images, positions[name], pipeline, _reading(name, config))
+        for name in SPLITS
+        if name in positions
+    }
+    sample = splits["train"].take(np.zeros(1, np.int64))
+    info = DataInfo(
+        _TASK,
+        {FEATURES: ArraySpec(sample[FEATURES].shape[1:], str(sample[FEATURES].dtype))},
+        len(classes),
+        list(given.class_names or classes),
+        target=config.target_name,
+        target_shape=sample[TARGET].shape[1:],
+    )
+    built = DataBundle(info, {}, rows=rows if len(parts) == 1 else {})
+    return _described(built, splits, source, pipeline)
+
+
+def _refuse_for_masks(pipeline: Pipeline, parts: Mapping[SplitName, Labeled], config: DataConfig) -> None:
+    """Refuse settings that do not go with masks.
+
+    Raises:
+        DataError: There is one.
+    """
+    if config.task not in ("auto", _TASK):
+        raise DataError(f"data.task: {config.task} given, but the images have masks: leave it out")
+    if pipeline.mixing:
+        raise DataError(
+            f"data.transforms: {pipeline.mixing[0].type} blends two images, and cannot blend their masks; "
+            "leave it out"
+        )
+    if any(part.weights is not None for part in parts.values()):
+        raise DataError("data.weight: rows with masks take no weights; leave it out")
+
+
+def _classes(given: GivenMasks, parts: Mapping[SplitName, Labeled], config: DataConfig) -> list[int]:
+    """Return the number of each class in the files of masks.
+
+    Raises:
+        DataError: A mask cannot be decoded, or all masks hold one class.
+    """
+    if given.class_names:
+        return list(range(len(given.class_names)))
+    positions = np.concatenate([part.positions for part in parts.values()]).tolist()
+    with announced(f"looking for the classes of {len(positions):,} masks"):
+        return found_classes(given.files, positions, config.ignore_index)
+
+
+def _reading(name: SplitName, config: DataConfig) -> Reading:
+    return Reading(f"the {name} images", config.workers, config.prefetch, config.timeout, in_thread=True)
+
+
 def _whole(
-    images: Images, parts: Mapping[SplitName, Labeled], config: DataConfig
+    files: Sequence[Images], parts: Mapping[SplitName, Labeled], config: DataConfig
 ) -> tuple[Mapping[SplitName, Labeled], list[str]]:
-    """Return the rows whose images can be decoded, and the names of the others, if these are to be skipped.
+    """Return the rows whose files can be decoded, and the names of the others, if these are to be skipped.
+
+    Args:
+        files: The images; and their masks, if they have some.
+        parts: The rows of each split.
+        config: The data section.
 
     Raises:
         DataError: No image of a split can be decoded.
@@ -137,7 +260,8 @@ def _whole(
 
     def is_whole(position: int) -> bool:
         try:
-            images.image(position)
+            for some in files:
+                some.image(position)
         except CorruptImageError as error:
             log.debug("data: %s", error)
             return False
@@ -148,7 +272,7 @@ def _whole(
     for name, part in parts.items():
         with announced(f"looking for corrupt images among {len(part.positions):,}"):
             whole = np.array(THREADS.map(is_whole, part.positions.tolist()), bool)
-        skipped += [images.names[i] for i in part.positions[~whole]]
+        skipped += [files[0].names[i] for i in part.positions[~whole]]
         if not whole.any():
             raise DataError(f"none of the {len(whole)} {name} images can be decoded")
         kept[name] = part.take(np.flatnonzero(whole))

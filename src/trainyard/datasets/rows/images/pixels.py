@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 
 from trainyard.errors import DataError
 from trainyard.require import require
+from trainyard.types import NO_LABEL
 
 Mode = Literal["rgb", "gray", "rgba"]
-Image = NDArray[Any]  # (height, width, channels): uint8, or float32 from 0 to 1
+# (height, width, channels): uint8, or float32 from 0 to 1; of a mask, (height, width, 1) MASK: class indices.
+Image = NDArray[Any]
+MASK = np.int16  # its dtype tells a mask from an image
 
 # The endings of image files.
 ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -64,12 +67,13 @@ def as_bytes(image: Any, mode: str) -> NDArray[np.uint8]:
     return np.asarray(image if image.mode == mode else image.convert(mode))
 
 
-def decode(raw: bytes, mode: Mode, name: str, advice: str = "remove or repair it") -> Image:
+def decode(raw: bytes, mode: Mode | None, name: str, advice: str = "remove or repair it") -> Image:
     """Return an image as (height, width, channels) uint8.
 
     Args:
         raw: The content of the file.
-        mode: Its colours; others are converted.
+        mode: Its colours; others are converted. None: it is a mask, whose numbers are returned as they are,
+            (height, width, 1).
         name: The image, for messages.
         advice: What to do if it is corrupt, for messages.
 
@@ -79,7 +83,7 @@ def decode(raw: bytes, mode: Mode, name: str, advice: str = "remove or repair it
     """
     try:
         with opened(raw) as image:
-            pixels = as_bytes(image, PILLOW_MODES[mode])
+            pixels = np.asarray(image) if mode is None else as_bytes(image, PILLOW_MODES[mode])
     except MemoryError:
         raise
     except DataError as error:  # the image is whole
@@ -90,38 +94,71 @@ def decode(raw: bytes, mode: Mode, name: str, advice: str = "remove or repair it
         raise CorruptImageError(
             f"{name} cannot be decoded: {what or type(error).__name__}; {advice}"
         ) from error
-    return pixels[:, :, None] if pixels.ndim == 2 else pixels
+    pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+    return _numbers(pixels, name) if mode is None else pixels
+
+
+def _numbers(pixels: Image, name: str) -> Image:
+    """Return the numbers of a mask, (height, width, 1); a gray one may be saved in colours.
+
+    Raises:
+        DataError: It holds colours, or fractions.
+    """
+    colours = pixels[:, :, :3] if pixels.shape[2] > 2 else pixels[:, :, :1]
+    if (colours != colours[:, :, :1]).any() or pixels.dtype.kind == "f":
+        raise DataError(
+            f"{name} is no mask: its pixels are {'fractions' if pixels.dtype.kind == 'f' else 'colours'}; "
+            "save a whole number for each pixel, as a gray or palette PNG"
+        )
+    return colours[:, :, :1]
+
+
+def is_mask(image: Image) -> bool:
+    """Return whether this is a mask."""
+    return image.dtype == MASK
 
 
 def resized(image: Image, height: int, width: int, interpolation: str = "bilinear") -> Image:
-    """Return an image in another size; where it shrinks, all its pixels count (antialiasing)."""
+    """Return an image in another size; where it shrinks, all its pixels count (antialiasing).
+
+    A pixel of a mask is the nearest one.
+    """
     if image.shape[:2] == (height, width):
         return image
-    how = getattr(pillow().Resampling, interpolation.upper())
+    how = getattr(pillow().Resampling, "NEAREST" if is_mask(image) else interpolation.upper())
     return _by_pillow(image, lambda one: one.resize((width, height), how))
 
 
 def transformed(image: Image, matrix: Sequence[float]) -> Image:
     """Return an image whose pixel (x, y) is that at (a x + b y + c, d x + e y + f); black outside.
 
+    A pixel of a mask is the nearest one, and does not count outside.
+
     Args:
         image: The image.
         matrix: a to f, from the centre of the image.
     """
-    library = pillow()
     a, b, c, d, e, f = matrix
     y, x = ((side - 1) / 2 for side in image.shape[:2])
     moved = (a, b, c + x - a * x - b * y, d, e, f + y - d * x - e * y)
+    library = pillow()
     # Pillow counts from the corners of pixels, and the matrix from their middles.
     moved = (a, b, moved[2] + 0.5 - 0.5 * (a + b), d, e, moved[5] + 0.5 - 0.5 * (d + e))
-    size, affine, how = image.shape[1::-1], library.Transform.AFFINE, library.Resampling.BILINEAR
-    return _by_pillow(image, lambda one: one.transform(size, affine, moved, how))
+    size, affine, how = image.shape[1::-1], library.Transform.AFFINE, library.Resampling
+    if is_mask(image):
+        return _by_pillow(
+            image, lambda one: one.transform(size, affine, moved, how.NEAREST, fillcolor=NO_LABEL)
+        )
+    return _by_pillow(image, lambda one: one.transform(size, affine, moved, how.BILINEAR))
 
 
 def _by_pillow(image: Image, change: Any) -> Image:
     """Apply a change to an image, all channels at once where Pillow can."""
     library, channels = pillow(), image.shape[2]
     image = np.ascontiguousarray(image)
+    if is_mask(image):
+        plane = library.fromarray(image[:, :, 0].astype(np.int32))
+        return np.asarray(change(plane))[:, :, None].astype(MASK)
     if image.dtype == np.uint8 and channels in _TOGETHER:
         return np.asarray(change(library.fromarray(image)))
     planes = [np.ascontiguousarray(image[:, :, i]) for i in range(channels)]

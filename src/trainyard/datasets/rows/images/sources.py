@@ -40,10 +40,10 @@ class FileImages:
 
     Args:
         paths: The files: paths or URLs.
-        mode: The colours to decode to.
+        mode: The colours to decode to; None for masks.
     """
 
-    def __init__(self, paths: Sequence[str], mode: Mode) -> None:
+    def __init__(self, paths: Sequence[str], mode: Mode | None) -> None:
         self.names = paths
         self._mode = mode
 
@@ -63,10 +63,10 @@ class ByteImages:
     Args:
         contents: The contents of image files.
         names: Their names, for messages.
-        mode: The colours to decode to.
+        mode: The colours to decode to; None for masks.
     """
 
-    def __init__(self, contents: Sequence[bytes], names: Sequence[str], mode: Mode) -> None:
+    def __init__(self, contents: Sequence[bytes], names: Sequence[str], mode: Mode | None) -> None:
         self.names = names
         self._contents = contents
         self._mode = mode

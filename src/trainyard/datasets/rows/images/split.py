@@ -20,6 +20,7 @@ from trainyard.order import stream_seed
 from trainyard.types import FEATURES, TARGET, Array, Batch, Ids
 
 _PARTNER = 1  # the stream of the image that another one is mixed with
+_OF_TRANSFORM = 2  # the first of the streams of the transforms of an image with a mask
 _MOST_MEASURED = 10_000  # images whose mean and standard deviation are computed
 Mixing = sections.Mixup | sections.Cutmix
 
@@ -40,6 +41,9 @@ class Pipeline:
         self.mean, self.std = mean, std
         self.mixing: list[Mixing] = [one for one in listed if isinstance(one, Mixing)]
         self._changes = transforms.changes(self.listed)
+        alone = [one for one in self.listed if transforms.is_of_single_images(one)]
+        self._moves = [one.moves for one in alone]  # for each change
+        self.may_pad = any(one.may_pad for one in alone)
 
     @property
     def normalizes(self) -> sections.Normalize | None:
@@ -50,6 +54,40 @@ class Pipeline:
         """Return an image as (channels, height, width) float32; without `random` as outside of training."""
         for change in self._changes:
             image = change(image, random)
+        return self._scaled(image)
+
+    def with_mask(self, image: Image, mask: Image, seed: int | None) -> tuple[Array, Array]:
+        """Return an image as (channels, height, width) float32, and its mask as (height, width).
+
+        Each transform has random numbers of its own, so that a mask can also be changed alone.
+
+        Args:
+            image: The image.
+            mask: Its mask, (height, width, 1).
+            seed: Of the sample's random numbers; None: outside of training.
+
+        Raises:
+            DataError: A function of the user's has changed the size of the image.
+        """
+        for i, change in enumerate(self._changes):
+            image = change(image, _stream(seed, i))
+        changed = self.of_mask(mask, seed)
+        if image.shape[:2] != changed.shape:
+            raise DataError(
+                f"data.transforms: an image has {image.shape[:2]} pixels, and its mask {changed.shape}: "
+                "functions of your own change the image alone, and must leave its size as it is"
+            )
+        return self._scaled(image), changed
+
+    def of_mask(self, mask: Image, seed: int | None) -> Array:
+        """Return the mask that `with_mask` returns."""
+        for i, change in enumerate(self._changes):
+            if self._moves[i]:
+                mask = change(mask, _stream(seed, i))
+        return mask[:, :, 0]
+
+    def _scaled(self, image: Image) -> Array:
+        """Return an image as (channels, height, width) float32, normalized."""
         planes = np.ascontiguousarray(image.transpose(2, 0, 1))  # NumPy computes along the last axis
         floats = transforms.as_floats(planes)
         if self.mean is not None and self.std is not None:
@@ -153,7 +191,7 @@ class ImageSplit:
         batch = {name: array[ids] for name, array in self.known.items()}
         if draw.epoch is not None and self.mixes:
             batch[TARGET] = np.stack([target for _, target in read if target is not None])
-        return {FEATURES: self._stacked([image for image, _ in read], ids), **batch}
+        return {FEATURES: stacked([image for image, _ in read], self._names(ids)), **batch}
 
     def _sample(self, sample: int, draw: Draw) -> tuple[Array, Array | None]:
         """Return an image, (channels, height, width), and its target if images are mixed."""
@@ -165,14 +203,17 @@ class ImageSplit:
         if not self._pipeline.mixing:
             return image, None
         target = self._target(sample)
-        for mixing in self._pipeline.mixing:
-            if random.random() < mixing.p:
-                other = min(int(random.random() * len(self)), len(self) - 1)
-                partner = self._pipeline(self._image(other), generator(stream_seed(seed, _PARTNER)))
-                image, share = mixed(image, partner, mixing, random)
-                target = share * target + (1 - share) * self._target(other)
-                break
+        listed = self._pipeline.mixing
+        mixing = listed[0] if len(listed) == 1 else listed[int(random.integers(len(listed)))]
+        if random.random() < mixing.p:
+            other = min(int(random.random() * len(self)), len(self) - 1)
+            partner = self._pipeline(self._image(other), generator(stream_seed(seed, _PARTNER)))
+            image, share = mixed(image, partner, mixing, random)
+            target = share * target + (1 - share) * self._target(other)
         return image, target.astype(np.float32)
+
+    def _names(self, ids: Ids) -> list[str]:
+        return [self._images.names[position] for position in self.positions[ids].tolist()]
 
     def _image(self, sample: int) -> Image:
         return self._images.image(int(self.positions[sample]))
@@ -182,17 +223,6 @@ class ImageSplit:
         target = np.asarray(self.known[TARGET][sample])
         return np.eye(self._classes, dtype=np.float32)[target] if self._classes else target
 
-    def _stacked(self, images: Sequence[Array], ids: Ids) -> Array:
-        for sample, image in zip(ids.tolist(), images, strict=True):
-            if image.shape != images[0].shape:
-                first, odd = (self._images.names[self.positions[i]] for i in (ids[0], sample))
-                sizes = [" x ".join(map(str, one.shape[1:])) for one in (images[0], image)]
-                raise DataError(
-                    f"{first} has {sizes[0]} pixels, but {odd} {sizes[1]}: give them one size by "
-                    "data.transforms, such as {type: resize, size: [64, 64]}, or resize and center_crop"
-                )
-        return np.stack(images)
-
     def fingerprint(self) -> str:
         """Return the digest over the contents of the image files, and what is known of the samples."""
         return self._fingerprint
@@ -201,6 +231,27 @@ class ImageSplit:
     def _fingerprint(self) -> str:
         known = digest(tensor_records(array_buffer(name, array) for name, array in self.known.items()))
         return sha256_json([self._images.hashes(self.positions.tolist()), known])
+
+
+def stacked(images: Sequence[Array], names: Sequence[str]) -> Array:
+    """Return images of one size as (rows, channels, height, width).
+
+    Raises:
+        DataError: They have several sizes; names two of them.
+    """
+    for name, image in zip(names, images, strict=True):
+        if image.shape != images[0].shape:
+            sizes = [" x ".join(map(str, one.shape[1:])) for one in (images[0], image)]
+            raise DataError(
+                f"{names[0]} has {sizes[0]} pixels, but {name} {sizes[1]}: give them one size by "
+                "data.transforms, such as {type: resize, size: [64, 64]}, or resize and center_crop"
+            )
+    return np.stack(images)
+
+
+def _stream(seed: int | None, index: int) -> transforms.Random | None:
+    """Return the generator of a transform of a sample; None outside of training."""
+    return None if seed is None else generator(stream_seed(seed, _OF_TRANSFORM + index))
 
 
 def generator(seed: int) -> transforms.Random:

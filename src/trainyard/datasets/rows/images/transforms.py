@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from trainyard.config import transforms as sections
-from trainyard.datasets.rows.images.pixels import Image, resized, transformed
+from trainyard.datasets.rows.images.pixels import Image, is_mask, resized, transformed
 from trainyard.errors import DataError, InputError
 from trainyard.require import import_path
+from trainyard.types import NO_LABEL
 
 Random = np.random.Generator
 Change = Callable[[Image, Random | None], Image]
@@ -34,7 +35,12 @@ def changes(listed: list[Any]) -> list[Change]:
     Raises:
         DataError: A function of the user's cannot be imported.
     """
-    return [_MAKERS[type(one)](one) for one in listed if type(one) in _MAKERS]
+    return [_MAKERS[type(one)](one) for one in listed if is_of_single_images(one)]
+
+
+def is_of_single_images(section: Any) -> bool:
+    """Return whether an item of `data.transforms` is a change that `changes` returns."""
+    return type(section) in _MAKERS
 
 
 def as_floats(image: Image) -> Image:
@@ -75,7 +81,10 @@ def _resize(section: sections.Resize) -> Change:
 
 
 def _padded(image: Image, top: int, left: int, bottom: int, right: int) -> Image:
-    return np.pad(image, ((top, bottom), (left, right), (0, 0))) if top or left or bottom or right else image
+    if not (top or left or bottom or right):
+        return image
+    border = NO_LABEL if is_mask(image) else 0
+    return np.pad(image, ((top, bottom), (left, right), (0, 0)), constant_values=border)
 
 
 def _large_enough(image: Image, height: int, width: int) -> Image:
@@ -244,12 +253,15 @@ def _stretched(image: Image, strength: float) -> Image:  # noqa: ARG001 - it has
     return _like((floats - low) / np.where(high > low, high - low, 1), image)
 
 
-_OPERATIONS: list[Callable[[Image, float], Image]] = [
+_MOVING: list[Callable[[Image, float], Image]] = [
     lambda image, strength: rotated(image, 30 * strength),
     lambda image, strength: transformed(image, (1, 0.3 * strength, 0, 0, 1, 0)),
     lambda image, strength: transformed(image, (1, 0, 0, 0.3 * strength, 1, 0)),
     lambda image, strength: transformed(image, (1, 0, 0.45 * strength * image.shape[1], 0, 1, 0)),
     lambda image, strength: transformed(image, (1, 0, 0, 0, 1, 0.45 * strength * image.shape[0])),
+]
+_OPERATIONS = [
+    *_MOVING,
     lambda image, strength: brighter(image, 1 + 0.9 * strength),
     lambda image, strength: contrasted(image, 1 + 0.9 * strength),
     lambda image, strength: saturated(image, 1 + 0.9 * strength),
@@ -266,7 +278,8 @@ def _rand_augment(section: sections.RandAugment) -> Change:
         for _ in range(section.num_ops):
             operation = _OPERATIONS[_below(random, len(_OPERATIONS))]
             sign = 1 if random.random() < 0.5 else -1
-            image = operation(image, sign * section.magnitude / 30)
+            if not is_mask(image) or operation in _MOVING:
+                image = operation(image, sign * section.magnitude / 30)
         return image
 
     return change

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 
 from trainyard.errors import InputError, ModelError
+from trainyard.frameworks.torch.huggingface import build as huggingface
+from trainyard.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainyard.frameworks.torch.models.cnn import Cnn
 from trainyard.frameworks.torch.models.gpt import Gpt
+from trainyard.frameworks.torch.models.lstm import Lstm
 from trainyard.frameworks.torch.models.mlp import Mlp
 from trainyard.frameworks.torch.models.resnet import Resnet, resnet18, resnet34, resnet50
+from trainyard.frameworks.torch.models.text_transformer import TextTransformer
 from trainyard.frameworks.torch.models.transformer import Transformer
+from trainyard.frameworks.torch.models.unet import Unet
+from trainyard.registry import task_for
 from trainyard.require import import_path
 from trainyard.types import INPUT_IDS, DataInfo
 
@@ -34,13 +40,17 @@ _SIZES = {
 _BUILT_IN: dict[str, Callable[..., torch.nn.Module]] = {
     "cnn": Cnn,
     "gpt": Gpt,
+    "lstm": Lstm,
     "mlp": Mlp,
     "resnet": Resnet,
     "resnet18": resnet18,
     "resnet34": resnet34,
     "resnet50": resnet50,
+    "text_transformer": TextTransformer,
     "transformer": Transformer,
+    "unet": Unet,
 }
+_OF_TOKENS = ("gpt", "lstm", "text_transformer")
 
 
 def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> torch.nn.Module:
@@ -49,13 +59,16 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
     A class, or a function that makes a model, is called with `params`. It is also passed those of the
     following arguments that it accepts and that `params` does not set: `in_features` (number of features),
     `input_shape` (of one sample), `image_shape` (the same, or that of the images which flat rows are known
-    to hold), `out_features` (number of classes, values or labels), `vocab_size` (number of different tokens)
-    and `context_length` (of a sequence of tokens). Arguments without a default that are called `input_dim`,
-    `num_classes` and the like are the number of features, and of outputs.
+    to hold), `out_features` (number of classes, values or labels), `output_shape` (of the outputs for one
+    sample), `vocab_size` (number of different tokens, if it is known) and `context_length` (of a sequence of
+    tokens). Arguments without a default that are called `input_dim`, `num_classes` and the like are the
+    number of features, and of outputs.
 
     Raises:
         ModelError: The model cannot be imported, its constructor fails, or it is not a `torch.nn.Module`.
     """
+    if type_name in HUGGINGFACE:
+        return huggingface.build(type_name, params, info)
     make = _BUILT_IN.get(type_name) or _imported(type_name)
     if isinstance(make, torch.nn.Module):
         raise ModelError(
@@ -66,18 +79,17 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
         raise ModelError(
             f"model {type_name} is of type {type(make).__name__}; a subclass of torch.nn.Module is needed"
         )
+    if type_name in _BUILT_IN:  # an option that is not set has its default
+        params = {name: value for name, value in params.items() if value is not None}
     features = 1
     for length in info.input_shape:
         features *= length
     shape = info.input_shape
     known = {"in_features": features, "input_shape": shape, "out_features": info.outputs}
-    known |= {"image_shape": info.image_shape or shape}
-    if INPUT_IDS in info.inputs:
-        known |= {"vocab_size": info.outputs, "context_length": info.inputs[INPUT_IDS].shape[0]}
-    elif make is _BUILT_IN["gpt"]:
-        raise ModelError(f"model {type_name} needs text: data.type: text, or arrays named {INPUT_IDS}")
-    if type_name in _BUILT_IN:  # an option that is not set has its default
-        params = {name: value for name, value in params.items() if value is not None}
+    known |= {"image_shape": info.image_shape or shape, "output_shape": task_for(info).output_shape}
+    known |= _of_tokens(info)
+    if type_name in _OF_TOKENS:
+        _check_tokens(type_name, {*known, *params})
     added = _added(inspect.signature(make).parameters, known, params)
     try:
         model = make(**added, **params)
@@ -93,6 +105,31 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"model {type_name}: it gives a {type(model).__name__}, not a torch.nn.Module")
     return model
+
+
+def _of_tokens(info: DataInfo) -> dict[str, Any]:
+    """Return what data of tokens know of them."""
+    if INPUT_IDS not in info.inputs:
+        return {}
+    tokens = info.vocab_size or (info.outputs if task_for(info).generates_text else 0)
+    return {"context_length": info.inputs[INPUT_IDS].shape[0], **({"vocab_size": tokens} if tokens else {})}
+
+
+def _check_tokens(type_name: str, known: Collection[str]) -> None:
+    """Check that a model of tokens can be built.
+
+    Raises:
+        ModelError: The data have none, or it is not known how many different ones there are.
+    """
+    if "context_length" not in known:
+        raise ModelError(
+            f"model {type_name} needs text: data.type: text or text_table, or arrays named {INPUT_IDS}"
+        )
+    if "vocab_size" not in known:
+        raise ModelError(
+            f"model {type_name}: the data do not say how many different tokens {INPUT_IDS} have; give "
+            "model.vocab_size"
+        )
 
 
 def _added(

@@ -39,7 +39,7 @@ class Cnn(nn.Module):
         for count in filters:
             layers.append(nn.Conv2d(width, count, kernel_size, padding="same"))
             if normalization != "none":
-                layers.append(_normalization(normalization, count))
+                layers.append(normalization_of(normalization, count))
             layers += [act(), nn.MaxPool2d(2, ceil_mode=True)]
             width = count
         self.features = nn.Sequential(*layers)
@@ -56,7 +56,8 @@ class Cnn(nn.Module):
         return outputs
 
 
-def _normalization(name: str, channels: int) -> nn.Module:
+def normalization_of(name: str, channels: int) -> nn.Module:
+    """Return a layer that normalizes maps over the batch (`batch`), or in up to 8 groups of channels."""
     if name == "batch":
         return nn.BatchNorm2d(channels)
     groups = next(count for count in range(min(_GROUPS, channels), 0, -1) if channels % count == 0)

@@ -1,0 +1,100 @@
+"""Train a model with two inputs and two heads: a loss for each, and their weighted sum.
+
+Run it with `python examples/two_heads.py`. It makes its data, downloads nothing, and takes a few seconds. The
+model, the loss and a metric are named by their import paths, as in any config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+from torch.nn import functional
+
+import trainyard
+
+WORDS = 50  # that reviews are made of
+WEIGHT = 0.5  # of the second head's loss
+
+
+class TwoHeads(nn.Module):
+    """Read the numbers and the words of an order; tell whether it is returned, and what it costs."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, width)
+        self.numbers = nn.Linear(4, width)
+        self.returned = nn.Linear(2 * width, 2)
+        self.cost = nn.Linear(2 * width, 1)
+
+    def forward(self, numbers: Tensor, words: Tensor) -> dict[str, Tensor]:
+        """Compute (rows, 4) and (rows, 6) -> the task's own output first: (rows, 2) logits; and (rows,)."""
+        both = torch.cat([self.numbers(numbers).relu(), self.words(words).mean(dim=1)], dim=1)
+        return {"logits": self.returned(both), "cost": self.cost(both)[:, 0]}
+
+
+def both_losses(outputs: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+    """Return the cross entropy of one head plus a share of the squared error of the other, ()."""
+    returned = functional.cross_entropy(outputs["logits"], batch["target"])
+    return returned + WEIGHT * functional.mse_loss(outputs["cost"], batch["cost"])
+
+
+def loss_of_money(targets: np.ndarray[Any, Any], predictions: np.ndarray[Any, Any]) -> float:
+    """Return what wrong answers cost: an unforeseen return 10, a needless call 1, on average."""
+    missed, needless = (targets == 1) & (predictions == 0), (targets == 0) & (predictions == 1)
+    return float((10 * missed + needless).mean())
+
+
+# Lower is better.
+loss_of_money.greater_is_better = False  # type: ignore[attr-defined]
+
+
+def orders(rows: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Return named arrays: those that `forward` names are the model's inputs; the loss gets all."""
+    random = np.random.default_rng(0)
+    numbers = random.normal(size=(rows, 4)).astype(np.float32)
+    words = random.integers(0, WORDS, (rows, 6))
+    mood = (words < WORDS // 2).mean(axis=1) - 0.5  # bad words
+    returned = numbers[:, 0] + 6 * mood + random.normal(0, 0.5, rows) > 0.5
+    cost = numbers[:, 1] - numbers[:, 2] + random.normal(0, 0.2, rows)
+    return {
+        "numbers": numbers,
+        "words": words,
+        "cost": cost.astype(np.float32),
+        "target": returned.astype(np.int64),
+    }
+
+
+CONFIG: dict[str, Any] = {
+    "experiment": {"name": "two-heads", "seed": 1},
+    "model": "two_heads:TwoHeads",
+    "training": {"epochs": 20, "learning_rate": 0.01, "loss": "two_heads:both_losses", "threads": 1},
+    "evaluation": {"metrics": ["accuracy", "two_heads:loss_of_money"]},
+    "checkpoint": {"metric": "val_loss_of_money"},
+}
+
+
+def main() -> None:
+    """Train, and look at both heads."""
+    data = orders(2000)
+    run = trainyard.train(CONFIG, data=data)
+    metrics = run.result["metrics"]
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"accuracy {metrics['test_accuracy']:.3f}, loss of money {metrics['test_loss_of_money']:.3f}"
+    )
+    model = trainyard.load(run, trust=True).native  # the module itself, for its second head
+    with torch.no_grad():
+        outputs = model(torch.from_numpy(data["numbers"]), torch.from_numpy(data["words"]))
+    error = np.sqrt(((outputs["cost"].numpy() - data["cost"]) ** 2).mean())
+    console.print(
+        f"root mean squared error of the cost {error:.3f}, of always the mean {data['cost'].std():.3f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
