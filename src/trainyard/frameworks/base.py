@@ -229,6 +229,9 @@ class Framework(ABC):
     # The import paths of the classes that models derive from. A run directory, which may come from someone
     # else, may name classes of the framework's library that derive from them, and no others.
     model_bases: ClassVar[Sequence[str]] = ()
+    # The import paths of the classes that optimizers derive from. Such a run directory may also name classes
+    # in the same package of the library that derive from them.
+    optimizer_bases: ClassVar[Sequence[str]] = ()
     formats: ClassVar[Sequence[str]] = ()  # the formats that `Model.export` writes, the default first
     folder_formats: ClassVar[Collection[str]] = ()  # those that are folders, so that no suffix means them
     tasks: ClassVar[Collection[str] | None] = None  # the names of the tasks that it supports; None: all
