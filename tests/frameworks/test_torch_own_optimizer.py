@@ -1,10 +1,12 @@
 """Muon, and optimizers by import path: beside torch's own classes, and restored to the last bit."""
 
 import copy
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_torch_groups import NET, RATE, STEPS, assert_equal, gradients, module_of, parts_of, train
@@ -19,6 +21,9 @@ from trainyard.runs.catalog import Catalog
 from trainyard.testing.framework_suite import new_folder
 
 OPTIMIZERS = """
+import random
+
+import numpy as np
 import torch
 
 
@@ -63,6 +68,16 @@ class Holds(Odd):
         for group in self.param_groups:
             for one in group["params"]:
                 self.state[one]["tensors"] = [one.detach() * 2]
+
+
+class Draws(Odd):
+    "Draws random numbers, and keeps those of the last update."
+
+    def step(self, closure=None):
+        drawn = [torch.rand(()).item(), np.random.rand(), random.random()]
+        for group in self.param_groups:
+            group["drawn"] = torch.tensor(drawn, dtype=torch.float64)
+        super().step()
 
 
 class Calls(Odd):
@@ -155,6 +170,27 @@ def test_a_run_with_ones_own_optimizer_resumes_to_the_same_bits(tmp_path: Path) 
     whole, resumed = whole_and_resumed(tmp_path, {**NET, **own("odd_optimizers:Odd")})
     assert_same(resumed, whole)
     assert whole.result["determinism"]["tier"] == "bitwise"
+
+
+def test_what_an_update_draws_depends_on_its_step_alone() -> None:
+    """In one process, or several: each has drawn other numbers before the update."""
+
+    def drawn(microbatch_size: int, uses: int) -> list[list[float]]:
+        parts = parts_of({**own("odd_optimizers:Draws"), "training.microbatch_size": microbatch_size})
+        numbers = []
+        for step in range(2):
+            for _ in range(uses):
+                random.random(), np.random.rand()
+            before = random.getstate()
+            train(parts, step, step + 1)
+            assert random.getstate() == before
+            state = {record.name: record for record in parts.learner.state()}["optimizer.groups/0.drawn"]
+            numbers.append(np.frombuffer(state.buffer).tolist())
+        return numbers
+
+    first, second = drawn(16, 1)
+    assert drawn(4, 3) == [first, second]
+    assert len({*first, *second}) == 6
 
 
 @pytest.mark.parametrize(

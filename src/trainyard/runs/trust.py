@@ -221,7 +221,7 @@ def _is_model_class(value: Any) -> bool:
 
 
 def _is_optimizer_class(value: Any) -> bool:
-    """Return whether a value is an optimizer of a framework's own library, which only computes with tensors."""
+    """Return whether a value is an optimizer of a framework's library: it only computes with tensors."""
     return isinstance(value, type) and any(
         _loaded(base) in value.__mro__ and value.__module__.startswith(f"{base.partition(':')[0]}.")
         for base in _optimizer_bases()
