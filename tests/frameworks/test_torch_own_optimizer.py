@@ -70,6 +70,28 @@ class Holds(Odd):
                 self.state[one]["tensors"] = [one.detach() * 2]
 
 
+class Views(Odd):
+    "Keeps its sums in one buffer, which each parameter's state holds a view of."
+
+    def step(self, closure=None):
+        ones = [one for group in self.param_groups for one in group["params"]]
+        if not self.state[ones[0]]:
+            flat = torch.zeros(sum(one.numel() for one in ones))
+            for one, part in zip(ones, flat.split([one.numel() for one in ones])):
+                self.state[one].update(sum=part.view_as(one), n=0, seen=(1.0, [2, None]))
+        super().step()
+
+
+class Aliases(Odd):
+    "Reaches the weights through its state, from the beginning."
+
+    def __init__(self, params, lr=1e-3):
+        super().__init__(params, lr)
+        for group in self.param_groups:
+            for one in group["params"]:
+                self.state[one].update(sum=torch.zeros_like(one), n=0, seen=(1.0, []), slow=one.detach())
+
+
 class Draws(Odd):
     "Draws random numbers, and keeps those of the last update."
 
@@ -195,7 +217,12 @@ def test_what_an_update_draws_depends_on_its_step_alone() -> None:
 
 @pytest.mark.parametrize(
     ("name", "named"),
-    [("Counts", "optimizer.total"), ("Holds", "optimizer.state of layers.1.weight: tensors")],
+    [
+        ("Counts", "optimizer.total"),
+        ("Holds", "optimizer.state of layers.1.weight: tensors"),
+        ("Views", "optimizer.state of layers.1.weight: sum (which shares its memory)"),
+        ("Aliases", "optimizer.state of layers.1.weight: slow (which shares its memory)"),
+    ],
 )
 def test_state_that_no_checkpoint_holds_is_found(name: str, named: str) -> None:
     parts = parts_of(own(f"odd_optimizers:{name}"))
