@@ -12,6 +12,7 @@ import torch
 from test_torch_groups import NET, RATE, STEPS, assert_equal, gradients, module_of, parts_of, train
 from torch import nn
 
+import trainyard
 from small_runs import SMALL, assert_same, whole_and_resumed
 from trainyard.config import load
 from trainyard.digest import tensor_records
@@ -90,6 +91,29 @@ class Aliases(Odd):
         for group in self.param_groups:
             for one in group["params"]:
                 self.state[one].update(sum=torch.zeros_like(one), n=0, seen=(1.0, []), slow=one.detach())
+
+
+SUMS = {}
+
+
+class Globals(Odd):
+    "Keeps its sums in a variable of the module."
+
+    def step(self, closure=None):
+        super().step()
+        for group in self.param_groups:
+            for one in group["params"]:
+                SUMS[id(one)] = SUMS.get(id(one), 0) + one.detach()
+
+
+class Late(Odd):
+    "Keeps slow weights from its third step on."
+
+    def step(self, closure=None):
+        super().step()
+        ones = [one for group in self.param_groups for one in group["params"]]
+        if self.state[ones[0]]["n"] == 3:
+            self.slow = [one.detach().clone() for one in ones]
 
 
 class Draws(Odd):
@@ -219,6 +243,7 @@ def test_what_an_update_draws_depends_on_its_step_alone() -> None:
     ("name", "named"),
     [
         ("Counts", "optimizer.total"),
+        ("Globals", "optimizer.odd_optimizers.SUMS"),
         ("Holds", "optimizer.state of layers.1.weight: tensors"),
         ("Views", "optimizer.state of layers.1.weight: sum (which shares its memory)"),
         ("Aliases", "optimizer.state of layers.1.weight: slow (which shares its memory)"),
@@ -230,6 +255,13 @@ def test_state_that_no_checkpoint_holds_is_found(name: str, named: str) -> None:
     train(parts, 0, 1)
     after = parts.learner.unsaved_state()
     assert named in {name for name in {**before, **after} if before.get(name) != after.get(name)}
+
+
+def test_state_that_appears_late_is_found(tmp_path: Path) -> None:
+    short = {"training.max_steps": 6, "evaluation.every_n_steps": None}
+    run = trainyard.train(SMALL, own("odd_optimizers:Late") | short, runs_dir=tmp_path)
+    assert run.result["determinism"]["tier"] == "statistical"
+    assert "optimizer.slow" in run.result["determinism"]["reason"]
 
 
 @pytest.mark.parametrize(

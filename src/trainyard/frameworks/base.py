@@ -530,8 +530,8 @@ class Learner(ABC):
     def unsaved_state(self) -> Mapping[str, str]:
         """Return a fingerprint of each thing that a step may change and no snapshot holds, by its name.
 
-        It is called before and after the first step of an attempt. Where the fingerprints differ, a resume
-        cannot be exact, and the run's determinism tier is lowered.
+        It is called before and after the first step of an attempt, before its first saves and at its end.
+        Where the fingerprints differ, a resume cannot be exact, and the run's determinism tier is lowered.
         """
         return {}
 

@@ -38,7 +38,7 @@ from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
 from trainyard.runs.cleanup import discard_run
 from trainyard.runs.decisions import go_on, known_decisions, note_processes, repeats
-from trainyard.runs.manifest import check_unchanged, describe_data, lower_tier, make_manifest
+from trainyard.runs.manifest import check_unchanged, describe_data, lower_tier, make_manifest, unsaved_reason
 from trainyard.runs.nodes import SharedFiles
 from trainyard.runs.origin import Origin
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
@@ -62,7 +62,6 @@ from trainyard.types import Determinism
 from trainyard.world import ALONE, World
 
 log = logging.getLogger("trainyard")
-_LISTED = 5  # attributes that a message names
 
 
 def run_attempt(request: Request) -> Result:
@@ -112,6 +111,7 @@ class _Attempt:
         self._replay: tuple[Components, RunState] | None = None  # to repeat steps of the parent, if any
         self._manifest: Manifest
         self._journalled: Decisions  # by earlier attempts
+        self._is_lowered = False  # the tier, by state that no checkpoint holds
         self._result: Result | None = None  # from the end of the training on
 
     def go(self) -> Result:
@@ -460,7 +460,7 @@ class _Attempt:
                 loop.parts.recorder.decided(decision)
         saver.resume_from(state, components.rules.best_steps(state.evaluations))
         before = components.learner.unsaved_state()
-        loop.after_first_step = lambda: self._check_unsaved(components, before)
+        loop.check_state = lambda: self._check_unsaved(components, before)
         status = loop.run()
         self._world.main_only(lambda: self._finish_saves(loop))
         if (
@@ -515,19 +515,22 @@ class _Attempt:
             return result_so_far(self._manifest, components, state, "failed", self._session.number)
 
     def _check_unsaved(self, components: Components, before: Mapping[str, str]) -> None:
-        """Lower the determinism tier if the first step has changed what no checkpoint holds.
+        """Lower the determinism tier if training has changed what no checkpoint holds.
+
+        Once an attempt has done so, nothing is compared again.
 
         Raises:
             ModelError: The config demands `bitwise`.
         """
+        if self._is_lowered:
+            return
         after, hint = components.learner.unsaved_state(), components.framework.unsaved_hint
         own = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         changed = list(dict.fromkeys(name for names in self._world.gather(own) for name in names))
         if not changed:
             return
-        more = [f"{len(changed) - _LISTED} more"] if len(changed) > _LISTED else []
-        listed = ", ".join([*changed[:_LISTED], *more])
-        reason = f"training changes {listed} of the model, which no checkpoint holds"
+        self._is_lowered = True
+        reason = unsaved_reason(changed)
         if components.config.training.determinism == "bitwise":
             raise ModelError(f"training.determinism: bitwise was requested, but {reason}; {hint}")
         if self._world.is_main:

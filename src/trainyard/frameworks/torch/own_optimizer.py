@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from trainyard.config.schema import TrainingConfig
 from trainyard.errors import InputError, ModelError
+from trainyard.frameworks.support.fingerprint import is_users
 from trainyard.frameworks.torch.groups import RATIO, Group
 from trainyard.require import import_path
 
@@ -116,6 +118,7 @@ class OwnState:
             for name, value in vars(self._optimizer).items()
             if name not in _TORCHS and name not in fresh
         }
+        unsaved |= _global_values(type(self._optimizer))
         for name, _, key, value in self._entries(all_keys=True):
             if not isinstance(key, str) or "." in key or not (isinstance(value, Tensor) or _is_plain(value)):
                 unsaved[f"state of {name}: {key}"] = value
@@ -163,6 +166,25 @@ class OwnState:
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 if all_keys or (isinstance(key, str) and "." not in key):
                     yield name, parameter, key, value
+
+
+def _global_values(cls: type) -> dict[str, Any]:
+    """Return the variables of the user's modules that the methods of an optimizer's classes name."""
+    values: dict[str, Any] = {}
+    for method in (value for base in cls.__mro__ if is_users(base) for value in vars(base).values()):
+        function = inspect.unwrap(method) if callable(method) else None
+        if isinstance(function, FunctionType):
+            module, variables = function.__module__, function.__globals__
+            values |= {
+                f"{module}.{name}": variables[name]
+                for name in function.__code__.co_names
+                if name in variables
+            }
+    return {
+        name: value
+        for name, value in values.items()
+        if not (callable(value) or isinstance(value, ModuleType))
+    }
 
 
 def _parts(value: Any) -> list[Any]:
