@@ -89,8 +89,9 @@ class Loop:
         self._agreement = parts.agreement(state.step)
         self._clock = self._logged_at = time.perf_counter()
         self._logged_samples = 0
-        # Set by the attempt; called after the first step, before the first saves, and at the end.
-        self.check_state: Callable[[], None] | None = None
+        # Set by the attempt; called after the first step, before the first saves, and at the end,
+        # until it returns that there is nothing left to look for.
+        self.check_state: Callable[[], bool] | None = None
         self._has_stepped, self._checked_saves = False, 0
 
     def run(self) -> Ended:
@@ -143,8 +144,8 @@ class Loop:
         return ENDS[decision.kind] if decision is not None and is_now else "completed"
 
     def _check_state(self) -> None:
-        if self.check_state and self._has_stepped:
-            self.check_state()
+        if self.check_state and self._has_stepped and self.check_state():
+            self.check_state = None
 
     def _settle(self) -> None:
         """Do what is due after the last step: evaluate, decide, journal, save."""

@@ -111,7 +111,6 @@ class _Attempt:
         self._replay: tuple[Components, RunState] | None = None  # to repeat steps of the parent, if any
         self._manifest: Manifest
         self._journalled: Decisions  # by earlier attempts
-        self._is_lowered = False  # the tier, by state that no checkpoint holds
         self._result: Result | None = None  # from the end of the training on
 
     def go(self) -> Result:
@@ -514,28 +513,24 @@ class _Attempt:
         except Exception:
             return result_so_far(self._manifest, components, state, "failed", self._session.number)
 
-    def _check_unsaved(self, components: Components, before: Mapping[str, str]) -> None:
-        """Lower the determinism tier if training has changed what no checkpoint holds.
-
-        Once an attempt has done so, nothing is compared again.
+    def _check_unsaved(self, components: Components, before: Mapping[str, str]) -> bool:
+        """Lower the determinism tier if training has changed what no checkpoint holds; return whether it has.
 
         Raises:
             ModelError: The config demands `bitwise`.
         """
-        if self._is_lowered:
-            return
         after, hint = components.learner.unsaved_state(), components.framework.unsaved_hint
         own = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         changed = list(dict.fromkeys(name for names in self._world.gather(own) for name in names))
         if not changed:
-            return
-        self._is_lowered = True
+            return False
         reason = unsaved_reason(changed)
         if components.config.training.determinism == "bitwise":
             raise ModelError(f"training.determinism: bitwise was requested, but {reason}; {hint}")
         if self._world.is_main:
             log.warning("determinism: statistical, since %s: a resume is not exact; %s", reason, hint)
             self._manifest = lower_tier(self._run, self._manifest, reason)
+        return True
 
     def _end(self, result: Result, loop: Loop) -> None:
         recorder = loop.parts.recorder
