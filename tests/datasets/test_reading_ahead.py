@@ -21,6 +21,7 @@ from trainyard.datasets.base import SampleSplit
 from trainyard.datasets.rows.objects import from_objects
 from trainyard.errors import DataError, ModelError, TrainingError
 from trainyard.frameworks.support.ahead import Ahead, Taking
+from trainyard.frameworks.torch.data import TensorSource
 from trainyard.order import SAMPLE, stream_seed
 
 MAIN = os.getpid()
@@ -247,6 +248,15 @@ def test_a_run_may_go_on_without_workers(again: str, tmp_path: Path, monkeypatch
     else:
         run = trainyard.train(SMALL, without, runs_dir=tmp_path, resume=True, data={"train": Drawn()})
     assert (run.status, run.result["determinism"]["tier"]) == ("completed", "bitwise")
+
+
+def test_text_for_a_model_of_torch_is_refused_by_its_name() -> None:
+    class Named(Drawn):
+        def __getitem__(self, i: int) -> Any:
+            return {"features": np.ones(2, np.float32), "name": f"row {i}", "target": i % 2}
+
+    with reading(Named()) as ahead, pytest.raises(DataError, match=r"name given as <U5, shape \(2,\)"):
+        TensorSource(ahead._split, torch.device("cpu")).take(np.arange(2))
 
 
 def test_settings_that_have_no_effect_are_said_or_refused(

@@ -27,8 +27,8 @@ from trainyard.datasets.rows.raw import frame_of
 from trainyard.datasets.rows.table import Table, as_table
 from trainyard.datasets.rows.text_preparation import TextPreparation
 from trainyard.datasets.rows.tokenizers import Tokenizer
+from trainyard.datasets.rows.weights import check_totals
 from trainyard.datasets.rows.weights import encode as encode_weights
-from trainyard.datasets.rows.weights import refuse_weightless
 from trainyard.engine.state import preserved_global_random
 from trainyard.errors import CheckpointError, DataError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions, explained_metric
@@ -517,7 +517,7 @@ class Predictor:
         if (transform := transform_of(self.info)) is not None:
             transform.check(targets, "targets given")
         if weights:
-            refuse_weightless({"given": weights[WEIGHT]}, "data.weight")
+            check_totals({"given": weights[WEIGHT]}, "data.weight")
         return Arrays({**self._rows.prepared(rows), TARGET: targets, **weights})
 
     def _weights(self, rows: Any) -> dict[str, Array]:
