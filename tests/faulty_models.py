@@ -13,7 +13,9 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -90,3 +92,14 @@ class Hooked(nn.Sequential):
     def __init__(self) -> None:
         super().__init__(nn.BatchNorm1d(4), nn.Linear(4, 3))
         self[1].weight.register_post_accumulate_grad_hook(lambda parameter: None)
+
+
+class Noise(torch.optim.SGD):
+    """Adds noise to the weights, from torch's generator and from NumPy's."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        for group in self.param_groups:
+            for one in group["params"]:
+                one.add_(torch.randn_like(one), alpha=group["lr"] * float(np.random.rand()))

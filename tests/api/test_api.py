@@ -313,7 +313,9 @@ def test_objects_train_resume_and_reproduce(tmp_path: Path, caplog: pytest.LogCa
         WITHOUT_DATA, runs_dir=tmp_path / "cut", model=Net(), data=arrays(), callbacks=[SignalAt(13)]
     )
     for missing in ({}, {"model": Net()}, {"data": arrays()}):
-        with pytest.raises(InputError, match=r"was given (model|data|model and data) as objects"):
+        with pytest.raises(
+            InputError, match=r"was trained with (data|model and data) objects passed from Python"
+        ):
             trainyard.resume(cut, **missing)
     with pytest.raises(ChangedInputsError, match="data: train split, sha256"):
         trainyard.resume(cut, model=Net(), data=arrays(seed=1))
@@ -321,7 +323,7 @@ def test_objects_train_resume_and_reproduce(tmp_path: Path, caplog: pytest.LogCa
         trainyard.resume(cut, model=Net(seed=1), data=arrays())
     assert_same(trainyard.resume(cut, model=Net(), data=arrays()), whole)
 
-    with pytest.raises(InputError, match="model and data as objects"):
+    with pytest.raises(InputError, match="with model and data objects passed from Python"):
         trainyard.reproduce(whole)
     assert trainyard.reproduce(whole, model=Net(), data=arrays()).verdict == "identical"
     different = trainyard.reproduce(whole, model=Net(seed=1), data=arrays())
@@ -332,13 +334,14 @@ def test_objects_train_resume_and_reproduce(tmp_path: Path, caplog: pytest.LogCa
     )
 
     predictor = trainyard.load(whole, model=Net())
+    assert repr(predictor) == f"<Predictor of run {whole.id}: Net, classification>"
     features, targets = arrays()[2]
     predicted = predictor.predict(features)["prediction"].to_numpy()
     assert (predicted == targets).mean() == pytest.approx(whole.metrics["test_accuracy"])
     for verb in (trainyard.load, trainyard.evaluate):
         with pytest.raises(
             InputError,
-            match=rf"pass (it|them) again from Python: trainyard\.{verb.__name__}\('{whole.id}', model=.*command line cannot",
+            match=rf"passed from Python; pass (it|them) again: trainyard\.{verb.__name__}\('{whole.id}', model=.*command line cannot",
         ):
             verb(whole)
 
@@ -350,7 +353,7 @@ def test_runs_of_objects_are_evaluated_with_them(tmp_path: Path) -> None:
         assert trainyard.evaluate(run, split=split, model=Net(), data=arrays()) == pytest.approx(known)
     with pytest.raises(InputError, match="the data are not those that run"):
         trainyard.evaluate(run, model=Net(), data=arrays(seed=1))
-    with pytest.raises(InputError, match="given model and data as objects"):
+    with pytest.raises(InputError, match="with model and data objects passed from Python"):
         trainyard.evaluate(run, model=Net())
 
     other = trainyard.train(SMALL, runs_dir=tmp_path, model=Net(seed=2))
@@ -372,7 +375,7 @@ def test_a_run_with_a_model_object_predicts_for_a_file(
     run = trainyard.train(config, {"training.batch_size": 4}, runs_dir=tmp_path / "runs", model=Two())
     assert len(trainyard.predict(run, tmp_path / "rows.csv", model=Two())) == len(frame)
     assert "test_loss" in trainyard.evaluate(run, data=tmp_path / "rows.csv", model=Two())
-    with pytest.raises(InputError, match="given model as an object"):
+    with pytest.raises(InputError, match="with a model object passed from Python; pass it again"):
         trainyard.predict(run, tmp_path / "rows.csv")
 
 

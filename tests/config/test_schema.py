@@ -83,8 +83,12 @@ def test_a_field_that_is_not_declared_is_found():
     assert list(undeclared(Careless)) == ["plain", "optional"]
 
 
-def test_the_place_of_a_run_is_device_threads_and_processes():
+def test_the_place_of_a_run_is_how_it_reads_device_threads_and_processes():
     assert PLACEMENT == (
+        "data.cache",
+        "data.workers",
+        "data.prefetch",
+        "data.timeout",
         "training.device",
         "training.threads",
         "distributed.enabled",

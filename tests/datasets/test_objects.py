@@ -109,6 +109,12 @@ def fails(i: int) -> Any:
     raise OSError("disk gone")
 
 
+def leaves(i: int) -> Any:
+    if i == 0:
+        return np.ones(2), 0
+    raise SystemExit(3)
+
+
 @pytest.mark.parametrize(
     ("train", "says"),
     [
@@ -116,6 +122,7 @@ def fails(i: int) -> Any:
         (Rows(30, lambda i: np.ones(2)), r"item 0 is ndarray; it must be a pair \(features, target\)"),
         (Rows(30, lambda i: ({"a": 1}, 0)), "item 0: features is dict; give an array"),
         (Rows(30, lambda i: (np.array([np.nan]), 0)), "item 0: features hold NaN"),
+        (Rows(30, leaves), r"the train dataset: item \d+ cannot be read: SystemExit: 3"),
         (Rows(30, fails), r"the train dataset: item \d+ cannot be read: OSError: disk gone"),
         (Rows(10**6), "too many to read all for their classes"),
         (np.ones((3, 2)), r"the train split is a single array; give a pair \(X, y\)"),

@@ -16,12 +16,13 @@ import pytest
 import torch
 
 import trainyard
-from small_runs import SMALL, assert_same, whole_and_resumed
+from small_runs import SMALL, assert_same, preempted, whole_and_resumed
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import SampleSplit
 from trainyard.datasets.rows.objects import from_objects
 from trainyard.errors import DataError, InputError, ModelError, TrainingError
 from trainyard.frameworks.support.ahead import Ahead, Taking
+from trainyard.frameworks.torch.data import TensorSource
 from trainyard.order import SAMPLE, stream_seed
 
 MAIN = os.getpid()
@@ -296,6 +297,28 @@ def test_the_number_of_workers_changes_no_bit_and_a_resume_is_exact(tmp_path: Pa
     assert_same(resumed, whole)
     alone = trainyard.train(SMALL, {"data": {"workers": 0}}, data=data, runs_dir=tmp_path)
     assert_same(alone, whole)
+
+
+@pytest.mark.parametrize("again", ["resume", "train"])
+def test_a_run_may_go_on_without_workers(again: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = {"training.max_steps": 6, "evaluation.every_n_steps": None, "data": {"workers": 1}}
+    run = preempted(tmp_path, short, at=3, data={"train": Drawn()})
+    without = short | {"data": {"workers": 0, "timeout": 9.0}}
+    monkeypatch.setattr(Ahead, "_started", None)  # which starts workers
+    if again == "resume":
+        run = trainyard.resume(run, {"data.workers": 0, "data.timeout": 9.0}, data={"train": Drawn()})
+    else:
+        run = trainyard.train(SMALL, without, runs_dir=tmp_path, resume=True, data={"train": Drawn()})
+    assert (run.status, run.result["determinism"]["tier"]) == ("completed", "bitwise")
+
+
+def test_text_for_a_model_of_torch_is_refused_by_its_name() -> None:
+    class Named(Drawn):
+        def __getitem__(self, i: int) -> Any:
+            return {"features": np.ones(2, np.float32), "name": f"row {i}", "target": i % 2}
+
+    with reading(Named()) as ahead, pytest.raises(DataError, match=r"name given as <U5, shape \(2,\)"):
+        TensorSource(ahead._split, torch.device("cpu")).take(np.arange(2))
 
 
 def test_settings_that_have_no_effect_are_said_or_refused(

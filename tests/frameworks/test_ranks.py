@@ -51,6 +51,7 @@ OTHERS = {
         "training.freeze": [{"match": "*.weight", "until_step": 12}],
         "training.optimizer": "muon",
     },
+    "noise": {"training.optimizer": "faulty_models:Noise"},
     "empty": {"training.optimizer": {"type": "sgd", "momentum": 0.9}, "training.batch_size": 157},
 }
 

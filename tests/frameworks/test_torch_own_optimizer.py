@@ -1,15 +1,18 @@
 """Muon, and optimizers by import path: beside torch's own classes, and restored to the last bit."""
 
 import copy
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_torch_groups import NET, RATE, STEPS, assert_equal, gradients, module_of, parts_of, train
 from torch import nn
 
+import trainyard
 from small_runs import SMALL, assert_same, whole_and_resumed
 from trainyard.config import load
 from trainyard.digest import tensor_records
@@ -19,6 +22,9 @@ from trainyard.runs.catalog import Catalog
 from trainyard.testing.framework_suite import new_folder
 
 OPTIMIZERS = """
+import random
+
+import numpy as np
 import torch
 
 
@@ -63,6 +69,61 @@ class Holds(Odd):
         for group in self.param_groups:
             for one in group["params"]:
                 self.state[one]["tensors"] = [one.detach() * 2]
+
+
+class Views(Odd):
+    "Keeps its sums in one buffer, which each parameter's state holds a view of."
+
+    def step(self, closure=None):
+        ones = [one for group in self.param_groups for one in group["params"]]
+        if not self.state[ones[0]]:
+            flat = torch.zeros(sum(one.numel() for one in ones))
+            for one, part in zip(ones, flat.split([one.numel() for one in ones])):
+                self.state[one].update(sum=part.view_as(one), n=0, seen=(1.0, [2, None]))
+        super().step()
+
+
+class Aliases(Odd):
+    "Reaches the weights through its state, from the beginning."
+
+    def __init__(self, params, lr=1e-3):
+        super().__init__(params, lr)
+        for group in self.param_groups:
+            for one in group["params"]:
+                self.state[one].update(sum=torch.zeros_like(one), n=0, seen=(1.0, []), slow=one.detach())
+
+
+SUMS = {}
+
+
+class Globals(Odd):
+    "Keeps its sums in a variable of the module."
+
+    def step(self, closure=None):
+        super().step()
+        for group in self.param_groups:
+            for one in group["params"]:
+                SUMS[id(one)] = SUMS.get(id(one), 0) + one.detach()
+
+
+class Late(Odd):
+    "Keeps slow weights from its third step on."
+
+    def step(self, closure=None):
+        super().step()
+        ones = [one for group in self.param_groups for one in group["params"]]
+        if self.state[ones[0]]["n"] == 3:
+            self.slow = [one.detach().clone() for one in ones]
+
+
+class Draws(Odd):
+    "Draws random numbers, and keeps those of the last update."
+
+    def step(self, closure=None):
+        drawn = [torch.rand(()).item(), np.random.rand(), random.random()]
+        for group in self.param_groups:
+            group["drawn"] = torch.tensor(drawn, dtype=torch.float64)
+        super().step()
 
 
 class Calls(Odd):
@@ -157,9 +218,36 @@ def test_a_run_with_ones_own_optimizer_resumes_to_the_same_bits(tmp_path: Path) 
     assert whole.result["determinism"]["tier"] == "bitwise"
 
 
+def test_what_an_update_draws_depends_on_its_step_alone() -> None:
+    """In one process, or several: each has drawn other numbers before the update."""
+
+    def drawn(microbatch_size: int, uses: int) -> list[list[float]]:
+        parts = parts_of({**own("odd_optimizers:Draws"), "training.microbatch_size": microbatch_size})
+        numbers = []
+        for step in range(2):
+            for _ in range(uses):
+                random.random(), np.random.rand()
+            before = random.getstate()
+            train(parts, step, step + 1)
+            assert random.getstate() == before
+            state = {record.name: record for record in parts.learner.state()}["optimizer.groups/0.drawn"]
+            numbers.append(np.frombuffer(state.buffer).tolist())
+        return numbers
+
+    first, second = drawn(16, 1)
+    assert drawn(4, 3) == [first, second]
+    assert len({*first, *second}) == 6
+
+
 @pytest.mark.parametrize(
     ("name", "named"),
-    [("Counts", "optimizer.total"), ("Holds", "optimizer.state of layers.1.weight: tensors")],
+    [
+        ("Counts", "optimizer.total"),
+        ("Globals", "optimizer.odd_optimizers.SUMS"),
+        ("Holds", "optimizer.state of layers.1.weight: tensors"),
+        ("Views", "optimizer.state of layers.1.weight: sum (which shares its memory)"),
+        ("Aliases", "optimizer.state of layers.1.weight: slow (which shares its memory)"),
+    ],
 )
 def test_state_that_no_checkpoint_holds_is_found(name: str, named: str) -> None:
     parts = parts_of(own(f"odd_optimizers:{name}"))
@@ -167,6 +255,13 @@ def test_state_that_no_checkpoint_holds_is_found(name: str, named: str) -> None:
     train(parts, 0, 1)
     after = parts.learner.unsaved_state()
     assert named in {name for name in {**before, **after} if before.get(name) != after.get(name)}
+
+
+def test_state_that_appears_late_is_found(tmp_path: Path) -> None:
+    short = {"training.max_steps": 6, "evaluation.every_n_steps": None}
+    run = trainyard.train(SMALL, own("odd_optimizers:Late") | short, runs_dir=tmp_path)
+    assert run.result["determinism"]["tier"] == "statistical"
+    assert "optimizer.slow" in run.result["determinism"]["reason"]
 
 
 @pytest.mark.parametrize(

@@ -1026,7 +1026,7 @@ def test_a_demand_for_bits_refuses_state_that_no_checkpoint_holds(tmp_path: Path
         train(tmp_path, own("Forgets", kind="number"), {"training.determinism": "bitwise"})
 
 
-def test_fingerprints_are_taken_twice_however_many_steps_there_are(
+def test_fingerprints_are_taken_six_times_however_many_steps_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[None] = []
@@ -1037,7 +1037,7 @@ def test_fingerprints_are_taken_twice_however_many_steps_there_are(
 
     monkeypatch.setattr("trainyard.frameworks.torch.learner.fingerprints", counted)
     train(tmp_path, own("Mean"))
-    assert len(calls) == 2
+    assert len(calls) == 6  # before and after the first step, before three saves, and at the end
 
 
 def test_a_list_that_contains_itself_has_a_fingerprint() -> None:

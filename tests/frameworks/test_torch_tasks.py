@@ -253,8 +253,11 @@ def test_text_is_generated_token_by_token(with_tokens: Run) -> None:
     one, same, other = (model.generate("def text", 20, seed=seed) for seed in (1, 1, 2))
     assert one == same != other
     assert model.generate("", 5, seed=1)  # as after the end of a text
-    with pytest.raises(InputError, match="temperature -1, max_tokens 5, top_k None given; a temperature is"):
-        model.generate("a", 5, temperature=-1)
+    for options in ({"temperature": -1}, {"temperature": math.nan}, {"seed": -1}):
+        with pytest.raises(InputError, match="given; a temperature is a number of at least 0"):
+            model.generate("a", 5, **options)
+    with pytest.raises(InputError, match="the prompt is not text in UTF-8"):
+        model.generate("\udcff", 5)
 
 
 def test_a_damaged_tokenizer_is_not_used(with_tokens: Run) -> None:

@@ -66,7 +66,7 @@ def test_secrets_variables_trackers_and_other_files_stay_behind(run: RunDir, tmp
 def test_a_model_object_is_refused(run: RunDir, tmp_path: Path) -> None:
     manifest = run.require_manifest().model_copy(update={"objects": ["model"]})
     manifest.save(run.path / "manifest.json")
-    with pytest.raises(InputError, match="was given its model as an object"):
+    with pytest.raises(InputError, match="was trained with a model object passed from Python, which no file"):
         write_portable(run, stored_weights(run), tmp_path / "made")
 
 

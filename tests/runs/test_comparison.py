@@ -104,7 +104,9 @@ def test_data_that_were_given_as_objects(first: Run, runs_dir: Path) -> None:
     pair = (np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3)
     objects = trainyard.train(TOY, runs_dir=runs_dir, data=pair)
     again = trainyard.train(TOY, {"experiment.seed": 4}, runs_dir=runs_dir, data=pair)
-    assert "was given data as objects" in str(trainyard.compare(objects, again).untested)
+    assert "was trained with data objects passed from Python" in str(
+        trainyard.compare(objects, again).untested
+    )
 
 
 def test_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

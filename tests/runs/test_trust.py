@@ -29,6 +29,7 @@ NET = """
 import torch
 from pandas import read_pickle
 from torch.nn import Linear
+from torch.optim import SGD
 
 class Net(torch.nn.Sequential):
     def __init__(self):
@@ -297,6 +298,9 @@ def test_train_resume_takes_what_the_users_own_config_names(here: Path) -> None:
         ("sklearn.metrics:cluster.entropy", False),
         ("planted:Linear", True),  # of a framework, and a class of models
         ("planted:read_pickle", False),  # imported there, but not defined
+        ("torch.optim:ASGD", True),
+        ("torch.optim.lr_scheduler:LambdaLR", False),
+        ("planted:SGD", True),
         ("torch.utils.data:DataLoader", False),
         ("torch.package:PackageImporter", False),
         ("torch:load", False),

@@ -370,6 +370,7 @@ def test_labels_of_numbers_and_booleans_are_found(label: Any, key: str) -> None:
         (lambda w: w.where(w.index != 5, np.nan), r"the weight 'w' has no value in row 6; give 0 for rows"),
         (lambda w: w.where(w.index != 5, np.inf), r"NaN or infinite in row 6"),
         (lambda w: w * 0, r"the weight 'w' is 0 in all 240 train rows"),
+        (lambda w: w * 0 + 1e308, r"the weights 'w' of the train rows add up to infinity"),
         (lambda w: w.astype(str) + "kg", r"the weight 'w' holds text values"),
     ],
 )

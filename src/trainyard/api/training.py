@@ -21,6 +21,7 @@ from trainyard.runs.bundles import make_bundle, make_objects
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.lookup import RunName, find, find_unfinished, given_placement, warn_of_unused
 from trainyard.runs.objects import name_batch_size, name_model, require_data, require_objects
+from trainyard.runs.placement import going_on
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
 from trainyard.runs.workdir import reading, working_directory, working_in
@@ -106,8 +107,9 @@ def train(
             warn_of_unused(resolved, own, found)
             require_objects(found, "resume", model=model, data=data)
             with of_own_config(found, resolved), computing_by(older_versions(found.versions())):
-                objects = replace(objects, data=make_bundle(own, data, model))
                 placement = resolved.placement(explicit=True)
+                bundle = make_bundle(going_on(found, own, placement), data, model)
+                objects = replace(objects, data=bundle)
                 run_attempt(Request(own, found, objects, placement=placement, verdict=verdict, keep=True))
             return Run(found)
         experiment = resolved.config.experiment.name
@@ -193,7 +195,7 @@ def resume(
         resolved = load_resolved(found.checked_config_file(), adapters=Catalog())
         placement = given_placement(found, resolved, overrides)
         require_objects(found, "resume", model=model, data=data)
-        objects = make_objects(resolved, model, data, callbacks)
+        objects = make_objects(going_on(found, resolved, placement), model, data, callbacks)
         if follow(resolved.config, objects, run_attempt) is not None:
             return Run(found)
         run_attempt(

@@ -1,9 +1,10 @@
 """What the sections of a config are made of: fields that are declared by what they change.
 
 Each field is declared to change the *bits* of the result, only the *record* of it (logging, tracking, names),
-or the *placement* (where the run is computed: device, threads). The computation is identified by the bits
-alone. The placement belongs to the numeric environment, which is compared attempt by attempt. A field that
-holds a section is not declared, unless the declaration holds for all that is in it.
+or the *placement* (where the run is computed: device, threads; and how it reads). The computation is
+identified by the bits alone. What of the placement may change bits belongs to the numeric environment, which
+is compared attempt by attempt. A field that holds a section is not declared, unless the declaration holds
+for all that is in it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def record(default: Any = PydanticUndefined, **constraints: Any) -> Any:
 
 
 def placement(default: Any = PydanticUndefined, **constraints: Any) -> Any:
-    """Return a field that says where a run is computed; it may differ between two attempts."""
+    """Return a field that says where a run is computed, or how it reads; two attempts may differ in it."""
     return Field(default, json_schema_extra={"affects": "placement"}, **constraints)
 
 

@@ -25,8 +25,8 @@ beside it, or in `params`; the name alone (`model: mlp`) means `{type: mlp}`.
 
 `bits` marks keys that change the result of a run: a run can only be resumed with these unchanged. `record`
 marks keys that change only what is kept of it, or its name. `placement` marks keys that say where it is
-computed: they may differ from one attempt to the next, as [a change of the numeric
-environment](concepts.md#a-run-is-a-function).
+computed, or how it reads: they may differ from one attempt to the next, some of them as [a change of the
+numeric environment](concepts.md#a-run-is-a-function).
 """
 MANY = 30
 KINDS: tuple[tuple[Kind, str, str], ...] = (

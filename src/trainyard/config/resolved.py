@@ -91,6 +91,7 @@ class Resolved:
         return {
             key: flat[key]
             for key in PLACEMENT
+            if key in flat  # data that are given in Python may have no section
             if not explicit or (flat[key] is not None and self.sources.get(key, DEFAULT) != DEFAULT)
         }
 
@@ -98,7 +99,7 @@ class Resolved:
         """Return the same computation with another placement: `values` by dotted key."""
         config = self.config
         for key in PLACEMENT:
-            if key in values:
+            if key in values and (config.data is not None or not key.startswith("data.")):
                 config = _with_value(config, key.split("."), values[key])
         return replace(self, config=config)
 

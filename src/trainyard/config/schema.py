@@ -168,19 +168,19 @@ class DataConfig(TypedSection):
     on_corrupt: Literal["error", "skip"] = ON_CORRUPT
     cache: Literal["none", "memory"] = CACHE
     ignore_index: int | None = IGNORE_INDEX
-    workers: int = record(
-        0,
+    workers: int = placement(
+        default=0,
         ge=0,
         le=1024,
         description="processes that read the samples of map-style data sets and of shards ahead of training, "
         "for each process that trains (num_workers of a DataLoader); 0: they are read within the step; "
         "changes no bit",
     )
-    prefetch: int = record(
-        2, ge=1, le=1024, description="(micro)batches that each worker reads ahead (prefetch_factor)"
+    prefetch: int = placement(
+        default=2, ge=1, le=1024, description="(micro)batches that each worker reads ahead (prefetch_factor)"
     )
-    timeout: float = record(
-        300.0,
+    timeout: float = placement(
+        default=300.0,
         gt=0,
         description="seconds after which a worker that has not finished a sample is taken to hang: the run "
         "ends, and names the sample",
@@ -489,4 +489,4 @@ def _keys(kind: Affects, section: type[BaseModel], path: str = "") -> Iterator[s
             yield from _keys(kind, field.annotation, f"{path}{name}.")
 
 
-PLACEMENT = tuple(_keys("placement", RunConfig))
+PLACEMENT = (*_keys("placement", DataConfig, "data."), *_keys("placement", RunConfig))

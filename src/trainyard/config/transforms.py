@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from trainyard.config.fields import Section, bits, record
+from trainyard.config.fields import Section, bits, placement
 
 Length = Annotated[int, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -194,6 +194,7 @@ ON_CORRUPT: Any = bits(
 IGNORE_INDEX: Any = bits(
     default=None, description="masks: the number of pixels that do not count, beside -100, such as 255"
 )
-CACHE: Any = record(
-    "none", description="images in files; memory: they stay decoded, as far as half of the memory allows"
+CACHE: Any = placement(
+    default="none",
+    description="images in files; memory: they stay decoded, as far as half of the memory allows",
 )

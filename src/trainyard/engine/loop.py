@@ -38,6 +38,7 @@ from trainyard.types import Evaluation, Metrics
 from trainyard.world import ALONE, World
 
 log = logging.getLogger("trainyard")
+_CHECKED_SAVES = 3
 _DRAIN_STEPS = MAX_STEPS  # the most steps whose losses wait on the device
 
 
@@ -88,7 +89,10 @@ class Loop:
         self._agreement = parts.agreement(state.step)
         self._clock = self._logged_at = time.perf_counter()
         self._logged_samples = 0
-        self.after_first_step: Callable[[], None] | None = None  # set by the attempt; called once
+        # Set by the attempt; called after the first step, before the first saves, and at the end,
+        # until it returns that there is nothing left to look for.
+        self.check_state: Callable[[], bool] | None = None
+        self._has_stepped, self._checked_saves = False, 0
 
     def run(self) -> Ended:
         """Train, and return how it ended.
@@ -108,7 +112,7 @@ class Loop:
             self._plan()
             if state.settled < state.step:
                 self._settle()
-            if self.after_first_step:  # make the first step due: the check must run right after it
+            if self.check_state:  # make the first step due: the check must run right after it
                 self._next_due = 0
             # Read only where no loss waits: a signal may come between any two lines.
             stop = self._agreement.signal
@@ -118,7 +122,9 @@ class Loop:
                 self._unread.append(result.loss)
                 self._samples.append(result.samples)
                 if state.step >= self._next_due:
-                    self._check_first_step()
+                    if not self._has_stepped:
+                        self._has_stepped = True
+                        self._check_state()
                     self._settle()
                     stop = self._agreement.signal
         except Stopped:
@@ -128,6 +134,7 @@ class Loop:
             parts.saver.stop_clock()
             parts.outside.close()
         self._agreement.finish(state.step)
+        self._check_state()
         self._save(finished=state.step >= self._last_step)
         return self._agreement.signal or self._ended()
 
@@ -136,10 +143,9 @@ class Loop:
         is_now = decision is not None and decision.step == self.state.step
         return ENDS[decision.kind] if decision is not None and is_now else "completed"
 
-    def _check_first_step(self) -> None:
-        check, self.after_first_step = self.after_first_step, None
-        if check:
-            check()
+    def _check_state(self) -> None:
+        if self.check_state and self._has_stepped and self.check_state():
+            self.check_state = None
 
     def _settle(self) -> None:
         """Do what is due after the last step: evaluate, decide, journal, save."""
@@ -170,6 +176,9 @@ class Loop:
         """Save the state, in all processes, if the main one has not saved this step already."""
         saver, state = self.parts.saver, self.state
         if self.parts.world.from_main(lambda: saver.wants(state.step, finished=finished)):
+            if self._checked_saves < _CHECKED_SAVES and not finished:
+                self._checked_saves += 1
+                self._check_state()
             saver.save(state, self.parts.rules.best_steps(state.evaluations), finished=finished)
 
     def _drain(self) -> None:

@@ -113,6 +113,10 @@ def _more(scores: Scores) -> dict[str, Any]:
     return {"sample_weight": scores.weights, "pos_label": positive}
 
 
+def _described(value: Any) -> str:
+    return f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else repr(value)
+
+
 def _checked(path: str, function: Callable[..., Any], given: dict[str, str]) -> Callable[[Scores], float]:
     """Return the metric as a function of scores, which checks what the user's function returns."""
 
@@ -125,7 +129,11 @@ def _checked(path: str, function: Callable[..., Any], given: dict[str, str]) -> 
         try:
             value = function(first, second, **named)
         except Exception as error:
-            raise ModelError(f"evaluation.metrics: {path} failed: {type(error).__name__}: {error}") from error
+            got = ", ".join(f"{name}: {_described(values.get(what))}" for name, what in given.items())
+            raise ModelError(
+                f"evaluation.metrics: {path} failed: {type(error).__name__}: {error}\n"
+                f"it was called with NumPy arrays ({got}); only losses get tensors"
+            ) from error
         if isinstance(value, bool | np.bool_ | str) or np.ndim(value) or not np.isrealobj(value):
             what = f"of shape {np.shape(value)}" if np.ndim(value) else f"{value!r}"
             raise ModelError(f"evaluation.metrics: {path} returned a value {what}; it must return one number")

@@ -229,6 +229,9 @@ class Framework(ABC):
     # The import paths of the classes that models derive from. A run directory, which may come from someone
     # else, may name classes of the framework's library that derive from them, and no others.
     model_bases: ClassVar[Sequence[str]] = ()
+    # The import paths of the classes that optimizers derive from. Such a run directory may also name classes
+    # in the same package of the library that derive from them.
+    optimizer_bases: ClassVar[Sequence[str]] = ()
     formats: ClassVar[Sequence[str]] = ()  # the formats that `Model.export` writes, the default first
     folder_formats: ClassVar[Collection[str]] = ()  # those that are folders, so that no suffix means them
     tasks: ClassVar[Collection[str] | None] = None  # the names of the tasks that it supports; None: all
@@ -527,8 +530,8 @@ class Learner(ABC):
     def unsaved_state(self) -> Mapping[str, str]:
         """Return a fingerprint of each thing that a step may change and no snapshot holds, by its name.
 
-        It is called before and after the first step of an attempt. Where the fingerprints differ, a resume
-        cannot be exact, and the run's determinism tier is lowered.
+        It is called before and after the first step of an attempt, before its first saves and at its end.
+        Where the fingerprints differ, a resume cannot be exact, and the run's determinism tier is lowered.
         """
         return {}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -294,6 +294,12 @@ class Manifest(Document):
         if isinstance(self.semantics, dict):
             return self.semantics
         return {} if self.semantics is None else {"order": self.semantics}
+
+    def objects_in_words(self, names: Sequence[str] | None = None) -> str:
+        """Return a clause for messages: which objects, or which of some, the run was given from Python."""
+        names = self.objects if names is None else names
+        what = "a model object" if list(names) == ["model"] else f"{' and '.join(names)} objects"
+        return f"run {self.run_id} was trained with {what} passed from Python"
 
     @property
     def known_placement(self) -> Json:

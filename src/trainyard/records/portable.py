@@ -61,12 +61,14 @@ def write_portable(run: RunDir, weights: Path, target: Path) -> Path:
         target: The folder to make.
 
     Raises:
-        InputError: The run was given a model as an object, which no file holds.
+        InputError: The run was trained with a model object.
         OSError: A file cannot be read or written.
     """
     manifest = run.require_manifest()
     if "model" in manifest.objects:
-        raise InputError(f"run {run.id} was given its model as an object, which no file holds")
+        raise InputError(
+            f"{manifest.objects_in_words(['model'])}, which no file holds; name it by its import path"
+        )
     target.mkdir()
     config = _config(run).encode()
     data = read_regular(run.path / manifest.data_file)

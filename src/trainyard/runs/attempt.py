@@ -38,7 +38,14 @@ from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
 from trainyard.runs.cleanup import discard_run
 from trainyard.runs.decisions import go_on, known_decisions, note_processes, repeats
-from trainyard.runs.manifest import allowed, check_unchanged, describe_data, lower_tier, make_manifest
+from trainyard.runs.manifest import (
+    allowed,
+    check_unchanged,
+    describe_data,
+    lower_tier,
+    make_manifest,
+    unsaved_reason,
+)
 from trainyard.runs.nodes import SharedFiles
 from trainyard.runs.origin import Origin
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
@@ -62,7 +69,6 @@ from trainyard.types import Determinism
 from trainyard.world import ALONE, World
 
 log = logging.getLogger("trainyard")
-_LISTED = 5  # attributes that a message names
 
 
 def run_attempt(request: Request) -> Result:
@@ -451,7 +457,7 @@ class _Attempt:
                 loop.parts.recorder.decided(decision)
         saver.resume_from(state, components.rules.best_steps(state.evaluations))
         before = components.learner.unsaved_state()
-        loop.after_first_step = lambda: self._check_unsaved(components, before)
+        loop.check_state = lambda: self._check_unsaved(components, before)
         status = loop.run()
         self._world.main_only(lambda: self._finish_saves(loop))
         if (
@@ -505,8 +511,8 @@ class _Attempt:
         except Exception:
             return result_so_far(self._manifest, components, state, "failed", self._session.number)
 
-    def _check_unsaved(self, components: Components, before: Mapping[str, str]) -> None:
-        """Lower the determinism tier if the first step has changed what no checkpoint holds.
+    def _check_unsaved(self, components: Components, before: Mapping[str, str]) -> bool:
+        """Lower the determinism tier if training has changed what no checkpoint holds; return whether it has.
 
         Raises:
             ModelError: The config demands `bitwise`.
@@ -515,15 +521,14 @@ class _Attempt:
         own = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         changed = list(dict.fromkeys(name for names in self._world.gather(own) for name in names))
         if not changed:
-            return
-        more = [f"{len(changed) - _LISTED} more"] if len(changed) > _LISTED else []
-        listed = ", ".join([*changed[:_LISTED], *more])
-        reason = f"training changes {listed} of the model, which no checkpoint holds"
+            return False
+        reason = unsaved_reason(changed)
         if components.config.training.determinism == "bitwise":
             raise ModelError(f"training.determinism: bitwise was requested, but {reason}; {hint}")
         if self._world.is_main:
             log.warning("determinism: statistical, since %s: a resume is not exact; %s", reason, hint)
             self._manifest = lower_tier(self._run, self._manifest, reason)
+        return True
 
     def _end(self, result: Result, loop: Loop) -> None:
         recorder = loop.parts.recorder

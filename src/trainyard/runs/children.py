@@ -86,7 +86,7 @@ def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def child_placement(own: Resolved, resolved: Resolved, parent: RunDir) -> dict[str, Any]:
     """Return where a child computes: where its parent did, unless it is given another place."""
     now = resolved.flat()
-    given = {key: now[key] for key in PLACEMENT if resolved.sources[key] != own.sources[key]}
+    given = {key: now[key] for key in PLACEMENT if resolved.sources.get(key) != own.sources.get(key)}
     return parent.require_manifest().known_placement | given
 
 

@@ -107,9 +107,9 @@ def _tested(
         return (), "one of them ended before its inputs were recorded"
     if (why := other_rows(before, now)) is not None:
         return (), why
-    for run, manifest in ((first, before), (second, now)):
-        if objects := manifest.objects:
-            return (), f"run {run.id} was given {' and '.join(objects)} as objects, which no file holds"
+    for manifest in (before, now):
+        if manifest.objects:
+            return (), manifest.objects_in_words()
     try:
         return _tests(first, second, trust), None
     # Foreign code loads models: whatever it raises, the rest of the comparison is still of use.

@@ -64,11 +64,11 @@ def given_placement(run: RunDir, own: Resolved, overrides: Overrides) -> dict[st
     others = [key for key in {**now, **kept} if now.get(key) != kept.get(key) and key not in PLACEMENT]
     if others:
         raise InputError(
-            f"{others[0]}: a resumed run keeps its config; only where it computes can be changed "
-            f"({', '.join(PLACEMENT)}): start a new run instead, or fork this one: "
+            f"{others[0]}: a resumed run keeps its config; only where it computes and how it reads can be "
+            f"changed ({', '.join(PLACEMENT)}): start a new run instead, or fork this one: "
             f"trainyard fork {run.id} {others[0]}=..."
         )
-    return {key: now[key] for key in PLACEMENT if given.sources[key] != own.sources[key]}
+    return {key: now[key] for key in PLACEMENT if given.sources.get(key) != own.sources.get(key)}
 
 
 def warn_of_unused(given: Resolved, own: Resolved, run: RunDir, known: Collection[str] = ()) -> None:

@@ -35,6 +35,7 @@ from trainyard.semantics import decides, versions
 from trainyard.types import Determinism
 
 log = logging.getLogger("trainyard")
+_LISTED = 5  # attributes that a message names
 Json = dict[str, Any]
 
 
@@ -207,6 +208,12 @@ def lower_tier(run: RunDir, manifest: Manifest, reason: str) -> Manifest:
     manifest = manifest.model_copy(update={"determinism": lowered})
     run.write(Manifest.FILE, manifest)
     return manifest
+
+
+def unsaved_reason(names: Sequence[str]) -> str:
+    """Return why the tier is lowered if training changes attributes that no checkpoint holds."""
+    more = [f"{len(names) - _LISTED} more"] if len(names) > _LISTED else []
+    return f"training changes {', '.join([*names[:_LISTED], *more])} of the model, which no checkpoint holds"
 
 
 def _record(

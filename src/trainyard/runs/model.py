@@ -27,8 +27,8 @@ from trainyard.datasets.rows.raw import frame_of
 from trainyard.datasets.rows.table import Table, as_table
 from trainyard.datasets.rows.text_preparation import TextPreparation
 from trainyard.datasets.rows.tokenizers import Tokenizer
+from trainyard.datasets.rows.weights import check_totals
 from trainyard.datasets.rows.weights import encode as encode_weights
-from trainyard.datasets.rows.weights import refuse_weightless
 from trainyard.engine.state import preserved_global_random
 from trainyard.errors import CheckpointError, DataError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions, explained_metric
@@ -48,7 +48,6 @@ from trainyard.runs.intervals import (
     chosen_on_validation,
     residuals,
 )
-from trainyard.runs.objects import passed_objects
 from trainyard.runs.own_unit import own_unit
 from trainyard.runs.samples import samples_of
 from trainyard.runs.weights import stored_model
@@ -84,8 +83,9 @@ class Predictor:
     """
 
     def __init__(self, run: RunDir, model: Any = None, *, pinned: bool) -> None:
-        if "model" in passed_objects(run) and model is None:
-            raise InputError(f"run {run.id} was given its model as an object: pass that model again")
+        manifest = run.manifest()
+        if manifest and "model" in manifest.objects and model is None:
+            raise InputError(f"{manifest.objects_in_words(['model'])}; pass it again: model=...")
         self._run = run
         self.given_model = model
         self._rule = import_rule()  # it holds for later calls, too
@@ -118,6 +118,10 @@ class Predictor:
         self._rows = GivenRows(
             self.config.data, self.info, self._preparation, self._tokenizer, self.model.input_names
         )
+
+    def __repr__(self) -> str:
+        kind = self.config.model.type if self.given_model is None else type(self.given_model).__name__
+        return f"<Predictor of run {self._run.id}: {kind}, {self.info.task}>"
 
     @property
     def run(self) -> RunDir:
@@ -517,7 +521,7 @@ class Predictor:
         if (transform := transform_of(self.info)) is not None:
             transform.check(targets, "targets given")
         if weights:
-            refuse_weightless({"given": weights[WEIGHT]}, "data.weight")
+            check_totals({"given": weights[WEIGHT]}, "data.weight")
         return Arrays({**self._rows.prepared(rows), TARGET: targets, **weights})
 
     def _weights(self, rows: Any) -> dict[str, Array]:

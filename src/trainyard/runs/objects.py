@@ -130,12 +130,11 @@ def require_objects(run: RunDir, verb: str, **given: Any) -> None:
     Raises:
         InputError: One is missing; the message shows the call that passes it.
     """
-    names = [name for name in passed_objects(run) if name in given]
-    if any(given[name] is None for name in names):
+    manifest = run.manifest()
+    names = [name for name in (manifest.objects if manifest else ()) if name in given]
+    if manifest and any(given[name] is None for name in names):
         again = ", ".join(f"{name}=..." for name in names)
-        kind, them = ("an object", "it") if len(names) == 1 else ("objects", "them")
         raise InputError(
-            f"run {run.id} was given {' and '.join(names)} as {kind}, "
-            f"which no file holds: pass {them} again from Python: trainyard.{verb}({run.id!r}, {again}); "
-            "the command line cannot"
+            f"{manifest.objects_in_words(names)}; pass {'it' if names == ['model'] else 'them'} again: "
+            f"trainyard.{verb}({run.id!r}, {again}); the command line cannot"
         )

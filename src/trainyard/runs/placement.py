@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
+from trainyard.config import Resolved
 from trainyard.config.schema import RunConfig
 from trainyard.records.manifest import Manifest
+from trainyard.records.run_dir import RunDir
 from trainyard.runs.request import Request
 from trainyard.runs.wiring import default_threads
 
@@ -17,10 +21,18 @@ def placed(request: Request, before: Manifest | None) -> RunConfig:
 
     A resume stays at the place of the attempt before, as this keeps the bits, unless it is given another.
     """
+    return going_on(request.run, request.resolved, request.placement, before).config
+
+
+def going_on(
+    run: RunDir, resolved: Resolved, given: Mapping[str, Any], before: Manifest | None = None
+) -> Resolved:
+    """Return the config of a run at the place of its next attempt, of which some keys may be given."""
+    before = before or run.manifest()
     known = before.known_placement if before else {}
-    if before and before.config_sha256 not in (None, request.run.config_sha256()):  # it was edited
-        known = known | request.resolved.placement(explicit=True)
-    return request.resolved.with_placement({**known, **request.placement}).config
+    if before and before.config_sha256 not in (None, run.config_sha256()):  # it was edited
+        known = known | resolved.placement(explicit=True)
+    return resolved.with_placement({**known, **given})
 
 
 def place(request: Request, before: Manifest | None) -> tuple[RunConfig, int | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,13 +68,18 @@ def generate(
     Raises:
         InputError: An option makes no sense, or the prompt has no token.
     """
-    if temperature < 0 or max_tokens < 0 or (top_k is not None and top_k < 1):
+    is_finite = math.isfinite(temperature) and temperature >= 0
+    if not is_finite or max_tokens < 0 or (top_k is not None and top_k < 1) or seed < 0:
         raise InputError(
-            f"temperature {temperature:g}, max_tokens {max_tokens}, top_k {top_k} given; a temperature is at "
-            "least 0, max_tokens at least 0, top_k at least 1"
+            f"temperature {temperature:g}, max_tokens {max_tokens}, top_k {top_k}, seed {seed} given; a "
+            "temperature is a number of at least 0, max_tokens at least 0, top_k at least 1, seed at least 0"
         )
+    try:
+        start_of_text = prompt.encode()
+    except UnicodeEncodeError as error:
+        raise InputError("the prompt is not text in UTF-8: give it in this encoding") from error
     end = tokenizer.end_of_text
-    (encoded,) = tokenizer.encode([prompt.encode()])
+    (encoded,) = tokenizer.encode([start_of_text])
     tokens = encoded.ids.tolist() or ([] if end is None else [end])
     if not tokens:
         raise InputError("an empty prompt given, and this model's texts have no end: give some text")

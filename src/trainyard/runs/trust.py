@@ -66,8 +66,9 @@ class RunImports:
             raise self._refusal(path)
 
     def check_object(self, path: str, value: Any) -> None:
-        """Refuse an object unless it is a model class, a metric, or the user's own code; see `ImportRule`."""
-        if self._trusted or self._is_named(path) or _is_model_class(value) or _is_metric(path, value):
+        """Refuse an object unless it is of a known kind, or the user's own code; see `ImportRule`."""
+        is_known = _is_model_class(value) or _is_optimizer_class(value) or _is_metric(path, value)
+        if self._trusted or self._is_named(path) or is_known:
             return
         module = path.partition(":")[0]
         homes = [module, home_of(value)] if callable(value) else [module]
@@ -219,6 +220,14 @@ def _is_model_class(value: Any) -> bool:
     return isinstance(value, type) and any(_loaded(base) in value.__mro__ for base in _model_bases())
 
 
+def _is_optimizer_class(value: Any) -> bool:
+    """Return whether a value is an optimizer of a framework's library: it only computes with tensors."""
+    return isinstance(value, type) and any(
+        _loaded(base) in value.__mro__ and value.__module__.startswith(f"{base.partition(':')[0]}.")
+        for base in _optimizer_bases()
+    )
+
+
 def _is_metric(path: str, value: Any) -> bool:
     """Return whether a value is one of scikit-learn's public metrics, which only compute with arrays."""
     module, _, name = path.partition(":")
@@ -230,8 +239,17 @@ def _is_metric(path: str, value: Any) -> bool:
 @cache
 def _model_bases() -> tuple[str, ...]:
     """Return the import paths of the classes that models of the frameworks derive from."""
-    adapters = [registry.adapter("framework", name) for name in registry.names("framework")]
-    return tuple(path for adapter in adapters for path in adapter.model_bases)
+    return tuple(path for adapter in _frameworks() for path in adapter.model_bases)
+
+
+@cache
+def _optimizer_bases() -> tuple[str, ...]:
+    """Return the import paths of the classes that optimizers of the frameworks derive from."""
+    return tuple(path for adapter in _frameworks() for path in adapter.optimizer_bases)
+
+
+def _frameworks() -> list[Any]:
+    return [registry.adapter("framework", name) for name in registry.names("framework")]
 
 
 def _loaded(path: str) -> Any:

@@ -33,6 +33,7 @@ from trainyard.types import FEATURES, TARGET, Array, ArraySpec, Batch, DataInfo,
 Collate = Callable[[list[Any]], Any]
 Note = Callable[[int], None]
 READ_THROUGH = 100_000  # items whose targets are read to find the classes; a larger dataset must name them
+_USER_ERRORS = (Exception, SystemExit)  # an exit from the user's code must not be one of ours
 _SAMPLE = 64  # items that a fingerprint covers
 _NOTICING = 16  # items that show whether they are drawn
 _FIXED, _OTHER = Draw(0), Draw(1)
@@ -135,7 +136,7 @@ class Items:
         assert self._collate is not None, "the caller checks it"
         try:
             batch = self._drawing.call(self._collate, items, draw, positions[0])
-        except Exception as error:
+        except _USER_ERRORS as error:
             raise DataError(
                 f"{what} failed on items {listed(positions)}: {type(error).__name__}: {error}"
             ) from error
@@ -183,17 +184,17 @@ class Items:
         note(positions[0])
         try:
             return list(self._dataset.__getitems__(list(positions)))
-        except Exception as error:
+        except _USER_ERRORS as error:
             raise self._unreadable(positions, error) from error
 
     def _single(self, position: int, note: Note) -> Any:
         note(position)
         try:
             return self._dataset[position]
-        except Exception as error:
+        except _USER_ERRORS as error:
             raise self._unreadable([position], error) from error
 
-    def _unreadable(self, positions: Sequence[int], error: Exception) -> DataError:
+    def _unreadable(self, positions: Sequence[int], error: BaseException) -> DataError:
         which = f"item {positions[0]}" if len(positions) == 1 else f"items {listed(positions)}"
         return DataError(f"{self._name}: {which} cannot be read: {type(error).__name__}: {error}")
 

@@ -48,13 +48,20 @@ def checked(values: Array, where: str, table: Table | None = None) -> Array:
     return weights
 
 
-def refuse_weightless(weights: Mapping[str, Array], name: str) -> None:
-    """Refuse splits of which no row counts.
+def check_totals(weights: Mapping[str, Array], name: str) -> None:
+    """Refuse splits of which no row counts, or whose weights have no sum.
 
     Raises:
-        DataError: All weights of a split are 0.
+        DataError: All weights of a split are 0, or they add up to infinity.
     """
     for split, values in weights.items():
+        with np.errstate(over="ignore"):
+            total = values.sum()
+        if not np.isfinite(total):
+            raise DataError(
+                f"the weights {name!r} of the {split} rows add up to infinity: no number is larger than "
+                f"{np.finfo(np.float64).max:.2g}; divide all of them by one number"
+            )
         if not values.any():
             raise DataError(
                 f"the weight {name!r} is 0 in all {len(values)} {split} rows, so that none counts; leave "
@@ -77,5 +84,5 @@ def of_splits(
     """
     weights = {split: by_source["train"][ids] for split, ids in rows.items()}
     weights |= {split: values for split, values in by_source.items() if split != "train"}
-    refuse_weightless({str(split): values for split, values in weights.items()}, name)
+    check_totals({str(split): values for split, values in weights.items()}, name)
     return weights

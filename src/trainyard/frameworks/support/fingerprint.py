@@ -94,14 +94,14 @@ def class_attributes(cls: type) -> dict[str, Any]:
     return {
         f"{base.__qualname__}.{name}": value
         for base in cls.__mro__
-        if _is_users(base)
+        if is_users(base)
         for name, value in vars(base).items()
         if not (name.startswith("__") or name == "_abc_impl" or isinstance(value, type))
         and not hasattr(type(value), "__get__")  # functions, properties, slots
     }
 
 
-def _is_users(cls: type) -> bool:
+def is_users(cls: type) -> bool:
     """Return whether a class is defined in the user's own code, and not in an installed package."""
     if cls.__module__.partition(".")[0] in _LIBRARIES:
         return False

@@ -59,6 +59,7 @@ class TorchFramework(Framework):
     has_workers: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("torch",)
     model_bases: ClassVar[Sequence[str]] = ("torch.nn:Module",)
+    optimizer_bases: ClassVar[Sequence[str]] = ("torch.optim:Optimizer",)
     formats: ClassVar[Sequence[str]] = FORMATS
     folder_formats: ClassVar[Collection[str]] = FOLDER_FORMATS
     unsaved_hint: ClassVar[str] = (

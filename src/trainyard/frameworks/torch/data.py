@@ -10,6 +10,7 @@ import torch
 
 from trainyard import semantics
 from trainyard.datasets.base import ArraySplit, SampleSplit, Split
+from trainyard.errors import DataError
 from trainyard.frameworks.support.ahead import Ahead, Taking
 from trainyard.types import Array, Batch, DataInfo, Ids
 
@@ -44,7 +45,7 @@ class TensorSource:
         self._arrays: Tensors | None = None
         self._ahead: Ahead | None = None
         if isinstance(split, ArraySplit):
-            arrays = {name: torch.from_numpy(array) for name, array in split.arrays.items()}
+            arrays = {name: _tensor(name, array) for name, array in split.arrays.items()}
             self._resident = _fits(arrays, device)
             self._arrays = self._moved(arrays) if self._resident else arrays
         elif isinstance(split, SampleSplit) and _draws_by_sample(info):
@@ -76,8 +77,8 @@ class TensorSource:
     def _copied(self, batch: Batch) -> Tensors:
         """Return a copy of arrays on the device; they may be views of memory that is used again."""
         if self._device.type != "cuda":
-            return {name: torch.from_numpy(np.array(array)) for name, array in batch.items()}
-        return self._moved({name: _pinned(array) for name, array in batch.items()})
+            return {name: _tensor(name, np.array(array)) for name, array in batch.items()}
+        return self._moved({name: _pinned(name, array) for name, array in batch.items()})
 
     def _moved(self, tensors: Tensors) -> Tensors:
         return {name: tensor.to(self._device, non_blocking=True) for name, tensor in tensors.items()}
@@ -87,9 +88,24 @@ def _draws_by_sample(info: DataInfo | None) -> bool:
     return semantics.version("samples", None if info is None else info.semantics) > 1
 
 
-def _pinned(array: Array) -> torch.Tensor:
+def _tensor(name: str, array: Array) -> torch.Tensor:
+    """Return a tensor with the memory of an array.
+
+    Raises:
+        DataError: Torch has no such dtype.
+    """
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:
+        raise DataError(
+            f"{name} given as {array.dtype}, shape {array.shape}; a model of torch takes numbers: encode "
+            "them in the data set, or leave them out"
+        ) from error
+
+
+def _pinned(name: str, array: Array) -> torch.Tensor:
     """Return a copy in page-locked memory, from which a GPU copies while the program goes on."""
-    view = torch.from_numpy(np.ascontiguousarray(array))
+    view = _tensor(name, np.ascontiguousarray(array))
     return torch.empty(view.shape, dtype=view.dtype, pin_memory=True).copy_(view)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 
@@ -21,3 +24,17 @@ def seed_generators(generators: Sequence[torch.Generator], seed: int) -> None:
     for generator in generators:
         # The CPU's generator takes 32 bits of a seed, CUDA's takes 64.
         generator.manual_seed(seed & 0xFFFFFFFF if generator is torch.default_generator else seed)
+
+
+@contextmanager
+def drawing_from(generators: Sequence[torch.Generator], seed: int) -> Iterator[None]:
+    """Seed all generators for a block: torch's, and those of Python and NumPy, which then go on as before."""
+    before = random.getstate(), np.random.get_state()
+    seed_generators(generators, seed)
+    random.seed(seed)
+    np.random.seed([seed & 0xFFFFFFFF, seed >> 32, 1])  # without the 1, Python's would draw the same numbers
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])

@@ -83,7 +83,7 @@ class TorchLearner(Learner):
         micro = training.microbatch_size or training.batch_size
         self._world, self._ranks = inputs.world, ranks
         self._is_divisible = False  # into virtual ranks, as the first step has shown
-        self._is_reserved = False  # the memory of the first saves
+        self._has_trained = False  # a step, after which the memory of the first saves is reserved
         self._shares = inputs.world.shares if isinstance(inputs.world, ProcessGroup) else None
         weights, loss = self._weighting(inputs)
         self._update = Update(
@@ -125,7 +125,7 @@ class TorchLearner(Learner):
             if before:
                 self._check_buffers(before)
             self._is_divisible = True
-            if not self._is_reserved:
+            if not self._has_trained:
                 self._reserve()
             return result
         except TrainyardError:
@@ -187,7 +187,10 @@ class TorchLearner(Learner):
     def unsaved_state(self) -> Mapping[str, str]:
         """Return a hash of each attribute of the modules that a snapshot leaves out."""
         self._state.check_parameters()
-        return {**fingerprints(self._module, self._state.not_restored), **self._state.unsaved()}
+        # Before the first step, groups may share tensors (their defaults) that they are about to replace.
+        shared = dict.fromkeys(self._state.shared(), "shared") if self._has_trained else {}
+        unsaved = fingerprints(self._module, self._state.not_restored)
+        return {**unsaved, **self._state.unsaved(), **shared}
 
     def describe(self) -> Mapping[str, str]:
         """Return the versions of libraries, the device's model, and the precision."""
@@ -223,7 +226,7 @@ class TorchLearner(Learner):
 
     def _reserve(self) -> None:
         """Reserve the memory of the first saves, now that the optimizer has its state."""
-        self._is_reserved = True
+        self._has_trained = True
         if (share := self._share()) is not None:
             self._state.reserve(share, weights=self._inputs.world.is_main)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from trainyard.config.schema import TrainingConfig
 from trainyard.errors import InputError, ModelError
+from trainyard.frameworks.support.fingerprint import is_users
 from trainyard.frameworks.torch.groups import RATIO, Group
 from trainyard.require import import_path
 
@@ -115,6 +118,7 @@ class OwnState:
             for name, value in vars(self._optimizer).items()
             if name not in _TORCHS and name not in fresh
         }
+        unsaved |= _global_values(type(self._optimizer))
         for name, _, key, value in self._entries(all_keys=True):
             if not isinstance(key, str) or "." in key or not (isinstance(value, Tensor) or _is_plain(value)):
                 unsaved[f"state of {name}: {key}"] = value
@@ -130,6 +134,28 @@ class OwnState:
                     unsaved[f"group {index}: {key}"] = value
         return {f"optimizer.{name}": value for name, value in unsaved.items()}
 
+    def shared(self, saved: Sequence[Tensor]) -> list[str]:
+        """Return the names of the tensors that share memory with another one, which a restore separates.
+
+        Args:
+            saved: The parameters and buffers.
+        """
+        state = {f"state of {name}: {key}": value for name, _, key, value in self._entries(all_keys=True)}
+        groups = {
+            f"group {index}: {key}": value
+            for index, group in enumerate(self._optimizer.param_groups)
+            for key, value in group.items()
+            if key not in _SET
+        }
+        attributes = [value for name, value in vars(self._optimizer).items() if name not in _TORCHS]
+        others = [part for value in attributes for part in _parts(value)]
+        uses = Counter(_address(one) for one in [*state.values(), *groups.values(), *saved, *others])
+        return [
+            f"optimizer.{name} (which shares its memory)"
+            for name, value in (state | groups).items()
+            if (address := _address(value)) and uses[address] > 1
+        ]
+
     def _parameters(self) -> Iterator[tuple[Any, str]]:
         for group in self._optimizer.param_groups:
             yield from ((parameter, self._names[id(parameter)]) for parameter in group["params"])
@@ -140,6 +166,39 @@ class OwnState:
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 if all_keys or (isinstance(key, str) and "." not in key):
                     yield name, parameter, key, value
+
+
+def _global_values(cls: type) -> dict[str, Any]:
+    """Return the variables of the user's modules that the methods of an optimizer's classes name."""
+    values: dict[str, Any] = {}
+    for method in (value for base in cls.__mro__ if is_users(base) for value in vars(base).values()):
+        function = inspect.unwrap(method) if callable(method) else None
+        if isinstance(function, FunctionType):
+            module, variables = function.__module__, function.__globals__
+            values |= {
+                f"{module}.{name}": variables[name]
+                for name in function.__code__.co_names
+                if name in variables
+            }
+    return {
+        name: value
+        for name, value in values.items()
+        if not (callable(value) or isinstance(value, ModuleType))
+    }
+
+
+def _parts(value: Any) -> list[Any]:
+    """Return the items of a container, or the value itself."""
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _address(value: Any) -> int:
+    """Return the address of a tensor's memory; 0 if it has none."""
+    if not isinstance(value, Tensor) or value.layout != torch.strided:
+        return 0
+    return value.untyped_storage().data_ptr()
 
 
 def _is_plain(value: Any) -> bool:

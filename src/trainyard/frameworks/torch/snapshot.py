@@ -231,6 +231,12 @@ class TrainingState:
         tensors = [*self._model.parameters(), *self._model.buffers()]
         return optimizer_fingerprints(self._own.unsaved(), tensors, self._optimizer)
 
+    def shared(self) -> list[str]:
+        """Return the names of tensors of the optimizer that share memory, which a restore separates."""
+        return (
+            [] if self._own is None else self._own.shared([*self._model.parameters(), *self._model.buffers()])
+        )
+
     def hold(self) -> Held:
         """Return a copy of the buffers and the extra state, which can be put back."""
         return Held(self._model)

@@ -14,7 +14,7 @@ from trainyard.frameworks.torch import virtual_ranks
 from trainyard.frameworks.torch.batch_norm import BatchNorms
 from trainyard.frameworks.torch.data import Tensors, TensorSource
 from trainyard.frameworks.torch.freezing import Freezing
-from trainyard.frameworks.torch.generators import generators, seed_generators
+from trainyard.frameworks.torch.generators import drawing_from, generators, seed_generators
 from trainyard.frameworks.torch.losses import Loss, Outputs, as_float
 from trainyard.frameworks.torch.parallel.exchange import GradientExchange
 from trainyard.frameworks.torch.parallel.stopwatch import Stopwatch
@@ -24,6 +24,7 @@ from trainyard.order import STEP, SampleOrder, stream_seed
 from trainyard.types import Array, Ids, StepResult
 from trainyard.world import ALONE, World
 
+_UPDATE = (1 << 64) - 1  # in the key of a random stream, where a part of the batch has its number
 Take = Callable[[Ids], Tensors]  # returns samples of the training split
 
 
@@ -103,7 +104,12 @@ class TorchStep:
             compute = self._sequentially if self._batch_norms is None else self._in_lockstep
             loss = torch.stack(compute(take, parts, step, total))
             self._sum_up()
-        self._update(step, lr)
+        if self._update.may_draw:
+            # Processes have drawn differently in the forward pass, but must make the same update.
+            with drawing_from(self._generators, stream_seed(self._stream, step, _UPDATE)):
+                self._update(step, lr)
+        else:
+            self._update(step, lr)
         return StepResult(loss, len(ids))
 
     def _prepare_sums(self) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trainyard.config.schema import TrainingConfig
 from trainyard.frameworks.torch.ema import Average
 from trainyard.frameworks.torch.groups import RATIO
-from trainyard.frameworks.torch.optim import update_of
+from trainyard.frameworks.torch.optim import is_built_in, update_of
 from trainyard.frameworks.torch.precision import Precision
 
 
@@ -52,6 +52,7 @@ class Update:
         self._optimizer = optimizer
         self._groups = [(group, group.get(RATIO, 1.0)) for group in optimizer.param_groups]
         self._apply = update_of(optimizer)
+        self.may_draw = not is_built_in(optimizer)  # random numbers
         self._scaler = precision.scaler
         self._clipping = clipping
         self._average = average

@@ -45,8 +45,7 @@ class Side:
         manifest = run.require_manifest()
         if manifest.objects:
             raise InputError(
-                f"run {run.id} was given {' and '.join(manifest.objects)} as objects, which no file holds; "
-                "name them in its config, to have its differences substituted"
+                f"{manifest.objects_in_words()}; name them in its config, to have its differences substituted"
             )
         if manifest.initial is not None:
             raise InputError(
