@@ -680,7 +680,7 @@ def test_a_folder_that_is_none_holds_no_list(runs_dir: str) -> None:
     [
         ("s3://bucket", "s3://bucket names no run; give URL/EXPERIMENT/RUN"),
         ("s3://bucket/run", "s3://bucket/run names no run; give URL/EXPERIMENT/RUN"),
-        ("FOLDER/small", "no run 'small' in file://.*give file://.*/EXPERIMENT/RUN, an id"),
+        ("FOLDER/small", "no run 'small': file://.* holds no runs; give another folder by --runs-dir"),
     ],
 )
 def test_a_url_of_no_run_is_an_input_error(url: str, message: str, tmp_path: Path) -> None:

@@ -107,7 +107,8 @@ class Lookup:
             return False, None
         named = self.adapters.framework_of(node.value)
         if ":" in node.value and named is None:
-            if (others := OTHER_CLASSES.get(node.value.partition(":")[0].partition(".")[0])) is not None:
+            # Not of a deeper module: runs that a callback recorded name the class of their model so.
+            if (others := OTHER_CLASSES.get(node.value.partition(":")[0])) is not None:
                 self.problems.report(f"got {node.value!r}; {others}", "model.type", node.source)
                 return False, None
             return True, framework
