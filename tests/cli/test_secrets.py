@@ -53,7 +53,7 @@ class Broken:
 
     def __getitem__(self, i):
         self.reads += 1
-        if self.reads > 250:
+        if self.reads > 305:
             raise OSError(5, "lost", self.uri)
         return np.array([i % 7, i % 5], dtype=np.float32), i % 2
 
