@@ -47,7 +47,7 @@ PASSES = {
 
 # In a store: the first requests are those of the probe and of the lease, before which there is no run.
 REQUESTS = {"request": 30, "answer": 30}
-FIRST_IN_STORE = {"request": 5, "answer": 5, "entry": 2}
+FIRST_IN_STORE = {"request": 7, "answer": 6, "entry": 2}
 
 
 def drawn(name: str, count: int, more: Mapping[str, int] | None = None) -> Kills:
