@@ -140,12 +140,13 @@ def _of_all(errors: Mapping[str, TrainyardError]) -> TrainyardError:
 
 @contextmanager
 def log_warnings_once() -> Iterator[None]:
-    """Log equal warnings of a study's runs once."""
+    """Log equal warnings of a study's runs once, and other lines that say `once`."""
     seen: set[str] = set()
 
     def is_new(record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        known = record.levelno == logging.WARNING and message in seen
+        once = record.levelno == logging.WARNING or getattr(record, "once", False)
+        known = once and message in seen
         seen.add(message)
         return not known
 
