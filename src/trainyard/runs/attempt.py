@@ -37,7 +37,14 @@ from trainyard.records.status import TESTED, Ended
 from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
 from trainyard.runs.cleanup import discard_run
-from trainyard.runs.decisions import go_on, known_decisions, note_processes, repeats
+from trainyard.runs.decisions import (
+    go_on,
+    known_decisions,
+    note_processes,
+    note_skips,
+    repeats,
+    replaying_skips,
+)
 from trainyard.runs.manifest import (
     allowed,
     check_unchanged,
@@ -216,7 +223,7 @@ class _Attempt:
         seed_global_random(config.experiment.seed)
         choices, begin = decisions.choices(), self._origin.begin
         older = self._world.from_main(lambda: older_versions(self._run.versions()))
-        with computing_by(older):
+        with computing_by(older), replaying_skips(decisions, self._world):
             components = build(config, threads, request.objects, choices, begin, self._world)
         if reason := components.bundle.unrepeatable:
             determinism = allowed(config, Determinism("statistical", reason))
@@ -276,8 +283,7 @@ class _Attempt:
         """Give a state the decisions that were made before this attempt, and those to go on."""
         if choices := components.learner.choices():
             decisions.add(Decision(0, "choice", dict(choices)))
-        if skipped := components.bundle.skipped:
-            decisions.add(Decision(0, "skip", {"count": len(skipped), "samples": list(skipped)}))
+        note_skips(decisions, components.bundle)
         go_on(self._run, decisions, state)
         if self._world.is_main:  # which alone keeps them
             note_processes(self._run, decisions, state.step, self._world.size, self._session.number)
