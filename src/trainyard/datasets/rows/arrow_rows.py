@@ -28,7 +28,7 @@ from trainyard.datasets.rows.table import listed, nearest
 from trainyard.digest import sha256_file, sha256_json
 from trainyard.errors import DataError
 from trainyard.require import require
-from trainyard.types import Array, SplitName
+from trainyard.types import FEATURES, Array, SplitName
 
 log = logging.getLogger("trainyard")
 Reader = Callable[[int], Any]  # of a row
@@ -44,7 +44,7 @@ class ArrowFile(NamedTuple):
     sha256: str
 
 
-class ArrowRows:
+class ArrowRows(items.BatchReader):
     """The rows of Arrow files with one schema.
 
     Args:
@@ -87,6 +87,39 @@ class ArrowRows:
         if len(self._inputs) == 1:
             return values[self._inputs[0]], values[self._target]
         return values
+
+    def whole_batch(self, positions: Sequence[int]) -> dict[str, Array] | None:
+        """Return rows of numbers, and of lists of as many numbers, as `BatchReader` says."""
+        if not self._is_regular:
+            return None
+        at = np.asarray(positions, np.int64)
+        chunks = np.searchsorted(self._firsts, at, side="right") - 1
+        places = list(zip(chunks.tolist(), (at - self._firsts[chunks]).tolist(), strict=True))
+        columns = {name: self._gathered(name, places) for name in (*self._inputs, self._target)}
+        if not self._is_table:
+            (only, *others) = self._inputs
+            return columns if others else {FEATURES: columns[only], self._target: columns[self._target]}
+        features = np.stack([columns[name].astype(np.float32) for name in self._inputs], axis=1)
+        return {FEATURES: features, self._target: columns[self._target]}
+
+    def _gathered(self, name: str, places: Sequence[tuple[int, int]]) -> Array:
+        """Return the values of a column in rows, as (chunk, row within it)."""
+        first = np.asarray(self._reader(name, places[0][0])(places[0][1]))
+        values = np.empty((len(places), *first.shape), first.dtype)
+        for i, (chunk, row) in enumerate(places):
+            values[i] = self._reader(name, chunk)(row)
+        return values
+
+    @cached_property
+    def _is_regular(self) -> bool:
+        """Whether all columns that are read are numbers, or lists of as many numbers, without gaps."""
+        types = require("pyarrow", "tabular").types
+        columns = [self._table.column(name) for name in (*self._inputs, self._target)]
+        kinds = [
+            column.type.value_type if types.is_fixed_size_list(column.type) else column.type
+            for column in columns
+        ]
+        return all(map(_is_number, kinds)) and not any(column.null_count for column in columns)
 
     @cached_property
     def targets(self) -> Array | None:
