@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainyard.config.sampling import sampling_column
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows import items
@@ -131,6 +132,21 @@ class ArrowRows(items.BatchReader):
             values: Array = column.to_numpy()
             return values
         return np.array(column.to_pylist()) if types.is_string(column.type) else None
+
+    def numbers(self, name: str) -> Array | None:
+        """Return a column of numbers, (rows,); None if there is none of that name.
+
+        Raises:
+            DataError: It holds something else, or lacks values.
+        """
+        if name not in self._table.column_names:
+            return None
+        column = self._table.column(name)
+        if not _is_number(column.type) or column.null_count:
+            what = "lacks values" if column.null_count else f"holds {column.type}"
+            raise DataError(f"column {name!r} {what}; give a number in each row")
+        values: Array = column.to_numpy()
+        return values
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the contents, of the files that they name, and of what is used of them."""
@@ -298,7 +314,7 @@ def _inputs(schema: Any, config: DataConfig, source: str) -> list[str]:
                 f"{nearest(unknown[0], schema.names)}"
             )
         return list(config.features)
-    left_out = {config.target_name, *config.exclude}
+    left_out = {config.target_name, sampling_column(config.sampling), *config.exclude}
     texts = [field.name for field in schema if field.name not in left_out and _is_text(field.type)]
     if texts:
         log.info("data: columns of text or times are left out: %s", listed(texts))

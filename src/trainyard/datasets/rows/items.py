@@ -19,6 +19,7 @@ from trainyard.config.splits import SplitConfig
 from trainyard.datasets.base import DataBundle, Draw, Reading, Split, unnoted
 from trainyard.datasets.rows.drawing import Drawing
 from trainyard.datasets.rows.own import sample_function
+from trainyard.datasets.rows.sampling import balanced, item_weights
 from trainyard.datasets.rows.table import kind_of, listed, tidy
 from trainyard.datasets.rows.target import class_indices
 from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
@@ -317,6 +318,16 @@ class Items:
         arrays = [array for inputs, target in items for array in (*inputs.values(), target)]
         return digest(tensor_records(array_buffer(f"{i:04}", array) for i, array in enumerate(arrays)))
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether each sample is of one class."""
+        return self._task is not None and self._task.has_classes()
+
+    def codes(self) -> tuple[Array, int]:
+        """Return the class of each sample, (rows,), and the number of classes."""
+        assert self._classes is not None, "the caller asks for it"
+        return self._encode(self.targets(), np.arange(len(self))), len(self._classes)
+
     def targets(self) -> Array:
         """Return the targets, (rows,): the attribute `targets` if there is one, else read from all items."""
         known = getattr(self._dataset, "targets", None)
@@ -396,10 +407,31 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
             target_shape=target.shape if has_masks else (),
         ),
         splits=splits,
+        sampling=_sampling(raw["train"].of_task(task_of(task), classes, indices), datasets["train"], config),
         warnings=warnings,
         unrepeatable=_reason(unrepeatable) if version("samples") > 1 else "",
         content_hashed=all(own_fingerprint(dataset) is not None for dataset in datasets.values()),
     )
+
+
+def _sampling(train: Items, dataset: Any, config: DataConfig) -> Array | None:
+    """Return the weights by which training samples are drawn, (rows,); None if each comes once in an epoch.
+
+    Raises:
+        DataError: There are none, or the classes of all samples would have to be read.
+    """
+    if config.sampling is None:
+        return None
+    if config.sampling.column is not None:
+        return item_weights(dataset, config.sampling.column)
+    if not train.has_classes:
+        return None  # which is refused for data of any kind
+    if len(train) > READ_THROUGH and getattr(dataset, "targets", None) is None:
+        raise DataError(
+            f"data.sampling: the train dataset has {len(train)} items, too many to read all for their "
+            "classes; give it an attribute `targets`, the class of each"
+        )
+    return balanced(*train.codes())
 
 
 def reading_of(config: DataConfig, split: SplitName) -> Reading:

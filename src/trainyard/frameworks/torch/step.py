@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trainyard.frameworks.support.ahead import Taking
 from trainyard.frameworks.torch import virtual_ranks
 from trainyard.frameworks.torch.batch_norm import BatchNorms
 from trainyard.frameworks.torch.data import Tensors, TensorSource
@@ -25,7 +27,7 @@ from trainyard.types import Array, Ids, StepResult
 from trainyard.world import ALONE, World
 
 _UPDATE = (1 << 64) - 1  # in the key of a random stream, where a part of the batch has its number
-Take = Callable[[Ids], Tensors]  # returns samples of the training split
+Take = Callable[[Ids], Tensors]  # returns the samples at some places in the batch of a step
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,8 @@ class StepSettings:
     microbatch_size: int
     virtual_ranks: int = 1
     world: World = ALONE
-    # Returns the weights of training samples in an epoch, (n,); `loss` then gives weighted sums. None: they
-    # are equal.
-    weights: Callable[[Ids, int], Array] | None = None
+    # Returns the weights of training samples, (n,); `loss` then gives weighted sums. None: they are equal.
+    weights: Callable[[Taking], Array] | None = None
 
 
 class TorchStep:
@@ -91,14 +92,17 @@ class TorchStep:
         """
         if self._freezing is not None and self._freezing.apply(step):
             self._prepare_sums()
-        ids, ranks = order.batch(step), self._settings.virtual_ranks  # (batch,)
-        epoch = order.cursor(step).epoch
-        total = self._total(ids, epoch)
-        take = partial(source.take, epoch=epoch)
+        batch, ranks = Taking.of_step(order, step), self._settings.virtual_ranks
+        places = np.arange(len(batch.ids))  # (batch,)
+        total = self._total(batch)
+
+        def take(some: Ids) -> Tensors:
+            return source.take_from(batch.part(some))
+
         if ranks == 1:
-            loss = self._part(take, ids, (step,), total)
+            loss = self._part(take, places, (step,), total)
         else:
-            parts = virtual_ranks.cut(ids, ranks)
+            parts = virtual_ranks.cut(places, ranks)
             if self._is_timed:
                 self.stopwatch.mark()
             compute = self._sequentially if self._batch_norms is None else self._in_lockstep
@@ -110,7 +114,7 @@ class TorchStep:
                 self._update(step, lr)
         else:
             self._update(step, lr)
-        return StepResult(loss, len(ids))
+        return StepResult(loss, len(places))
 
     def _prepare_sums(self) -> None:
         """Prepare the sums of gradients over virtual ranks and processes; frozen parameters have none."""
@@ -124,18 +128,21 @@ class TorchStep:
         if world.size > 1:
             self._exchange = GradientExchange(self._parameters, self._tree, world)
 
-    def takings(self, ids: Ids) -> list[Ids]:
+    def takings(self, batch: Taking) -> list[Taking]:
         """Return the samples of a batch that this process takes, microbatch by microbatch."""
-        parts, size = virtual_ranks.cut(ids, self._settings.virtual_ranks), self._settings.microbatch_size
-        return [some for rank in self._mine for some in virtual_ranks.microbatches(parts[rank], size)]
+        size, places = self._settings.microbatch_size, np.arange(len(batch.ids))
+        parts = virtual_ranks.cut(places, self._settings.virtual_ranks)
+        return [
+            batch.part(some) for rank in self._mine for some in virtual_ranks.microbatches(parts[rank], size)
+        ]
 
-    def _total(self, ids: Ids, epoch: int) -> float:
+    def _total(self, batch: Taking) -> float:
         """Return the number of samples of a whole batch, or the sum of their weights.
 
         The sum is the exact one, rounded, so that it is the same in every process.
         """
         weights = self._settings.weights
-        return len(ids) if weights is None else math.fsum(weights(ids, epoch).tolist())
+        return len(batch.ids) if weights is None else math.fsum(weights(batch).tolist())
 
     def _share(self, rows: int, total: float) -> float:
         """Return the factor on the loss of some rows, which is a mean, or a sum if there are weights."""
@@ -184,7 +191,7 @@ class TorchStep:
     def _part(
         self,
         take: Take,
-        ids: Ids,
+        places: Ids,
         stream: tuple[int, ...],
         batch: float,
         *,
@@ -194,8 +201,8 @@ class TorchStep:
         """Add the gradients of a part of the batch to the parameters, and return its share of the loss, ().
 
         Args:
-            take: Returns training samples.
-            ids: (part,) its samples.
+            take: Returns the samples at some places in the batch.
+            places: (part,) of its samples in the batch.
             stream: What the random stream of the part depends on: the step, and its virtual rank.
             batch: Number of samples in the whole batch, or the sum of their weights.
             is_last: Whether this is the last part of this process, so that its backward pass starts the
@@ -203,13 +210,13 @@ class TorchStep:
             into: Collects the gradients, instead of the parameters.
         """
         size = self._settings.microbatch_size
-        if len(ids) <= size:
-            if not len(ids):
+        if len(places) <= size:
+            if not len(places):
                 return torch.zeros((), device=self._parameters[0].device)
             seed = stream_seed(self._stream, *stream, 0)
-            share = self._share(len(ids), batch)
-            return self._microbatch(take, ids, seed, share, is_last=is_last, into=into)
-        parts = virtual_ranks.microbatches(ids, size)
+            share = self._share(len(places), batch)
+            return self._microbatch(take, places, seed, share, is_last=is_last, into=into)
+        parts = virtual_ranks.microbatches(places, size)
         # Each microbatch weighs as many samples as it has, so the sum is the mean over the batch.
         losses = [
             self._microbatch(
@@ -227,7 +234,7 @@ class TorchStep:
     def _microbatch(
         self,
         take: Take,
-        ids: Ids,
+        places: Ids,
         seed: int,
         share: float,
         *,
@@ -236,7 +243,7 @@ class TorchStep:
     ) -> Tensor:
         """Add a microbatch's gradients to those of the batch, and return its share of the loss."""
         seed_generators(self._generators, seed)
-        batch = take(ids)  # tensors (microbatch, ...)
+        batch = take(places)  # tensors (microbatch, ...)
         with self._precision.autocast():
             outputs = self._call(batch)  # (microbatch, outputs), or several such
         loss = self._loss(as_float(outputs), batch)  # ()
