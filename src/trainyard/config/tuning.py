@@ -8,6 +8,10 @@ from pydantic import Field
 
 from trainyard.config.fields import MODE, AutoMode, Section, TypedSection, placement, record
 
+SQLITE = "sqlite"  # the storage in the study's folder
+# Keys that another study of the same question may have otherwise: no trial depends on them.
+NOT_ASKED = {"trials", "max_minutes", "target", "parallel", "storage"}
+
 
 class SamplerConfig(TypedSection):
     """What proposes the parameters of trials; its options may be written inline."""
@@ -130,6 +134,11 @@ class TuningConfig(Section):
         gt=0,
         description="a trial is decided from the results of those this many before it, and earlier ones, so "
         "that as many may run at once; default: twice `parallel` when the study is created",
+    )
+    storage: str = record(
+        SQLITE,
+        description="where Optuna's tools read the study: sqlite (optuna.db in its folder), or a server, as "
+        "postgresql://USER:${env:PASSWORD}@HOST/DATABASE",
     )
     space: dict[str, Any] = record(
         description="by dotted key: a list of choices, or a range {low, high, log, step}; `when` names other "

@@ -18,6 +18,7 @@ from trainyard.studies.tuning.goals import Goals, goals_of
 from trainyard.studies.tuning.lengths import with_length
 from trainyard.studies.tuning.parts import check_parts
 from trainyard.studies.tuning.space import check_space, read_space
+from trainyard.studies.tuning.storage import check_storage
 
 T = TypeVar("T")
 
@@ -42,6 +43,7 @@ def check_tuning(base: StudyConfig) -> tuple[Goals, Space]:
             _tried(lambda: check_space(space, without.with_overrides), problems)
         if problems or goals is None or space is None:
             raise ConfigError(problems)
+        check_storage(tuning)
         _check_sampler(goals, space, base, tuning)
         if isinstance(tuning.pruner, HalvingPruner):
             with_length(base, tuning.pruner, space)
