@@ -73,10 +73,15 @@ class OwnFolder:
         _write(self._dir.path / _ANSWER, {"order": self._done, **answer})
 
     def leave(self, *, is_led: bool) -> None:
-        """Give the lock up; the leader, if the study has one, reads the answer and removes the folder."""
+        """Give the lock up; the leader, if the study has one, removes the folder."""
         self._dir.release()
         if not is_led:
             shutil.rmtree(self._dir.path, ignore_errors=True)
+
+    def leave_job(self) -> None:
+        """Say that another worker is to go on with the job, and that there will be no answer to any other."""
+        (self._dir.path / _WORKER).unlink(missing_ok=True)
+        self.answer({"status": LEFT})
 
 
 @dataclass
@@ -132,15 +137,17 @@ class JoinedWorkers:
         """Find workers that are new, and yield those that have answered, or died: without an answer."""
         self._find()
         for worker in list(self.workers):
-            alive = worker.is_alive()  # first: what it wrote before it died is there then
-            if (answer := worker.read()) is not None and not worker.is_idle:
-                worker.unfinished = {}
-                yield worker, answer
-            if not alive:
+            is_gone = not worker.is_alive()  # asked first: what it wrote before it died is there then
+            answer = None if worker.is_idle else worker.read()
+            is_gone |= answer is not None and answer["status"] == LEFT
+            if is_gone:
                 self.workers.remove(worker)
                 shutil.rmtree(worker.path, ignore_errors=True)
-                if worker.job is not None:
-                    yield worker, {}
+            if answer is not None:
+                worker.unfinished = {}
+                yield worker, answer
+            elif is_gone and worker.job is not None:
+                yield worker, {}
 
     def _find(self) -> None:
         if self._folder is None or not self._folder.is_dir():
@@ -179,15 +186,16 @@ def leading(study: Path) -> Iterator[None]:
     _check_alone(study)
     writer = new_writer()
 
+    def sign(number: int) -> None:
+        with contextlib.suppress(OSError):
+            _write(study / _LEADER, {"writer": writer, "beat": number})
+
     def beat() -> None:
         number = 0
-        while True:
-            number += 1
-            with contextlib.suppress(OSError):
-                _write(study / _LEADER, {"writer": writer, "beat": number})
-            if ended.wait(_BEAT):
-                return
+        while not ended.wait(_BEAT):
+            sign(number := number + 1)
 
+    sign(0)
     thread = threading.Thread(target=beat, name="trainyard-leader", daemon=True)
     thread.start()
     try:

@@ -9,7 +9,7 @@ from trainyard.engine.signals import STATUS_OF, Signals, Stopped
 from trainyard.errors import RunLockedError
 from trainyard.studies.study import Study, StudyRequest
 from trainyard.studies.tuning.again import asked_of, check_search, working_for
-from trainyard.studies.tuning.joined import LEFT, OwnFolder
+from trainyard.studies.tuning.joined import OwnFolder
 from trainyard.studies.tuning.tune import search
 from trainyard.studies.tuning.view import Tuning
 from trainyard.studies.tuning.workers import answer_to
@@ -55,7 +55,7 @@ def _follow(study: Study) -> None:
                 log.info("trial %d: run %s", job.number, job.runs[0].name)
                 answer = answer_to(job)
                 if answer["status"] in STATUS_OF.values():
-                    folder.answer({"status": LEFT})
+                    folder.leave_job()
                     raise Stopped(signals.status or answer["status"])
                 folder.answer(answer)
     finally:
