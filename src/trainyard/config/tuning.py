@@ -9,8 +9,8 @@ from pydantic import Field
 from trainyard.config.fields import MODE, AutoMode, Section, TypedSection, placement, record
 
 SQLITE = "sqlite"  # the storage in the study's folder
-# Keys that another study of the same question may have otherwise: no trial depends on them.
-NOT_ASKED = {"trials", "max_minutes", "target", "parallel", "storage"}
+_NOT_ASKED = {"trials", "max_minutes", "target", "parallel", "storage"}  # no trial depends on these
+_ASKED_LATER = ("order",)  # left out where they are not set: earlier studies did not know them
 
 
 class SamplerConfig(TypedSection):
@@ -140,7 +140,22 @@ class TuningConfig(Section):
         description="where Optuna's tools read the study: sqlite (optuna.db in its folder), or a server, as "
         "postgresql://USER:${env:PASSWORD}@HOST/DATABASE",
     )
+    order: Literal["horizon", "free"] = record(
+        "horizon",
+        description="horizon: a trial knows the results of those `horizon` before it, so that all are a "
+        "function of the config; free: of all that have ended by then, which depends on the clock",
+    )
     space: dict[str, Any] = record(
         description="by dotted key: a list of choices, or a range {low, high, log, step}; `when` names other "
         "keys and the values with which the parameter exists; `trainyard tune CONFIG --suggest` prints one",
     )
+
+    def asked(self) -> dict[str, Any]:
+        """Return what two studies must share to be the same; one may have more trials than the other."""
+        own = self.model_dump(mode="json", exclude=_NOT_ASKED)
+        fields = type(self).model_fields
+        return {
+            key: value
+            for key, value in own.items()
+            if key not in _ASKED_LATER or getattr(self, key) != fields[key].default
+        }

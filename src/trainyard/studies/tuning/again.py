@@ -22,7 +22,7 @@ from trainyard.runs.workdir import working_in
 from trainyard.studies.study import Json, Study, StudyRequest
 from trainyard.studies.tuning.earlier import FILE as EARLIER
 from trainyard.studies.tuning.storage import lacks_password
-from trainyard.studies.tuning.tune import CONFIG, FROM, SETTINGS, Asked, read_question, search
+from trainyard.studies.tuning.tune import CONFIG, FROM, RECORDED, SETTINGS, Asked, read_question, search
 from trainyard.studies.tuning.view import KIND, Tuning
 
 log = logging.getLogger("trainyard")
@@ -239,7 +239,9 @@ def _copy(study: Study, notes: Sequence[Json]) -> Study:
     """Create the folder of a repetition, with all that was fixed when the study was created or went on."""
     question: dict[str, Any] = study.record.question | {_REPEATS: study.id}
     again = Study.create(study.path.parent.parent, study.path.parent.name, KIND, question)
-    again.write(SETTINGS, study.settings(SETTINGS) | {_REPEATS: study.id})
+    recorded = [trial.running for trial in read_trials(study.path)]
+    order = {RECORDED: recorded} if all(one is not None for one in recorded) else {}
+    again.write(SETTINGS, study.settings(SETTINGS) | {_REPEATS: study.id} | order)
     if earlier := study.settings(EARLIER):
         again.write(EARLIER, earlier)
     trial_log = TrialLog(again.path)

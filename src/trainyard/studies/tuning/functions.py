@@ -20,7 +20,7 @@ from trainyard.config import Overrides
 from trainyard.config import load as load_config
 from trainyard.config.emit import inline
 from trainyard.config.schema import RunConfig
-from trainyard.config.tuning import NOT_ASKED, Pruner, TuningConfig
+from trainyard.config.tuning import Pruner, TuningConfig
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import ConfigError, InputError, Problem, TrainingError
 from trainyard.records.trials import Ending, LoggedTrial, TrialLog
@@ -55,9 +55,9 @@ def tune_function(objective: Objective, overrides: Overrides, request: StudyRequ
         raise InputError("a function has its own data: leave data and callbacks out")
     goals = _goals(tuning)
     sampler = _sampler(tuning, goals, config.experiment.seed)
-    own = tuning.model_dump(exclude={*NOT_ASKED, "space"})
+    own = {key: value for key, value in tuning.asked().items() if key != "space"}
     question = {"function": name, "source": _source(objective), "seed": config.experiment.seed}
-    question |= {"tuning": json.loads(json.dumps(own))}
+    question |= {"tuning": own}
     study = open_study(request, config.experiment.name, KIND, question, completed=True)
     _Function(study, objective, tuning, goals, sampler, request).run()
     return Tuning(study.path)
@@ -96,7 +96,7 @@ def _goals(tuning: TuningConfig) -> Goals:
     if tuning.constraints:
         what = "are of a config; return a worse value where the function breaks one"
         raise ConfigError([Problem(what, "tuning.constraints")])
-    if tuning.parallel > 1 or tuning.horizon not in (None, 1):
+    if tuning.parallel > 1 or tuning.horizon not in (None, 1) or tuning.order != "horizon":
         what = "the trials of a function are made one after the other, in this process"
         raise ConfigError([Problem(what, "tuning.parallel")])
     return Goals(names, modes)

@@ -9,7 +9,6 @@ the study before it has a consequence, so that a killed study goes on with the s
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import math
 import time
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.config import Config, Overrides, Resolved
-from trainyard.config.tuning import NOT_ASKED, HalvingPruner, TuningConfig
+from trainyard.config.tuning import HalvingPruner, TuningConfig
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import ConfigError, InputError, Problem, TrainingError, TrainyardError
 from trainyard.records.run_dir import RunDir
@@ -35,7 +34,7 @@ from trainyard.studies.metrics import with_metric
 from trainyard.studies.running import log_warnings_once
 from trainyard.studies.study import RESULT, Json, Study, StudyRequest, open_study
 from trainyard.studies.trials import StudyConfig
-from trainyard.studies.tuning.agenda import Agenda, Turn, known_ending
+from trainyard.studies.tuning.agenda import Agenda, Turn
 from trainyard.studies.tuning.checks import check_tuning, make_sampler
 from trainyard.studies.tuning.conclusion import observation, result_of, summary_of
 from trainyard.studies.tuning.earlier import FILE as EARLIER
@@ -59,6 +58,9 @@ FROM = "from"  # in the question of a study: the study that it learned from
 _FIRST_FAILURES = 3  # a study whose first trials all fail ends
 CONFIG = "search.yaml"  # the config of the search; `config.yaml` would make the folder look like a run
 SETTINGS = "settings.json"  # what is fixed when the study is created
+RECORDED = (
+    "recorded"  # in the settings of a study that repeats one in free order: what each trial did not know
+)
 _DEFAULT_TRIALS = 20
 
 
@@ -66,15 +68,17 @@ _DEFAULT_TRIALS = 20
 class Plan:
     """What the trials of a study are a function of, but for the config that they share.
 
-    `horizon` and `threads` are fixed when the study is created.
+    `horizon` and `threads` are fixed when the study is created. In free order there is no horizon; `recorded`
+    says what each trial did not know, if the study repeats another one.
     """
 
     tuning: TuningConfig
     space: Space
     sampler: Sampler
     goals: Goals
-    horizon: int
+    horizon: int | None
     threads: int
+    recorded: Sequence[Sequence[int]] | None = None
     earlier: Sequence[Observation] = ()  # the trials of another study, known to all
 
     @property
@@ -108,11 +112,11 @@ class Asked:
     @property
     def question(self) -> Json:
         """What two studies must share to be the same; one may have more trials than the other."""
-        own = self.tuning.model_dump(exclude=NOT_ASKED)
+        own = self.tuning.asked()
         # Studies of earlier versions have no key that says what they could not ask.
         unasked: Json = {"constraints": {}, "folds": None, "repeats": 1, "refit": False}
         own = {key: value for key, value in own.items() if not (key in unasked and value == unasked[key])}
-        return self.base.question() | {"tuning": json.loads(json.dumps(own))}
+        return self.base.question() | {"tuning": own}
 
 
 def tune(config: Config, overrides: Overrides, request: StudyRequest, earlier: Study | None = None) -> Tuning:
@@ -184,10 +188,15 @@ def _plan(study: Study, asked: Asked) -> Plan:
     tuning, config = asked.tuning, asked.base.resolved.config
     settings = study.settings(SETTINGS) or {
         "working_directory": str(Path.cwd()),
-        "horizon": tuning.horizon or 2 * tuning.parallel,
+        "horizon": None if tuning.order == "free" else tuning.horizon or 2 * tuning.parallel,
         "threads": config.training.threads or max(1, default_threads(config) // tuning.parallel),
     }
-    if tuning.parallel > settings["horizon"]:
+    if tuning.order == "free":
+        log.warning(
+            "tuning.order: free: the trials depend on which end first, so another study of this config makes "
+            "others; each is reproducible by itself, and `trainyard reproduce STUDY` keeps the recorded order"
+        )
+    elif tuning.parallel > settings["horizon"]:
         raise ConfigError(
             [
                 Problem(
@@ -205,6 +214,7 @@ def _plan(study: Study, asked: Asked) -> Plan:
         asked.goals,
         settings["horizon"],
         settings["threads"],
+        settings.get(RECORDED),
         observations(study.settings(EARLIER)),
     )
 
@@ -243,8 +253,9 @@ class _Search:
             study.update(status="running")
             self._log = TrialLog(study.path)
             config = self._base.resolved.config
+            plan = self._plan
             self._agenda = agenda_of(
-                self._plan.tuning, config, self._plan.trials, self._plan.horizon, self._log, self._plan.mode
+                plan.tuning, config, plan.trials, plan.horizon or 0, self._log, plan.mode, plan.recorded
             )
             try:
                 with Signals() as self._signals:
@@ -343,7 +354,8 @@ class _Search:
         if turn is None or turn.job >= self._before or ends[-1:] == ["time_limit"]:
             return None
         target = self._plan.tuning.target
-        if target is not None and any(self._reaches(ending, target) for ending in self._known(turn.job)):
+        known = self._agenda.known(self._log.trials, turn.job)
+        if target is not None and any(self._reaches(ending, target) for ending in known):
             return None
         limit = self._plan.tuning.max_minutes
         if limit is not None and time.monotonic() - self._began >= 60 * limit:
@@ -355,28 +367,24 @@ class _Search:
         value = ending.value if ending else None
         return value is not None and (value <= target if self._plan.mode == "min" else value >= target)
 
-    def _known(self, job: int) -> list[Ending | None]:
-        """Return what a job may know of the results of each trial; None: nothing yet."""
-        trials = self._log.trials
-        return [known_ending(trials, trial, job - self._plan.horizon) for trial in trials]
-
     def _begin(self, turn: Turn) -> LoggedTrial:
         """Decide a trial, and create its run."""
         number, trials = turn.trial, self._log.trials
         params = self._plan.sampler.propose(number, self._seen(number, turn.job))
-        jobs = (LoggedJob(turn.job),)
+        jobs, running = (LoggedJob(turn.job),), self._agenda.running(trials, turn.job)
         first = next((trial for trial in trials if trial.params == params and trial.same_as is None), None)
         if first is not None:
-            trial = LoggedTrial(number, params, first.run_id, first.number, jobs=jobs)
+            trial = LoggedTrial(number, params, first.run_id, first.number, jobs=jobs, running=running)
         else:
             runs = [self._create(resolved).id for resolved in self._parts.of(params)]
-            trial = LoggedTrial(number, params, runs[0], jobs=jobs, others=tuple(runs[1:]))
+            others = tuple(runs[1:])
+            trial = LoggedTrial(number, params, runs[0], jobs=jobs, others=others, running=running)
         self._log.begin(trial)
         return trial
 
     def _seen(self, number: int, job: int) -> list[Observation]:
         """Return what the proposal of a trial, whose first job it is, may know of the trials before it."""
-        known = self._known(job)[:number]
+        known = self._agenda.known(self._log.trials, job)[:number]
         return [*self._plan.earlier, *self._observations(self._log.trials, known)]
 
     def _observations(
@@ -407,7 +415,7 @@ class _Search:
     def _job(self, trial: LoggedTrial) -> Job:
         curves: dict[str, list[Sequence[tuple[int, float]]]] = {"completed": [], "pruned": []}
         job = trial.jobs[-1].number
-        for other, ending in zip(self._log.trials, self._known(job), strict=True):
+        for other, ending in zip(self._log.trials, self._agenda.known(self._log.trials, job), strict=True):
             if ending is not None and ending.status in curves and other.same_as is None:
                 curves[ending.status].append(ending.curve)
         return Job(
@@ -477,7 +485,7 @@ class _Search:
         of_space = importances(
             self._plan.space, [observation(trial, trial.ending) for trial in trials], self._plan.mode
         )
-        own = {"horizon": self._plan.horizon, "importance": of_space}
+        own = {"order": self._plan.tuning.order, "horizon": self._plan.horizon, "importance": of_space}
         result = result_of(trials, self._plan.goals, summary_of(best, final) if best else None)
         self._study.write(RESULT, {"status": "completed", **identity, **result, **own})
 
