@@ -10,7 +10,7 @@ from trainyard.config.fields import MODE, AutoMode, Section, TypedSection, place
 
 SQLITE = "sqlite"  # the storage in the study's folder
 _NOT_ASKED = {"trials", "max_minutes", "target", "parallel", "storage"}  # no trial depends on these
-_ASKED_LATER = ("order",)  # left out where they are not set: earlier studies did not know them
+_ASKED_LATER = ("order", "resources")  # left out where they are not set: earlier studies did not know them
 
 
 class SamplerConfig(TypedSection):
@@ -99,6 +99,14 @@ Pruner = (
 )
 
 
+class ResourcesConfig(Section):
+    """What each trial computes with; what is not given is left to the config and the machine."""
+
+    cpu: int | None = record(None, gt=0, description="CPU threads of each process of a trial")
+    gpu: int = record(0, ge=0, le=1, description="GPUs of each process of a trial, which no other trial uses")
+    nproc: int | None = record(None, gt=0, description="processes of each trial, as `distributed.nproc`")
+
+
 class TuningConfig(Section):
     """A search for the best values of other keys: `trainyard tune`. Each trial is a run of its own."""
 
@@ -129,6 +137,7 @@ class TuningConfig(Section):
         "best, without early stopping",
     )
     parallel: int = placement(default=1, gt=0, description="trials at once, each in a process of its own")
+    resources: ResourcesConfig = ResourcesConfig()
     horizon: int | None = record(
         None,
         gt=0,

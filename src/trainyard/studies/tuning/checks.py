@@ -17,6 +17,7 @@ from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.goals import Goals, goals_of
 from trainyard.studies.tuning.lengths import with_length
 from trainyard.studies.tuning.parts import check_parts
+from trainyard.studies.tuning.resources import check_resources
 from trainyard.studies.tuning.space import check_space, read_space
 from trainyard.studies.tuning.storage import check_storage
 
@@ -45,6 +46,7 @@ def check_tuning(base: StudyConfig) -> tuple[Goals, Space]:
             raise ConfigError(problems)
         check_storage(tuning)
         _check_order(tuning)
+        check_resources(tuning, base.resolved.config)
         _check_sampler(goals, space, base, tuning)
         if isinstance(tuning.pruner, HalvingPruner):
             with_length(base, tuning.pruner, space)

@@ -27,7 +27,6 @@ from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.pruning import prune_paused
 from trainyard.runs.session import report
 from trainyard.runs.trust import of_own_config
-from trainyard.runs.wiring import default_threads
 from trainyard.samplers.base import Observation, Sampler, Space
 from trainyard.samplers.optuna import frozen, importances
 from trainyard.studies.metrics import with_metric
@@ -48,6 +47,7 @@ from trainyard.studies.tuning.measures import measured
 from trainyard.studies.tuning.parts import Parts
 from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
+from trainyard.studies.tuning.resources import Threads, most_threads, overrides_of, shares_of_gpus
 from trainyard.studies.tuning.storage import storable
 from trainyard.studies.tuning.view import BEST, KIND, Tuning
 from trainyard.studies.tuning.workers import Executor, InProcess, WorkerProcesses
@@ -68,8 +68,9 @@ _DEFAULT_TRIALS = 20
 class Plan:
     """What the trials of a study are a function of, but for the config that they share.
 
-    `horizon` and `threads` are fixed when the study is created. In free order there is no horizon; `recorded`
-    says what each trial did not know, if the study repeats another one.
+    `horizon` and `threads` are fixed when the study is created; with `threads_by_step`, a trial of small
+    steps has one thread. In free order there is no horizon; `recorded` says what each trial did not know, if
+    the study repeats another one.
     """
 
     tuning: TuningConfig
@@ -78,6 +79,7 @@ class Plan:
     goals: Goals
     horizon: int | None
     threads: int
+    threads_by_step: bool = False
     recorded: Sequence[Sequence[int]] | None = None
     earlier: Sequence[Observation] = ()  # the trials of another study, known to all
 
@@ -169,6 +171,7 @@ def read_question(config: Config, overrides: Overrides, request: StudyRequest) -
             f"tuning.parallel: {tuning.parallel} given, but data given as objects stay in this process; "
             "give data.path or data.type, or leave parallel at 1"
         )
+    shares_of_gpus(tuning)
     base.resolved.log_notes()
     return Asked(text, base, tuning, goals, space, sampler)
 
@@ -181,6 +184,7 @@ def _for_trials(base: StudyConfig, goals: Goals, tuning: TuningConfig, request: 
         base = base if metric in MEASURES else with_metric(base, metric, request)
     return base.with_overrides(
         {"tuning": None, "checkpoint.metric": goals.metrics[0], "checkpoint.mode": goals.modes[0]}
+        | overrides_of(tuning)
     )
 
 
@@ -189,7 +193,8 @@ def _plan(study: Study, asked: Asked) -> Plan:
     settings = study.settings(SETTINGS) or {
         "working_directory": str(Path.cwd()),
         "horizon": None if tuning.order == "free" else tuning.horizon or 2 * tuning.parallel,
-        "threads": config.training.threads or max(1, default_threads(config) // tuning.parallel),
+        "threads": most_threads(tuning, config),
+        "threads_by_step": (config.training.threads or tuning.resources.cpu) is None,
     }
     if tuning.order == "free":
         log.warning(
@@ -214,6 +219,7 @@ def _plan(study: Study, asked: Asked) -> Plan:
         asked.goals,
         settings["horizon"],
         settings["threads"],
+        settings.get("threads_by_step", False),
         settings.get(RECORDED),
         observations(study.settings(EARLIER)),
     )
@@ -227,7 +233,8 @@ class _Search:
     ) -> None:
         self._study, self._plan, self._base, self._request = study, plan, base, request
         self._before = math.inf if before is None else before
-        self._parts = Parts(base, plan.tuning, plan.threads)
+        threads = Threads(plan.threads, plan.threads_by_step, lambda: request.load(base.resolved))
+        self._parts = Parts(base, plan.tuning, threads)
         self._log: TrialLog
         self._agenda: Agenda
         self._signals: Signals
@@ -294,7 +301,13 @@ class _Search:
             raise InputError("callbacks stay in this process; give tuning.parallel: 1 with them")
         signals, level = self._signals, log.getEffectiveLevel()
         signals.wake = lambda: None  # the executor looks for them
-        return WorkerProcesses(own, lambda: signals.status, level, self._joined or JoinedWorkers())
+        return WorkerProcesses(
+            own,
+            lambda: signals.status,
+            level,
+            self._joined or JoinedWorkers(),
+            shares_of_gpus(self._plan.tuning),
+        )
 
     def _make_trials(self) -> None:
         begun = [trial for trial in self._log.trials if trial.ending is None]

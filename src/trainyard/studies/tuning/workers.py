@@ -25,6 +25,7 @@ from trainyard.errors import TrainyardError
 from trainyard.records.status import Ended
 from trainyard.studies.tuning.jobs import Job, hidden, train
 from trainyard.studies.tuning.joined import LEFT, JoinedWorker, JoinedWorkers
+from trainyard.studies.tuning.resources import visible_gpus
 
 _POLL_SECONDS = 0.2  # between two looks at whether a signal has come
 _MOST_DEATHS = 3  # of workers at one job, after which its trial has failed
@@ -101,6 +102,7 @@ class _Worker:
 
     process: subprocess.Popen[bytes]
     answers: int
+    gpus: str | None = None
     job: Job | None = None
     text: bytes = b""
 
@@ -110,8 +112,8 @@ class _Worker:
         return self.job is None
 
     @staticmethod
-    def start(log_level: int) -> _Worker:
-        """Start a process."""
+    def start(log_level: int, gpus: str | None = None) -> _Worker:
+        """Start a process, which sees these GPUs, or all."""
         answers, own = os.pipe()
         try:
             process = subprocess.Popen(
@@ -119,11 +121,12 @@ class _Worker:
                 stdin=subprocess.PIPE,
                 stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
                 pass_fds=(own,),
+                env=os.environ | visible_gpus(gpus),
                 start_new_session=True,  # Ctrl-C is for this process, which passes it on
             )
         finally:
             os.close(own)
-        return _Worker(process, answers)
+        return _Worker(process, answers, gpus)
 
     def send(self, job: Job) -> None:
         """Give the worker a job; one that has died is noticed by its pipe."""
@@ -164,12 +167,14 @@ class WorkerProcesses:
         signal_status: Returns what a signal to this process asks for, if one came.
         log_level: The level of the log that the workers write to stderr.
         joined: The workers that have joined the study.
+        gpus: The GPUs that each process sees, as CUDA_VISIBLE_DEVICES; empty: all that there are.
     """
 
     own: int
     signal_status: Callable[[], Ended | None]
     log_level: int
     joined: JoinedWorkers = field(default_factory=JoinedWorkers)
+    gpus: Sequence[str] = ()
     _workers: list[_Worker] = field(default_factory=list)
     _deaths: dict[int, int] = field(default_factory=dict)
     _waiting: list[Job] = field(default_factory=list)
@@ -198,9 +203,14 @@ class WorkerProcesses:
         for known in (worker for worker in joined if worker.job is None and worker.does(job)):
             return known
         if all(worker.job for worker in self._workers) and len(self._workers) < self.own:
-            self._workers.append(_Worker.start(self.log_level))
+            self._workers.append(self._started())
         everyone: list[_Worker | JoinedWorker] = [*self._workers, *joined]
         return next((worker for worker in everyone if worker.is_idle), None)
+
+    def _started(self) -> _Worker:
+        """Start a process, with GPUs that none of the others has."""
+        free = [share for share in self.gpus if all(worker.gpus != share for worker in self._workers)]
+        return _Worker.start(self.log_level, next(iter(free), None))
 
     def wait(self) -> Outcome | None:
         """Return how the next job has ended; see `Executor.wait`."""
