@@ -33,11 +33,13 @@ from trainyard.engine.state import preserved_global_random
 from trainyard.errors import CheckpointError, DataError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions, explained_metric
 from trainyard.frameworks.base import Framework, ModelInputs
+from trainyard.records.decision import journalled_decisions
 from trainyard.records.run_dir import RunDir
 from trainyard.registry import task_for
 from trainyard.require import import_rule, importing_by
 from trainyard.runs import texts
 from trainyard.runs.catalog import Catalog
+from trainyard.runs.decisions import replaying_skips
 from trainyard.runs.given_rows import GivenRows
 from trainyard.runs.inputs import data_inputs
 from trainyard.runs.intervals import (
@@ -56,6 +58,7 @@ from trainyard.runs.workdir import working_directory
 from trainyard.semantics import computing_by, older_versions
 from trainyard.tasks.support.transforms import transform_of
 from trainyard.types import FEATURES, INPUT_IDS, TARGET, WEIGHT, Array, DataInfo, SplitName
+from trainyard.world import ALONE
 
 log = logging.getLogger("trainyard")
 
@@ -489,7 +492,8 @@ class Predictor:
         Raises:
             DataError: They cannot be read, or were given as objects.
         """
-        with importing_by(self._rule), computing_by(self.info.semantics):
+        skips = replaying_skips(journalled_decisions(self._run.journal), ALONE)
+        with importing_by(self._rule), computing_by(self.info.semantics), skips:
             return load_data(self.config, self.given_model)
 
     def _own_split(self, split: SplitName, bundle: DataBundle | None) -> Split:
