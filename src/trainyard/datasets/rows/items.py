@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import errno
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -59,6 +60,14 @@ def as_array(value: Any, what: str) -> Array:
     if array.dtype.kind not in "biufU":
         raise DataError(f"{what} is {type(value).__name__}; give an array, a tensor or a number")
     return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
+class BatchReader(ABC):
+    """A map-style dataset of ours that may read a batch at once."""
+
+    @abstractmethod
+    def whole_batch(self, positions: Sequence[int]) -> dict[str, Array] | None:
+        """Return items as arrays (rows, ...) by name, the target among them; None: read them one by one."""
 
 
 class Items:
@@ -157,11 +166,28 @@ class Items:
         if self._collate is not None:
             inputs, target = self._collated(positions, draw, note)
             return {**inputs, self._target_array: self._encode(target, ids)}
+        if (whole := self._whole(positions, note)) is not None:
+            target = whole.pop(self._target)
+            return {**whole, self._target_array: self._encode(target, ids)}
         items, targets = zip(*self._items(positions, draw, note), strict=True)
         return {
             **{name: self._stacked([item.get(name) for item in items], name, ids) for name in items[0]},
             self._target_array: self._encode(np.stack(targets), ids),
         }
+
+    def _whole(self, positions: Sequence[int], note: Note) -> dict[str, Array] | None:
+        """Return items as one batch of arrays, if the dataset reads them so; else None.
+
+        None, too, where a value is not finite: reading them one by one says which.
+        """
+        if not isinstance(self._dataset, BatchReader) or not positions:
+            return None
+        note(positions[0])
+        if (batch := self._dataset.whole_batch(positions)) is None:
+            return None
+        arrays = {name: as_array(values, name) for name, values in batch.items()}
+        is_finite = all(np.isfinite(one).all() for one in arrays.values() if one.dtype.kind == "f")
+        return arrays if is_finite else None
 
     def _collated(
         self, positions: Sequence[int], draw: Draw | None, note: Note = unnoted

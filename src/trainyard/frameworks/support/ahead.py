@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +16,9 @@ from trainyard.order import SampleOrder
 from trainyard.types import Array, Batch, Ids
 
 
-class Taking(NamedTuple):
-    """Samples that are taken together.
+@dataclass(slots=True, eq=False)
+class Taking:
+    """Samples that are taken together; a slice of it are some of them.
 
     Attributes:
         ids: (n,) their positions.
@@ -33,9 +35,11 @@ class Taking(NamedTuple):
         """Return the samples of a step."""
         return Taking(order.batch(step), order.cursor(step).epoch, order.draw_numbers(step))
 
-    def part(self, rows: Ids) -> Taking:
-        """Return some of the samples, by their places in this batch."""
-        return self._replace(ids=self.ids[rows], numbers=None if self.numbers is None else self.numbers[rows])
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, some: slice) -> Taking:
+        return Taking(self.ids[some], self.epoch, None if self.numbers is None else self.numbers[some])
 
     def draw(self, seed: int) -> Draw:
         """Return what the random numbers of the samples depend on."""

@@ -240,7 +240,7 @@ class TorchLearner(Learner):
         """Yield the samples that this process takes from a step on."""
         order = copy.copy(self._inputs.order)  # which keeps one epoch; this may be an epoch ahead
         for later in itertools.count(step):
-            yield from self._step.takings(Taking.of_step(order, later))
+            yield from self._step.own_microbatches(Taking.of_step(order, later))
 
     def _own_buffers(self) -> dict[str, str]:
         """Return a hash of each buffer that the virtual ranks do not share."""
