@@ -12,7 +12,7 @@ import io
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -24,9 +24,6 @@ from trainyard.digest import sha256_json
 from trainyard.errors import DataError
 from trainyard.records.urls import cache_folder
 from trainyard.types import Ids, SplitName
-
-if TYPE_CHECKING:
-    from trainyard.datasets.rows.items import Items
 
 log = logging.getLogger("trainyard")
 _FORMAT = "corrupt-1"
@@ -48,16 +45,31 @@ class StoredSamples(Protocol):
         """Return the name of a sample in messages: the file, and its place there."""
 
 
+class Faulty(Protocol):
+    """A split of a map-style data set, some of whose items may be corrupt."""
+
+    def __len__(self) -> int: ...
+
+    def fault(self, position: int, /, *, drawn: bool = True) -> str | None:
+        """Return why an item cannot be read; None if it can."""
+
+    def without(self, left_out: Sequence[int], /) -> Self:
+        """Return the same split without some items."""
+
+
+AnySplit = TypeVar("AnySplit", bound=Faulty)
+
+
 @dataclass(frozen=True)
-class Whole:
+class Whole(Generic[AnySplit]):
     """What is left of map-style data sets: the readable items of each split, and what is left out."""
 
-    items: Mapping[SplitName, Items]
+    items: Mapping[SplitName, AnySplit]
     names: list[str]
     skips: Skips
 
 
-def without_corrupt(raw: Mapping[SplitName, Items], datasets: Mapping[SplitName, Any]) -> Whole:
+def without_corrupt(raw: Mapping[SplitName, AnySplit], datasets: Mapping[SplitName, Any]) -> Whole[AnySplit]:
     """Return the items that can be read, as this run has found out before, or by reading all of them.
 
     Raises:
@@ -91,7 +103,7 @@ def _name(dataset: Any, split: SplitName, position: int) -> str:
     return f"item {position} of the {split} dataset"
 
 
-def _unreadable(items: Items, dataset: Any) -> list[int]:
+def _unreadable(items: Faulty, dataset: Any) -> list[int]:
     """Return the positions of the items that cannot be read."""
     if not (isinstance(dataset, StoredSamples) and dataset.is_stored):
         return _found(items, [items.fault(position) for position in _announced(items)])
@@ -106,13 +118,13 @@ def _unreadable(items: Items, dataset: Any) -> list[int]:
     return found
 
 
-def _announced(items: Items) -> Iterator[int]:
+def _announced(items: Faulty) -> Iterator[int]:
     """Yield all positions, and say so."""
     with announced(f"looking for corrupt samples among {len(items):,}"):
         yield from range(len(items))
 
 
-def _found(items: Items, faults: Sequence[str | None]) -> list[int]:
+def _found(items: Faulty, faults: Sequence[str | None]) -> list[int]:
     """Return the positions of faults; the log has the first of them.
 
     Raises:

@@ -11,13 +11,14 @@ import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from trainyard.config.schema import DataConfig
 from trainyard.config.splits import SplitConfig
 from trainyard.datasets.base import DataBundle, Draw, Reading, Split, unnoted
+from trainyard.datasets.rows.arrays import as_array
 from trainyard.datasets.rows.corrupt import without_corrupt
 from trainyard.datasets.rows.drawing import Drawing
 from trainyard.datasets.rows.own import sample_function
@@ -41,25 +42,6 @@ _USER_ERRORS = (Exception, SystemExit)  # an exit from the user's code must not 
 _SAMPLE = 64  # items that a fingerprint covers
 _NOTICING = 16  # items that show whether they are drawn
 _FIXED, _OTHER = Draw(0), Draw(1)
-
-
-def as_array(value: Any, what: str) -> Array:
-    """Convert an array, tensor, number, image or nested list to NumPy; floats become float32.
-
-    Args:
-        value: What to convert.
-        what: Its name in messages.
-
-    Raises:
-        DataError: The value is of another type.
-    """
-    try:
-        array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{what} is not an array: {error}") from error
-    if array.dtype.kind not in "biufU":
-        raise DataError(f"{what} is {type(value).__name__}; give an array, a tensor or a number")
-    return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
 class BatchReader(ABC):
@@ -94,7 +76,7 @@ class Items:
         self._ignored: int | None = None
         self._kept: Ids | None = None  # positions in the data set, where some are left out
 
-    def without(self, left_out: Sequence[int]) -> Items:
+    def without(self, left_out: Sequence[int]) -> Self:
         """Return the same split without the items at some positions of the data set."""
         same = copy.copy(self)
         same._kept = np.setdiff1d(np.arange(len(self._dataset)), np.array(left_out, np.int64))
