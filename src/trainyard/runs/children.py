@@ -229,7 +229,7 @@ class _Start:
         """Refuse a config that the state does not fit.
 
         Raises:
-            InputError: It does not.
+            InputError: The state does not fit the config.
         """
         self._check_config()
         self._check_length()

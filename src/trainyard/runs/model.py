@@ -284,7 +284,7 @@ class Predictor:
         """Refuse a file of rows if the model takes other arrays than the columns of a table.
 
         Raises:
-            InputError: It does.
+            InputError: The model takes other arrays.
         """
         if self._preparation is None and list(self._rows.specs) != [FEATURES]:
             raise InputError(
@@ -297,7 +297,7 @@ class Predictor:
         """Refuse to evaluate other rows if the targets are masks, which rows do not hold.
 
         Raises:
-            InputError: They are.
+            InputError: The targets are masks.
         """
         if self._task.gives_masks:
             raise InputError(
@@ -428,7 +428,7 @@ class Predictor:
         """Check that the task has probabilities.
 
         Raises:
-            InputError: It has none.
+            InputError: The task has no probabilities.
         """
         if not self._task.gives_probabilities:
             raise InputError(f"run {self._run.id} gives no probabilities: its task is {self._task.name}")

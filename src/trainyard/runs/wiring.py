@@ -414,7 +414,7 @@ def run_checkpoints(
     Args:
         run: The run directory.
         run_files: Files that new ones cover (SHA-256 by name).
-        lease: What entitles to commit new ones; None: they are only read.
+        lease: The right to commit new ones; None: they are only read.
     """
     store = registry.adapter("store", "file")(run.path)
     attempt, fetch = (lease.attempt, lease.fetch) if lease else (0, None)

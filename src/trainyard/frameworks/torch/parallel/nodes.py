@@ -29,7 +29,7 @@ _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 def start(distributed: DistributedConfig, command: Sequence[str]) -> None:
     """Start the processes of this node when all nodes are there, and wait for their end.
 
-    If one dies, on whatever node, all of all nodes start again.
+    If a process dies on any node, the processes of all nodes start again.
 
     Raises:
         InputError: The endpoint has no address.
