@@ -33,7 +33,7 @@ def start(distributed: DistributedConfig, command: Sequence[str]) -> None:
 
     Raises:
         InputError: The endpoint has no address.
-        WorldError: The nodes do not find each other in time, one is gone, or there were enough restarts.
+        WorldError: The nodes do not find each other in time, one is gone, or no restarts are left.
         SignalException: A signal came.
     """
     endpoint, nnodes = str(distributed.rdzv_endpoint), distributed.nnodes
