@@ -30,7 +30,7 @@ from trainyard.runs.trust import of_own_config
 from trainyard.samplers.base import Observation, Sampler, Space
 from trainyard.samplers.optuna import frozen, importances
 from trainyard.studies.metrics import with_metric
-from trainyard.studies.running import log_warnings_once
+from trainyard.studies.running import log_warnings_once, tell_trackers
 from trainyard.studies.study import RESULT, Json, Study, StudyRequest, open_study
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.agenda import Agenda, Turn
@@ -283,11 +283,13 @@ class _Search:
                 else:
                     study.update(status="failed", error=self._base.resolved.hide(str(error)))
                     report(study.path, write_report)
+                    tell_trackers(study, self._base.resolved)
                 raise
             finally:
                 self._log.close()
             study.update(status=status)
             report(study.path, write_report)
+            tell_trackers(study, self._base.resolved)
 
     def _new_executor(self) -> Executor:
         """Return what does the jobs now: this process alone, unless it has to look after others."""
