@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 from pathlib import Path
 from typing import Any
@@ -58,23 +57,6 @@ def test_records_are_read_in_any_order(tmp_path: Path) -> None:
     assert chosen["features"].tolist() == [[i] for i in ids.tolist()]
     typed = {"v": {"dtype": "float32", "shape": [2, 1]}, "label": {"dtype": "int64"}}
     assert streamed(path, {"features": typed}).splits["train"].take(ids)["features"].shape == (4, 2, 1)
-
-
-# Three records that tf.io.TFRecordWriter (TensorFlow 2) has written: `image` (a png of 2 x 2 pixels of 40 * i),
-# `label` (i % 2) and `vector` ([i / 2, -1.25, 3]).
-BY_TENSORFLOW = """
-
-"""
-
-
-def test_what_tensorflow_has_written_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "tf.tfrecord"
-    path.write_bytes(base64.b64decode(BY_TENSORFLOW))
-    batch = streamed(str(path), {"images": "rgb8"}).splits["train"].take(np.array([2, 0, 1]))
-    assert batch["image"].shape == (3, 2, 2, 3)
-    assert batch["image"][:, 1, 1, 2].tolist() == [80, 0, 40]
-    assert batch["vector"].tolist() == [[1.0, -1.25, 3.0], [0.0, -1.25, 3.0], [0.5, -1.25, 3.0]]
-    assert batch["target"].tolist() == [0, 0, 1]
 
 
 def test_a_damaged_record_is_named_or_left_out(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from trainyard.announce import announced
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import DataBundle, Identifiers, Reading, Skips, settled
+from trainyard.datasets.base import DataBundle, Identifiers, Reading, Skips
 from trainyard.datasets.rows import objects
 from trainyard.datasets.rows.corrupt import log_corrupt
 from trainyard.datasets.rows.images.masks import MaskedImages, Masks, MaskSplit, found_classes
@@ -272,19 +272,12 @@ def _whole(
             return False
         return True
 
-    def find() -> Skips:
-        found: dict[SplitName, Sequence[int]] = {}
-        for name, part in parts.items():
-            with announced(f"looking for corrupt images among {len(part.positions):,}"):
-                whole = np.array(THREADS.map(is_whole, part.positions.tolist()), bool)
-            if not whole.any():
-                raise DataError(f"none of the {len(whole)} {name} images can be decoded")
-            found[name] = np.flatnonzero(~whole).tolist()
-        return found
-
-    skips = settled(find)
-    kept = {
-        name: part.take(np.setdiff1d(np.arange(len(part.positions)), list(skips.get(name, ()))))
-        for name, part in parts.items()
-    }
+    kept: dict[SplitName, Labeled] = {}
+    skips: dict[SplitName, Sequence[int]] = {}
+    for name, part in parts.items():
+        with announced(f"looking for corrupt images among {len(part.positions):,}"):
+            whole = np.array(THREADS.map(is_whole, part.positions.tolist()), bool)
+        if not whole.any():
+            raise DataError(f"none of the {len(whole)} {name} images can be decoded")
+        kept[name], skips[name] = part.take(np.flatnonzero(whole)), np.flatnonzero(~whole).tolist()
     return kept, skips
