@@ -312,7 +312,9 @@ def test_catboost_takes_a_mapping_of_labels() -> None:
     by_label = built({**model, "class_weights": {"yes": 3, "no": 0.5}}, data_={"weight": None})
     trained(by_order), trained(by_label)
     assert np.array_equal(val_outputs(by_label), val_outputs(by_order))
-    with pytest.raises(InputError, match=r"model\.class_weights: there is no class 'maybe'; the classes are no, yes"):
+    with pytest.raises(
+        InputError, match=r"model\.class_weights: there is no class 'maybe'; the classes are no, yes"
+    ):
         built({**model, "class_weights": {"maybe": 2.0}}, data_={"weight": None})
 
 

@@ -33,7 +33,9 @@ def of_classes(weights: Mapping[str, float], info: DataInfo, key: str) -> Array:
             by_class[index] = left.pop(spelling, by_class[index])
     if left:
         known = [str(label) for label in info.classes or ()]
-        shown = ", ".join(known[:_SHOWN]) + (f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else "")
+        shown = ", ".join(known[:_SHOWN]) + (
+            f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+        )
         raise InputError(f"{key}: there is no class {next(iter(left))!r}; the classes are {shown}")
     return by_class
 

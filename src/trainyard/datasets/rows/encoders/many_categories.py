@@ -189,7 +189,7 @@ def _folds(rows: TrainingRows, seed: int) -> Array:
     Rows of one group are in one fold; without groups, the folds have as many rows of each class.
     """
     name, own = rows.config.split.group, stream_seed(seed, SPLIT, _STREAM)
-    if name in rows.table.columns and version("preparation") >= _KNOWS_ROWS:
+    if name is not None and name in rows.table.columns and version("preparation") >= _KNOWS_ROWS:
         groups = group_numbers(rows.table, name)
         if (count := int(groups.max()) + 1) > 1:
             return folds_of_groups(groups, min(count, _FOLDS), own)
