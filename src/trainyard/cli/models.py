@@ -97,7 +97,8 @@ def predict(
 ) -> None:
     """Predict for the rows of a CSV, Parquet or npz FILE.
 
-    A language model says how well it predicts a text FILE. A model of images also takes an image, or a folder of images.
+    A language model says how well it predicts a text FILE. A model of images also takes an image, or a
+    folder of images.
 
     The rows are read, and predictions written, chunk by chunk: FILE may be larger than the memory.
     """
