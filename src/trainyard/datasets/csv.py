@@ -186,7 +186,7 @@ class CsvDataset:
             return {}
         whole = self._arrow_columns(path, content, names._replace(text=gaps), gaps, nulls=MISSING[:1])
         compute, known = require("pyarrow.compute", "tabular"), self._arrow.array(words)
-        found = {}
+        found: dict[str, Mapping[str, int]] = {}
         for name, column in whole.items():
             counts = column.filter(compute.is_in(column, value_set=known)).value_counts()
             found[name] = {one["values"]: one["counts"] for one in counts.to_pylist()}
