@@ -268,11 +268,13 @@ def test_a_process_that_hangs(rank: int, alone: Run, tmp_path: Path, faults: pyt
 
 
 SCRIPT = """
-import torch, trainyard
+import sys, torch, trainyard
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 10))
-run = trainyard.train(%r, model=model, verdict=%s)
-print(run.status, run.digest)
+config = %r
+run = trainyard.train(config, model=model, verdict=%s)
+again = trainyard.train(config, {"experiment.seed": 1, "training.max_steps": 8}, model=model)
+sys.stdout.write(f"{run.status} {run.digest} {again.digest}\\n")
 """
 
 
@@ -315,7 +317,7 @@ def test_a_script_of_the_users_under_a_launcher(
     )
     assert lines == one.stdout.splitlines() * 2
     assert lines[0].startswith(f"{status} ")
-    assert len(list(tmp_path.glob("runs/ranks/*"))) == 2
+    assert len(list(tmp_path.glob("runs/ranks/*"))) == 4
 
 
 @pytest.mark.soak

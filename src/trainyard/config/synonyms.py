@@ -125,7 +125,15 @@ INSIDE = {
         {"training.learning_rate": "lr learning_rate", "training.weight_decay": "weight_decay wd"}
     ),
     "training": _table({"experiment.seed": "seed"}),
-    "data": _table({"data.target": "y", "data.split.seed": "random_state seed", "data.split.group": "group"}),
+    "data": _table(
+        {
+            "data.target": "y",
+            "data.split.seed": "random_state seed",
+            "data.split.group": "group",
+            "data.sampling": "sampler sampling_strategy weighted_sampler weighted_sampling",
+        }
+    ),
+    "data.sampling": _table({"data.sampling.weight": "weights column by type"}),
     "data.split": _table(
         {
             "data.split.seed": "random_state random_seed",

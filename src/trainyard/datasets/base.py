@@ -44,14 +44,23 @@ class Draw(NamedTuple):
     Attributes:
         seed: The seed of the run.
         epoch: The epoch, counted from 0; None outside of training, where a sample is the same each time.
+        numbers: Which draws of the epoch the samples are, (n,), if they are drawn with replacement: a sample
+            that is drawn twice has other random numbers each time. None: each comes once in an epoch.
     """
 
     seed: int
     epoch: int | None = None
+    numbers: Ids | None = None
 
-    def of(self, sample: int) -> int:
-        """Return the 64-bit seed of the random numbers of the sample at a position."""
-        return stream_seed(self.seed, SAMPLE, 0 if self.epoch is None else self.epoch + 1, sample)
+    def of(self, sample: int, index: int = 0) -> int:
+        """Return the 64-bit seed of a sample's random numbers.
+
+        Args:
+            sample: Its position in the split.
+            index: Its place among the samples that are read together.
+        """
+        number = () if self.numbers is None else (int(self.numbers[index]),)
+        return stream_seed(self.seed, SAMPLE, 0 if self.epoch is None else self.epoch + 1, sample, *number)
 
 
 @runtime_checkable
@@ -156,10 +165,12 @@ class DataBundle:
     source. `warnings` lists problems that do not prevent training. `columns` says what the columns of a table
     are, in one line. `preparation` is None for datasets of
     preprocessed arrays. `content_hashed` is False if the fingerprints cover only a sample of the rows.
-    `identifiers` name the rows of each split, if a column does. `skipped` names the samples that were left
-    out because they are corrupt. `tokenizer` is what made tokens of text, as
-    `rows.tokenizers` writes it; None: there is no text, or its bytes are the tokens. `unrepeatable` says why
-    samples cannot be read again as they were, so that no run can be repeated to the bit; empty: they can.
+    `identifiers` name the rows of each split, if a column does. `sampling` are the weights by which training
+    rows are drawn, (rows,) float64, if `data.sampling` asks for it; where it is None, those of `balanced` are
+    made of the targets. `skipped` names the samples that were left out because they are corrupt. `tokenizer`
+    is what made tokens of text, as `rows.tokenizers` writes it; None: there is no text, or its bytes are the
+    tokens. `unrepeatable` says why samples cannot be read again as they were, so that no run can be repeated
+    to the bit; empty: they can.
     """
 
     info: DataInfo
@@ -170,6 +181,7 @@ class DataBundle:
     columns: str = ""
     content_hashed: bool = True
     identifiers: Mapping[SplitName, Identifiers] = field(default_factory=dict)
+    sampling: Array | None = field(default=None, repr=False)
     skipped: Sequence[str] = ()
     tokenizer: dict[str, Any] | None = field(default=None, repr=False)
     unrepeatable: str = ""

@@ -96,6 +96,7 @@ def run_attempt(request: Request) -> Result:
     finally:
         request.run.release()
     world.main_only(lambda: None)  # the others return when the result is written
+    world.leave()
     return result
 
 

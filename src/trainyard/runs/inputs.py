@@ -84,8 +84,11 @@ def data_inputs(bundle: DataBundle) -> DataIdentity:
         str(name): SplitIdentity(rows=len(split), sha256=split.fingerprint())
         for name, split in bundle.splits.items()
     }
+    content: dict[str, Any] = {name: split.to_json() for name, split in splits.items()}
+    if bundle.sampling is not None:
+        content["sampling"] = digest(tensor_records([array_buffer("weights", bundle.sampling)]))
     return DataIdentity(
-        hash=sha256_json({name: split.to_json() for name, split in splits.items()}),
+        hash=sha256_json(content),
         splits=splits,
         rows={name: same for name in bundle.splits if (same := _row_identity(bundle, name)) is not None},
         preparation=_fitted(bundle),

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainyard.config.sampling import sampling_column
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows import items
@@ -28,7 +29,7 @@ from trainyard.datasets.rows.table import listed, nearest
 from trainyard.digest import sha256_file, sha256_json
 from trainyard.errors import DataError
 from trainyard.require import require
-from trainyard.types import Array, SplitName
+from trainyard.types import FEATURES, Array, SplitName
 
 log = logging.getLogger("trainyard")
 Reader = Callable[[int], Any]  # of a row
@@ -44,7 +45,7 @@ class ArrowFile(NamedTuple):
     sha256: str
 
 
-class ArrowRows:
+class ArrowRows(items.BatchReader):
     """The rows of Arrow files with one schema.
 
     Args:
@@ -88,6 +89,39 @@ class ArrowRows:
             return values[self._inputs[0]], values[self._target]
         return values
 
+    def whole_batch(self, positions: Sequence[int]) -> dict[str, Array] | None:
+        """Return rows of numbers, and of lists of equal length, as `BatchReader` says."""
+        if not self._is_numeric:
+            return None
+        at = np.asarray(positions, np.int64)
+        chunks = np.searchsorted(self._firsts, at, side="right") - 1
+        places = list(zip(chunks.tolist(), (at - self._firsts[chunks]).tolist(), strict=True))
+        columns: dict[str, Array] = {}
+        for name in (*self._inputs, self._target):
+            if (values := self._gathered(name, places)) is None:
+                return None
+            columns[name] = values
+        if not self._is_table:
+            (only, *others) = self._inputs
+            return columns if others else {FEATURES: columns[only], self._target: columns[self._target]}
+        features = np.stack([columns[name].astype(np.float32) for name in self._inputs], axis=1)
+        return {FEATURES: features, self._target: columns[self._target]}
+
+    def _gathered(self, name: str, places: Sequence[tuple[int, int]]) -> Array | None:
+        """Return a column's values at some (chunk, row within it); None if their lengths differ."""
+        read = [self._reader(name, chunk)(row) for chunk, row in places]
+        if not isinstance(read[0], np.ndarray):
+            return np.array(read)
+        if any(len(one) != len(read[0]) for one in read):
+            return None
+        return np.stack(read)
+
+    @cached_property
+    def _is_numeric(self) -> bool:
+        """Whether all columns that are read hold numbers, or lists of numbers, and none is missing."""
+        columns = [self._table.column(name) for name in (*self._inputs, self._target)]
+        return all(not column.null_count and _holds_numbers(column.type) for column in columns)
+
     @cached_property
     def targets(self) -> Array | None:
         """The targets of all rows, if they may be classes."""
@@ -98,6 +132,21 @@ class ArrowRows:
             values: Array = column.to_numpy()
             return values
         return np.array(column.to_pylist()) if types.is_string(column.type) else None
+
+    def numbers(self, name: str) -> Array | None:
+        """Return a column of numbers, (rows,); None if there is none of that name.
+
+        Raises:
+            DataError: It holds something else, or lacks values.
+        """
+        if name not in self._table.column_names:
+            return None
+        column = self._table.column(name)
+        if not _is_number(column.type) or column.null_count:
+            what = "lacks values" if column.null_count else f"holds {column.type}"
+            raise DataError(f"column {name!r} {what}; give a number in each row")
+        values: Array = column.to_numpy()
+        return values
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the contents, of the files that they name, and of what is used of them."""
@@ -265,7 +314,7 @@ def _inputs(schema: Any, config: DataConfig, source: str) -> list[str]:
                 f"{nearest(unknown[0], schema.names)}"
             )
         return list(config.features)
-    left_out = {config.target_name, *config.exclude}
+    left_out = {config.target_name, sampling_column(config.sampling), *config.exclude}
     texts = [field.name for field in schema if field.name not in left_out and _is_text(field.type)]
     if texts:
         log.info("data: columns of text or times are left out: %s", listed(texts))
@@ -278,6 +327,12 @@ def _inputs(schema: Any, config: DataConfig, source: str) -> list[str]:
 def _is_number(kind: Any) -> bool:
     types = require("pyarrow", "tabular").types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _holds_numbers(kind: Any) -> bool:
+    types = require("pyarrow", "tabular").types
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return _is_number(kind.value_type if is_list else kind)
 
 
 def _is_text(kind: Any) -> bool:

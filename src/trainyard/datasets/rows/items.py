@@ -7,6 +7,7 @@ the global generators of random numbers depends on the seed, the epoch and its p
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -18,6 +19,7 @@ from trainyard.config.splits import SplitConfig
 from trainyard.datasets.base import DataBundle, Draw, Reading, Split, unnoted
 from trainyard.datasets.rows.drawing import Drawing
 from trainyard.datasets.rows.own import sample_function
+from trainyard.datasets.rows.sampling import balanced, item_weights
 from trainyard.datasets.rows.table import kind_of, listed, tidy
 from trainyard.datasets.rows.target import class_indices
 from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
@@ -56,6 +58,14 @@ def as_array(value: Any, what: str) -> Array:
     if array.dtype.kind not in "biufU":
         raise DataError(f"{what} is {type(value).__name__}; give an array, a tensor or a number")
     return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
+class BatchReader(ABC):
+    """A map-style dataset of ours that may read a batch at once."""
+
+    @abstractmethod
+    def whole_batch(self, positions: Sequence[int]) -> dict[str, Array] | None:
+        """Return items as arrays (rows, ...) by name, the target among them; None: read them one by one."""
 
 
 class Items:
@@ -122,11 +132,28 @@ class Items:
         if self._collate is not None:
             inputs, target = self._collated(positions, draw, note)
             return {**inputs, self._target_array: self._encode(target, ids)}
+        if (whole := self._whole(positions, note)) is not None:
+            target = whole.pop(self._target)
+            return {**whole, self._target_array: self._encode(target, ids)}
         items, targets = zip(*self.items(positions, draw, note), strict=True)
         return {
             **{name: self._stacked([item.get(name) for item in items], name, ids) for name in items[0]},
             self._target_array: self._encode(np.stack(targets), ids),
         }
+
+    def _whole(self, positions: Sequence[int], note: Note) -> dict[str, Array] | None:
+        """Return items as one batch of arrays, if the dataset reads them so; else None.
+
+        None, too, where a value is not finite: reading them one by one says which.
+        """
+        if not isinstance(self._dataset, BatchReader) or not positions:
+            return None
+        note(positions[0])
+        if (batch := self._dataset.whole_batch(positions)) is None:
+            return None
+        arrays = {name: as_array(values, name) for name, values in batch.items()}
+        is_finite = all(np.isfinite(one).all() for one in arrays.values() if one.dtype.kind == "f")
+        return arrays if is_finite else None
 
     def _collated(
         self, positions: Sequence[int], draw: Draw | None, note: Note = unnoted
@@ -291,6 +318,16 @@ class Items:
         arrays = [array for inputs, target in items for array in (*inputs.values(), target)]
         return digest(tensor_records(array_buffer(f"{i:04}", array) for i, array in enumerate(arrays)))
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether each sample is of one class."""
+        return self._task is not None and self._task.has_classes()
+
+    def codes(self) -> tuple[Array, int]:
+        """Return the class of each sample, (rows,), and the number of classes."""
+        assert self._classes is not None, "the caller asks for it"
+        return self._encode(self.targets(), np.arange(len(self))), len(self._classes)
+
     def targets(self) -> Array:
         """Return the targets, (rows,): the attribute `targets` if there is one, else read from all items."""
         known = getattr(self._dataset, "targets", None)
@@ -370,10 +407,31 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
             target_shape=target.shape if has_masks else (),
         ),
         splits=splits,
+        sampling=_sampling(raw["train"].of_task(task_of(task), classes, indices), datasets["train"], config),
         warnings=warnings,
         unrepeatable=_reason(unrepeatable) if version("samples") > 1 else "",
         content_hashed=all(own_fingerprint(dataset) is not None for dataset in datasets.values()),
     )
+
+
+def _sampling(train: Items, dataset: Any, config: DataConfig) -> Array | None:
+    """Return the weights by which training samples are drawn, (rows,); None if each comes once in an epoch.
+
+    Raises:
+        DataError: There are none, or the classes of all samples would have to be read.
+    """
+    if config.sampling is None:
+        return None
+    if config.sampling.column is not None:
+        return item_weights(dataset, config.sampling.column)
+    if not train.has_classes:
+        return None  # which is refused for data of any kind
+    if len(train) > READ_THROUGH and getattr(dataset, "targets", None) is None:
+        raise DataError(
+            f"data.sampling: the train dataset has {len(train)} items, too many to read all for their "
+            "classes; give it an attribute `targets`, the class of each"
+        )
+    return balanced(*train.codes())
 
 
 def reading_of(config: DataConfig, split: SplitName) -> Reading:

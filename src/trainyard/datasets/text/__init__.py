@@ -137,6 +137,7 @@ def _refuse_settings(config: DataConfig) -> None:
         "task": config.task not in ("auto", _TASK),
         "features": config.features is not None,
         "weight": config.weight is not None,
+        "sampling": config.sampling is not None,
         "target_transform": config.target_transform is not None,
         "exclude": bool(config.exclude),
         "impute": config.impute not in (None, "keep"),

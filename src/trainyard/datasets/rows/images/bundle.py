@@ -19,6 +19,7 @@ from trainyard.datasets.rows.images.pixels import CorruptImageError, Mode
 from trainyard.datasets.rows.images.preparation import ImagePreparation
 from trainyard.datasets.rows.images.sources import CachedImages, Images, log_corrupt
 from trainyard.datasets.rows.images.split import ImageSplit, Pipeline
+from trainyard.datasets.rows.sampling import sampling_weights
 from trainyard.datasets.rows.splitting import fractions, split_rows
 from trainyard.datasets.rows.table import Table
 from trainyard.datasets.rows.tabular import provided_splits
@@ -76,13 +77,13 @@ class ImageSource:
         images: The images of all splits.
         mode: The colours that they are decoded to.
         column: The column that holds them, in rows to predict.
-        divide_by: Columns of the training rows by which they may be divided, by name.
+        columns: Columns of the training rows that the config names: to divide them, and to draw them by.
     """
 
     images: Images
     mode: Mode
     column: str = "image"
-    divide_by: Mapping[str, Array] = field(default_factory=dict)
+    columns: Mapping[str, Array] = field(default_factory=dict)
     masks: GivenMasks | None = None
 
 
@@ -119,10 +120,10 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
     images = CachedImages(source.images) if config.cache == "memory" else source.images
     whole, skipped = _whole([images, *([source.masks.files] if source.masks else [])], parts, config)
     rows = np.isin(parts["train"].positions, whole["train"].positions)
-    divide_by = {name: values[rows] for name, values in source.divide_by.items()}
+    columns = {name: values[rows] for name, values in source.columns.items()}
     parts = whole
     if source.masks is not None:
-        built = _with_masks(replace(source, images=images, divide_by=divide_by), source.masks, parts, config)
+        built = _with_masks(replace(source, images=images, columns=columns), source.masks, parts, config)
         return replace(built, skipped=skipped)
 
     def serve(inputs: Batch, ids: Ids | None, targets: Array) -> ImageSplit:
@@ -131,7 +132,7 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
 
     pairs = {name: ({FEATURES: part.positions}, part.targets) for name, part in parts.items()}
     weights = {name: part.weights for name, part in parts.items() if part.weights is not None}
-    built = objects.from_arrays(pairs, config, serve, weights, divide_by)
+    built = objects.from_arrays(pairs, config, serve, weights, columns)
     # The targets are indices of classes, or the values that a loss takes.
     classes = len(built.info.classes or ()) if task_of(built.info.task).labels(np.zeros(1)) else 0
     train = built.splits["train"]
@@ -183,7 +184,7 @@ def _with_masks(
         masks = CachedImages(masks)
     images = MaskedImages(source.images, masks, classes, config.ignore_index)
     train = parts["train"].positions
-    table = Table({source.column: train, **source.divide_by}, "the train rows")
+    table = Table({source.column: train, **source.columns}, "the train rows")
     shares = fractions(config.split, provided_splits(parts.keys(), config))
     rows = split_rows(table, config.split, *shares, None)
     positions = {name: train[ids] for name, ids in rows.items()}
@@ -204,7 +205,8 @@ def _with_masks(
         target=config.target_name,
         target_shape=sample[TARGET].shape[1:],
     )
-    built = DataBundle(info, {}, rows=rows if len(parts) == 1 else {})
+    drawn = sampling_weights(table, rows["train"], config)
+    built = DataBundle(info, {}, rows=rows if len(parts) == 1 else {}, sampling=drawn)
     return _described(built, splits, source, pipeline)
 
 
