@@ -38,9 +38,9 @@ PARTS: dict[str, Part] = {
     "order": Part(1, "the order of the samples", ("order.py",)),
     "streams": Part(1, "the random streams of a seed", ("order.py", "engine/state.py")),
     "split": Part(1, "which rows train, validate and test", ("datasets/rows/splitting.py",)),
-    "preparation": Part(
-        2, "how rows become features and targets", ("datasets",), kept=(1,)
-    ),  # 1: columns are what the file's types say; all are features; those of arrays stay as they are
+    # 2: mean targets of categories heed neither the weights nor the groups of rows
+    # 1: also, columns are what the file's types say; all are features; those of arrays stay as they are
+    "preparation": Part(3, "how rows become features and targets", ("datasets",), kept=(1, 2)),
     "samples": Part(
         2, "the random numbers that samples draw when they are read", ("datasets/base.py",), kept=(1,)
     ),  # 1: from the generators as the step before left them

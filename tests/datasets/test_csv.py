@@ -245,3 +245,22 @@ def test_columns_of_one_name_are_numbered_as_in_pandas(place: Path) -> None:
     given = as_table(frame)
     assert {name: values.tolist() for name, values in given.columns.items()} == {"a": [1, 3], "a.1": [2, 4]}
     assert list(given.frame.columns) == ["a", "a.1"]
+
+
+def test_words_that_are_read_as_missing_in_a_column_of_text_are_named(tmp_path: Path) -> None:
+    countries = ["NA", "DE", "FR", "", "null", "DE"] * 20
+    lines = [f"{country},{'NA' if i % 7 == 0 else i % 5},{i % 3}" for i, country in enumerate(countries)]
+    (tmp_path / "a.csv").write_text("\n".join(["country,x,y", *lines]) + "\n")
+    path, columns = str(tmp_path / "a.csv"), {"target": "y", "impute": "most_frequent"}
+    (line,) = (
+        one for one in load(CsvDataset, config(path=path, **columns)).warnings if "read as missing" in one
+    )
+    assert "column 'country' holds 'NA' (20 rows), 'null' (20 rows), read as missing" in line
+    assert line.endswith("if a category is meant, set data.params.keep_default_na: false")
+    kept = load(
+        CsvDataset, config(path=path, exclude=["x"], **columns), keep_default_na=False, missing=["null"]
+    )
+    assert {"country=NA", "country=DE"} <= set(kept.info.feature_names)
+    assert "country=null" not in kept.info.feature_names
+    asked = load(CsvDataset, config(path=path, **columns), missing=["NA", "null"])
+    assert not any("read as missing" in one for one in [*kept.warnings, *asked.warnings])

@@ -16,6 +16,7 @@ from trainyard.datasets.rows.preparation import MAX_ONEHOT, TabularPreparation, 
 from trainyard.datasets.rows.table import Table, as_table
 from trainyard.datasets.rows.tabular import build
 from trainyard.datasets.rows.target import Target
+from trainyard.semantics import computing_by
 from trainyard.types import FEATURES
 
 ROWS = 400
@@ -80,6 +81,56 @@ def test_a_training_row_does_not_see_its_own_target() -> None:
     after = fit(others, ["zip"], target, settings).training_features(others, settings)
     assert after[3] == before[3]
     assert (after != before).any()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+def test_rows_count_by_their_weight(scale: float) -> None:
+    rows, target = table("two classes")
+    weights = np.random.default_rng(1).integers(0, 4, ROWS) * scale
+    rows = Table({**rows.columns, "w": weights})
+    settings = config(target="y", standardize=False, encode="target", weight="w")
+    preparation = fit(rows, ["zip"], target, settings)
+    y, w, zips = rows.columns["y"] == "yes", weights / weights.mean(), rows.columns["zip"]
+
+    def mean_of(name: str, used: Any) -> float:
+        one = used & (zips == name)
+        return float((w[one] @ y[one] + 10 * np.average(y[used], weights=w[used])) / (w[one].sum() + 10))
+
+    every = np.ones(ROWS, dtype=bool)
+    others = preparation.features([{"zip": "z3"}, {"zip": "nowhere"}])[:, 0]
+    np.testing.assert_allclose(others, [mean_of("z3", every), np.average(y, weights=w)], rtol=1e-6)
+    folds = _folds(TrainingRows(rows, target, settings), seed=settings.split.seed)
+    expected = [mean_of(zips[i], folds != folds[i]) for i in range(ROWS)]
+    trained = preparation.training_features(rows, settings)[:, 0]
+    np.testing.assert_allclose(trained, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("groups", [40, 3])
+def test_a_training_row_does_not_see_the_targets_of_its_group(groups: int) -> None:
+    rows, target = table("regression")
+    who = np.random.default_rng(1).integers(0, groups, ROWS)
+    rows = Table({**rows.columns, "who": who})
+    settings = config(target="y", standardize=False, encode="target", split={"group": "who"})
+    before = fit(rows, ["zip"], target, settings).training_features(rows, settings)
+    changed = Table({**rows.columns, "y": rows.columns["y"] + 1000.0 * (who == 2)})
+    after = fit(changed, ["zip"], target, settings).training_features(changed, settings)
+    np.testing.assert_array_equal(after[who == 2], before[who == 2])
+    folds = _folds(TrainingRows(rows, target, settings), seed=0)
+    assert (after != before)[:, 0].tolist() == (folds != folds[who == 2][0]).tolist()
+    assert len({*zip(who.tolist(), folds.tolist(), strict=True)}) == groups
+    assert len(set(folds.tolist())) == min(groups, 5)
+
+
+def test_version_2_of_the_preparation_heeds_neither_weights_nor_groups() -> None:
+    rows, target = table("two classes")
+    more = Table({**rows.columns, "w": np.arange(1.0, ROWS + 1), "who": np.arange(ROWS) % 40})
+    plain = config(target="y", standardize=False, encode="target")
+    expected = fit(rows, ["zip"], target, plain).training_features(rows, plain)
+    settings = config(target="y", standardize=False, encode="target", weight="w", split={"group": "who"})
+    with computing_by({"preparation": 2}):
+        before = fit(more, ["zip"], target, settings).training_features(more, settings)
+    np.testing.assert_array_equal(before, expected)
+    assert (fit(more, ["zip"], target, settings).training_features(more, settings) != expected).any()
 
 
 def test_names_of_mean_targets() -> None:

@@ -487,6 +487,17 @@ def test_arrays_of_a_file_may_be_named(here: Path) -> None:
     run = trainyard.train(SMALL | {"model": {"type": "own_nets:TwoInputs"}, "data": {"path": "both.npz"}})
     assert run.manifest["data"]["splits"]["train"]["rows"] == 96
     assert trainyard.reproduce(run.id).verdict == "identical"
+    data, loaded = arrays(), trainyard.load(run.id)
+    rows = {name: array[80:] for name, array in data.items()}
+    np.savez(here / "rows.npz", **{name: array for name, array in rows.items() if name != "target"})
+    frame = trainyard.predict(run.id, here / "rows.npz")
+    expected = loaded.outputs({name: rows[name] for name in ("numbers", "text_ids")})
+    np.testing.assert_array_equal(frame[["probability_0", "probability_1"]].to_numpy(), expected)
+    with pytest.raises(InputError, match="there is no target 'target' among the arrays given"):
+        trainyard.evaluate(run.id, data=here / "rows.npz")
+    np.savez(here / "rows.npz", **rows)
+    own = trainyard.evaluate(run.id, data=here / "rows.npz")
+    assert own["test_accuracy"] == pytest.approx((expected.argmax(axis=1) == rows["target"]).mean())
 
 
 def test_inputs_that_do_not_fit_are_said(here: Path) -> None:

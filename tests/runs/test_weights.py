@@ -306,6 +306,29 @@ def test_catboost_weighs_a_class_like_its_own_option() -> None:
     assert val_outputs(mine) == pytest.approx(val_outputs(own), abs=1e-6)
 
 
+def test_catboost_takes_a_mapping_of_labels() -> None:
+    model = {"type": "catboost", "n_estimators": 10}
+    by_order = built({**model, "class_weights": [0.5, 3.0]}, data_={"weight": None})
+    by_label = built({**model, "class_weights": {"yes": 3, "no": 0.5}}, data_={"weight": None})
+    trained(by_order), trained(by_label)
+    assert np.array_equal(val_outputs(by_label), val_outputs(by_order))
+    with pytest.raises(
+        InputError, match=r"model\.class_weights: there is no class 'maybe'; the classes are no, yes"
+    ):
+        built({**model, "class_weights": {"maybe": 2.0}}, data_={"weight": None})
+
+
+def test_lightgbm_takes_a_mapping_of_labels() -> None:
+    from lightgbm import LGBMClassifier
+
+    model = {"type": "lightgbm", "n_estimators": 10, "learning_rate": 0.1, "class_weight": {"yes": 3}}
+    mine = built(model, data_={"weight": None})
+    trained(mine)
+    reference = LGBMClassifier(n_estimators=10, n_jobs=1, verbose=-1, class_weight={0: 1, 1: 3})
+    reference.fit(X, Y)
+    assert val_outputs(mine) == pytest.approx(reference.predict_proba(XV), abs=1e-6)
+
+
 def test_xgboost_gets_class_weights_as_sample_weights() -> None:
     """Not as `scale_pos_weight`, which leaves the bins and the intercept as they are without weights."""
     import xgboost as xgb

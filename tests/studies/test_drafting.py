@@ -103,6 +103,15 @@ def test_gaps_are_filled_for_models_that_take_none() -> None:
     assert written(table, model="lightgbm").data.impute == "keep"
 
 
+def test_trees_see_other_rows_in_each_round_and_the_config_says_why() -> None:
+    params = written(messy_tables.visits(120), model="lightgbm").model.params
+    assert (params["subsample"], params["subsample_freq"]) == (0.8, 1)
+    text = Path("config.yaml").read_text()
+    for key in ("subsample", "subsample_freq", "min_child_samples", "patience"):
+        (line,) = (one for one in text.splitlines() if one.strip().startswith(f"{key}:"))
+        assert line.endswith(f"  # {proposals.REASONS[key]}")
+
+
 def test_a_model_that_is_not_there() -> None:
     with pytest.raises(InputError, match="lightbgm"):
         written(messy_tables.visits(120), model="lightbgm")

@@ -79,7 +79,7 @@ def evaluate(
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
         split: A split of the run's own data.
-        data: Other rows: a CSV or Parquet file, or a data frame; for a language model a text file, or a
+        data: Other rows: a CSV, Parquet or npz file, or a data frame; for a language model a text file, or a
             folder of them. For a run that was given its data as objects, these again (then `split` is one of
             theirs), or a file.
         runs_dir: The folder of the runs.
@@ -132,7 +132,9 @@ def predict(
     model: Any = None,
     trust: bool = False,
 ) -> Any:
-    """Return the predictions for the rows of a CSV or Parquet file, as a data frame.
+    """Return the predictions for the rows of a CSV, Parquet or npz file, as a data frame.
+
+    An npz file holds X, or the arrays that the model takes by name, as in training.
 
     A language model takes a text file, or a folder of them. The rows are then windows of the length that the
     run was trained with, and the columns sums over each: its loss in `nats`, the `tokens` and the `hits`.
@@ -182,7 +184,7 @@ def predict_file(
 
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
-        data: The CSV, Parquet or text file, or its URL.
+        data: The CSV, Parquet, npz or text file, or its URL.
         output: The file to write, `.csv` or `.parquet`; one of this name is replaced. From a CSV file to
             another one, the cells of columns in `keep` are carried over as they are written. Masks are
             written as PNG files into a folder.

@@ -95,9 +95,10 @@ def predict(
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Predict for the rows of a CSV or Parquet FILE, or say how well a language model predicts a text FILE.
+    """Predict for the rows of a CSV, Parquet or npz FILE.
 
-    A model of images also takes an image, or a folder of images.
+    A language model says how well it predicts a text FILE. A model of images also takes an image, or a
+    folder of images.
 
     The rows are read, and predictions written, chunk by chunk: FILE may be larger than the memory.
     """

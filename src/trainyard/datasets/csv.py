@@ -6,7 +6,7 @@ import codecs
 import csv
 import logging
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from trainyard.datasets.rows.cells import has_codes, typed_cells
 from trainyard.datasets.rows.chunks import CsvChunks, CsvFormat
 from trainyard.datasets.rows.encodings import MARKS, UTF8, guess, guess_of_file
 from trainyard.datasets.rows.files import existing_file, read_bytes
-from trainyard.datasets.rows.table import Table, kind_of, listed, unique_names
+from trainyard.datasets.rows.table import Table, kind_of, listed, missing, unique_names
 from trainyard.datasets.rows.tabular import load_files, paths_by_split
 from trainyard.errors import DataError
 from trainyard.require import require
@@ -46,6 +46,11 @@ class CsvParams(Section):
     missing: list[str] = Field(
         [],
         description=f"texts that mean a missing value, like empty cells and {', '.join(MISSING[1:])}",
+    )
+    keep_default_na: bool = Field(
+        True,
+        description="false: only empty cells and the texts under `missing` mean a missing value, so that NA "
+        "may be a category",
     )
     text: list[str] = Field(
         [], description="columns to read as text (categories), though they look like numbers or dates"
@@ -114,7 +119,7 @@ class CsvDataset:
             lines,
             params.delimiter,
             encoding,
-            [*MISSING, *params.missing],
+            self._missing,
             {*params.text, *text} & set(names),
         )
         return CsvChunks(path, file, form, lambda: self.read(path, text))
@@ -162,8 +167,30 @@ class CsvDataset:
             path,
             first_line=2 if lines == rows + 1 else None,
             guessed=frozenset(guessed),
+            missing_words=self._missing_words(path, content, names, columns),
             remarks=self._taken_remarks(),
         )
+
+    @property
+    def _missing(self) -> list[str]:
+        """The texts that mean a missing value."""
+        return [*(MISSING if self._params.keep_default_na else MISSING[:1]), *self._params.missing]
+
+    def _missing_words(
+        self, path: str, content: bytes, names: _Names, columns: Mapping[str, Array]
+    ) -> dict[str, Mapping[str, int]]:
+        """Return the words of columns of text that were read as missing unasked, with their numbers."""
+        words = [word for word in self._missing[1:] if word not in self._params.missing]
+        texts = (name for name, values in columns.items() if kind_of(values) == "text")
+        if not words or not (gaps := [name for name in texts if missing(columns[name]).any()]):
+            return {}
+        whole = self._arrow_columns(path, content, names._replace(text=gaps), gaps, nulls=MISSING[:1])
+        compute, known = require("pyarrow.compute", "tabular"), self._arrow.array(words)
+        found: dict[str, Mapping[str, int]] = {}
+        for name, column in whole.items():
+            counts = column.filter(compute.is_in(column, value_set=known)).value_counts()
+            found[name] = {one["values"]: one["counts"] for one in counts.to_pylist()}
+        return found
 
     def _content(self, path: str, raw: bytes, encoding: str | None = None) -> bytes:
         """Return the text in UTF-8, without a mark of the byte order.
@@ -266,7 +293,12 @@ class CsvDataset:
         return re.search(rb"[\n" + delimiter + rb']"?0[0-9]', content) is not None
 
     def _arrow_columns(
-        self, path: str, content: bytes, names: _Names, only: Sequence[str] | None = None
+        self,
+        path: str,
+        content: bytes,
+        names: _Names,
+        only: Sequence[str] | None = None,
+        nulls: Sequence[str] | None = None,
     ) -> dict[str, Any]:
         arrow, reader = self._arrow, self._reader
         try:
@@ -279,7 +311,7 @@ class CsvDataset:
                 convert_options=reader.ConvertOptions(
                     column_types={name: arrow.string() for name in names.text},
                     include_columns=only,
-                    null_values=[*MISSING, *self._params.missing],
+                    null_values=self._missing if nulls is None else nulls,
                     true_values=[],
                     false_values=[],
                     strings_can_be_null=True,

@@ -24,12 +24,13 @@ from pydantic import BaseModel
 from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
+from trainyard.datasets.rows.chunks import TableChunks
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.objects import from_objects
 from trainyard.datasets.rows.table import Table, listed, tidy
 from trainyard.datasets.rows.tabular import build, paths_by_split
 from trainyard.errors import DataError
-from trainyard.types import SPLITS, Array, SplitName
+from trainyard.types import FEATURES, SPLITS, Array, SplitName
 
 _SEVERAL = "X_train, y_train"
 
@@ -66,7 +67,11 @@ class NpzDataset:
         Raises:
             DataError: The file cannot be read, or its arrays differ in length.
         """
-        return _table(_arrays(path), path, self._config.target_name)
+        return _table(_unsplit(_arrays(path), path), path, self._config.target_name)
+
+    def chunks(self, path: str, text: Collection[str] = ()) -> TableChunks:
+        """Return the same rows, to be taken chunk by chunk; the file itself is read at once."""
+        return TableChunks(self.read(path, text))
 
     def _bundle(
         self, arrays: Mapping[SplitName, Mapping[str, Array]], paths: Mapping[SplitName, str]
@@ -81,6 +86,35 @@ class NpzDataset:
             {name: _table(some, paths[name], self._config.target_name) for name, some in arrays.items()},
             self._config,
         )
+
+
+def inputs_in(path: str, target: str) -> dict[str, Array]:
+    """Return the arrays of a file by the names that a model takes them by.
+
+    X becomes `features`, and y `target`. The arrays of a file without X keep their names.
+
+    Raises:
+        DataError: The file cannot be read, or holds the rows of several splits.
+    """
+    arrays = _unsplit(_arrays(path), path)
+    if not (x := _named(arrays, "x")).size:
+        return arrays
+    y = _named(arrays, "y")
+    return {FEATURES: x, **({target: y} if y.size else {})}
+
+
+def _unsplit(arrays: dict[str, Array], path: str) -> dict[str, Array]:
+    """Return the arrays of a file that holds rows of one kind.
+
+    Raises:
+        DataError: They are those of several splits.
+    """
+    if "x_train" in {key.lower() for key in arrays}:
+        raise DataError(
+            f"{path} holds several splits ({listed(arrays)}); save the rows that are meant as X, and their "
+            "targets as y, or evaluate a split of the run's own: --split test"
+        )
+    return arrays
 
 
 def _arrays(path: str) -> dict[str, Array]:

@@ -71,7 +71,7 @@ class GivenRows:
             InputError: The rows lack an input of the model, or it has another shape; or they lack the targets
                 of a task whose predictions are sums over them.
         """
-        inputs = self._inputs(rows)
+        inputs = self.inputs(rows)
         if self._task.gives_masks:
             return inputs
         targets = self._targets(rows, len(next(iter(inputs.values()))))
@@ -127,7 +127,7 @@ class GivenRows:
             )
         return targets.astype(blank.dtype)
 
-    def _inputs(self, rows: Any) -> dict[str, Array]:
+    def inputs(self, rows: Any) -> dict[str, Array]:
         """Return the arrays that the model is called with.
 
         Raises:

@@ -11,11 +11,11 @@ import numpy as np
 from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import ArraySplit, DataBundle, KnownSplit, Split, known_arrays
 from trainyard.datasets.rows.arrays import Arrays
-from trainyard.datasets.rows.table import listed
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.base import Framework
 from trainyard.registry import task_for
 from trainyard.runs.own_unit import transformed
+from trainyard.tasks.support.class_weights import of_classes
 from trainyard.tasks.support.transforms import transform_of
 from trainyard.types import TARGET, WEIGHT, Array, DataInfo, SplitName
 
@@ -91,31 +91,7 @@ def _by_class(weights: str | Mapping[str, float], targets: Array, info: DataInfo
         balanced = np.zeros(len(counts))
         balanced[present] = len(targets) / (present.sum() * counts[present])
         return balanced
-    for label, weight in weights.items():
-        if weight < 0:
-            raise InputError(f"{_KEY}: the weight of {label!r} is {weight:g}; give numbers of at least 0")
-    by_class, left = np.ones(info.outputs), dict(weights)
-    for index, label in enumerate(info.classes or ()):
-        for spelling in _spellings(label):
-            by_class[index] = left.pop(spelling, by_class[index])
-    if left:
-        raise InputError(
-            f"{_KEY}: there is no class {next(iter(left))!r}; the classes are {listed(info.classes or ())}"
-        )
-    return by_class
-
-
-def _spellings(label: Any) -> set[str]:
-    """Return the keys of a config that mean a label: `1` and `1.0`, `true` and `True`."""
-    plain = label.item() if isinstance(label, np.generic) else label
-    spellings = {str(plain)}
-    if isinstance(plain, bool):
-        spellings.add(str(plain).lower())
-    elif isinstance(plain, float) and plain.is_integer():
-        spellings.add(str(int(plain)))
-    elif isinstance(plain, int):
-        spellings.add(str(float(plain)))
-    return spellings
+    return of_classes(weights, info, _KEY)
 
 
 def _check_takes_weights(key: str, config: RunConfig, info: DataInfo, framework: type[Framework]) -> None:

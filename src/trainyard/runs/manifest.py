@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from trainyard.semantics import decides, versions
 from trainyard.types import Determinism
 
 log = logging.getLogger("trainyard")
-_LISTED = 5  # attributes that a message names
+_LISTED = 5  # attributes or features that a message names
 Json = dict[str, Any]
 
 
@@ -139,7 +139,7 @@ def check_unchanged(
     changed = before.differences(now)
     refused = refused_differences(before, changed, neutral)
     if refused and not allow_change:
-        listed = "\n".join(f"  {difference}" for difference in refused)
+        listed = "\n".join(f"  {line}" for line in _in_words(before, now, refused))
         raise ChangedInputsError(
             f"run {run.id} cannot be resumed: its inputs have changed\n{listed}\n"
             f"{advice(before, refused)}, start a new run, or resume with --allow-change (which is recorded)"
@@ -147,6 +147,24 @@ def check_unchanged(
     if changed:
         return _record(run, before, now, changed, neutral)
     return _adopted(run, before, now)
+
+
+def _in_words(before: Manifest, now: Manifest, refused: Sequence[Difference]) -> Iterator[str]:
+    """Yield what changed; other features say more than the hashes of all that is made of them."""
+    then, today = before.data.features, now.data.features
+    news = [f"{_named(today, then)} new"] if set(today) - set(then) else []
+    news += [f"{_named(then, today)} missing"] if set(then) - set(today) else []
+    if news:
+        yield f"data: the features differ: {'; '.join(news)}"
+    follows = {"preparation", "initial", *(f"{name} split, sha256" for name in before.data.splits)}
+    yield from (str(one) for one in refused if not (news and one.what in follows))
+
+
+def _named(features: Sequence[str], others: Sequence[str]) -> str:
+    """Return the features that are not among others, as the beginning of a sentence."""
+    names = [repr(name) for name in features if name not in set(others)]
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"{', '.join(names[:_LISTED])}{more} {'is' if len(names) == 1 else 'are'}"
 
 
 def advice(before: Manifest, refused: Sequence[Difference]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +18,50 @@ _HIGHEST = (1 << 16) - 1  # number that a pixel of a PNG file holds
 
 
 def write_masks(frames: Iterable[Any], data: Path | str, output: Path) -> Written:
-    """Write the masks of images into a folder, each called as its image; files of these names are replaced.
+    """Write the masks of images into a folder; files of these names are replaced.
+
+    Each is called as its image, or by the number of its row in an npz file, from 0.
 
     Args:
         frames: Data frames with the masks in the column `prediction`.
-        data: The image, or the folder of images, that was predicted.
+        data: The image, the folder of images, or the npz file of images that was predicted.
         output: The folder.
 
     Raises:
         InputError: These are no images in files, two have the same name, or the masks cannot be written.
     """
-    root = Path(data)
-    images = images_below(root)
-    if images is None or output.suffix:
-        what = f"{output} is no folder" if images is not None else f"{data} is neither"
+    places, written = _places(Path(data), output), 0
+    try:
+        for frame in frames:
+            for mask, file in zip(frame["prediction"], places, strict=False):
+                _write(mask, file)
+                written += 1
+    except OSError as error:
+        raise InputError(f"{output} cannot be written: {error.strerror or error}") from error
+    return Written(written, ["prediction"])
+
+
+def _places(root: Path, output: Path) -> Iterator[Path]:
+    """Return the files of the masks, in the order of the images.
+
+    Raises:
+        InputError: These are no images in files, or two have the same name.
+    """
+    images, is_npz = images_below(root), root.suffix.lower() == ".npz"
+    if (images is None and not is_npz) or output.suffix:
+        what = f"{root} is neither" if images is None and not is_npz else f"{output} is no folder"
         raise InputError(
             f"masks of an image, or of a folder of images, are written into a folder; {what} (from Python: "
             "trainyard.load(run).predict(images))"
         )
+    if images is None:
+        return (output / f"{row}.png" for row in itertools.count())
     files = [output / (image.relative_to(root) if root.is_dir() else image.name) for image in images]
     files = [file.with_suffix(".png") for file in files]
     if len(set(files)) < len(files):
         twice = next(file for file in files if files.count(file) > 1)
         raise InputError(f"{twice} would be the mask of two images, which differ by their endings only")
-    places = iter(files)
-    try:
-        for frame in frames:
-            for mask, file in zip(frame["prediction"], places, strict=False):
-                _write(mask, file)
-    except OSError as error:
-        raise InputError(f"{output} cannot be written: {error.strerror or error}") from error
-    return Written(len(files), ["prediction"])
+    return iter(files)
 
 
 def _write(mask: Array, file: Path) -> None:

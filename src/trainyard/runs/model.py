@@ -40,6 +40,7 @@ from trainyard.require import import_rule, importing_by
 from trainyard.runs import texts
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.decisions import replaying_skips
+from trainyard.runs.given_arrays import arrays_of, labeled
 from trainyard.runs.given_rows import GivenRows
 from trainyard.runs.inputs import data_inputs
 from trainyard.runs.intervals import (
@@ -237,16 +238,27 @@ class Predictor:
         with importing_by(self._rule), computing_by(self.info.semantics):
             return samples_of(self.config, path, self._stored.tokenizer)
 
+    def arrays(self, path: Path | str) -> Mapping[str, Array] | None:
+        """Return the arrays of an npz file as `outputs` takes them; None: it has rows of a table.
+
+        Raises:
+            DataError: It cannot be read.
+            InputError: The model takes images in files, or texts.
+        """
+        return arrays_of(path, self.info, self._preparation)
+
     def read(self, path: Path | str) -> Any:
-        """Read the rows of a CSV or Parquet file, or of one at a URL, as the training data were read.
+        """Read the rows of a CSV, Parquet or npz file, or of one at a URL, as the training data were read.
 
         Raises:
             DataError: It cannot be read.
             InputError: The model takes other arrays than the columns of a table, or gives masks.
         """
-        self._refuse_file()
         self._refuse_masks()
-        frame = read_frame(path, *self._format)
+        if (arrays := self.arrays(path)) is not None:
+            return arrays
+        self._refuse_file()
+        frame = read_frame(path, *self._format, self.info.target)
         if not len(frame):
             raise DataError(f"{path}: there are columns, but no rows")
         return frame
@@ -254,7 +266,7 @@ class Predictor:
     def chunks(self, path: Path | str) -> RowChunks:
         """Return the same rows, to be read chunk by chunk; the arguments and errors are those of `read`."""
         self._refuse_file()
-        return row_chunks(path, *self._format)
+        return row_chunks(path, *self._format, self.info.target)
 
     def columns_of(self, names: Sequence[str]) -> Sequence[str]:
         """Return the columns to read of those that a file has: what predictions need.
@@ -289,8 +301,9 @@ class Predictor:
         if self._preparation is None and list(self._rows.specs) != [FEATURES]:
             raise InputError(
                 f"run {self._run.id} takes {self._rows.description}, and a table holds no such arrays: "
-                f"call trainyard.load({self._run.id!r}).predict(...) from Python; the run's own splits are "
-                "evaluated by `trainyard evaluate --split`"
+                "give them in an npz file, or from Python: "
+                f"trainyard.load({self._run.id!r}).predict(...); the run's own splits are evaluated by "
+                "`trainyard evaluate --split`"
             )
 
     def _refuse_masks(self) -> None:
@@ -328,7 +341,7 @@ class Predictor:
         """Yield what `outputs` returns, for some rows at a time."""
         arrays, size = self._rows.batch(rows), self.chunk_rows
         for start in range(0, len(next(iter(arrays.values()))), size):
-            for part in self.model.predict(Arrays(_rows_from(arrays, start, size))):
+            for part in self.model.predict(Arrays(rows_from(arrays, start, size))):
                 yield part.outputs
 
     @property
@@ -511,9 +524,7 @@ class Predictor:
     def _labeled(self, rows: Any) -> Split:
         self._refuse_masks()
         if self._preparation is None:
-            raise InputError(
-                "this run's data set provides preprocessed arrays: only its own splits can be evaluated"
-            )
+            return labeled(rows, self._rows, self.config.data, self.info)
         data, weights = self.config.data, self._weights(rows)
         if data is not None and data.missing_target == "drop":
             rows = self._preparation.with_targets(rows)
@@ -540,7 +551,7 @@ class Predictor:
         return {WEIGHT: encode_weights(table, name)}
 
 
-def _rows_from(arrays: Mapping[str, Any], start: int, count: int) -> dict[str, Array]:
+def rows_from(arrays: Mapping[str, Any], start: int, count: int) -> dict[str, Array]:
     """Return `count` rows of arrays, of which some may be data frames, from `start` on."""
     stop = start + count
     return {

@@ -20,7 +20,7 @@ from trainyard.datasets.rows.table import Table, nearest
 from trainyard.errors import DataError, InputError
 from trainyard.require import require
 from trainyard.runs.intervals import Intervals
-from trainyard.runs.model import Predictor
+from trainyard.runs.model import Predictor, rows_from
 from trainyard.runs.samples import outputs_for
 from trainyard.types import Array
 
@@ -58,7 +58,8 @@ def predicted_chunks(
 
     Args:
         predictor: The model.
-        path: A CSV or Parquet file, or one at a URL; a text for a model of texts, whose rows are windows.
+        path: A CSV, Parquet or npz file, or one at a URL; for a model of texts a text, whose rows are
+            windows.
         columns: The columns of the frames: those carried over first.
         as_written: Carry over cells of a CSV file as they are written, and not as numbers or times.
 
@@ -77,6 +78,14 @@ def predicted_chunks(
         if columns.keep:
             raise InputError(f"{path} has no columns to keep: its rows are samples of the run's length")
         for outputs in outputs_for(predictor.model, samples, predictor.chunk_rows):
+            yield _frame({}, _columns(predictor, outputs, columns))
+        return
+    if (arrays := predictor.arrays(path)) is not None:
+        if columns.keep:
+            raise InputError(f"{path} has no columns to keep: it holds arrays")
+        step, count = predictor.chunk_rows, len(next(iter(arrays.values())))
+        for start in range(0, count, step):
+            outputs = predictor.outputs(rows_from(arrays, start, step))
             yield _frame({}, _columns(predictor, outputs, columns))
         return
     if isinstance(predictor.preparation, ImagePreparation) and (files := images_below(path)) is not None:

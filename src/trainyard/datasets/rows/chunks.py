@@ -222,6 +222,27 @@ class ParquetChunks:
             raise self._unreadable(error) from error
 
 
+class TableChunks:
+    """The rows of a table that is in memory; see `RowChunks`."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the columns."""
+        return list(self._table.columns)
+
+    def tables(self, columns: Collection[str], rows: int) -> Iterator[Table]:
+        """Yield the rows in chunks; see `RowChunks.tables`."""
+        wanted = {name: values for name, values in self._table.columns.items() if name in columns}
+        unread = [name for name in self.names if name not in columns]
+        yield from _slices(wanted, len(self._table), rows, unread, self._table.source)
+
+    def cells(self, columns: Sequence[str], rows: int) -> None:
+        """Return nothing: the arrays have types."""
+
+
 def _with_room(values: Array) -> Array:
     """Return values in a dtype that can hold missing ones."""
     return values.astype(np.float64) if kind_of(values) in ("number", "boolean") else values

@@ -17,6 +17,13 @@ _RARE = 0.1  # accuracy says little where a class has a smaller share of the row
 _MANY_ROWS = 100_000  # from here on, rounds are evaluated less often, and the learning rate is higher
 _PATIENCE = 5  # rounds without improvement, times the learning rate: small steps improve little
 
+REASONS: Mapping[str, str] = {  # of what is proposed, by its key, for comments in the config
+    "min_child_samples": "fewer where there are few rows",
+    "subsample": "a share of the rows for each tree: trees differ, and their sum varies less",
+    "subsample_freq": "drawn anew in each round",
+    "patience": "evaluations without improvement",
+}
+
 Sections = dict[str, Any]
 
 
@@ -123,7 +130,8 @@ def _least(shape: Shape) -> int:
 
 
 def _lightgbm(shape: Shape) -> Sections:
-    return _boosting({"num_leaves": 31, "min_child_samples": _least(shape)}, shape)
+    options = {"num_leaves": 31, "min_child_samples": _least(shape), "subsample": 0.8, "subsample_freq": 1}
+    return _boosting(options, shape)
 
 
 def _xgboost(shape: Shape) -> Sections:

@@ -21,7 +21,7 @@ from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.frames import read_table
 from trainyard.datasets.rows.kinds import ColumnKind, infer, infer_target, judge, stray_texts, typed
 from trainyard.datasets.rows.preparation import MAX_ONEHOT
-from trainyard.datasets.rows.proposals import Shape, default_model, sections
+from trainyard.datasets.rows.proposals import REASONS, Shape, default_model, sections
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing
 from trainyard.datasets.rows.target import class_indices, inspect, rows_with_target
 from trainyard.errors import DataError
@@ -335,7 +335,13 @@ def _lines(draft: Draft, model: str) -> Iterator[str]:
     yield from (f"  # {_one_line(remark)}" for remark in draft.remarks)
     yield from _split(draft)
     yield from (f"# {line}" for line in draft.comparison)
-    yield from emit(sections(model, draft.shape)).splitlines()
+    yield from map(_with_reason, emit(sections(model, draft.shape)).splitlines())
+
+
+def _with_reason(line: str) -> str:
+    """Return a line of the proposal with the reason in a comment, where there is one."""
+    reason = REASONS.get(line.strip().partition(":")[0])
+    return line if reason is None else f"{line}  # {reason}"
 
 
 def _declared(draft: Draft, model: str) -> Iterator[str]:

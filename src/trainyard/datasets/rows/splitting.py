@@ -105,7 +105,7 @@ def _criterion(table: Table, config: SplitConfig, labels: Array | None) -> _Crit
     if config.time is not None:
         return _Criterion("time", _times(table, config.time))
     if config.group is not None:
-        return _Criterion("group", _groups(table, config.group))
+        return _Criterion("group", group_numbers(table, config.group))
     if labels is not None and config.stratify is not False:
         return _Criterion("class", labels)
     return _Criterion("random", np.empty(0))
@@ -211,7 +211,12 @@ def _fold(table: Table, by: _Criterion, rows: Ids, config: SplitConfig) -> tuple
         return _block_of_time(by.values, folds, fold)
     own = stream_seed(config.seed, SPLIT, _FOLDS)
     if by.kind == "group":
-        numbers = _folds_of_groups(table, by.values, folds, own)
+        if (groups := int(by.values.max()) + 1) < folds:
+            raise DataError(
+                f"{table.source}: data.split.group has {groups} groups, too few for {folds} folds; ask for "
+                "fewer"
+            )
+        numbers = folds_of_groups(by.values, folds, own)
     else:
         order = permutation(own, n)
         if by.kind == "class":
@@ -234,14 +239,9 @@ def _refuse_lonely(table: Table, labels: Array, rows: Ids) -> None:
         )
 
 
-def _folds_of_groups(table: Table, groups: Array, folds: int, seed: int) -> Ids:
+def folds_of_groups(groups: Array, folds: int, seed: int) -> Ids:
     """Return fold numbers, (rows,): largest groups first, each to the fold with the fewest rows so far."""
     sizes = np.bincount(groups)
-    if len(sizes) < folds:
-        raise DataError(
-            f"{table.source}: data.split.group has {len(sizes)} groups, too few for {folds} folds; ask for "
-            "fewer"
-        )
     order = permutation(seed, len(sizes))  # random among groups of equal size
     loads = [(0, fold) for fold in range(folds)]
     fold_of = np.empty(len(sizes), dtype=np.int64)
@@ -286,7 +286,7 @@ def _apportion(sizes: Array, total: int, room: Array) -> Array:
     return shares
 
 
-def _groups(table: Table, name: str) -> Array:
+def group_numbers(table: Table, name: str) -> Array:
     """Return group numbers, (rows,) int64, in the order of the groups' first rows."""
     values = table.column(name, "data.split.group")
     if (absent := missing(values)).any():

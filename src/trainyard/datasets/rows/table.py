@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from numbers import Real
@@ -48,7 +48,8 @@ class Table:
     without types; `unread` are the names of columns that were not converted. `categorical` are columns that
     hold categories by the type of their source. `is_typed`: all columns are read as their kinds. `frame` is
     the data frame that the columns were read from, if there was one. `remarks` are what a user should know
-    of how the source was read.
+    of how the source was read; `missing_words` are the words of columns of text that were read as missing
+    values, with their numbers of rows.
     """
 
     columns: Mapping[str, Array]
@@ -61,6 +62,7 @@ class Table:
     is_typed: bool = False
     frame: Any = None
     remarks: Sequence[str] = ()
+    missing_words: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         if self.numbers is not None:

@@ -124,7 +124,7 @@ class CatboostLearner(Learner):
     def _build_rounds(self, plan: Plan) -> Rounds:
         inputs, params = self._inputs, self._spec.params
         device, number = _device(inputs.config)
-        options = catboost_params(params) | {
+        options = catboost_params(params, inputs.info) | {
             "random_seed": _seed(inputs),
             "thread_count": inputs.threads,
             "task_type": device,

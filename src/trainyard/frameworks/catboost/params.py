@@ -14,6 +14,8 @@ from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.catboost.spellings import SPELLINGS
 from trainyard.frameworks.support.estimators import estimator_of, task_of, translated_options, validated
 from trainyard.require import import_path, require
+from trainyard.tasks.support.class_weights import of_classes
+from trainyard.types import DataInfo
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Direction = Annotated[int, Field(ge=-1, le=1)]
@@ -92,8 +94,8 @@ class CatboostParams(Section):
     monotone_constraints: list[Direction] | dict[str, Direction] | None = Field(
         None, description="1, -1 or 0 for each feature, in order or by name"
     )
-    class_weights: list[float] | None = Field(
-        None, description="weights of the classes, in the sorted order of their labels"
+    class_weights: list[float] | dict[str, float] | None = Field(
+        None, description="weights of the classes, by label or in the sorted order of their labels"
     )
     mvs_reg: float | None = Field(None, ge=0, description="MVS: regularization of the probabilities")
     random_score_type: Literal["NormalWithModelSizeDecrease", "Gumbel"] | None = Field(
@@ -188,11 +190,17 @@ def changes_trees(params: CatboostParams) -> bool:
     return bool(params.monotone_constraints or shrinks)
 
 
-def catboost_params(params: CatboostParams) -> dict[str, Any]:
-    """Return the options under CatBoost's names, except rounds, objective, metric and those of the pool."""
+def catboost_params(params: CatboostParams, info: DataInfo) -> dict[str, Any]:
+    """Return the options under CatBoost's names, except rounds, objective, metric and those of the pool.
+
+    Raises:
+        InputError: The data do not have a class that a weight is given for.
+    """
     options = params.model_dump(
         exclude_none=True, exclude={"n_estimators", "objective", "metric", "max_bin", "nan_mode"}
     )
+    if isinstance(weights := params.class_weights, dict):  # CatBoost is given the indices of classes
+        options["class_weights"] = of_classes(weights, info, "model.class_weights").tolist()
     return {_RENAMED.get(name, name): value for name, value in options.items()}
 
 

@@ -30,6 +30,7 @@ from trainyard.frameworks.support.stored import (
     read_arrays,
     read_model,
 )
+from trainyard.tasks.support.class_weights import of_classes
 from trainyard.types import Array, NamedBuffer, StepResult
 
 _READ_VALUES = 1 << 22  # predictions held at once for the losses of many rounds
@@ -139,8 +140,13 @@ class LightgbmLearner(Learner):
         inputs, params = self._inputs, self._params()
         train, seed = Rows(inputs.splits["train"]), inputs.config.experiment.seed
         weight = train.weights
-        if self._spec.params.class_weight:
-            weight = _balanced_weights(train.targets) * (1 if weight is None else weight)
+        if by_class := self._spec.params.class_weight:
+            own = (
+                of_classes(by_class, inputs.info, "model.class_weight")[train.targets]
+                if isinstance(by_class, dict)
+                else _balanced_weights(train.targets)
+            )
+            weight = own * (1 if weight is None else weight)
         dataset = make_dataset(self._library, train, inputs.info, params, weight=weight)
         if params["device_type"] == "cpu":
             params[f"force_{self._layout(dataset, params)}"] = True

@@ -65,8 +65,8 @@ class LightgbmParams(Section):
     max_bin: int = Field(255, gt=1, le=65535, description="maximum number of bins of a feature")
     min_data_in_bin: int = Field(3, gt=0, description="minimum number of rows in a bin")
     subsample_for_bin: int = Field(200_000, gt=0, description="rows from which the bins are computed")
-    class_weight: Literal["balanced"] | None = Field(
-        None, description="balanced: give all classes the same total weight"
+    class_weight: Literal["balanced"] | dict[str, float] | None = Field(
+        None, description="weights of the classes by label; balanced: give all the same total weight"
     )
     is_unbalance: bool = Field(False, description="binary: give both classes the same total weight")
     scale_pos_weight: float = Field(1.0, gt=0, description="binary: weight of the second class")

@@ -143,7 +143,9 @@ def validated(options: type[Options], name: str, given: Mapping[str, Any]) -> Op
 
 
 def _plain(value: Any) -> Any:
-    """Return an option as a config would hold it: without NumPy scalars and tuples."""
+    """Return an option as a config would hold it: without NumPy scalars and tuples; keys are text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value.item() if hasattr(value, "item") else value

@@ -12,13 +12,17 @@ import numpy as np
 from trainyard.datasets.rows.encoders.base import TrainingRows
 from trainyard.datasets.rows.encoders.categories import MISSING, UNSEEN, Categories, fitted_categories
 from trainyard.datasets.rows.encoders.numbers import mean_and_scale, mean_of
+from trainyard.datasets.rows.splitting import folds_of_groups, group_numbers
 from trainyard.datasets.rows.table import Table
+from trainyard.datasets.rows.weights import encode as encode_weights
 from trainyard.order import SPLIT, permutation, stream_seed
+from trainyard.semantics import version
 from trainyard.types import Array
 
 SMOOTHING = 10.0  # the overall mean counts as much as this many rows of a category
 _FOLDS = 5  # of the training rows
 _STREAM = 3  # of the split's seed; 0 to 2 divide the rows
+_KNOWS_ROWS = 3  # the version of the preparation from which on means heed the weights and groups of rows
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,8 @@ class TargetMeanColumn(Categories):
 
     A training row must not see its own target. So it gets the means of the rows in the other four of five
     folds, drawn with `seed` (stratified if there are classes). All other rows get the means of all training
-    rows. scikit-learn's TargetEncoder does the same.
+    rows. scikit-learn's TargetEncoder does the same. Rows of one group (`data.split.group`) are in one fold,
+    as rows to predict are of other groups. Rows count as much as `data.weight` says, divided by its mean.
 
     `labels`: the names of the m features. `priors` and `means`: the overall means (m), and those of the
     categories (categories, m). `centers` and `scales` (m) standardize them.
@@ -89,7 +94,7 @@ class TargetMeanColumn(Categories):
         fields = fitted_categories(name, rows)
         bare = cls(**fields, seed=rows.config.split.seed)
         indices = bare.indices(rows.table)
-        fitted = _means(indices, rows.targets, len(bare.categories))
+        fitted = _means(indices, rows.targets, _weights(rows), len(bare.categories))
         scaling = [_scaling(values, rows) for values in bare._out_of_fold(indices, rows).T]
         return cls(
             **fields,
@@ -130,13 +135,13 @@ class TargetMeanColumn(Categories):
     def _out_of_fold(self, indices: Array, rows: TrainingRows) -> Array:
         """Return the means of the other folds' rows, (rows, m) float64."""
         out = np.empty_like(rows.targets)
-        folds = _folds(rows, self.seed)
+        folds, weights = _folds(rows, self.seed), _weights(rows)
         for fold in range(_FOLDS):
             inside, others = folds == fold, folds != fold
-            if inside.any() and others.any():
-                means = _means(indices[others], rows.targets[others], len(self.categories))
+            if inside.any() and weights[others].any():
+                means = _means(indices[others], rows.targets[others], weights[others], len(self.categories))
                 out[inside] = means.at(indices[inside])
-            else:  # a single row
+            else:  # a single row, or the only one that counts
                 out[inside] = 0.0
         return out
 
@@ -155,19 +160,40 @@ class _Means(NamedTuple):
         return out
 
 
-def _means(indices: Array, targets: Array, categories: int) -> _Means:
-    """Return the smoothed means of targets (rows, m); sums run in row order."""
+def _means(indices: Array, targets: Array, weights: Array, categories: int) -> _Means:
+    """Return the smoothed means of targets (rows, m) with weights (rows,); sums run in row order."""
     known = indices >= 0
-    counts = np.bincount(indices[known], minlength=categories)
-    priors = np.array([mean_of(values) for values in targets.T])
-    sums = [np.bincount(indices[known], values[known], categories) for values in targets.T]
+    counts = np.bincount(indices[known], weights[known], categories)
+    weighted = targets * weights[:, None]
+    priors = np.array([mean_of(values) for values in weighted.T]) / mean_of(weights)
+    sums = [np.bincount(indices[known], values[known], categories) for values in weighted.T]
     smoothed = (np.stack(sums, axis=1) + SMOOTHING * priors) / (counts + SMOOTHING)[:, None]
     return _Means(priors, smoothed)
 
 
+def _weights(rows: TrainingRows) -> Array:
+    """Return how much the rows count, (rows,) float64, with a mean of 1."""
+    ones = np.ones(len(rows.table))
+    if rows.config.weight is None or version("preparation") < _KNOWS_ROWS:
+        return ones
+    weights = encode_weights(rows.table, rows.config.weight)
+    # Weights of 0 alone, or too large to add up, are refused later, as in any other run.
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = mean_of(weights)
+    return weights / mean if 0 < mean < np.inf else ones
+
+
 def _folds(rows: TrainingRows, seed: int) -> Array:
-    """Return the fold of each training row, (rows,) int64; the folds have as many rows of each class."""
-    order = permutation(stream_seed(seed, SPLIT, _STREAM), len(rows.table))
+    """Return the fold of each training row, (rows,) int64.
+
+    Rows of one group are in one fold; without groups, the folds have as many rows of each class.
+    """
+    name, own = rows.config.split.group, stream_seed(seed, SPLIT, _STREAM)
+    if name is not None and name in rows.table.columns and version("preparation") >= _KNOWS_ROWS:
+        groups = group_numbers(rows.table, name)
+        if (count := int(groups.max()) + 1) > 1:
+            return folds_of_groups(groups, min(count, _FOLDS), own)
+    order = permutation(own, len(rows.table))
     if rows.target.classes is not None:
         order = order[np.argsort(rows.target.encode(rows.table)[order], kind="stable")]
     folds = np.empty(len(order), dtype=np.int64)
