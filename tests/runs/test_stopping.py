@@ -188,7 +188,7 @@ def test_a_verdict_is_not_asked_for_again_after_a_crash(tmp_path: Path) -> None:
 def test_a_verdict_that_cannot_be_asked_is_refused_before_anything_is_made(
     verdict: Any, tmp_path: Path, whole: Run
 ) -> None:
-    message = "verdict: .* give a function that takes the step and the metrics, and returns 'keep' or 'prune'"
+    message = "verdict: .* give a function that takes the step and the metrics, and returns 'keep', 'prune' or 'pause'"
     calls = (
         lambda: trainyard.train(SMALL, runs_dir=tmp_path, verdict=verdict),
         lambda: trainyard.resume(whole, verdict=verdict),

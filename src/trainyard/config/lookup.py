@@ -39,7 +39,7 @@ from trainyard.config.tree import (
     plain,
     put,
 )
-from trainyard.config.tuning import SamplerConfig
+from trainyard.config.tuning import SamplerConfig, TunerConfig
 from trainyard.config.words import nearest, some, without_null
 from trainyard.errors import InputError
 
@@ -90,6 +90,7 @@ class Lookup:
             sampler = tuning.value.setdefault("sampler", Node({}, DEFAULT))
             mapping(sampler).setdefault("type", Node(SamplerConfig().type, DEFAULT))
             self.section("sampler", "tuning.sampler", SamplerConfig)
+            self.section("tuner", "tuning.tuner", TunerConfig)
         self.metrics()
 
     def model(self) -> tuple[bool, str | None]:

@@ -15,6 +15,15 @@ class SamplerConfig(TypedSection):
     type: str = record("tpe", description="random, grid, qmc, tpe, gp, cmaes, nsga2 ...")
 
 
+class TunerConfig(TypedSection):
+    """A system that searches by itself; its options may be written inline."""
+
+    type: str = record(description="ray")
+    params: dict[str, Any] = record(
+        default_factory=dict, description="the options of this type; they may also be written inline"
+    )
+
+
 class NoPruner(Section):
     """No trial is pruned."""
 
@@ -113,6 +122,9 @@ class TuningConfig(Section):
     target: float | None = record(None, description="no trial is decided after one that is as good as this")
     sampler: SamplerConfig = SamplerConfig()
     pruner: Annotated[Pruner, Field(discriminator="type")] = NoPruner()
+    tuner: TunerConfig | None = record(
+        None, description="a system that decides in place of sampler and pruner: {type: ray, scheduler: asha}"
+    )
     folds: int | None = record(
         None,
         ge=2,

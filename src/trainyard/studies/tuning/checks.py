@@ -18,6 +18,7 @@ from trainyard.studies.tuning.goals import Goals, goals_of
 from trainyard.studies.tuning.lengths import with_length
 from trainyard.studies.tuning.parts import check_parts
 from trainyard.studies.tuning.space import check_space, read_space
+from trainyard.studies.tuning.tuner_checks import check_tuner
 
 T = TypeVar("T")
 
@@ -46,6 +47,7 @@ def check_tuning(base: StudyConfig) -> tuple[Goals, Space]:
         if isinstance(tuning.pruner, HalvingPruner):
             with_length(base, tuning.pruner, space)
         check_parts(base, tuning, goals)
+        check_tuner(goals, space, base, tuning)
         return goals, space
 
 

@@ -37,6 +37,7 @@ from trainyard.studies.running import log_warnings_once
 from trainyard.studies.study import RESULT, Json, Study, StudyRequest, open_study
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.agenda import Agenda, Turn, known_ending
+from trainyard.studies.tuning.by_tuner import StudyTrials, make_by_tuner
 from trainyard.studies.tuning.checks import check_tuning, make_sampler
 from trainyard.studies.tuning.earlier import FILE as EARLIER
 from trainyard.studies.tuning.earlier import check_learns, learned, observations
@@ -48,6 +49,7 @@ from trainyard.studies.tuning.measures import measured
 from trainyard.studies.tuning.parts import Parts
 from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
+from trainyard.studies.tuning.tuner_checks import CONFIG, tuner_of
 from trainyard.studies.tuning.view import BEST, KIND, Tuning
 from trainyard.studies.tuning.workers import Executor, InProcess, WorkerProcesses
 from trainyard.types import Mode
@@ -55,7 +57,6 @@ from trainyard.types import Mode
 log = logging.getLogger("trainyard")
 FROM = "from"  # in the question of a study: the study that it learned from
 _FIRST_FAILURES = 3  # a study whose first trials all fail ends
-CONFIG = "search.yaml"  # the config of the search; `config.yaml` would make the folder look like a run
 SETTINGS = "settings.json"  # what is fixed when the study is created
 _DEFAULT_TRIALS = 20
 
@@ -108,7 +109,7 @@ class Asked:
         """What two studies must share to be the same; one may have more trials than the other."""
         own = self.tuning.model_dump(exclude={"trials", "max_minutes", "target", "parallel"})
         # Studies of earlier versions have no key that says what they could not ask.
-        unasked: Json = {"constraints": {}, "folds": None, "repeats": 1, "refit": False}
+        unasked: Json = {"constraints": {}, "folds": None, "repeats": 1, "refit": False, "tuner": None}
         own = {key: value for key, value in own.items() if not (key in unasked and value == unasked[key])}
         return self.base.question() | {"tuning": json.loads(json.dumps(own))}
 
@@ -179,11 +180,12 @@ def _for_trials(base: StudyConfig, goals: Goals, tuning: TuningConfig, request: 
 
 
 def _plan(study: Study, asked: Asked) -> Plan:
-    tuning, config = asked.tuning, asked.base.resolved.config
+    tuning, config, tuner = asked.tuning, asked.base.resolved.config, tuner_of(asked.tuning)
     settings = study.settings(SETTINGS) or {
         "working_directory": str(Path.cwd()),
         "horizon": tuning.horizon or 2 * tuning.parallel,
-        "threads": config.training.threads or max(1, default_threads(config) // tuning.parallel),
+        "threads": config.training.threads
+        or (tuner.threads if tuner else max(1, default_threads(config) // tuning.parallel)),
     }
     if tuning.parallel > settings["horizon"]:
         raise ConfigError(
@@ -243,7 +245,7 @@ class _Search:
                 with Signals() as signals:
                     executor = self._executor(signals)
                     try:
-                        self._make_trials(executor)
+                        self._make_trials(executor, signals)
                         self._train_final(executor)
                     finally:
                         executor.close()
@@ -272,7 +274,12 @@ class _Search:
         signals.wake = lambda: None  # the executor looks for them
         return WorkerProcesses(self._plan.tuning.parallel, lambda: signals.status, log.getEffectiveLevel())
 
-    def _make_trials(self, executor: Executor) -> None:
+    def _make_trials(self, executor: Executor, signals: Signals) -> None:
+        plan = self._plan
+        if plan.tuning.tuner is not None:
+            trials = StudyTrials(self._study, self._log, self._parts, plan.goals, self._end, signals)
+            make_by_tuner(trials)
+            return
         begun = [trial for trial in self._log.trials if trial.ending is None]
         self._progress.resumed(self._log.trials)
         self._replay_proposals()
