@@ -234,6 +234,12 @@ class StudyTrials:
                 self._settle(number)
 
 
+def counted(log: TrialLog) -> list[LoggedTrial]:
+    """Return the trials of a study without those in whose place a fork has begun."""
+    replaced = {note["instead_of"] for note in log.notes if note["kind"] == _FORK}
+    return [trial for trial in log.trials if trial.number not in replaced]
+
+
 def make_by_tuner(trials: StudyTrials) -> None:
     """Let the tuner of a study make its trials.
 

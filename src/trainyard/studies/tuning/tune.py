@@ -37,7 +37,7 @@ from trainyard.studies.running import log_warnings_once
 from trainyard.studies.study import RESULT, Json, Study, StudyRequest, open_study
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.agenda import Agenda, Turn, known_ending
-from trainyard.studies.tuning.by_tuner import StudyTrials, make_by_tuner
+from trainyard.studies.tuning.by_tuner import StudyTrials, counted, make_by_tuner
 from trainyard.studies.tuning.checks import check_tuning, make_sampler
 from trainyard.studies.tuning.earlier import FILE as EARLIER
 from trainyard.studies.tuning.earlier import check_learns, learned, observations
@@ -439,7 +439,10 @@ class _Search:
         error = {"error": ending.error} if ending.error else {}
         best = self._best()
         top = {"best": best.ending.value} if best and best.ending else {}
-        progress = self._progress.shown(self._log.trials, len(self._running))
+        trials, running = counted(self._log), len(self._running)
+        if self._plan.tuning.tuner is not None:
+            running = sum(one.ending is None for one in trials)
+        progress = self._progress.shown(trials, running)
         self._request.watch(summary | named | error | top | progress)
         self._project()
         first = self._log.trials[:_FIRST_FAILURES]

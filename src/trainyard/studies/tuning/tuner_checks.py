@@ -10,7 +10,7 @@ from trainyard.config.schema import ModelConfig, RunConfig
 from trainyard.config.tree import DEFAULT
 from trainyard.config.tuning import TuningConfig
 from trainyard.errors import ConfigError, Problem
-from trainyard.runs.fit import refusal
+from trainyard.runs.fit import LENGTH, refusal
 from trainyard.runs.wiring import framework_name
 from trainyard.samplers.base import Space
 from trainyard.studies.trials import StudyConfig
@@ -18,6 +18,7 @@ from trainyard.studies.tuning.goals import Goals
 from trainyard.tuners.base import Tuner
 
 CONFIG = "search.yaml"  # the config of the search; `config.yaml` would make the folder look like a run
+_WITHOUT_WEIGHTS = ("dropout",)  # options of networks that change the shape of no weight
 # What a tuner does itself, and where its options say how.
 _INSTEAD = {
     "sampler": "proposes trials by itself (tuner.search of ray)",
@@ -44,9 +45,18 @@ def tuner_of(tuning: TuningConfig) -> Tuner | None:
 
 
 def forkable_keys(space: Space, config: RunConfig) -> list[str]:
-    """Return the keys of a space that a fork of a run may change."""
-    name = framework_name(config, None)
-    return [one.key for one in space if refusal(_long(one.key), config, name) is None]
+    """Return the keys of a space that a fork may change, since the state fits all their values."""
+    return [one.key for one in space if _fits(_long(one.key), config)]
+
+
+def _fits(key: str, config: RunConfig) -> bool:
+    section, _, option = key.partition(".")
+    framework = framework_name(config, None)
+    if section not in ("training", "model") or key in LENGTH or refusal(key, config, framework) is not None:
+        return False
+    adapter = registry.adapter("framework", framework)
+    is_network = "batch_size" in adapter.training_keys(config.model.type, config.model.params)
+    return section == "training" or not is_network or option.removeprefix("params.") in _WITHOUT_WEIGHTS
 
 
 def _long(key: str) -> str:

@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,13 @@ from trainyard.errors import TrainingError
 from trainyard.tuners.base import Begun, Trials
 from trainyard.tuners.ray import schedulers
 from trainyard.tuners.ray.actor import ERROR, EVALUATION, OBJECTIVE, TrialActor, config_of, trial_of
-from trainyard.tuners.ray.params import PbtScheduler, RayParams
+from trainyard.tuners.ray.params import HyperbandScheduler, PbtScheduler, RayParams
 from trainyard.tuners.ray.space import decoded, domains, encoded
 
 log = logging.getLogger("trainyard")
 _OBJECT_STORE = 80 * 2**20  # bytes; what Ray passes on are paths and numbers
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_BACKEND_LOG_LEVEL": "error",
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a table even where it should be quiet
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -44,7 +43,10 @@ def run(params: RayParams, trials: Trials) -> None:
     if not waiting and not trials.wanted:
         return
     storage = trials.folder / "ray"
-    with _environment(), _joined(params), _removed(storage):
+    settings = dict(_QUIET)
+    if isinstance(params.scheduler, HyperbandScheduler):  # its rungs compare the trials that have begun
+        settings["TUNE_MAX_PENDING_TRIALS_PG"] = str(len(waiting) + trials.wanted)
+    with _environment(settings), _joined(params), _removed(storage):
         hooks = _Hooks(trials)
         _search(params, trials, waiting, hooks, storage)
         hooks.finish()
@@ -216,10 +218,10 @@ def _optuna(trials: Trials) -> Any:
 
 
 @contextlib.contextmanager
-def _environment() -> Iterator[None]:
+def _environment(settings: Mapping[str, str]) -> Iterator[None]:
     """Give Ray its settings, and take them back."""
-    before = {name: os.environ.get(name) for name in _QUIET}
-    os.environ.update(_QUIET)
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
     try:
         yield
     finally:
@@ -238,7 +240,7 @@ def _joined(params: RayParams) -> Iterator[None]:
         TrainingError: It cannot be started or reached.
     """
     for name in ("ray", "ray.tune", "ray.data", "ray.train"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the study says what becomes of its trials
     quiet: dict[str, Any] = {
         "log_to_driver": False,
         "configure_logging": False,
