@@ -100,21 +100,25 @@ class _Hooks(_Unsaved, tune.Callback):  # type: ignore[misc] - Ray has no types
         self.trials, self.error, self.is_over = trials, None, False
         self.error: BaseException | None
 
-    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:  # noqa: ARG002
+    def on_step_end(self, **info: Any) -> None:  # noqa: ARG002 - what Ray passes by name
         """Write down what has ended."""
         with self.caught():
             self.is_over = self.is_over or self.trials.tend()
 
-    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:  # noqa: ARG002
+    def on_trial_recover(self, *, trial: Any, **info: Any) -> None:  # noqa: ARG002
+        """Say that Ray begins a trial again."""
+        log.warning("trial %d begins again: %s", trial_of(trial.config).number, _reason(trial))
+
+    def on_trial_complete(self, *, trial: Any, **info: Any) -> None:  # noqa: ARG002
         """Say that a trial does not go on, unless all stop."""
         if not self.is_over:
             with self.caught():
                 self.trials.end(trial_of(trial.config).number)
 
-    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:  # noqa: ARG002
+    def on_trial_error(self, *, trial: Any, **info: Any) -> None:  # noqa: ARG002
         """Say that a trial has failed for good."""
         if not self.is_over:
-            reason = f"its process died {trial.num_failures} times"
+            reason = f"Ray has begun it {trial.num_failures} times, the last time {_reason(trial)}"
             with self.caught():
                 self.trials.end(trial_of(trial.config).number, reason)
 
@@ -134,6 +138,13 @@ class _Hooks(_Unsaved, tune.Callback):  # type: ignore[misc] - Ray has no types
         """
         if self.error is not None:
             raise self.error
+
+
+def _reason(trial: Any) -> str:
+    """Return in one line why the process of a trial has ended, by the traceback that Ray keeps."""
+    last = str(trial.get_error() or "").strip().rpartition("\n")[2]
+    name, _, message = last.partition(": ")
+    return message if name.startswith(TrainingError.__module__) else "its process died"
 
 
 class _Stop(_Unsaved, tune.Stopper):  # type: ignore[misc]
@@ -244,7 +255,7 @@ def _joined(params: RayParams) -> Iterator[None]:
     quiet: dict[str, Any] = {
         "log_to_driver": False,
         "configure_logging": False,
-        "logging_level": logging.ERROR,
+        "logging_level": logging.CRITICAL,
     }
     own = tempfile.mkdtemp(prefix="trainyard-ray-") if params.address is None else None
     alone: dict[str, Any] = {
