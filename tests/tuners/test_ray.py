@@ -32,6 +32,7 @@ from warm_commands import warm
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(1200),  # Ray starts in a minute where the machine is busy
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
 ]
 CONFIG: dict[str, Any] = {
@@ -69,7 +70,7 @@ def runs_of(folder: Path) -> Path:
 
 
 def until(happened: Callable[[], Any]) -> Any:
-    end = time.monotonic() + 240
+    end = time.monotonic() + 900
     while not (value := happened()):
         assert time.monotonic() < end, "it never happens"
         time.sleep(0.01)
