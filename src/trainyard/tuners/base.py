@@ -89,18 +89,31 @@ class Trainer(Protocol):
 
 
 class Trials(Protocol):
-    """The trials of a study, as a tuner sees them; all calls come from the thread that runs the tuner.
+    """The trials of a study, as a tuner sees them; all calls come from the thread that runs the tuner."""
 
-    `forkable` are the keys of the space with which a trial can go on from the state of another one; `folder`
-    is for files that the tuner needs while it runs.
-    """
+    @property
+    def space(self) -> Space:
+        """What is searched."""
 
-    space: Space
-    mode: Mode
-    seed: int
-    forkable: Sequence[str]
-    folder: Path
-    trainer: Trainer
+    @property
+    def mode(self) -> Mode:
+        """Whether the lowest or the highest value is best."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the search."""
+
+    @property
+    def forkable(self) -> Sequence[str]:
+        """The keys of the space with which a trial can go on from the state of another one."""
+
+    @property
+    def folder(self) -> Path:
+        """A folder for files that the tuner needs while it runs."""
+
+    @property
+    def trainer(self) -> Trainer:
+        """What trains a trial, in any process."""
 
     @property
     def wanted(self) -> int:

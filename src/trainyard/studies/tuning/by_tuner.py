@@ -122,8 +122,8 @@ class StudyTrials:
         """Return whether no trial begins any more, by the target or the time limit."""
         tuning, mode = self.parts.tuning, self.mode
         values = [one.ending.value for one in self.log.trials if one.ending is not None]
-        reached = (value for value in values if value is not None and tuning.target is not None)
-        if any(value <= tuning.target if mode == "min" else value >= tuning.target for value in reached):
+        known, target = [value for value in values if value is not None], tuning.target
+        if target is not None and any(v <= target if mode == "min" else v >= target for v in known):
             return True
         ends = [note["kind"] for note in self.log.notes if note["kind"] in ("time_limit", "go_on")]
         if ends[-1:] == ["time_limit"]:

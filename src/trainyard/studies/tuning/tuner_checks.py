@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from trainyard import registry
@@ -90,14 +89,10 @@ def check_tuner(goals: Goals, space: Space, base: StudyConfig, tuning: TuningCon
         problems.append(
             Problem(f"{name} trains in other processes, and data given as objects stay in this one", "data")
         )
-    if (message := tuner.refusal(space, _forkable(space, base))) is not None:
-        problems.append(Problem(message, "tuning.tuner"))
+    if (reason := tuner.refusal(space, forkable_keys(space, base.resolved.config))) is not None:
+        problems.append(Problem(reason, "tuning.tuner"))
     if problems:
         raise ConfigError(problems)
-
-
-def _forkable(space: Space, base: StudyConfig) -> Sequence[str]:
-    return forkable_keys(space, base.resolved.config)
 
 
 def _is_given(base: StudyConfig, key: str) -> bool:

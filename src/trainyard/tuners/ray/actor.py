@@ -16,7 +16,7 @@ OBJECTIVE, EVALUATION, STEP, ERROR = "objective", "evaluation", "step", "error"
 _POINT = "point.json"
 
 
-class TrialActor(tune.Trainable):  # type: ignore[misc] - Ray has no types
+class TrialActor(tune.Trainable):  # type: ignore[misc]
     """Trains a trial, evaluation by evaluation."""
 
     def setup(self, config: dict[str, Any], trainer: Trainer | None = None) -> None:

@@ -22,18 +22,18 @@ class AshaScheduler(Section):
     """Ray's ASHAScheduler: asynchronous successive halving (Li et al., 2020), by stopping."""
 
     type: Literal["asha"] = "asha"
-    max_t: int = Field(100, gt=0, description=f"the last rung is not beyond it, {_ITERATIONS}")
-    grace_period: int = Field(1, gt=0, description=f"no trial is stopped before it, {_ITERATIONS}")
-    reduction_factor: float = Field(4, gt=1, description="one in so many passes a rung")
-    brackets: int = Field(1, gt=0, description="brackets, each with a later first rung")
+    max_t: int = Field(default=100, gt=0, description=f"the last rung is not beyond it, {_ITERATIONS}")
+    grace_period: int = Field(default=1, gt=0, description=f"no trial is stopped before it, {_ITERATIONS}")
+    reduction_factor: float = Field(default=4, gt=1, description="one in so many passes a rung")
+    brackets: int = Field(default=1, gt=0, description="brackets, each with a later first rung")
 
 
 class HyperbandScheduler(Section):
     """Ray's HyperBandScheduler (Li et al., 2018): trials wait at a rung for their bracket."""
 
     type: Literal["hyperband"] = "hyperband"
-    max_t: int = Field(81, gt=0, description=f"the length of a whole trial, {_ITERATIONS}")
-    reduction_factor: float = Field(3, gt=1, description="one in so many passes a rung")
+    max_t: int = Field(default=81, gt=0, description=f"the length of a whole trial, {_ITERATIONS}")
+    reduction_factor: float = Field(default=3, gt=1, description="one in so many passes a rung")
 
 
 class PbtScheduler(Section):
@@ -41,19 +41,24 @@ class PbtScheduler(Section):
 
     type: Literal["pbt"] = "pbt"
     perturbation_interval: int = Field(
-        4, gt=0, description=f"how long a trial trains before it is compared, {_ITERATIONS}"
+        default=4, gt=0, description=f"how long a trial trains before it is compared, {_ITERATIONS}"
     )
-    burn_in_period: int = Field(0, ge=0, description=f"no trial is compared before it, {_ITERATIONS}")
+    burn_in_period: int = Field(default=0, ge=0, description=f"no trial is compared before it, {_ITERATIONS}")
     quantile_fraction: float = Field(
-        0.25,
+        default=0.25,
         ge=0,
         le=0.5,
         description="share of the trials that are replaced by copies of good ones",
     )
     resample_probability: float = Field(
-        0.25, ge=0, le=1, description="how often a parameter of a copy is drawn anew, and not perturbed"
+        default=0.25,
+        ge=0,
+        le=1,
+        description="how often a parameter of a copy is drawn anew, and not perturbed",
     )
-    synch: bool = Field(False, description="compare when all trials have come as far, and wait until then")
+    synch: bool = Field(
+        default=False, description="compare when all trials have come as far, and wait until then"
+    )
 
 
 Scheduler = FifoScheduler | AshaScheduler | HyperbandScheduler | PbtScheduler
@@ -62,8 +67,8 @@ Scheduler = FifoScheduler | AshaScheduler | HyperbandScheduler | PbtScheduler
 class Resources(Section):
     """What a trial takes of the machines."""
 
-    cpu: float = Field(1, gt=0, description="processors; a trial computes with as many threads")
-    gpu: float = Field(0, ge=0, description="GPUs; a share of one lets several trials have it")
+    cpu: float = Field(default=1, gt=0, description="processors; a trial computes with as many threads")
+    gpu: float = Field(default=0, ge=0, description="GPUs; a share of one lets several trials have it")
 
 
 def _typed(value: Any) -> Any:
@@ -74,18 +79,19 @@ class RayParams(Section):
     """Options of Ray Tune (Liaw et al., 2018)."""
 
     scheduler: Annotated[Scheduler, Field(discriminator="type"), BeforeValidator(_typed)] = Field(
-        AshaScheduler(), description="fifo, asha, hyperband or pbt; or {type: asha, grace_period: 2}"
+        default=AshaScheduler(), description="fifo, asha, hyperband or pbt; or {type: asha, grace_period: 2}"
     )
     search: Literal["random", "optuna"] = Field(
-        "random", description="what proposes parameters: independent draws, or Ray's OptunaSearch"
+        default="random", description="what proposes parameters: independent draws, or Ray's OptunaSearch"
     )
     address: str | None = Field(
-        None, description="a Ray cluster (HOST:PORT, ray://..., auto); default: a Ray on this machine alone"
+        default=None,
+        description="a Ray cluster (HOST:PORT, ray://..., auto); default: a Ray on this machine alone",
     )
     num_cpus: int | None = Field(
-        None, gt=0, description="processors of a Ray on this machine; default: all that there are"
+        default=None, gt=0, description="processors of a Ray on this machine; default: all that there are"
     )
     resources_per_trial: Resources = Resources()
     max_failures: int = Field(
-        _MOST_FAILURES, ge=0, description="how often Ray begins a trial again whose process has died"
+        default=_MOST_FAILURES, ge=0, description="how often Ray begins a trial again whose process has died"
     )

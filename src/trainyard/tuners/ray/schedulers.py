@@ -23,7 +23,7 @@ def made(options: Scheduler, trials: Trials, waiting: list[Begun]) -> Any:
         trials: The trials of the study.
         waiting: Those that go on from an earlier process, for a scheduler that begins trials by itself.
     """
-    common = {"time_attr": EVALUATION, "metric": OBJECTIVE, "mode": trials.mode}
+    common: dict[str, Any] = {"time_attr": EVALUATION, "metric": OBJECTIVE, "mode": trials.mode}
     own = options.model_dump(exclude={"type"})
     if isinstance(options, AshaScheduler):
         scheduler = schedulers.ASHAScheduler(**common, **own, stop_last_trials=False)
@@ -46,7 +46,7 @@ def _teach(scheduler: Any, ended: list[Observation]) -> None:
             scheduler.on_trial_result(None, trial, {EVALUATION: evaluation, OBJECTIVE: value})
 
 
-class Population(schedulers.PopulationBasedTraining):  # type: ignore[misc] - Ray has no types
+class Population(schedulers.PopulationBasedTraining):  # type: ignore[misc]
     """Population based training: a trial that exploits another one becomes a fork of its run."""
 
     def __init__(self, trials: Trials, waiting: list[Begun], mode: Mode, **options: Any) -> None:

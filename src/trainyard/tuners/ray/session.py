@@ -93,12 +93,12 @@ class _Unsaved:
         return (object, ())
 
 
-class _Hooks(_Unsaved, tune.Callback):  # type: ignore[misc] - Ray has no types
+class _Hooks(_Unsaved, tune.Callback):  # type: ignore[misc]
     """Tells the study what becomes of the trials. An error of the study ends the search."""
 
     def __init__(self, trials: Trials) -> None:
-        self.trials, self.error, self.is_over = trials, None, False
-        self.error: BaseException | None
+        self.trials, self.is_over = trials, False
+        self.error: BaseException | None = None
 
     def on_step_end(self, **info: Any) -> None:  # noqa: ARG002 - what Ray passes by name
         """Write down what has ended."""
@@ -169,6 +169,7 @@ class _Proposals(Searcher):  # type: ignore[misc]
         super().__init__(metric=OBJECTIVE, mode=trials.mode)
         self._trials, self._waiting, self._hooks = trials, waiting, hooks
         self._optuna = _optuna(trials) if kind == "optuna" else None
+        self._asked: set[str] = set()  # of Optuna, which does not know the trials of an earlier process
 
     def suggest(self, trial_id: str) -> Any:
         """Return the config of a trial; None: no trial begins any more."""
@@ -180,22 +181,20 @@ class _Proposals(Searcher):  # type: ignore[misc]
                 begun = self._trials.begin()
             elif self._trials.wanted:
                 space = self._trials.space
+                self._asked.add(trial_id)
                 begun = self._trials.begin(decoded(space, self._optuna.suggest(trial_id)))
         return config_of(begun) if begun is not None else Searcher.FINISHED
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Tell Optuna of an evaluation."""
-        if self._knows(trial_id):
+        if self._optuna is not None and trial_id in self._asked:
             self._optuna.on_trial_result(trial_id, {**result, "training_iteration": result[EVALUATION]})
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
         """Tell Optuna of the result of a trial."""
-        if self._knows(trial_id):
+        if self._optuna is not None and trial_id in self._asked:
             failed = error or not result or ERROR in result
             self._optuna.on_trial_complete(trial_id, None if failed else result, error=failed)
-
-    def _knows(self, trial_id: str) -> bool:
-        return self._optuna is not None and trial_id in self._optuna._ot_trials
 
     def save(self, checkpoint_path: str) -> None:
         """Save nothing; the log of the study is what is read again."""
