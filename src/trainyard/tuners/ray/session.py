@@ -42,12 +42,15 @@ def run(params: RayParams, trials: Trials) -> None:
     waiting = trials.begun()
     if not waiting and not trials.wanted:
         return
-    storage = trials.folder / "ray"
+    storage = (trials.folder / "ray").absolute()
     settings = dict(_QUIET)
     if isinstance(params.scheduler, HyperbandScheduler):  # its rungs compare the trials that have begun
         settings["TUNE_MAX_PENDING_TRIALS_PG"] = str(len(waiting) + trials.wanted)
     with _environment(settings), _joined(params), _removed(storage):
         hooks = _Hooks(trials)
+        if isinstance(params.scheduler, PbtScheduler):  # its population is all there from the start
+            while (begun := trials.begin()) is not None:
+                waiting.append(begun)
         _search(params, trials, waiting, hooks, storage)
         hooks.finish()
 
@@ -256,7 +259,7 @@ def _joined(params: RayParams) -> Iterator[None]:
         "configure_logging": False,
         "logging_level": logging.CRITICAL,
     }
-    own = tempfile.mkdtemp(prefix="trainyard-ray-") if params.address is None else None
+    own = None if params.address or ray.is_initialized() else tempfile.mkdtemp(prefix="trainyard-ray-")
     alone: dict[str, Any] = {
         "num_cpus": params.num_cpus,
         "include_dashboard": False,
@@ -264,6 +267,9 @@ def _joined(params: RayParams) -> Iterator[None]:
         "_node_ip_address": "127.0.0.1",
         "_temp_dir": own,
     }
+    if ray.is_initialized():  # by the program that calls us, which ends it
+        yield
+        return
     try:
         try:
             ray.init(address=params.address or "local", **quiet, **(alone if own else {}))
