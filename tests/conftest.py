@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from az_server import AzServer, azurite
 from cpu_time import CpuTime
 from gs_server import GsServer
+from postgres_server import PostgresServer, postgresql
 from s3_server import S3Server
 from trainyard import redact
 
@@ -177,6 +178,16 @@ def az_container(az: AzServer, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in az.environment().items():
         monkeypatch.setenv(name, value)
     return az.new_bucket()
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A PostgreSQL server on loopback."""
+    if (programs := postgresql()) is None:
+        pytest.skip("PostgreSQL is not installed: `apt-get install postgresql`, or `pip install pgserver`")
+    server = PostgresServer(programs, tmp_path_factory.mktemp("postgres"))
+    yield server
+    server.close()
 
 
 @pytest.fixture(autouse=True)

@@ -60,6 +60,7 @@ LAYERS = (
         "semantics",
         "types",
         "image_shape",
+        "machine",
         "errors",
         "announce",
         "version",

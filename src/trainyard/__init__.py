@@ -47,6 +47,7 @@ __all__ = [
     "tune",
     "why",
     "work",
+    "work_study",
 ]
 
 watch()
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
         tune,
         why,
         work,
+        work_study,
     )
     from trainyard.runs.run import Run
 

@@ -54,6 +54,9 @@ class World:
     def watch(self, seconds: float) -> None:
         """End this process, with its stacks on stderr, unless `rest` or `watch` is called in this time."""
 
+    def leave(self) -> None:
+        """End what connects the processes, after the last collective call."""
+
     def rest(self) -> None:
         """Stop watching, before waiting for others or doing something that may take long."""
 

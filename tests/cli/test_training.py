@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,14 +115,18 @@ def test_train_as_json(command: Command, config: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_one_does_with_a_run(command: Command, trained: Path) -> None:
+def test_what_one_does_with_a_run(command: Command, trained: Path, tmp_path: Path) -> None:
     runs = ("--runs-dir", trained / "runs")
     run = command("runs", "show", "last", *runs, "--json").json
     assert run["status"] == "completed"
     metrics = command("evaluate", "last", *runs, "--json").json["metrics"]
     assert metrics == {name: value for name, value in run["metrics"].items() if name.startswith("test_")}
     assert "val_accuracy" in command("evaluate", "last", "--split", "val", *runs).out
-    assert "test_loss" in command("evaluate", "last", "--data", trained / "rows.csv", *runs).out
+    own = command("evaluate", "last", "--data", trained / "rows.csv", *runs)
+    assert "test_loss" in own.out
+    assert "rows that the model was trained on" in own.err
+    others = shutil.copy(trained / "rows.csv", tmp_path / "others.csv")
+    assert "trained on" not in command("evaluate", "last", "--data", others, *runs).err
     report = Path(run["path"]) / "report.html"
     report.unlink()
     assert command("report", "last", *runs).out == f"{report}\n"

@@ -1,11 +1,13 @@
 """YAML 1.2 by its core schema, with the place of everything."""
 
 import math
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard.config import yaml
 from trainyard.config.tree import Problems, Source, find, plain
 from trainyard.config.yaml import read, scalar
 
@@ -75,3 +77,22 @@ def test_any_text_gives_a_mapping_or_a_problem(text):
     problems = Problems()
     root = read(text, "f", problems)
     assert (root is not None and isinstance(root.value, dict)) or problems
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["null", "1e-3", "-1.5", "0x1f", "0o17", "1.", "a.b", "/tmp/x", "1_000", "no", "x-", "012", "True"],
+)
+def test_a_plain_word_is_read_as_the_parser_reads_it(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert yaml.PLAIN.fullmatch(text)
+    quick = yaml.read_value(text, "override", Problems())
+    monkeypatch.setattr(yaml, "PLAIN", re.compile("(?!)"))
+    parsed = yaml.read_value(text, "override", Problems())
+    assert repr(quick) == repr(parsed)
+
+
+@pytest.mark.parametrize(
+    "text", ["---", "...", "- 1", "a: 1", "[1]", "'1'", "a #b", "&a", "-", "-x", "~", ""]
+)
+def test_what_only_the_parser_can_read(text: str) -> None:
+    assert not yaml.PLAIN.fullmatch(text)

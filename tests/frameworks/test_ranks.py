@@ -16,6 +16,7 @@ import trainyard
 from s3_server import S3Server
 from small_runs import journal_values
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError, WorldError
+from trainyard.frameworks.torch.parallel.launch import deaths
 from trainyard.records.journal import losses, read
 from trainyard.runs.run import Run
 from troubled_server import Trouble
@@ -227,6 +228,14 @@ def test_a_range_goes_on_with_what_is_left(
     assert f"processes: {', then '.join(map(str, numbers))}; of the repetition: {numbers[0]}" in again.stdout
 
 
+@pytest.mark.parametrize(
+    ("exit_codes", "lost"),
+    [([75, 75], 0), ([-9, 75, 75], 1), ([-9, -6, 75], 1), ([-9, -9, -6], 2), ([-11, -6], 1), ([1], 1)],
+)
+def test_who_aborts_because_another_is_gone_is_not_lost(exit_codes: list[int], lost: int) -> None:
+    assert deaths(exit_codes) == lost
+
+
 def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join(path for path in sys.path if path)
     return subprocess.run(
@@ -268,11 +277,13 @@ def test_a_process_that_hangs(rank: int, alone: Run, tmp_path: Path, faults: pyt
 
 
 SCRIPT = """
-import torch, trainyard
+import sys, torch, trainyard
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 10))
-run = trainyard.train(%r, model=model, verdict=%s)
-print(run.status, run.digest)
+config = %r
+run = trainyard.train(config, model=model, verdict=%s)
+again = trainyard.train(config, {"experiment.seed": 1, "training.max_steps": 8}, model=model)
+sys.stdout.write(f"{run.status} {run.digest} {again.digest}\\n")
 """
 
 
@@ -315,7 +326,7 @@ def test_a_script_of_the_users_under_a_launcher(
     )
     assert lines == one.stdout.splitlines() * 2
     assert lines[0].startswith(f"{status} ")
-    assert len(list(tmp_path.glob("runs/ranks/*"))) == 2
+    assert len(list(tmp_path.glob("runs/ranks/*"))) == 4
 
 
 @pytest.mark.soak

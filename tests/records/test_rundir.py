@@ -10,6 +10,7 @@ import pytest
 
 from trainyard.errors import InputError, RunLockedError, RunNotFoundError
 from trainyard.records.listing import find_run, has_model
+from trainyard.records.manifest import Manifest, Parent
 from trainyard.records.run_dir import RunDir, make_id
 
 
@@ -106,3 +107,19 @@ def test_last_is_the_newest_run_that_has_what_is_asked_for(runs: list[RunDir], t
     assert find_run("last", tmp_path).id == runs[2].id
     assert find_run(runs[2].id, tmp_path, fits=has_model).id == runs[2].id
     assert find_run("last", tmp_path, before=runs[1], fits=has_model).id == runs[0].id
+
+
+def test_last_passes_over_what_a_study_made(runs: list[RunDir], tmp_path: Path) -> None:
+    def belong(run: RunDir, relation: str) -> None:
+        parent = Parent(run_id="20260101-000000-aaaa", relation=relation)
+        run.write(Manifest.FILE, Manifest(run_id=run.id, experiment="exp", parent=parent))
+
+    belong(runs[2], "tune")
+    assert find_run("last", tmp_path).id == runs[1].id
+    belong(runs[1], "reproduce")
+    assert find_run("last", tmp_path).id == runs[0].id
+    belong(runs[1], "fork")
+    assert find_run("last", tmp_path).id == runs[1].id
+    for run in runs:
+        belong(run, "benchmark")
+    assert find_run("last", tmp_path).id == runs[2].id  # nothing else is there

@@ -19,9 +19,9 @@ from trainyard.config.tuning import AshaPruner, MedianPruner, PatientPruner, Per
 from trainyard.errors import CheckpointError, TrainingError
 from trainyard.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_trials
 from trainyard.samplers.base import Observation
+from trainyard.studies.tuning.conclusion import digest_of
 from trainyard.studies.tuning.pruning import judge_of
 from trainyard.studies.tuning.space import read_space
-from trainyard.studies.tuning.tune import digest_of
 from trainyard.studies.tuning.view import Tuning
 
 SPACE: dict[str, Any] = {

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         resume_study,
         suggest_tuning,
         tune,
+        work_study,
     )
     from trainyard.api.training import reproduce, resume, stop, train
     from trainyard.api.working import create, work
@@ -66,6 +67,7 @@ __all__ = [
     "tune",
     "why",
     "work",
+    "work_study",
 ]
 
 # A verb's module is imported when the verb is first used: a list of runs needs nothing that trains.
@@ -85,7 +87,15 @@ _VERBS = {
         "predict_file",
         "report",
     ),
-    "studies": ("benchmark", "cross_validate", "reproduce_study", "resume_study", "suggest_tuning", "tune"),
+    "studies": (
+        "benchmark",
+        "cross_validate",
+        "reproduce_study",
+        "resume_study",
+        "suggest_tuning",
+        "tune",
+        "work_study",
+    ),
     "training": ("reproduce", "resume", "stop", "train"),
     "working": ("create", "work"),
 }

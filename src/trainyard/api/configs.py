@@ -56,22 +56,24 @@ def columns(resolved: Resolved) -> Mapping[str, ColumnKind]:
     return kinds
 
 
-def names(kind: str) -> dict[str, str]:
+def names(kind: str | None = None) -> dict[str, str]:
     """Return the names that a config may use, with what is known of each.
 
     Args:
-        kind: `model`, `metric`, `optimizer`, `loss`, `dataset`, `tracker`, `task` or `framework`; or a
-            section of the config (`training`, `data.split`), for its keys.
+        kind: `model`, `metric`, `optimizer`, `loss`, `dataset`, `tracker`, `task`, `framework`, `transform`,
+            `scheduler`, `pruner` ...; or a section of the config (`training`, `data.split`), for its keys.
+            Default: return what `kind` may be.
 
     Raises:
         InputError: It is none of these.
     """
     from trainyard.config.adapters import Kind
-    from trainyard.config.lookup import keys_of
+    from trainyard.config.listing import keys_of, kinds
 
-    catalog = Catalog()
+    if kind is None:
+        return kinds()
     if kind in get_args(Kind):
-        return dict.fromkeys(sorted(catalog.names(kind)), "")  # type: ignore[arg-type]
+        return dict.fromkeys(sorted(Catalog().names(kind)), "")  # type: ignore[arg-type]
     return keys_of(kind)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from trainyard.runs.prediction_files import PredictionColumns, Written
     from trainyard.types import Metrics, SplitName
 
+log = logging.getLogger("trainyard")
 MOST_OVERLAID = 12  # runs on one page: there are as many colors
 
 
@@ -93,6 +95,8 @@ def evaluate(
     found = find(run, runs_dir, has_model)
     is_file = isinstance(data, Path | str)
     predictor = _load(found, "evaluate", model, trust=trust, data=data)
+    if is_file:
+        _warn_of_training_rows(found, predictor, Path(data))
     samples = predictor.samples(data) if is_file else None  # before the working directory changes
     rows = predictor.read(data) if is_file and samples is None else data
     with reading(found, working_directory(found), trust=trust):
@@ -101,6 +105,19 @@ def evaluate(
 
             return predictor.evaluate(split, bundle=bundle_of_objects(found, predictor, data)).metrics
         return predictor.evaluate(split, rows, samples=samples).metrics
+
+
+def _warn_of_training_rows(run: RunDir, predictor: Predictor, file: Path) -> None:
+    """Warn if a file to evaluate on is the one that the run was trained on."""
+    data, folder = predictor.config.data, working_directory(run)
+    trained = [path for path in (data.path, data.train_path) if path] if data else []
+    if file.resolve() in [(folder / path).resolve() for path in trained]:
+        log.warning(
+            "%s holds the rows that the model was trained on, so its metrics are too good; "
+            "of rows that it has not seen: trainyard evaluate %s --split test",
+            file,
+            run.id,
+        )
 
 
 def predict(

@@ -233,6 +233,38 @@ def resume_study(
     return resume(chosen, overrides, request, trust=trust)
 
 
+def work_study(
+    study: str, *, runs_dir: Path | str | None = None, watch: TrialWatcher | None = None, trust: bool = False
+) -> Tuning:
+    """Do trials of a search together with other processes, until the search has ended.
+
+    Any number of processes may do so, on all machines that share the folder of the runs. One of them leads:
+    it decides the trials. Another one takes the lead when it has ended. The trial of a process that dies goes
+    on from its newest checkpoint elsewhere.
+
+    Args:
+        study: A path, an id, or a unique prefix of an id.
+        runs_dir: The folder of the runs.
+        watch: As for `tune`; called while this process leads.
+        trust: Import the code that the study's config names.
+
+    Returns:
+        The study. One that is completed is left as it is.
+
+    Raises:
+        RunNotFoundError: There is no such study.
+        InputError: It is no search, its config names code, or its folder has no locks that all machines see.
+        TrainingError: The first three trials have all failed.
+        Stopped: A signal came.
+    """
+    from trainyard.studies.tuning.joining import work_on
+
+    chosen = _study(study, runs_dir)
+    return work_on(
+        chosen, _study_request(chosen.path.parent.parent, False, False, None, (), watch), trust=trust
+    )
+
+
 def reproduce_study(
     study: str,
     *,

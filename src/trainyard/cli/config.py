@@ -81,13 +81,13 @@ def _columns(resolved: Resolved) -> tuple[dict[str, dict[str, str]], str]:
 
 
 @config.command("names")
-@click.argument("kind")
+@click.argument("kind", required=False)
 @options.as_json
-def list_names(kind: str, as_json: bool) -> None:
+def list_names(kind: str | None, as_json: bool) -> None:
     """List the names that a config may use.
 
-    KIND is model, metric, optimizer, loss, dataset, tracker, task or framework; or a section (training,
-    data.split ...), for its keys.
+    KIND is model, metric, optimizer, loss, dataset, transform, scheduler ...; or a section (training,
+    data.split ...), for its keys. Without it, list what KIND may be.
     """
     from trainyard.api.configs import names
 

@@ -196,6 +196,8 @@ def study_summary(study: Tuning) -> Iterator[str]:
         ("best config", best),
     ]
     yield from table([fact for fact in facts if fact[1]])
+    if study.result.get("order") == "free":
+        yield "order: free, so the digest is that of these trials, and not of the config"
     if study.status in ("preempted", "interrupted"):
         yield f"continue with: {resume_command()}"
     elif best is not None:

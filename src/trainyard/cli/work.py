@@ -11,7 +11,11 @@ import trainyard
 from trainyard.cli import options
 from trainyard.cli.errors import report
 from trainyard.cli.output import run_document, show
+from trainyard.cli.studies import watcher
 from trainyard.cli.train import exit_code, progress_callbacks, say_result
+from trainyard.cli.tuning import study_document, study_summary
+from trainyard.records.status import EXIT_CODES
+from trainyard.records.study import is_study
 from trainyard.require import close_process
 
 _ENDED_BY_SIGNAL = ("preempted", "interrupted")
@@ -42,11 +46,14 @@ def create(config: str, overrides: Sequence[str], runs_dir: str | None, as_json:
 def work(
     ctx: click.Context, runs: Sequence[str], trust: bool, runs_dir: str | None, quiet: bool, as_json: bool
 ) -> None:
-    """Train each RUN in this process: its first attempt, or a resume.
+    """Train each RUN in this process: its first attempt, or a resume. RUN may be a study: do its trials.
 
     A run that is completed, stopped or pruned is left as it is. If a run fails, the next ones are trained all
     the same; after a signal they are not. The exit code is the first one that is not 0, and that of each run
     is as for `resume`.
+
+    Of a study, any number of processes may do trials, on all machines that share its folder; each ends with
+    the study.
     """
     if len(runs) == 1:
         close_process()
@@ -66,6 +73,8 @@ def _attempt(
 ) -> tuple[int, dict[str, Any]]:
     """Make an attempt of a run; return the exit code that it alone would have, and its document."""
     try:
+        if is_study(name):
+            return _join(name, runs_dir, trust, quiet=quiet, as_json=as_json)
         with progress_callbacks(quiet, as_json) as callbacks:
             run = trainyard.work(name, runs_dir=runs_dir, callbacks=callbacks, trust=trust)
     except (Exception, SystemExit) as error:  # code of the run may raise anything
@@ -74,3 +83,14 @@ def _attempt(
     if not as_json:
         say_result(run, runs_dir)
     return exit_code(run), run_document(run)
+
+
+def _join(
+    name: str, runs_dir: str | None, trust: bool, *, quiet: bool, as_json: bool
+) -> tuple[int, dict[str, Any]]:
+    """Do trials of a study; return the exit code that it alone would have, and its document."""
+    study = trainyard.work_study(name, runs_dir=runs_dir, trust=trust, watch=watcher(quiet, as_json))
+    document = study_document(study)
+    if not as_json:
+        show(document, study_summary(study), as_json)
+    return EXIT_CODES.get(study.status, 1), document

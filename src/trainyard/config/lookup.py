@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from pathlib import PurePath
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -21,7 +21,6 @@ from trainyard.config.schema import (
     DataConfig,
     ModelConfig,
     OptimizerConfig,
-    RunConfig,
     TrackerConfig,
     TrainingConfig,
 )
@@ -40,7 +39,7 @@ from trainyard.config.tree import (
     put,
 )
 from trainyard.config.tuning import SamplerConfig, TunerConfig
-from trainyard.config.words import nearest, some, without_null
+from trainyard.config.words import nearest, some
 from trainyard.errors import InputError
 
 _BINARY = "auto is the binary cross entropy where that is meant: of two classes, and of labels"
@@ -374,20 +373,3 @@ def _fill(node: Node, value: Any) -> None:
             _fill(item, inner)
     else:
         node.value = from_plain(value, node.source).value
-
-
-def keys_of(section: str) -> dict[str, str]:
-    """Return the keys of a section of the config (`config`: the sections), with their descriptions.
-
-    Raises:
-        InputError: There is no such section.
-    """
-    model: type[BaseModel] = RunConfig
-    for name in section.split(".") if section != "config" else ():
-        field = model.model_fields.get(name)
-        inner = None if field is None else without_null(field.annotation)
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            kinds = ", ".join([*get_args(Kind), *RunConfig.model_fields])
-            raise InputError(f"there are no names of {section!r}; allowed: {kinds}")
-        model = inner
-    return {key: field.description or "" for key, field in model.model_fields.items()}

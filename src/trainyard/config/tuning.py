@@ -8,6 +8,14 @@ from pydantic import Field
 
 from trainyard.config.fields import MODE, AutoMode, Section, TypedSection, placement, record
 
+SQLITE = "sqlite"  # the storage in the study's folder
+_NOT_ASKED = {"trials", "max_minutes", "target", "parallel", "storage"}  # no trial depends on these
+_ASKED_LATER = (
+    "order",
+    "resources",
+    "tuner",
+)  # left out where they are not set: earlier studies did not know them
+
 
 class SamplerConfig(TypedSection):
     """What proposes the parameters of trials; its options may be written inline."""
@@ -104,6 +112,14 @@ Pruner = (
 )
 
 
+class ResourcesConfig(Section):
+    """What each trial computes with; what is not given is left to the config and the machine."""
+
+    cpu: int | None = record(None, gt=0, description="CPU threads of each process of a trial")
+    gpu: int = record(0, ge=0, le=1, description="GPUs of each process of a trial, which no other trial uses")
+    nproc: int | None = record(None, gt=0, description="processes of each trial, as `distributed.nproc`")
+
+
 class TuningConfig(Section):
     """A search for the best values of other keys: `trainyard tune`. Each trial is a run of its own."""
 
@@ -137,13 +153,34 @@ class TuningConfig(Section):
         "best, without early stopping",
     )
     parallel: int = placement(default=1, gt=0, description="trials at once, each in a process of its own")
+    resources: ResourcesConfig = ResourcesConfig()
     horizon: int | None = record(
         None,
         gt=0,
         description="a trial is decided from the results of those this many before it, and earlier ones, so "
         "that as many may run at once; default: twice `parallel` when the study is created",
     )
+    storage: str = record(
+        SQLITE,
+        description="where Optuna's tools read the study: sqlite (optuna.db in its folder), or a server, as "
+        "postgresql://USER:${env:PASSWORD}@HOST/DATABASE",
+    )
+    order: Literal["horizon", "free"] = record(
+        "horizon",
+        description="horizon: a trial knows the results of those `horizon` before it, so that all are a "
+        "function of the config; free: of all that have ended by then, which depends on the clock",
+    )
     space: dict[str, Any] = record(
         description="by dotted key: a list of choices, or a range {low, high, log, step}; `when` names other "
         "keys and the values with which the parameter exists; `trainyard tune CONFIG --suggest` prints one",
     )
+
+    def asked(self) -> dict[str, Any]:
+        """Return what two studies must share to be the same; one may have more trials than the other."""
+        own = self.model_dump(mode="json", exclude=_NOT_ASKED)
+        fields = type(self).model_fields
+        return {
+            key: value
+            for key, value in own.items()
+            if key not in _ASKED_LATER or getattr(self, key) != fields[key].default
+        }

@@ -24,6 +24,7 @@ LONGEST = 60  # characters of a text that a message repeats
 INT = re.compile(r"[-+]?[0-9]+")
 BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_/.+-]*|-?[0-9][0-9.e+-]*")  # one word without signs of YAML
 INF = re.compile(r"([-+]?)\.(?:inf|Inf|INF)")
 CONSTANTS: dict[str, bool | float | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
@@ -130,6 +131,8 @@ def _top(value: Any) -> str:
 
 def read_value(text: str, file: str, problems: Problems) -> Node | None:
     """Read one document of any kind; return None if that fails, after reporting why."""
+    if PLAIN.fullmatch(text):  # most values of overrides, without the cost of a parser
+        return Node(scalar(text), Source(file, 1, 1), bare=True)
     from ruamel.yaml.error import MarkedYAMLError
     from ruamel.yaml.reader import ReaderError
 

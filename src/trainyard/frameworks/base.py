@@ -101,7 +101,8 @@ class LearnerInputs(ModelInputs):
 
     `choices` are what `Learner.choices` returned in the first attempt, and are empty there. `world` are the
     processes of the attempt: each has a learner, and calls its methods in the same order with the same
-    arguments, but for those that only the main one needs, which are `snapshot` and `Snapshot.write`.
+    arguments, `snapshot()` among them. Only the main one calls `snapshot(weights_only=True)` and the methods
+    of snapshots of weights.
     """
 
     splits: Mapping[SplitName, Split]
@@ -404,7 +405,7 @@ class Framework(ABC):
 
         Raises:
             InputError: This framework trains in one process.
-            WorldError: A process has died, and there were enough restarts.
+            WorldError: A process has died, and no restarts are left.
         """
         raise InputError(f"distributed.nproc: {config.model.type} is trained in one process; leave it out")
 
@@ -501,6 +502,8 @@ class Learner(ABC):
     @abstractmethod
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:
         """Copy the state; the only part of a save that blocks training.
+
+        All processes call it, unless it is of the weights only: that is for the main one.
 
         Args:
             weights_only: Leave out what only a resume needs.

@@ -91,14 +91,15 @@ def find_run(
 ) -> RunDir:
     """Return the run that `name` means: a path, a URL, an id, a unique prefix of an id, or `last`.
 
-    Of a run in a store, all files but its checkpoints are brought down.
+    For a run in a store, all files except checkpoints are downloaded.
 
     Args:
         name: What the user called it.
         runs_dir: The folder of the run directories.
         before: Only runs older than this one are meant, unless they are named by their path.
-        fits: Returns whether a run has what is asked for; `last` is the newest one that has. If none has, it
-            is the newest one, so that the error says what that one lacks.
+        fits: Returns whether a run has what is asked for; `last` is the newest one that has, and that was not
+            made by a study or by `reproduce`. If none has, it is the newest one, so that the error says what
+            that one lacks.
 
     Raises:
         RunNotFoundError: There is none, or more than one.
@@ -119,7 +120,7 @@ def _named(name: str, runs_dir: Path, before: RunDir | None, fits: Callable[[Run
         return RunDir(Path(name))
     runs = [run for run in all_runs(runs_dir) if before is None or run.id < before.id]
     if name == "last" and runs:
-        return runs[0] if fits is None else _last(runs, fits)
+        return _last(runs, fits)
     matches = [run for run in runs if run.id == name]
     matches = matches or [run for run in runs if name and run.id.startswith(name)]
     if len(matches) == 1:
@@ -140,14 +141,30 @@ def _named(name: str, runs_dir: Path, before: RunDir | None, fits: Callable[[Run
     )
 
 
-def _last(runs: Sequence[RunDir], fits: Callable[[RunDir], bool]) -> RunDir:
-    """Return the newest run that fits, or the newest one if none does."""
+def _last(runs: Sequence[RunDir], fits: Callable[[RunDir], bool] | None) -> RunDir:
+    """Return the newest run that fits and that somebody asked for.
+
+    If there is none, return the newest one that fits, of a study or a repetition; else the newest one.
+    """
+    helper = None
     for run in runs:
         try:
-            if fits(run):
+            if fits is not None and not fits(run):
+                continue
+            if not _is_helper(run):
                 if run is not runs[0]:
-                    log.info("last is run %s, as newer ones do not have what is asked for", run.id)
+                    log.info(
+                        "last is run %s: newer ones lack what is asked for, or belong to a study", run.id
+                    )
                 return run
+            helper = helper or run
         except TrainyardError as error:  # a damaged run must not hide the others
             log.warning("run %s is skipped: %s", run.id, error)
-    return runs[0]
+    return helper or runs[0]
+
+
+def _is_helper(run: RunDir) -> bool:
+    """Return whether a run was made by a study, or by `reproduce`, and not for itself."""
+    manifest = run.manifest()
+    parent = manifest.parent if manifest is not None else None
+    return parent is not None and parent.relation not in ("fork", "continue")

@@ -57,7 +57,8 @@ class LoggedTrial(NamedTuple):
 
     `jobs` are its rungs, or it has one. `ending` is None while one of them is done. `others` are its runs but
     for the first. A trial of a Python function has no run, and the `distributions` of its
-    parameters, as text of Optuna's.
+    parameters, as text of Optuna's. `running` are the trials that were not known to have ended when this one
+    was decided, where that depends on the clock.
     """
 
     number: int
@@ -68,6 +69,7 @@ class LoggedTrial(NamedTuple):
     jobs: tuple[LoggedJob, ...] = ()
     others: tuple[str, ...] = ()
     distributions: Mapping[str, str] | None = None
+    running: tuple[int, ...] | None = None
 
 
 class TrialLog:
@@ -94,6 +96,7 @@ class TrialLog:
         """Record that a trial begins, with its first job; durable when this returns."""
         line: Json = {"trial": trial.number, "params": trial.params, "run_id": trial.run_id}
         more: Json = {"same_as": trial.same_as, "distributions": trial.distributions}
+        more["running"] = trial.running
         if trial.jobs and trial.jobs[0].number != trial.number:
             more["job"] = trial.jobs[0].number
         if trial.others:
@@ -152,6 +155,7 @@ class TrialLog:
                     jobs=jobs,
                     others=tuple(line.get("others", ())),
                     distributions=line.get("distributions"),
+                    running=None if line.get("running") is None else tuple(line["running"]),
                 )
             )
 

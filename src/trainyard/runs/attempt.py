@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import F_OK, access
 from pathlib import Path
 from typing import Any
 
 from trainyard import registry
 from trainyard.config.schema import RunConfig
-from trainyard.config.tree import DEFAULT
 from trainyard.digest import digest, sha256_bytes, tensor_records
 from trainyard.engine.checkpoint import Commit, RunCheckpoints
 from trainyard.engine.journal import Journal
@@ -21,7 +20,6 @@ from trainyard.engine.outside import Outside
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.engine.state import RunState, seed_global_random
 from trainyard.errors import (
-    ChangedInputsError,
     CheckpointError,
     InputError,
     ModelError,
@@ -30,18 +28,23 @@ from trainyard.errors import (
     TrainingError,
 )
 from trainyard.records.decision import Decision, Decisions, journalled_decisions
-from trainyard.records.manifest import DeterminismRecord, Manifest
+from trainyard.records.manifest import Manifest
 from trainyard.records.result import Result
 from trainyard.records.run_files import is_no_checkpoint
 from trainyard.records.status import TESTED, Ended
 from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
 from trainyard.runs.cleanup import discard_run
-from trainyard.runs.decisions import go_on, known_decisions, note_processes, repeats
+from trainyard.runs.decisions import (
+    go_on,
+    known_decisions,
+    note_processes,
+    note_skips,
+    repeats,
+    replaying_skips,
+)
 from trainyard.runs.manifest import (
     allowed,
-    check_unchanged,
-    describe_data,
     lower_tier,
     make_manifest,
     unsaved_reason,
@@ -52,6 +55,7 @@ from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_dige
 from trainyard.runs.placement import place, placed, say_threads
 from trainyard.runs.process_forks import in_owner
 from trainyard.runs.ranks import is_launched, launch, lead, require_same_state
+from trainyard.runs.recorded_inputs import check_manifest, compare_inputs, record_inputs
 from trainyard.runs.request import Request
 from trainyard.runs.session import open_session
 from trainyard.runs.weights import initial_source, initialize, named_source
@@ -96,7 +100,25 @@ def run_attempt(request: Request) -> Result:
     finally:
         request.run.release()
     world.main_only(lambda: None)  # the others return when the result is written
+    world.leave()
     return result
+
+
+@dataclass(frozen=True)
+class _Past:
+    """What earlier attempts of a run have left: nothing, before the first one.
+
+    `saved` is the state of the loop in the newest valid checkpoint; `decisions` are those of the journals.
+    """
+
+    manifest: Manifest | None
+    commit: Commit | None
+    saved: dict[str, Any]
+    decisions: Decisions
+
+    def has_lost(self, source: Path) -> bool:
+        """Return whether initial weights that are no longer needed are gone."""
+        return self.commit is not None and not source.exists()
 
 
 class _Attempt:
@@ -157,78 +179,99 @@ class _Attempt:
 
         Where steps of the parent are to be repeated first, they are made ready, and the state is empty.
         """
-        request, run, config = self._request, self._run, self._request.resolved.config
-        self._files = SharedFiles(run, self._world, self._session.lease)
+        self._open_files()
+        past = self._world.from_main(self._survey)
+        self._journalled = past.decisions
+        parent = past.manifest.parent if past.manifest else self._request.parent
+        decisions = known_decisions(past.saved, past.decisions, parent)
+        components, determinism = self._build(past, decisions)
+        source = self._files.source(self._world.from_main(lambda: self._first_weights(components, past)))
+        if source is not None and not past.has_lost(source):
+            initialize(components, source)
+        self._manifest = self._world.from_main(lambda: self._recorded(past, components, determinism, source))
+        self._checkpoints = self._own_checkpoints()
+        seed_global_random(components.config.experiment.seed)  # building may have drawn from them
+        return self._restored(past, components, decisions)
+
+    def _open_files(self) -> None:
+        """Bring the run's files here, and see where the run begins."""
+        run, lease, config = self._run, self._session.lease, self._request.resolved.config
+        self._files = SharedFiles(run, self._world, lease)
         self._files.bring(is_no_checkpoint)
-        self._origin, self._checkpoints = Origin(run), run_checkpoints(run, lease=self._session.lease)
+        self._origin, self._checkpoints = Origin(run), run_checkpoints(run, lease=lease)
         if any(import_paths(config.model_dump())):
             open_process()  # before anything is imported for the config
         seed_global_random(config.experiment.seed)  # a module of the user's may draw when it is imported
-        before, commit, saved, self._journalled = self._world.from_main(self._survey)
-        parent = before.parent if before else request.parent
-        decisions = known_decisions(saved, self._journalled, parent)
-        config, threads = self._world.from_main(lambda: place(request, before))
+
+    def _survey(self) -> _Past:
+        """Return what earlier attempts have left."""
+        self._checkpoints.resume.sweep()
+        before, commit = self._run.manifest(), self._newest_commit()
+        saved = self._checkpoints.resume.state(commit) if commit else self._origin.saved()
+        check_manifest(self._request, before, commit)
+        return _Past(before, commit, saved, journalled_decisions(self._run.journal))
+
+    def _build(self, past: _Past, decisions: Decisions) -> tuple[Components, Determinism]:
+        """Build what the run is computed with; return it with how exactly it can be repeated."""
+        request = self._request
+        config, threads = self._world.from_main(lambda: place(request, past.manifest))
         framework = registry.adapter("framework", framework_name(config, request.objects.model))
         determinism = allowed(config, framework.determinism(config))
         seed_global_random(config.experiment.seed)
         choices, begin = decisions.choices(), self._origin.begin
         older = self._world.from_main(lambda: older_versions(self._run.versions()))
-        with computing_by(older):
+        with computing_by(older), replaying_skips(decisions, self._world):
             components = build(config, threads, request.objects, choices, begin, self._world)
         if reason := components.bundle.unrepeatable:
             determinism = allowed(config, Determinism("statistical", reason))
         if self._world.is_main:
             say_threads(config, components.inputs.threads)
-        source = self._files.source(self._world.from_main(lambda: self._first_weights(config, before)))
-        is_gone = source is not None and commit is not None and not source.exists()
-        if source is not None and not is_gone:
-            initialize(components, source)
+        return components, determinism
 
-        def recorded() -> Manifest:
-            now = make_manifest(run, request.resolved, request.objects, components, determinism)
-            init_from = redacted(str(source)) if source else None
-            now = now.model_copy(update={"init_from": init_from, "parent": request.parent})
-            if is_gone and before:  # the checkpoint was trained from the initial weights
-                now = now.model_copy(update={"weights": before.weights})
-            return self._record(before, self._origin.record(now), components, provable=commit is None)
-
-        self._manifest = self._world.from_main(recorded)
-        self._checkpoints = self._own_checkpoints()
-        seed_global_random(config.experiment.seed)  # building may have drawn from them
+    def _restored(
+        self, past: _Past, components: Components, decisions: Decisions
+    ) -> tuple[Components, RunState]:
+        """Restore the newest checkpoint, the parent's for a new run; or make its steps ready first."""
+        commit = past.commit
         if commit is None:
             commit = self._world.from_main(lambda: self._origin.adopt(self._checkpoints))
-        if self._origin.replays(commit.step if commit else 0, saved):
-            self._replay = self._prepare_replay(commit, saved, decisions, components)
+        if self._origin.replays(commit.step if commit else 0, past.saved):
+            self._replay = self._prepare_replay(commit, past.saved, decisions, components)
             return components, RunState()
         if (newest := commit) is not None:
             self._manifest = self._world.from_main(
                 lambda: self._origin.record_replayed(self._manifest, self._checkpoints, newest)
             )
-        state = RunState() if commit is None else self._restore(components, commit, saved)
+        state = RunState() if commit is None else self._restore(components, commit, past.saved)
         self._origin.enter(components, state)
         self._complete(components, state, decisions)
         require_same_state(components)
         return components, state
 
-    def _survey(self) -> tuple[Manifest | None, Commit | None, dict[str, Any], Decisions]:
-        """Return what earlier attempts have left: manifest, newest checkpoint, its state, decisions."""
-        self._checkpoints.resume.sweep()
-        before, commit = self._run.manifest(), self._newest_commit()
-        saved = self._checkpoints.resume.state(commit) if commit else self._origin.saved()
-        self._check_manifest(before, commit)
-        return before, commit, saved, journalled_decisions(self._run.journal)
-
-    def _record(
-        self, before: Manifest | None, now: Manifest, components: Components, *, provable: bool
+    def _recorded(
+        self, past: _Past, components: Components, determinism: Determinism, source: Path | None
     ) -> Manifest:
-        """Record the inputs of the run, or compare them with those of before."""
+        """Record the inputs of the run, or compare them with those of before; return the manifest."""
+        before, request = past.manifest, self._request
+        now = make_manifest(self._run, request.resolved, request.objects, components, determinism)
+        init_from = redacted(str(source)) if source else None
+        now = now.model_copy(update={"init_from": init_from, "parent": request.parent})
+        if before and source and past.has_lost(source):  # the checkpoint was trained from the initial weights
+            now = now.model_copy(update={"weights": before.weights})
+        now = self._origin.record(now)
         if before is None:
-            now = self._origin.check_new(now, components, allow_change=self._request.allow_change)
-            manifest = self._record_inputs(now, components, provable=provable)
+            now = self._origin.check_new(now, components, allow_change=request.allow_change)
+            manifest = record_inputs(self._run, now, components.bundle, provable=past.commit is None)
         else:
-            manifest = self._compare_inputs(before, now, components)
+            manifest = self._compare(before, now, components)
         self._session.record_environment(now.environment.numeric())
         return manifest
+
+    def _compare(self, before: Manifest, now: Manifest, components: Components) -> Manifest:
+        """Compare the inputs with those of before, and return the manifest of both."""
+        neutral = components.framework.neutral_changes(components.config)
+        file = f"data-{self._session.number:04d}.json"
+        return compare_inputs(self._request, before, now, components.bundle, neutral=neutral, data_file=file)
 
     def _own_checkpoints(self) -> RunCheckpoints:
         """Return the checkpoints of the run, as this attempt makes them."""
@@ -243,8 +286,7 @@ class _Attempt:
         """Give a state the decisions that were made before this attempt, and those to go on."""
         if choices := components.learner.choices():
             decisions.add(Decision(0, "choice", dict(choices)))
-        if skipped := components.bundle.skipped:
-            decisions.add(Decision(0, "skip", {"count": len(skipped), "samples": list(skipped)}))
+        note_skips(decisions, components.bundle)
         go_on(self._run, decisions, state)
         if self._world.is_main:  # which alone keeps them
             note_processes(self._run, decisions, state.step, self._world.size, self._session.number)
@@ -292,67 +334,12 @@ class _Attempt:
             )
         return commit
 
-    def _check_manifest(self, before: Manifest | None, commit: Commit | None) -> None:
-        """Refuse to continue from a checkpoint if it is unknown what inputs it was made from."""
-        if before is not None or commit is None:
-            return
-        missing = f"run {self._run.id} has checkpoints but no {Manifest.FILE}: its inputs cannot be compared"
-        if not self._request.allow_change:
-            raise ChangedInputsError(
-                f"{missing}\nput the file back, or resume with --allow-change, which records today's inputs"
-            )
-        log.warning("%s", missing)
-
-    def _first_weights(self, config: RunConfig, before: Manifest | None) -> Path | None:
+    def _first_weights(self, components: Components, past: _Past) -> Path | None:
         """Return the source of the initial weights; a run with a parent's state has none."""
         if self._origin.initial is not None:
             return None
-        named = self._origin.source(named_source(self._run, before, self._request.parent))
-        return Path(named) if named else initial_source(config, self._run)
-
-    def _record_inputs(self, manifest: Manifest, components: Components, *, provable: bool) -> Manifest:
-        """Write the data description and the manifest.
-
-        Without `provable` (an earlier manifest was lost) the tier is `statistical`.
-        """
-        if not provable:
-            lowered = DeterminismRecord(tier="statistical", reason="the manifest was missing at a resume")
-            manifest = manifest.model_copy(update={"determinism": lowered})
-        if components.bundle.columns:
-            log.info("columns: %s", components.bundle.columns)
-        for warning in components.bundle.warnings:
-            log.warning("data: %s", warning)
-        self._write_data_description(components, manifest.data_file)
-        self._run.write(Manifest.FILE, manifest)
-        return manifest
-
-    def _compare_inputs(self, before: Manifest, now: Manifest, components: Components) -> Manifest:
-        """Compare the inputs with those of the manifest.
-
-        Options that this version of Trainyard has added have their defaults, and are not compared. If a
-        change of the data is allowed, describe the new data in a file beside the old one.
-        """
-        known, sources = before.computation, self._request.resolved.sources
-        new = {key for key, source in sources.items() if source == DEFAULT and key not in known}
-        computation = {key: value for key, value in now.computation.items() if key not in new}
-        now = now.model_copy(update={"computation": computation})
-        if before.data.hash != now.data.hash:
-            now = now.model_copy(update={"data_file": f"data-{self._session.number:04d}.json"})
-        else:
-            now = now.model_copy(update={"data_file": before.data_file})
-        manifest = check_unchanged(
-            self._run,
-            before,
-            now,
-            allow_change=self._request.allow_change,
-            neutral=components.framework.neutral_changes(components.config),
-        )
-        if manifest.data_file != before.data_file:
-            self._write_data_description(components, manifest.data_file)
-        return manifest
-
-    def _write_data_description(self, components: Components, name: str) -> None:
-        self._run.write(name, describe_data(components.bundle))
+        named = self._origin.source(named_source(self._run, past.manifest, self._request.parent))
+        return Path(named) if named else initial_source(components.config, self._run)
 
     def _restore(self, components: Components, commit: Commit, saved: dict[str, Any]) -> RunState:
         """Restore a checkpoint; the digest of what was restored must be that of what was saved."""

@@ -154,6 +154,11 @@ class Study:
             return "running"
         return "crashed" if status == "running" else status
 
+    @property
+    def is_owned(self) -> bool:
+        """Whether some process works on it now, and decides its trials."""
+        return self._dir.is_owned()
+
     def write(self, name: str, data: Json) -> None:
         """Write a JSON file into the folder."""
         self._dir.write_json(name, data)

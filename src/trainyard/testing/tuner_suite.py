@@ -5,7 +5,7 @@ Nothing is trained: a trial is a formula. Run it on a machine where the library 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,8 +49,11 @@ class FormulaTrainer:
 class MemoryTrials:
     """The trials of a study in memory (`tuners.base.Trials`)."""
 
-    space, seed, forkable = SPACE, 3, ("rate", "stepped")
+    space: Space = SPACE
+    seed: int = 3
+    forkable: Sequence[str] = ("rate", "stepped")
     mode: Mode = "max"
+    resources: Mapping[str, float] = {"cpu": 1, "gpu": 0}
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder, self.trainer, self.count = folder, FormulaTrainer(), count
@@ -110,7 +113,6 @@ class TunerSuite:
         return self.cls(self.cls.Params(**self.params))
 
     def test_the_options_are_checked_without_the_library(self) -> None:
-        assert self.tuner().threads >= 1
         assert self.tuner().refusal(SPACE, ("rate",)) is None
 
     def test_all_trials_begin_and_end(self, tmp_path: Path) -> None:

@@ -112,6 +112,10 @@ class Trials(Protocol):
         """A folder for files that the tuner needs while it runs."""
 
     @property
+    def resources(self) -> Mapping[str, float]:
+        """What a trial takes of a machine: `cpu` processors and `gpu` GPUs."""
+
+    @property
     def trainer(self) -> Trainer:
         """What trains a trial, in any process."""
 
@@ -158,10 +162,6 @@ class Tuner(Protocol):
     Params: ClassVar[type[BaseModel]]
 
     def __init__(self, params: BaseModel) -> None: ...
-
-    @property
-    def threads(self) -> int:
-        """The threads that a trial may use."""
 
     def refusal(self, space: Space, forkable: Sequence[str]) -> str | None:
         """Return why a space cannot be searched with these options, or None."""

@@ -12,7 +12,7 @@ from trainyard.config.fields import Section
 from trainyard.config.schema import RunConfig
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.catboost.spellings import SPELLINGS
-from trainyard.frameworks.support.estimators import imported, task_of, translated_options, validated
+from trainyard.frameworks.support.estimators import estimator_of, task_of, translated_options, validated
 from trainyard.require import import_path, require
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -197,19 +197,13 @@ def catboost_params(params: CatboostParams) -> dict[str, Any]:
 
 
 def model_spec(config: RunConfig, model: Any = None) -> ModelSpec:
-    """Return the spec of a run's model, from the first of these that there is.
-
-    1. the estimator `model`, which the user passed in Python
-    2. the estimator that `config.model.type` imports
-    3. the options in `config.model.params`
+    """Return the spec of a run's model: of its estimator (see `estimator_of`), or of its options.
 
     Raises:
         ModelError: An option is wrong, or cannot be used in a run.
     """
-    if model is None and ":" in config.model.type:
-        model = imported(config)
-    if model is not None:
-        return _of_estimator(model)
+    if (estimator := estimator_of(config, model)) is not None:
+        return _of_estimator(estimator)
     params = CatboostParams.model_validate(dict(config.model.params))
     return ModelSpec(params, _object("objective", params.objective), _object("metric", params.metric))
 

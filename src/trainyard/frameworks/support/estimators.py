@@ -16,13 +16,18 @@ from trainyard.require import import_path
 Options = TypeVar("Options", bound=BaseModel)
 
 
-def imported(config: RunConfig) -> Any:
-    """Import the estimator class that `config.model.type` names, and construct it with `config.model.params`.
+def estimator_of(config: RunConfig, model: Any = None) -> Any:
+    """Return the estimator that a run's model is; None if `config.model.params` are all there is to it.
+
+    It is `model`, which the user passed in Python, else one of the class that `config.model.type` imports,
+    constructed with `config.model.params`.
 
     Raises:
         InputError: The import path does not exist.
         ModelError: The class does not accept these options.
     """
+    if model is not None or ":" not in config.model.type:
+        return model
     cls = import_path(config.model.type)
     try:
         return cls(**config.model.params)

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
-from trainyard.frameworks.support.estimators import imported, task_of, translated_options, validated
+from trainyard.frameworks.support.estimators import estimator_of, task_of, translated_options, validated
 from trainyard.frameworks.xgboost.library import xgboost
 from trainyard.frameworks.xgboost.params import METRICS, OBJECTIVES, Objective, XgboostParams
 from trainyard.frameworks.xgboost.spellings import SPELLINGS
@@ -85,19 +85,13 @@ def _metrics_of(objective: str) -> list[str]:
 
 
 def model_spec(config: RunConfig, model: Any = None) -> ModelSpec:
-    """Return the spec of a run's model, from the first of these that there is.
-
-    1. the estimator `model`, which the user passed in Python
-    2. the estimator that `config.model.type` imports
-    3. the options in `config.model.params`
+    """Return the spec of a run's model: of its estimator (see `estimator_of`), or of its options.
 
     Raises:
         ModelError: An option is wrong, or cannot be used in a run.
     """
-    if model is None and ":" in config.model.type:
-        model = imported(config)
-    if model is not None:
-        return _from_estimator(model)
+    if (estimator := estimator_of(config, model)) is not None:
+        return _from_estimator(estimator)
     return _with_functions(XgboostParams.model_validate(dict(config.model.params)))
 
 

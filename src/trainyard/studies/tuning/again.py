@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from trainyard.config import Overrides
 from trainyard.config.checks import OBJECTS
+from trainyard.config.tuning import SQLITE
 from trainyard.engine.signals import Stopped
 from trainyard.errors import InputError
 from trainyard.records.run_dir import RunDir
@@ -20,20 +21,19 @@ from trainyard.runs.reproduce import REPRODUCIBLE, Reproduction, compare_bits
 from trainyard.runs.workdir import working_in
 from trainyard.studies.study import Json, Study, StudyRequest
 from trainyard.studies.tuning.earlier import FILE as EARLIER
-from trainyard.studies.tuning.tune import FROM, SETTINGS, Asked, read_question, search
+from trainyard.studies.tuning.storage import lacks_password
+from trainyard.studies.tuning.tune import FROM, RECORDED, SETTINGS, Asked, read_question, search
 from trainyard.studies.tuning.tuner_checks import CONFIG
 from trainyard.studies.tuning.view import KIND, Tuning
 
 log = logging.getLogger("trainyard")
-MAY_CHANGE = ("tuning.trials", "tuning.max_minutes", "tuning.target", "tuning.parallel")
+MAY_CHANGE = tuple(f"tuning.{key}" for key in ("trials", "max_minutes", "target", "parallel", "storage"))
 _REPEATS = "repeats"  # the study that one repeats, in its settings
 
 
 def resume_study(study: Study, overrides: Overrides, request: StudyRequest, *, trust: bool = False) -> Tuning:
     """Go on with a study; see `trainyard.resume_study`."""
-    _refuse_others(study, "resume")
-    if repeated := study.settings(SETTINGS).get(_REPEATS):
-        raise InputError(f"study {study.id} repeats {repeated}: trainyard reproduce {repeated} begins again")
+    check_search(study, "resume")
     keys = [*overrides] if isinstance(overrides, Mapping) else [one.partition("=")[0] for one in overrides]
     for key in keys:
         if key.strip() not in MAY_CHANGE:
@@ -41,8 +41,8 @@ def resume_study(study: Study, overrides: Overrides, request: StudyRequest, *, t
                 f"{key}: a study that goes on keeps its config, but for {', '.join(MAY_CHANGE)}; "
                 "search with another config: trainyard tune CONFIG"
             )
-    with _working_for(study):
-        asked = _asked(study, overrides, request, trust=trust)
+    with working_for(study):
+        asked = asked_of(study, overrides, request, trust=trust)
         if study.status == "completed":
             _lift_time_limit(study)
         return search(study, asked, request)
@@ -81,11 +81,11 @@ class StudyReproduction:
 
 def reproduce_study(study: Study, request: StudyRequest, *, trust: bool = False) -> StudyReproduction:
     """Make all trials of a study again, and compare them; see `trainyard.reproduce_study`."""
-    _refuse_others(study, "reproduce")
+    check_search(study, "reproduce")
     if study.status != "completed":
         raise InputError(f"study {study.id} is {study.status}; resume it first: trainyard resume {study.id}")
-    with _working_for(study):
-        asked = _asked(study, (), request, trust=trust)
+    with working_for(study):
+        asked = asked_of(study, (), request, trust=trust)
         if asked.tuning.tuner is not None:
             raise InputError(
                 f"study {study.id} was decided by {asked.tuning.tuner.type}, from whatever ended first, so "
@@ -158,8 +158,12 @@ def _differences(first: LoggedTrial, then: LoggedTrial) -> Iterator[str]:
             yield f"{name}: {pair[0]}, then {pair[1]}"
 
 
-def _refuse_others(study: Study, verb: str) -> None:
-    """Refuse a study that is no search, or whose config is not kept."""
+def check_search(study: Study, verb: str) -> None:
+    """Check that a study is a search, whose config is kept.
+
+    Raises:
+        InputError: It is not, or it repeats another one and `verb` is to go on with it.
+    """
     kind = study.record.kind
     if kind != KIND:
         command = {"cv": "cross-validate"}.get(kind, kind)
@@ -171,24 +175,26 @@ def _refuse_others(study: Study, verb: str) -> None:
             f"study {study.id} has no {CONFIG}, as earlier versions of Trainyard kept none, so it cannot "
             f"{verb} by its name; give its config: trainyard tune CONFIG --resume"
         )
+    if verb != "reproduce" and (repeated := study.settings(SETTINGS).get(_REPEATS)):
+        raise InputError(f"study {study.id} repeats {repeated}: trainyard reproduce {repeated} begins again")
 
 
 @contextmanager
-def _working_for(study: Study) -> Iterator[None]:
+def working_for(study: Study) -> Iterator[None]:
     """Work in the directory in which the study was begun, if it is there."""
     folder = Path(study.settings(SETTINGS).get("working_directory", ""))
     with working_in(folder if folder.is_absolute() and folder.is_dir() else Path.cwd(), [Path.cwd()]):
         yield
 
 
-def _asked(study: Study, overrides: Overrides, request: StudyRequest, *, trust: bool) -> Asked:
+def asked_of(study: Study, overrides: Overrides, request: StudyRequest, *, trust: bool) -> Asked:
     """Read the config that a study keeps.
 
     Raises:
         InputError: It names code, which is not imported for a folder that may come from someone else; its
             data were objects; or it was changed.
     """
-    asked = read_question(study.path / CONFIG, overrides, request)
+    asked = read_question(study.path / CONFIG, _with_storage(study, overrides), request)
     question = {key: value for key, value in study.record.question.items() if key != FROM}
     if asked.question != question:
         raise InputError(
@@ -207,6 +213,22 @@ def _asked(study: Study, overrides: Overrides, request: StudyRequest, *, trust: 
     return asked
 
 
+def _with_storage(study: Study, overrides: Overrides) -> Overrides:
+    """Return the overrides with a storage that can be had: a password in clear text was not kept."""
+    own = [*overrides] if isinstance(overrides, Mapping) else [one.partition("=")[0] for one in overrides]
+    if "tuning.storage" in own or not lacks_password((study.path / CONFIG).read_text()):
+        return overrides
+    log.warning(
+        "the password of tuning.storage was not kept, so Optuna's storage is %s now; give tuning.storage=URL "
+        "to trainyard resume, or ${env:PASSWORD} in the config from the start",
+        SQLITE,
+    )
+    more = {"tuning.storage": SQLITE}
+    if isinstance(overrides, Mapping):
+        return {**overrides, **more}
+    return [*overrides, *(f"{key}={value}" for key, value in more.items())]
+
+
 def _lift_time_limit(study: Study) -> None:
     """Let a study go on that ended by its time limit: it has as many minutes again."""
     _, notes = read_log(study.path)
@@ -223,7 +245,9 @@ def _copy(study: Study, notes: Sequence[Json]) -> Study:
     """Create the folder of a repetition, with all that was fixed when the study was created or went on."""
     question: dict[str, Any] = study.record.question | {_REPEATS: study.id}
     again = Study.create(study.path.parent.parent, study.path.parent.name, KIND, question)
-    again.write(SETTINGS, study.settings(SETTINGS) | {_REPEATS: study.id})
+    recorded = [trial.running for trial in read_trials(study.path)]
+    order = {RECORDED: recorded} if all(one is not None for one in recorded) else {}
+    again.write(SETTINGS, study.settings(SETTINGS) | {_REPEATS: study.id} | order)
     if earlier := study.settings(EARLIER):
         again.write(EARLIER, earlier)
     trial_log = TrialLog(again.path)

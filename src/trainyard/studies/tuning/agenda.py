@@ -1,7 +1,7 @@
 """What a study does next: the order of its jobs, and what each of them may know of those before it.
 
 Job n is decided when the jobs up to n - horizon have ended, from their results and from the parameters of all
-trials before it.
+trials before it; or, in free order, when a worker is free, from what has ended by then.
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ class Agenda(Protocol):
     def next(self, trials: Sequence[LoggedTrial]) -> Turn | None:
         """Return the next job if there is to be one, and all is known that it is decided from."""
 
+    def running(self, trials: Sequence[LoggedTrial], job: int) -> tuple[int, ...] | None:
+        """Return the trials whose results a job does not know, where that depends on the clock; else None."""
+
+    def known(self, trials: Sequence[LoggedTrial], job: int) -> list[Ending | None]:
+        """Return what a job may know of the results of each trial; None: nothing yet."""
+
     def until(self, job: int) -> Share | None:
         """Return after which share of its training a job pauses; None: it trains to the end."""
 
@@ -35,9 +41,35 @@ class Agenda(Protocol):
         """Return the paused trials that do not go on."""
 
 
+class ByHorizon:
+    """An agenda in which a job knows the results of the jobs up to `horizon` before it."""
+
+    horizon: int
+
+    def running(self, trials: Sequence[LoggedTrial], job: int) -> None:  # noqa: ARG002 - as in `Agenda`
+        """Return None: the number of the job says what it knows."""
+        return
+
+    def known(self, trials: Sequence[LoggedTrial], job: int) -> list[Ending | None]:
+        """Return what a job may know; see `Agenda.known`."""
+        return [known_ending(trials, trial, job - self.horizon) for trial in trials]
+
+
+class WholeTrials:
+    """An agenda in which each trial is one job, which has the trial's number."""
+
+    def until(self, job: int) -> Share | None:  # noqa: ARG002 - as in `Agenda`
+        """Return None: a job trains to the end."""
+        return None
+
+    def losers(self, trials: Sequence[LoggedTrial]) -> list[int]:  # noqa: ARG002 - as in `Agenda`
+        """Return an empty list: no trial pauses."""
+        return []
+
+
 @dataclass(frozen=True)
-class InOrder:
-    """Whole trials, one after the other: each is one job, which has the trial's number."""
+class InOrder(WholeTrials, ByHorizon):
+    """Whole trials, one after the other, each decided when those up to `horizon` before it have ended."""
 
     count: int
     horizon: int
@@ -49,13 +81,40 @@ class InOrder:
             return None
         return Turn(number, number)
 
-    def until(self, job: int) -> Share | None:  # noqa: ARG002 - as in `Agenda`
-        """Return None: a job trains to the end."""
-        return None
 
-    def losers(self, trials: Sequence[LoggedTrial]) -> list[int]:  # noqa: ARG002 - as in `Agenda`
-        """Return an empty list: no trial pauses."""
-        return []
+@dataclass(frozen=True)
+class Free(WholeTrials):
+    """Whole trials, each decided when a worker is free, from all that have ended by then.
+
+    The log says of each trial which ones were not known to have ended. `recorded` says the same of the trials
+    of a study that this one repeats: they are decided from the same results again.
+    """
+
+    count: int
+    recorded: Sequence[Sequence[int]] | None = None
+
+    def next(self, trials: Sequence[LoggedTrial]) -> Turn | None:
+        """Return the next trial if it can be decided; see `Agenda.next`."""
+        number = len(trials)
+        if number >= self.count:
+            return None
+        missing = {trial.number for trial in trials if trial.ending is None}
+        if self.recorded is not None and not missing <= {*self.recorded[number]}:
+            return None
+        return Turn(number, number)
+
+    def running(self, trials: Sequence[LoggedTrial], job: int) -> tuple[int, ...]:
+        """Return the trials that were not known to have ended; see `Agenda.running`."""
+        if job < len(trials):
+            return trials[job].running or ()
+        if self.recorded is not None:
+            return tuple(self.recorded[job])
+        return tuple(trial.number for trial in trials if trial.ending is None)
+
+    def known(self, trials: Sequence[LoggedTrial], job: int) -> list[Ending | None]:
+        """Return what a job may know; see `Agenda.known`."""
+        hidden = {*self.running(trials, job), *range(job, len(trials))}
+        return [None if trial.number in hidden else trial.ending for trial in trials]
 
 
 def ended_until(trials: Sequence[LoggedTrial], job: int) -> bool:

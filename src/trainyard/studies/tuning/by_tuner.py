@@ -29,6 +29,7 @@ from trainyard.studies.study import Json, Study
 from trainyard.studies.tuning.goals import Goals
 from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden, train
 from trainyard.studies.tuning.parts import Parts
+from trainyard.studies.tuning.resources import most_threads
 from trainyard.studies.tuning.served import WorkerTrainer
 from trainyard.studies.tuning.space import read_space
 from trainyard.studies.tuning.tuner_checks import forkable_keys, tuner_of
@@ -91,6 +92,12 @@ class StudyTrials:
     def folder(self) -> Path:
         """The folder of the study."""
         return self.study.path
+
+    @property
+    def resources(self) -> Mapping[str, float]:
+        """What a trial takes of a machine."""
+        tuning, config = self.parts.tuning, self.parts.base.resolved.config
+        return {"cpu": most_threads(tuning, config), "gpu": tuning.resources.gpu}
 
     @cached_property
     def trainer(self) -> WorkerTrainer:

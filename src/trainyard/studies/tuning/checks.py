@@ -17,7 +17,9 @@ from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.goals import Goals, goals_of
 from trainyard.studies.tuning.lengths import with_length
 from trainyard.studies.tuning.parts import check_parts
+from trainyard.studies.tuning.resources import check_resources
 from trainyard.studies.tuning.space import check_space, read_space
+from trainyard.studies.tuning.storage import check_storage
 from trainyard.studies.tuning.tuner_checks import check_tuner
 
 T = TypeVar("T")
@@ -43,6 +45,9 @@ def check_tuning(base: StudyConfig) -> tuple[Goals, Space]:
             _tried(lambda: check_space(space, without.with_overrides), problems)
         if problems or goals is None or space is None:
             raise ConfigError(problems)
+        check_storage(tuning)
+        _check_order(tuning)
+        check_resources(tuning, base.resolved.config)
         _check_sampler(goals, space, base, tuning)
         if isinstance(tuning.pruner, HalvingPruner):
             with_length(base, tuning.pruner, space)
@@ -97,6 +102,15 @@ def _check_sampler(goals: Goals, space: Space, base: StudyConfig, tuning: Tuning
         raise ConfigError([Problem(problem, "tuning.sampler")])
     if name == "grid":  # which has to have ends
         make_sampler(goals, space, base, tuning)
+
+
+def _check_order(tuning: TuningConfig) -> None:
+    """Refuse free order with what it has no meaning for."""
+    if tuning.order == "free" and tuning.horizon is not None:
+        raise ConfigError([Problem("is of order: horizon; in free order, leave it out", "tuning.horizon")])
+    if tuning.order == "free" and isinstance(tuning.pruner, HalvingPruner):
+        what = f"is free, but {tuning.pruner.type} decides rung by rung; take pruner asha, or order: horizon"
+        raise ConfigError([Problem(what, "tuning.order")])
 
 
 def make_sampler(goals: Goals, space: Space, base: StudyConfig, tuning: TuningConfig) -> Sampler:

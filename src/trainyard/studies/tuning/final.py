@@ -30,6 +30,7 @@ def train_final(executor: Executor, job: Job, log: TrialLog) -> None:
     if not any(note["kind"] == _KIND and note["run_id"] == path.name for note in log.notes):
         log.note(kind=_KIND, trial=job.number, run_id=path.name)
     executor.submit(job)
-    _, status, error = executor.wait()
-    if status == "failed":
-        raise TrainingError(f"the best configuration cannot be trained again: {error}")
+    while (outcome := executor.wait()) is None:
+        pass  # another worker has joined
+    if outcome.status == "failed":
+        raise TrainingError(f"the best configuration cannot be trained again: {outcome.error}")

@@ -30,11 +30,11 @@ from trainyard.runs.catalog import Catalog
 from trainyard.runs.session import report
 from trainyard.studies.study import RESULT, Study, StudyRequest, open_study
 from trainyard.studies.tuning.checks import limit
+from trainyard.studies.tuning.conclusion import result_of, summary_of
 from trainyard.studies.tuning.goals import Goals
 from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
 from trainyard.studies.tuning.pruning import judge_of
-from trainyard.studies.tuning.tune import digest_of, summary_of
 from trainyard.studies.tuning.view import KIND, Tuning
 from trainyard.types import Mode
 
@@ -55,9 +55,9 @@ def tune_function(objective: Objective, overrides: Overrides, request: StudyRequ
         raise InputError("a function has its own data: leave data and callbacks out")
     goals = _goals(tuning)
     sampler = _sampler(tuning, goals, config.experiment.seed)
-    own = tuning.model_dump(exclude={"trials", "max_minutes", "target", "parallel", "space"})
+    own = {key: value for key, value in tuning.asked().items() if key != "space"}
     question = {"function": name, "source": _source(objective), "seed": config.experiment.seed}
-    question |= {"tuning": json.loads(json.dumps(own))}
+    question |= {"tuning": own}
     study = open_study(request, config.experiment.name, KIND, question, completed=True)
     _Function(study, objective, tuning, goals, sampler, request).run()
     return Tuning(study.path)
@@ -96,7 +96,7 @@ def _goals(tuning: TuningConfig) -> Goals:
     if tuning.constraints:
         what = "are of a config; return a worse value where the function breaks one"
         raise ConfigError([Problem(what, "tuning.constraints")])
-    if tuning.parallel > 1 or tuning.horizon not in (None, 1):
+    if tuning.parallel > 1 or tuning.horizon not in (None, 1) or tuning.order != "horizon":
         what = "the trials of a function are made one after the other, in this process"
         raise ConfigError([Problem(what, "tuning.parallel")])
     return Goals(names, modes)
@@ -139,7 +139,8 @@ class _Function:
         self._optuna: Any = require("optuna", "tuning")
         self._study, self._objective, self._sampler, self._request = study, objective, sampler, request
         self._tuning, self._goals = tuning, goals
-        self._projector = Projector(study.path, dict(zip(goals.metrics, goals.modes, strict=True)))
+        metrics = dict(zip(goals.metrics, goals.modes, strict=True))
+        self._projector = Projector(study.path, metrics, tuning.storage)
         self._frozen: list[Any] = []  # the trials as Optuna's, with what its sampler wrote into them
         self._log: TrialLog
         self._progress = Progress(tuning.trials or _TRIALS, tuning.max_minutes)
@@ -164,7 +165,7 @@ class _Function:
                 raise
             finally:
                 if self._projector.is_due(end=True):
-                    self._projector.write(self._frozen, self._log.trials)
+                    self._projector.write(self._frozen, self._log.trials, end=True)
                 self._log.close()
             if status == "completed":
                 study.write(RESULT, self._result())
@@ -282,29 +283,11 @@ class _Function:
             raise TrainingError(f"the first {_FIRST_FAILURES} trials have all failed: {ending.error}")
 
     def _result(self) -> dict[str, Any]:
-        trials, goals = self._log.trials, self._goals
-        counts = [trial.ending.status for trial in trials if trial.ending]
-        best = goals.best(trials)
-        several = {
-            "metrics": dict(zip(goals.metrics, goals.modes, strict=True)),
-            "constraints": [],
-            "front": [trial.number for trial in goals.front(trials)],
-        }
-        return {
-            "status": "completed",
-            "study_id": self._study.id,
-            "experiment": self._study.path.parent.name,
-            "metric": goals.metrics[0],
-            "mode": goals.modes[0],
-            **(several if len(goals.metrics) > 1 else {}),
-            "horizon": 1,
-            "trials": len(trials),
-            "counts": {status: counts.count(status) for status in ("completed", "pruned", "failed")},
-            "best": summary_of(best) if best else None,
-            "importance": {},
-            "digest": digest_of(trials),
-            "train_seconds": sum(trial.ending.seconds for trial in trials if trial.ending),
-        }
+        trials = self._log.trials
+        best = self._goals.best(trials)
+        result = result_of(trials, self._goals, summary_of(best) if best else None)
+        identity = {"study_id": self._study.id, "experiment": self._study.path.parent.name}
+        return {"status": "completed", **identity, **result, "horizon": 1, "importance": {}}
 
 
 def _as_optunas(optuna: Any, pruner: Pruner, curves: Mapping[str, Any], mode: Mode) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +37,9 @@ from trainyard.studies.tuning.agenda import Share
 from trainyard.studies.tuning.pruning import Curve, Judge, judge_of
 from trainyard.types import Mode
 
+log = logging.getLogger("trainyard")
+_PAUSE_SECONDS = 0.05  # between two looks at whether a run is free
+_TELL_SECONDS = 5.0
 _PLAIN = ("number", "study_id", "metric", "mode", "curves", "until")
 _PRUNER: TypeAdapter[Pruner] = TypeAdapter(Pruner)
 
@@ -113,6 +118,7 @@ def _train_run(
     bundle: Callable[[Resolved], DataBundle | None],
     verdict: Verdict | None,
 ) -> str:
+    _wait_for_owner(run)
     if (status := run.status()) in ("completed", *DECIDED):
         return status
     with as_fresh_process():
@@ -122,6 +128,18 @@ def _train_run(
         request = Request(resolved, run, objects, parent, verdict=verdict, until=job.until, keep=True)
         with of_own_config(run, resolved):
             return run_attempt(request).status
+
+
+def _wait_for_owner(run: RunDir) -> None:
+    """Wait while another process owns a run: one of a study that was killed ends a moment later."""
+    began, is_told = time.monotonic(), False
+    while run.is_locked():
+        if not is_told and time.monotonic() - began > _TELL_SECONDS:
+            log.warning(
+                "run %s of this study is owned by another process; waiting until that has ended", run.id
+            )
+            is_told = True
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _verdict(job: Job, run: RunDir) -> Verdict | None:

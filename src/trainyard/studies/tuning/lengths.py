@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from trainyard.config.options import ROUNDS
@@ -12,7 +13,7 @@ from trainyard.records.result import Result
 from trainyard.records.trials import TrialLog
 from trainyard.samplers.base import Space
 from trainyard.studies.trials import StudyConfig
-from trainyard.studies.tuning.agenda import Agenda, InOrder
+from trainyard.studies.tuning.agenda import Agenda, Free, InOrder
 from trainyard.studies.tuning.rungs import Rungs, hyperband
 from trainyard.types import Mode
 
@@ -84,7 +85,13 @@ def best_length(config: RunConfig, result: Result, step: int) -> dict[str, Any]:
 
 
 def agenda_of(
-    tuning: TuningConfig, config: RunConfig, trials: int, horizon: int, log: TrialLog, mode: Mode
+    tuning: TuningConfig,
+    config: RunConfig,
+    trials: int,
+    horizon: int,
+    log: TrialLog,
+    mode: Mode,
+    recorded: Sequence[Sequence[int]] | None = None,
 ) -> Agenda:
     """Return the order of the jobs of a study.
 
@@ -97,8 +104,11 @@ def agenda_of(
         horizon: After how many jobs a result is known.
         log: The log.
         mode: Whether the lowest or the highest value is best.
+        recorded: In free order, of a study that repeats another one: what each trial did not know there.
     """
     pruner = tuning.pruner
+    if tuning.order == "free":
+        return Free(trials, recorded)
     if not isinstance(pruner, HalvingPruner):
         return InOrder(trials, horizon)
     limits = [note["trials"] for note in log.notes if note["kind"] == "trials"]

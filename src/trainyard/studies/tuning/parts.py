@@ -17,6 +17,7 @@ from trainyard.records.trials import LoggedTrial
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.goals import Goals
 from trainyard.studies.tuning.lengths import best_length
+from trainyard.studies.tuning.resources import Threads
 
 Params = Mapping[str, Any]
 
@@ -27,7 +28,7 @@ class Parts:
 
     base: StudyConfig
     tuning: TuningConfig
-    threads: int
+    threads: Threads
 
     @cached_property
     def _splits(self) -> Sequence[StudyConfig]:
@@ -65,7 +66,8 @@ class Parts:
         return self._config(self.base, {**best.params, **own}, {})
 
     def _config(self, split: StudyConfig, params: Params, more: Params) -> Resolved:
-        return split.with_overrides({**params, **more, "training.threads": self.threads}).resolved
+        resolved = split.with_overrides({**params, **more}).resolved
+        return resolved.with_placement({"training.threads": self.threads.of(resolved.config)})
 
 
 def check_parts(base: StudyConfig, tuning: TuningConfig, goals: Goals) -> None:

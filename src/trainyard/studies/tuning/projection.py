@@ -1,45 +1,66 @@
-"""Optuna's storage of a study: `optuna.db`, a copy of the log for `optuna.load_study` and optuna-dashboard.
+"""Optuna's storage of a study, a copy of the log for `optuna.load_study` and optuna-dashboard.
 
-The study never reads it. Optuna makes the tables; the rows are written here, many in one transaction, because
-Optuna's own way takes 25 ms of CPU for each trial.
+It is `optuna.db` in the study's folder, or a PostgreSQL server. The study never reads it, and does not need
+it: a server that is away gets later what it has missed. Optuna makes the tables; the rows are written here,
+many in one transaction, because Optuna's own way takes 25 ms of CPU for each trial.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import json
 import logging
 import math
-import sqlite3
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trainyard.config.tuning import SQLITE
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import LoggedTrial
+from trainyard.redact import redacted, remember_passwords
+from trainyard.require import require
 from trainyard.types import Mode
 
 log = logging.getLogger("trainyard")
 FILE = "optuna.db"
 _SECONDS = 10.0  # between two updates of a study that goes on
+_PATIENCE = 10.0  # seconds that the end of a study waits for a server
 _DIRECTIONS = {"min": "minimize", "max": "maximize"}
+_SERVER = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "application_name": "trainyard"}
 
 
 class Projector:
     """Keeps the storage of a study up to date; nothing is done where Optuna is not installed.
 
+    A server is written to by a thread, so that the study never waits for it.
+
     Args:
         folder: The study's folder; its name is that of the study in the storage.
         metrics: The metrics with their modes.
+        storage: `sqlite`, or the URL of a PostgreSQL server.
+
+    Raises:
+        MissingExtraError: The driver of the server is not installed.
     """
 
-    def __init__(self, folder: Path, metrics: dict[str, Mode]) -> None:
+    def __init__(self, folder: Path, metrics: dict[str, Mode], storage: str = SQLITE) -> None:
         self._folder, self._metrics = folder, metrics
+        self._url = f"sqlite:///{folder / FILE}" if storage == SQLITE else storage
+        self._is_file = storage == SQLITE
+        self._shown = FILE if self._is_file else redacted(storage)
         self._due = time.monotonic() + _SECONDS
+        self._thread: threading.Thread | None = None
+        if not self._is_file:
+            require("optuna", "tuning")
+            require("psycopg", "postgresql")
+            remember_passwords(storage)
 
     def is_due(self, *, end: bool = False) -> bool:
         """Return whether the storage is to be written now: at the end, and every few seconds before."""
@@ -48,91 +69,132 @@ class Projector:
         self._due = time.monotonic() + _SECONDS
         return True
 
-    def write(self, frozen: Sequence[Any], trials: Sequence[LoggedTrial]) -> None:
-        """Add the trials that are new; a failure is a warning.
+    def write(self, frozen: Sequence[Any], trials: Sequence[LoggedTrial], *, end: bool = False) -> None:
+        """Add the trials that are new; a failure is a warning, and the next call adds them.
 
         Args:
             frozen: Optuna's frozen trials, all ended, from the first one on.
             trials: The same trials in the log.
+            end: Wait for a server, for some seconds.
         """
         if not trials:
             return
+        if self._is_file:
+            self._try(frozen, trials)
+            return
+        if self._is_busy(end=end):
+            return
+        self._thread = threading.Thread(target=self._try, args=(frozen, trials), daemon=True)
+        self._thread.start()
+        if end:
+            self._is_busy(end=True)
+
+    def _is_busy(self, *, end: bool) -> bool:
+        """Return whether the server has not yet taken what it was sent; at the end, wait for it."""
+        if self._thread is None:
+            return False
+        self._thread.join(_PATIENCE if end else 0)
+        if self._thread.is_alive() and end:
+            log.warning("%s does not answer: `trainyard resume` of the study writes the rest", self._shown)
+        return self._thread.is_alive()
+
+    def _try(self, frozen: Sequence[Any], trials: Sequence[LoggedTrial]) -> None:
         try:
             try:
                 self._write(frozen, trials)
-            except sqlite3.DatabaseError:  # damaged, or of another version: it is only a copy
-                (self._folder / FILE).unlink()
+            except self._sqlalchemy.exc.DatabaseError:
+                if not self._is_file:
+                    raise
+                (self._folder / FILE).unlink()  # damaged, or of another version: it is only a copy
                 self._write(frozen, trials)
         except Exception as error:
-            log.warning("%s cannot be written: %s: %s", FILE, type(error).__name__, error)
+            first = str(error).partition("\n")[0]
+            log.warning("%s cannot be written: %s: %s", self._shown, type(error).__name__, first)
 
     def _write(self, frozen: Sequence[Any], trials: Sequence[LoggedTrial]) -> None:
-        path = self._folder / FILE
-        if not path.exists():
-            self._create(path)
-        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-            named = "SELECT study_id FROM studies WHERE study_name = ?"
-            (study,) = connection.execute(named, (self._folder.name,)).fetchone()
-            count = "SELECT COUNT(*) FROM trials WHERE study_id = ?"
-            (known,) = connection.execute(count, (study,)).fetchone()
+        if self._is_file and not (self._folder / FILE).exists():
+            self._create_file()
+        if self._study() is None:
+            self._create(self._url)
+        tables = self._sqlalchemy.MetaData()
+        tables.reflect(self._engine)
+        number = self._study()
+        with self._engine.begin() as connection:
+            one, count = tables.tables["studies"], self._sqlalchemy.func.count()
+            # Whoever else writes this study, as another process may after a kill, does so before or after.
+            connection.execute(one.select().where(one.c.study_id == number).with_for_update())
+            made = tables.tables["trials"]
+            known = connection.execute(
+                self._sqlalchemy.select(count).select_from(made).where(made.c.study_id == number)
+            ).scalar_one()
+            rows = defaultdict(list)
             for trial, logged in zip(frozen[known:], trials[known:], strict=True):
-                _insert(connection, study, trial, logged, _times(self._folder.parent, logged))
+                own = {"study_id": number, **_trial_row(trial, logged, self._folder.parent)}
+                key = connection.execute(made.insert(), own).inserted_primary_key[0]
+                for table, row in _rows(trial, logged):
+                    rows[table].append({"trial_id": key, **row})
+            for table, several in rows.items():
+                connection.execute(tables.tables[table].insert(), several)
 
-    def _create(self, path: Path) -> None:
+    def _study(self) -> int | None:
+        """Return the number of the study in the storage; None if it is not there."""
+        if not self._sqlalchemy.inspect(self._engine).has_table("studies"):
+            return None
+        query = self._sqlalchemy.text("SELECT study_id FROM studies WHERE study_name = :name")
+        with self._engine.connect() as connection:
+            number: int | None = connection.execute(query, {"name": self._folder.name}).scalar()
+        return number
+
+    def _create_file(self) -> None:
+        """Make the file with its tables and the study, whole or not at all."""
+        aside = (self._folder / FILE).with_suffix(".new")
+        aside.unlink(missing_ok=True)
+        self._create(f"sqlite:///{aside}")
+        aside.replace(self._folder / FILE)
+
+    def _create(self, url: str) -> None:
+        """Add the study, and the tables if there are none."""
         optuna: Any = importlib.import_module("optuna")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        aside = path.with_suffix(".new")
-        aside.unlink(missing_ok=True)
-        storage = optuna.storages.RDBStorage(f"sqlite:///{aside}")
+        storage = optuna.storages.RDBStorage(url, engine_kwargs=self._options)
         directions = [_DIRECTIONS[mode] for mode in self._metrics.values()]
         study = optuna.create_study(storage=storage, study_name=self._folder.name, directions=directions)
         study._storage.set_study_system_attr(study._study_id, "study:metric_names", list(self._metrics))
         storage.remove_session()
         storage.engine.dispose()
-        aside.replace(path)
+
+    @cached_property
+    def _sqlalchemy(self) -> Any:
+        """SQLAlchemy, which Optuna brings."""
+        importlib.import_module("sqlalchemy.exc")
+        return importlib.import_module("sqlalchemy")
+
+    @cached_property
+    def _engine(self) -> Any:
+        return self._sqlalchemy.create_engine(self._url, **self._options)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """How the engine connects: anew each time, as a server may have been started again."""
+        own = {} if self._is_file else {"connect_args": _SERVER}
+        return {"poolclass": self._sqlalchemy.pool.NullPool, **own}
 
 
-def _times(runs: Path, trial: LoggedTrial) -> tuple[str | None, str | None]:
-    """Return when the first attempt of a trial began and the last one ended, in UTC."""
-    attempts = RunDir(runs / trial.run_id).attempts() if trial.run_id else []
-    if not attempts:
-        now = _utc(time.time())
-        return now, now
-    return _utc(attempts[0].started), _utc(attempts[-1].ended or attempts[-1].started)
+def _trial_row(trial: Any, logged: LoggedTrial, runs: Path) -> dict[str, Any]:
+    """Return the row of a trial: when the first attempt of its run began and the last one ended, in UTC."""
+    attempts = RunDir(runs / logged.run_id).attempts() if logged.run_id else []
+    began = attempts[0].started if attempts else time.time()
+    ended = (attempts[-1].ended or attempts[-1].started) if attempts else began
+    times = {"datetime_start": _utc(began), "datetime_complete": _utc(ended)}
+    return {"number": logged.number, "state": trial.state.name, **times}
 
 
-def _utc(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
-
-
-def _insert(
-    connection: sqlite3.Connection,
-    study: int,
-    trial: Any,
-    logged: LoggedTrial,
-    times: tuple[str | None, str | None],
-) -> None:
-    def add(table: str, **row: Any) -> int | None:
-        names, marks = ", ".join(row), ", ".join("?" * len(row))
-        into = f"INSERT INTO {table} ({names}) VALUES ({marks})"
-        return connection.execute(into, tuple(row.values())).lastrowid
-
-    began, ended = times
-    state = trial.state.name
-    number = add(
-        "trials",
-        number=logged.number,
-        study_id=study,
-        state=state,
-        datetime_start=began,
-        datetime_complete=ended,
-    )
-    for table, row in _rows(trial, logged):
-        add(table, trial_id=number, **row)
+def _utc(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
 
 
 def _rows(trial: Any, logged: LoggedTrial) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the rows of a trial, with the names of their tables."""
+    """Yield the rows of what a trial has, with the names of their tables."""
     from optuna.distributions import distribution_to_json
 
     for name, value in trial.params.items():

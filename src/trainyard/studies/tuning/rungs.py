@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trainyard.records.trials import LoggedTrial
-from trainyard.studies.tuning.agenda import Share, Turn, ended_until
+from trainyard.studies.tuning.agenda import ByHorizon, Share, Turn, ended_until
 from trainyard.types import Mode
 
 
@@ -116,7 +116,7 @@ def _slots(number: int, bracket: Bracket) -> Iterator[Slot]:
 
 
 @dataclass(frozen=True)
-class Rungs:
+class Rungs(ByHorizon):
     """The jobs of a study with rungs, and what the results so far make of them.
 
     `mode` says which values are better.

@@ -9,7 +9,6 @@ the study before it has a consequence, so that a killed study goes on with the s
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import math
 import time
@@ -19,37 +18,39 @@ from pathlib import Path
 
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.config.tuning import HalvingPruner, TuningConfig
-from trainyard.digest import sha256_bytes
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import ConfigError, InputError, Problem, TrainingError, TrainyardError
 from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog, TrialStatus
+from trainyard.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog
 from trainyard.reports.studies import write_report
 from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.pruning import prune_paused
 from trainyard.runs.session import report
 from trainyard.runs.trust import of_own_config
-from trainyard.runs.wiring import default_threads
 from trainyard.samplers.base import Observation, Sampler, Space
 from trainyard.samplers.optuna import frozen, importances
 from trainyard.studies.metrics import with_metric
-from trainyard.studies.running import log_warnings_once
+from trainyard.studies.running import log_warnings_once, tell_trackers
 from trainyard.studies.study import RESULT, Json, Study, StudyRequest, open_study
 from trainyard.studies.trials import StudyConfig
-from trainyard.studies.tuning.agenda import Agenda, Turn, known_ending
+from trainyard.studies.tuning.agenda import Agenda, Turn
 from trainyard.studies.tuning.by_tuner import StudyTrials, counted, make_by_tuner
 from trainyard.studies.tuning.checks import check_tuning, make_sampler
+from trainyard.studies.tuning.conclusion import observation, result_of, summary_of
 from trainyard.studies.tuning.earlier import FILE as EARLIER
 from trainyard.studies.tuning.earlier import check_learns, learned, observations
 from trainyard.studies.tuning.final import final_run, train_final
 from trainyard.studies.tuning.goals import MEASURES, Goals
 from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden
+from trainyard.studies.tuning.joined import JoinedWorkers, leading
 from trainyard.studies.tuning.lengths import agenda_of, with_length
 from trainyard.studies.tuning.measures import measured
 from trainyard.studies.tuning.parts import Parts
 from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
-from trainyard.studies.tuning.tuner_checks import CONFIG, tuner_of
+from trainyard.studies.tuning.resources import Threads, most_threads, overrides_of, shares_of_gpus
+from trainyard.studies.tuning.storage import storable
+from trainyard.studies.tuning.tuner_checks import CONFIG
 from trainyard.studies.tuning.view import BEST, KIND, Tuning
 from trainyard.studies.tuning.workers import Executor, InProcess, WorkerProcesses
 from trainyard.types import Mode
@@ -58,6 +59,9 @@ log = logging.getLogger("trainyard")
 FROM = "from"  # in the question of a study: the study that it learned from
 _FIRST_FAILURES = 3  # a study whose first trials all fail ends
 SETTINGS = "settings.json"  # what is fixed when the study is created
+RECORDED = (
+    "recorded"  # in the settings of a study that repeats one in free order: what each trial did not know
+)
 _DEFAULT_TRIALS = 20
 
 
@@ -65,15 +69,19 @@ _DEFAULT_TRIALS = 20
 class Plan:
     """What the trials of a study are a function of, but for the config that they share.
 
-    `horizon` and `threads` are fixed when the study is created.
+    `horizon` and `threads` are fixed when the study is created; with `threads_by_step`, a trial of small
+    steps has one thread. In free order there is no horizon; `recorded` says what each trial did not know, if
+    the study repeats another one.
     """
 
     tuning: TuningConfig
     space: Space
     sampler: Sampler
     goals: Goals
-    horizon: int
+    horizon: int | None
     threads: int
+    threads_by_step: bool = False
+    recorded: Sequence[Sequence[int]] | None = None
     earlier: Sequence[Observation] = ()  # the trials of another study, known to all
 
     @property
@@ -107,11 +115,11 @@ class Asked:
     @property
     def question(self) -> Json:
         """What two studies must share to be the same; one may have more trials than the other."""
-        own = self.tuning.model_dump(exclude={"trials", "max_minutes", "target", "parallel"})
+        own = self.tuning.asked()
         # Studies of earlier versions have no key that says what they could not ask.
         unasked: Json = {"constraints": {}, "folds": None, "repeats": 1, "refit": False, "tuner": None}
         own = {key: value for key, value in own.items() if not (key in unasked and value == unasked[key])}
-        return self.base.question() | {"tuning": json.loads(json.dumps(own))}
+        return self.base.question() | {"tuning": own}
 
 
 def tune(config: Config, overrides: Overrides, request: StudyRequest, earlier: Study | None = None) -> Tuning:
@@ -152,7 +160,7 @@ def read_question(config: Config, overrides: Overrides, request: StudyRequest) -
         InputError: Config, space or data are wrong.
     """
     base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
-    text = base.resolved.dump()
+    text = storable(base)
     (goals, space), tuning = check_tuning(base), base.resolved.config.tuning
     assert tuning is not None
     sampler = make_sampler(goals, space, base, tuning)
@@ -164,6 +172,8 @@ def read_question(config: Config, overrides: Overrides, request: StudyRequest) -
             f"tuning.parallel: {tuning.parallel} given, but data given as objects stay in this process; "
             "give data.path or data.type, or leave parallel at 1"
         )
+    if tuning.tuner is None:  # which has machines of its own
+        shares_of_gpus(tuning)
     base.resolved.log_notes()
     return Asked(text, base, tuning, goals, space, sampler)
 
@@ -176,18 +186,24 @@ def _for_trials(base: StudyConfig, goals: Goals, tuning: TuningConfig, request: 
         base = base if metric in MEASURES else with_metric(base, metric, request)
     return base.with_overrides(
         {"tuning": None, "checkpoint.metric": goals.metrics[0], "checkpoint.mode": goals.modes[0]}
+        | overrides_of(tuning)
     )
 
 
 def _plan(study: Study, asked: Asked) -> Plan:
-    tuning, config, tuner = asked.tuning, asked.base.resolved.config, tuner_of(asked.tuning)
+    tuning, config = asked.tuning, asked.base.resolved.config
     settings = study.settings(SETTINGS) or {
         "working_directory": str(Path.cwd()),
-        "horizon": tuning.horizon or 2 * tuning.parallel,
-        "threads": config.training.threads
-        or (tuner.threads if tuner else max(1, default_threads(config) // tuning.parallel)),
+        "horizon": None if tuning.order == "free" else tuning.horizon or 2 * tuning.parallel,
+        "threads": most_threads(tuning, config),
+        "threads_by_step": (config.training.threads or tuning.resources.cpu) is None,
     }
-    if tuning.parallel > settings["horizon"]:
+    if tuning.order == "free":
+        log.warning(
+            "tuning.order: free: the trials depend on which end first, so another study of this config makes "
+            "others; each is reproducible by itself, and `trainyard reproduce STUDY` keeps the recorded order"
+        )
+    elif tuning.parallel > settings["horizon"]:
         raise ConfigError(
             [
                 Problem(
@@ -205,6 +221,8 @@ def _plan(study: Study, asked: Asked) -> Plan:
         asked.goals,
         settings["horizon"],
         settings["threads"],
+        settings.get("threads_by_step", False),
+        settings.get(RECORDED),
         observations(study.settings(EARLIER)),
     )
 
@@ -217,14 +235,20 @@ class _Search:
     ) -> None:
         self._study, self._plan, self._base, self._request = study, plan, base, request
         self._before = math.inf if before is None else before
-        self._parts = Parts(base, plan.tuning, plan.threads)
+        threads = Threads(plan.threads, plan.threads_by_step, lambda: request.load(base.resolved))
+        self._parts = Parts(base, plan.tuning, threads)
         self._log: TrialLog
         self._agenda: Agenda
+        self._signals: Signals
+        self._executor: Executor
+        alone = request.data is not None or request.callbacks  # no other process has these
+        self._joined = None if alone else JoinedWorkers(study.path)
         self._running: set[int] = set()
         self._began = time.monotonic()
         self._progress = Progress(plan.trials, plan.tuning.max_minutes)
         goals = plan.goals
-        self._projector = Projector(study.path, dict(zip(goals.metrics, goals.modes, strict=True)))
+        metrics = dict(zip(goals.metrics, goals.modes, strict=True))
+        self._projector = Projector(study.path, metrics, plan.tuning.storage)
 
     def run(self) -> None:
         """Make the trials, conclude, and record the status.
@@ -234,21 +258,22 @@ class _Search:
             RunLockedError: Another process works on this study.
         """
         study = self._study
-        with study.owned(), log_warnings_once():
+        with study.owned(), leading(study.path), log_warnings_once():
             study.update(status="running")
             self._log = TrialLog(study.path)
             config = self._base.resolved.config
+            plan = self._plan
             self._agenda = agenda_of(
-                self._plan.tuning, config, self._plan.trials, self._plan.horizon, self._log, self._plan.mode
+                plan.tuning, config, plan.trials, plan.horizon or 0, self._log, plan.mode, plan.recorded
             )
             try:
-                with Signals() as signals:
-                    executor = self._executor(signals)
+                with Signals() as self._signals:
+                    self._executor = self._new_executor()
                     try:
-                        self._make_trials(executor, signals)
-                        self._train_final(executor)
+                        self._make_trials()
+                        self._train_final()
                     finally:
-                        executor.close()
+                        self._executor.close()
                         self._project(end=True)
                     self._conclude()
                     status = "completed"
@@ -260,30 +285,46 @@ class _Search:
                 else:
                     study.update(status="failed", error=self._base.resolved.hide(str(error)))
                     report(study.path, write_report)
+                    tell_trackers(study, self._base.resolved)
                 raise
             finally:
                 self._log.close()
             study.update(status=status)
             report(study.path, write_report)
+            tell_trackers(study, self._base.resolved)
 
-    def _executor(self, signals: Signals) -> Executor:
-        if self._plan.tuning.parallel == 1:
-            return InProcess(self._request.bundle, self._request.callbacks)
-        if self._request.callbacks:
+    def _new_executor(self) -> Executor:
+        """Return what does the jobs now: this process alone, unless it has to look after others."""
+        own, request = self._plan.tuning.parallel, self._request
+        if self._joined is not None:
+            for _ in self._joined.look():
+                pass
+        if own == 1 and (self._joined is None or not self._joined.workers):
+            return InProcess(request.bundle, request.callbacks)
+        if request.callbacks:
             raise InputError("callbacks stay in this process; give tuning.parallel: 1 with them")
+        signals, level = self._signals, log.getEffectiveLevel()
         signals.wake = lambda: None  # the executor looks for them
-        return WorkerProcesses(self._plan.tuning.parallel, lambda: signals.status, log.getEffectiveLevel())
+        return WorkerProcesses(
+            own,
+            lambda: signals.status,
+            level,
+            self._joined or JoinedWorkers(),
+            shares_of_gpus(self._plan.tuning),
+        )
 
-    def _make_trials(self, executor: Executor, signals: Signals) -> None:
-        plan = self._plan
-        if plan.tuning.tuner is not None:
-            trials = StudyTrials(self._study, self._log, self._parts, plan.goals, self._end, signals)
-            make_by_tuner(trials)
+    def _make_trials(self) -> None:
+        if self._plan.tuning.tuner is not None:
+            goals = self._plan.goals
+            make_by_tuner(StudyTrials(self._study, self._log, self._parts, goals, self._end, self._signals))
             return
         begun = [trial for trial in self._log.trials if trial.ending is None]
         self._progress.resumed(self._log.trials)
         self._replay_proposals()
         while True:
+            if isinstance(self._executor, InProcess):
+                self._executor = self._new_executor()  # someone may have joined since the last trial
+            executor = self._executor
             while len(self._running) < executor.slots and (trial := self._next(begun)) is not None:
                 if trial.same_as is None:
                     self._running.add(trial.number)
@@ -294,7 +335,9 @@ class _Search:
                 if self._next_turn() is None:
                     return
                 continue
-            job, status, error = executor.wait()
+            if (outcome := executor.wait()) is None:
+                continue
+            job, status, error = outcome
             self._running.discard(job.number)
             ending = failed(error or status) if status == "failed" else self._measured(job, ending_of(job))
             self._end(job.number, ending)
@@ -332,7 +375,8 @@ class _Search:
         if turn is None or turn.job >= self._before or ends[-1:] == ["time_limit"]:
             return None
         target = self._plan.tuning.target
-        if target is not None and any(self._reaches(ending, target) for ending in self._known(turn.job)):
+        known = self._agenda.known(self._log.trials, turn.job)
+        if target is not None and any(self._reaches(ending, target) for ending in known):
             return None
         limit = self._plan.tuning.max_minutes
         if limit is not None and time.monotonic() - self._began >= 60 * limit:
@@ -344,29 +388,30 @@ class _Search:
         value = ending.value if ending else None
         return value is not None and (value <= target if self._plan.mode == "min" else value >= target)
 
-    def _known(self, job: int) -> list[Ending | None]:
-        """Return what a job may know of the results of each trial; None: nothing yet."""
-        trials = self._log.trials
-        return [known_ending(trials, trial, job - self._plan.horizon) for trial in trials]
-
     def _begin(self, turn: Turn) -> LoggedTrial:
         """Decide a trial, and create its run."""
         number, trials = turn.trial, self._log.trials
         params = self._plan.sampler.propose(number, self._seen(number, turn.job))
-        jobs = (LoggedJob(turn.job),)
+        jobs, running = (LoggedJob(turn.job),), self._agenda.running(trials, turn.job)
         first = next((trial for trial in trials if trial.params == params and trial.same_as is None), None)
         if first is not None:
-            trial = LoggedTrial(number, params, first.run_id, first.number, jobs=jobs)
+            trial = LoggedTrial(number, params, first.run_id, first.number, jobs=jobs, running=running)
         else:
             runs = [self._create(resolved).id for resolved in self._parts.of(params)]
-            trial = LoggedTrial(number, params, runs[0], jobs=jobs, others=tuple(runs[1:]))
+            others = tuple(runs[1:])
+            trial = LoggedTrial(number, params, runs[0], jobs=jobs, others=others, running=running)
         self._log.begin(trial)
         return trial
 
     def _seen(self, number: int, job: int) -> list[Observation]:
         """Return what the proposal of a trial, whose first job it is, may know of the trials before it."""
-        known = self._known(job)[:number]
-        return [*self._plan.earlier, *map(self._observation, self._log.trials, known)]
+        known = self._agenda.known(self._log.trials, job)[:number]
+        return [*self._plan.earlier, *self._observations(self._log.trials, known)]
+
+    def _observations(
+        self, trials: Sequence[LoggedTrial], known: Sequence[Ending | None]
+    ) -> list[Observation]:
+        return [observation(trial, end, self._plan.goals) for trial, end in zip(trials, known, strict=False)]
 
     def _replay_proposals(self) -> None:
         """Let a sampler that keeps a state in trials make the earlier proposals of a resumed study again.
@@ -391,7 +436,7 @@ class _Search:
     def _job(self, trial: LoggedTrial) -> Job:
         curves: dict[str, list[Sequence[tuple[int, float]]]] = {"completed": [], "pruned": []}
         job = trial.jobs[-1].number
-        for other, ending in zip(self._log.trials, self._known(job), strict=True):
+        for other, ending in zip(self._log.trials, self._agenda.known(self._log.trials, job), strict=True):
             if ending is not None and ending.status in curves and other.same_as is None:
                 curves[ending.status].append(ending.curve)
         return Job(
@@ -420,14 +465,14 @@ class _Search:
                 prune_paused(RunDir(run), trackers)
             self._log.prune(number)
 
-    def _train_final(self, executor: Executor) -> None:
+    def _train_final(self) -> None:
         """Train the best configuration once more, where the study asks for it."""
         best = self._best()
         if best is None or not self._parts.has_final:
             return
         path = self._study.path.parent
         run = final_run(path, self._log, best) or self._create(self._parts.final(best, path))
-        train_final(executor, Job(best.number, [run.path], self._study.id, *self._objective), self._log)
+        train_final(self._executor, Job(best.number, [run.path], self._study.id, *self._objective), self._log)
         self._request.watch({"best_trial": best.number, "run_id": run.id, "status": run.status()})
 
     def _end(self, number: int, ending: Ending) -> None:
@@ -460,92 +505,18 @@ class _Search:
         if best is not None:
             run = final or RunDir(self._study.path.parent / best.run_id)
             self._study.write_text(BEST, run.config_file.read_bytes())
-        counts = [trial.ending.status for trial in trials if trial.ending]
-        self._study.write(
-            RESULT,
-            {
-                "status": "completed",
-                "study_id": self._study.id,
-                "experiment": self._study.path.parent.name,
-                "metric": self._plan.metric,
-                "mode": self._plan.mode,
-                **self._trade_off(),
-                "horizon": self._plan.horizon,
-                "trials": len(trials),
-                "counts": {status: counts.count(status) for status in ("completed", "pruned", "failed")}
-                | ({"paused": counts.count("paused")} if "paused" in counts else {}),
-                "best": summary_of(best, final) if best else None,
-                "importance": importances(
-                    self._plan.space,
-                    [_observation(trial, trial.ending) for trial in trials],
-                    self._plan.mode,
-                ),
-                "digest": digest_of(trials),
-                "train_seconds": sum(t.ending.seconds for t in trials if t.ending and t.same_as is None),
-            },
+        identity = {"study_id": self._study.id, "experiment": self._study.path.parent.name}
+        of_space = importances(
+            self._plan.space, [observation(trial, trial.ending) for trial in trials], self._plan.mode
         )
+        own = {"order": self._plan.tuning.order, "horizon": self._plan.horizon, "importance": of_space}
+        result = result_of(trials, self._plan.goals, summary_of(best, final) if best else None)
+        self._study.write(RESULT, {"status": "completed", **identity, **result, **own})
 
     def _project(self, *, end: bool = False) -> None:
         """Write the storage that Optuna reads: the trials before the first one that has not ended."""
         if self._projector.is_due(end=end):
             ended = list(itertools.takewhile(lambda trial: trial.ending is not None, self._log.trials))
-            seen = [self._observation(trial, trial.ending) for trial in ended]
-            self._projector.write(frozen(self._plan.space, seen, self._plan.goals.modes), ended)
-
-    def _trade_off(self) -> Json:
-        """Return what `result.json` has where there are several metrics, or constraints."""
-        goals, trials = self._plan.goals, self._log.trials
-        if not goals.measured:
-            return {}
-        return {
-            "metrics": dict(zip(goals.metrics, goals.modes, strict=True)),
-            "constraints": list(map(str, goals.constraints)),
-            "front": [trial.number for trial in goals.front(trials)],
-        }
-
-    def _observation(self, trial: LoggedTrial, end: Ending | None) -> Observation:
-        """Return what a later trial may know of this one, with all its metrics and constraints."""
-        seen, goals = _observation(trial, end), self._plan.goals
-        if seen.status not in ("completed", "pruned") or end is None or not goals.measured:
-            return seen
-        values = goals.values(end)
-        if not values:
-            return seen._replace(status="failed")
-        return seen._replace(values=values, violations=goals.violations(end))
-
-
-def _observation(trial: LoggedTrial, end: Ending | None) -> Observation:
-    """Return what a later trial may know of this one; a paused one is like one that was pruned there."""
-    if end is None:
-        return Observation(trial.params, "running")
-    status: TrialStatus = "pruned" if end.status == "paused" else end.status
-    status = "failed" if end.value is None and status == "completed" else status
-    return Observation(trial.params, status, end.value, end.curve)
-
-
-def digest_of(trials: Sequence[LoggedTrial]) -> str:
-    """Return the SHA-256 over number, parameters, status, curve and weights of each trial, in order."""
-    plain = [
-        [t.number, t.params, *([t.ending.status, t.ending.curve, t.ending.digest] if t.ending else [])]
-        for t in trials
-    ]
-    return sha256_bytes(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
-
-
-def summary_of(trial: LoggedTrial, final: RunDir | None = None) -> Json:
-    """Return a trial as `result.json` has the best one.
-
-    Args:
-        trial: The trial.
-        final: The run of its configuration that was trained once more, if one was; it replaces its own.
-    """
-    assert trial.ending is not None
-    return {
-        "trial": trial.number,
-        "run_id": trial.run_id if final is None else final.id,
-        "value": trial.ending.value,
-        "step": trial.ending.step,
-        "params": trial.params,
-        **({"values": dict(trial.ending.values)} if trial.ending.values else {}),
-        **({"digest": final.require_result().digest} if final is not None else {}),
-    }
+            seen = self._observations(ended, [trial.ending for trial in ended])
+            made = frozen(self._plan.space, seen, self._plan.goals.modes)
+            self._projector.write(made, ended, end=end)

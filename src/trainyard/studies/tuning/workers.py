@@ -1,7 +1,7 @@
-"""Where the jobs of a study are done: in this process, or in several worker processes.
+"""Where the jobs of a study are done: in this process, in worker processes, or by workers that have joined.
 
 An executor takes jobs and says, one by one, how they have ended. A worker process that dies is replaced, and
-its job goes on from the newest checkpoint.
+its job goes on from the newest checkpoint, in any worker that is free.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from trainyard.engine.signals import STATUS_OF, Stopped
 from trainyard.errors import TrainyardError
 from trainyard.records.status import Ended
 from trainyard.studies.tuning.jobs import Job, hidden, train
+from trainyard.studies.tuning.joined import LEFT, JoinedWorker, JoinedWorkers
+from trainyard.studies.tuning.resources import visible_gpus
 
 _POLL_SECONDS = 0.2  # between two looks at whether a signal has come
 _MOST_DEATHS = 3  # of workers at one job, after which its trial has failed
@@ -40,13 +42,15 @@ class Outcome(NamedTuple):
 class Executor(Protocol):
     """Does jobs, as many at once as it has `slots`."""
 
-    slots: int
+    @property
+    def slots(self) -> int:
+        """The jobs that it can do at once now."""
 
     def submit(self, job: Job) -> None:
         """Begin a job; there is a free slot."""
 
-    def wait(self) -> Outcome:
-        """Return how the next job has ended; some job has been submitted.
+    def wait(self) -> Outcome | None:
+        """Return how the next job has ended; None if there are more slots now. Some job has been submitted.
 
         Raises:
             Stopped: A signal has come, and no job is being done any more.
@@ -98,12 +102,18 @@ class _Worker:
 
     process: subprocess.Popen[bytes]
     answers: int
+    gpus: str | None = None
     job: Job | None = None
     text: bytes = b""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it may be given a job."""
+        return self.job is None
+
     @staticmethod
-    def start(log_level: int) -> _Worker:
-        """Start a process."""
+    def start(log_level: int, gpus: str | None = None) -> _Worker:
+        """Start a process, which sees these GPUs, or all."""
         answers, own = os.pipe()
         try:
             process = subprocess.Popen(
@@ -111,11 +121,12 @@ class _Worker:
                 stdin=subprocess.PIPE,
                 stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
                 pass_fds=(own,),
+                env=os.environ | visible_gpus(gpus),
                 start_new_session=True,  # Ctrl-C is for this process, which passes it on
             )
         finally:
             os.close(own)
-        return _Worker(process, answers)
+        return _Worker(process, answers, gpus)
 
     def send(self, job: Job) -> None:
         """Give the worker a job; one that has died is noticed by its pipe."""
@@ -149,69 +160,105 @@ class _Worker:
 
 @dataclass
 class WorkerProcesses:
-    """Does jobs in worker processes, each of which makes one run after another.
+    """Does jobs in worker processes, which make one run after another, and by workers that have joined.
 
     Args:
-        slots: The number of processes.
+        own: The number of processes of this one's own.
         signal_status: Returns what a signal to this process asks for, if one came.
         log_level: The level of the log that the workers write to stderr.
+        joined: The workers that have joined the study.
+        gpus: The GPUs that each process sees, as CUDA_VISIBLE_DEVICES; empty: all that there are.
     """
 
-    slots: int
+    own: int
     signal_status: Callable[[], Ended | None]
     log_level: int
+    joined: JoinedWorkers = field(default_factory=JoinedWorkers)
+    gpus: Sequence[str] = ()
     _workers: list[_Worker] = field(default_factory=list)
     _deaths: dict[int, int] = field(default_factory=dict)
+    _waiting: list[Job] = field(default_factory=list)
+
+    @property
+    def slots(self) -> int:
+        """The number of workers; see `Executor.slots`."""
+        return self.own + len(self.joined.workers)
 
     def submit(self, job: Job) -> None:
         """Begin a job; see `Executor.submit`."""
-        idle = next((worker for worker in self._workers if worker.job is None), None)
-        if idle is None:
-            idle = _Worker.start(self.log_level)
-            self._workers.append(idle)
-        idle.send(job)
+        self._waiting.append(job)
+        self._give()
 
-    def wait(self) -> Outcome:
+    def _give(self) -> None:
+        """Give the jobs that wait to workers that are free."""
+        for job in list(self._waiting):
+            worker = self._worker_for(job)
+            if worker is not None:
+                self._waiting.remove(job)
+                worker.send(job)
+
+    def _worker_for(self, job: Job) -> _Worker | JoinedWorker | None:
+        """Return the worker that does a job for an earlier leader of the study, or one that is free."""
+        joined = self.joined.workers
+        for known in (worker for worker in joined if worker.job is None and worker.does(job)):
+            return known
+        if all(worker.job for worker in self._workers) and len(self._workers) < self.own:
+            self._workers.append(self._started())
+        everyone: list[_Worker | JoinedWorker] = [*self._workers, *joined]
+        return next((worker for worker in everyone if worker.is_idle), None)
+
+    def _started(self) -> _Worker:
+        """Start a process, with GPUs that none of the others has."""
+        free = [share for share in self.gpus if all(worker.gpus != share for worker in self._workers)]
+        return _Worker.start(self.log_level, next(iter(free), None))
+
+    def wait(self) -> Outcome | None:
         """Return how the next job has ended; see `Executor.wait`."""
+        slots = self.slots
+        while True:
+            if status := self.signal_status():
+                self.close()
+                raise Stopped(status)
+            for worker in self._answering():
+                answer = worker.read()
+                if answer is not None and (outcome := self._outcome(worker, answer)) is not None:
+                    return outcome
+            for other, answer in self.joined.look():
+                if (outcome := self._outcome(other, answer)) is not None:
+                    return outcome
+            self._give()
+            if self.slots > slots:
+                return None
+
+    def _answering(self) -> list[_Worker]:
+        """Wait a moment, and return the worker processes that have written something, or died."""
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
                 if worker.job is not None:
                     selector.register(worker.answers, selectors.EVENT_READ, worker)
-            while True:
-                if status := self.signal_status():
-                    self.close()
-                    raise Stopped(status)
-                for key, _ in selector.select(_POLL_SECONDS):
-                    answer = key.data.read()
-                    if answer is None:
-                        continue
-                    if not answer:
-                        selector.unregister(key.fd)
-                    if (outcome := self._outcome(key.data, answer)) is not None:
-                        return outcome
-                    if not answer:
-                        self._register_busy(selector)
+            return [key.data for key, _ in selector.select(_POLL_SECONDS)]
 
-    def _register_busy(self, selector: selectors.BaseSelector) -> None:
-        known = {key.fd for key in selector.get_map().values()}
-        for worker in self._workers:
-            if worker.job is not None and worker.answers not in known:
-                selector.register(worker.answers, selectors.EVENT_READ, worker)
-
-    def _outcome(self, worker: _Worker, answer: dict[str, Any]) -> Outcome | None:
-        """Return what an answer says; None if a worker has died whose job another one goes on with."""
-        job = worker.job
-        assert job is not None
-        if answer:
-            worker.job = None
+    def _outcome(self, worker: _Worker | JoinedWorker, answer: dict[str, Any]) -> Outcome | None:
+        """Return what an answer says; None if another worker goes on with the job, as this one is gone."""
+        job, worker.job = worker.job, None
+        if job is None:  # an earlier leader of the study has given it
+            return None
+        if answer and answer["status"] != LEFT:
             return Outcome(job, answer["status"], answer.get("error"))
-        self._workers.remove(worker)
-        code = worker.end()
-        self._deaths[job.number] = deaths = self._deaths.get(job.number, 0) + 1
-        if deaths >= _MOST_DEATHS:
-            return Outcome(job, "failed", f"its process died {deaths} times, the last time {_how(code)}")
+        if not answer:
+            how = self._ended(worker)
+            self._deaths[job.number] = deaths = self._deaths.get(job.number, 0) + 1
+            if deaths >= _MOST_DEATHS:
+                return Outcome(job, "failed", f"its process died {deaths} times, the last time {how}")
         self.submit(job)
         return None
+
+    def _ended(self, worker: _Worker | JoinedWorker) -> str:
+        """Return how a worker has ended."""
+        if isinstance(worker, JoinedWorker):
+            return f"as {worker.path.name}"
+        self._workers.remove(worker)
+        return _how(worker.end())
 
     def close(self) -> None:
         """Ask the workers to save and stop, and wait for them; see `Executor.close`."""
@@ -221,7 +268,7 @@ class WorkerProcesses:
                     worker.process.send_signal(signal.SIGTERM)
         for worker in self._workers:
             worker.end()
-        self._workers.clear()
+        self._workers.clear()  # those that have joined go on: one of them leads the study then
 
 
 def _how(code: int) -> str:
@@ -243,15 +290,18 @@ def do_jobs(answers: int) -> Ended | None:
         The status that a signal asked for, if one came.
     """
     for line in sys.stdin.buffer:
-        job = Job.from_json(json.loads(line))
-        answer: dict[str, Any]
-        try:
-            answer = {"status": train(job)}
-        except TrainyardError as error:
-            answer = {"status": "failed", "error": hidden(job.runs[0], error)}
-        except Stopped as stopped:
-            return stopped.status
+        answer = answer_to(Job.from_json(json.loads(line)))
         if answer["status"] in STATUS_OF.values():
             return cast("Ended", answer["status"])
         os.write(answers, json.dumps(answer).encode() + b"\n")
     return None
+
+
+def answer_to(job: Job) -> dict[str, Any]:
+    """Do a job, and return how it has ended: a status that a signal asked for, too."""
+    try:
+        return {"status": train(job)}
+    except TrainyardError as error:
+        return {"status": "failed", "error": hidden(job.runs[0], error)}
+    except Stopped as stopped:
+        return {"status": stopped.status}

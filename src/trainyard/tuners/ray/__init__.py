@@ -22,11 +22,6 @@ class RayTuner:
         assert isinstance(params, RayParams)
         self._params = params
 
-    @property
-    def threads(self) -> int:
-        """The processors of a trial, in whole ones."""
-        return max(1, int(self._params.resources_per_trial.cpu))
-
     def refusal(self, space: Space, forkable: Sequence[str]) -> str | None:
         """Return why these options cannot search a space; see `Tuner.refusal`."""
         params = self._params

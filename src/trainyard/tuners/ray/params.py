@@ -64,13 +64,6 @@ class PbtScheduler(Section):
 Scheduler = FifoScheduler | AshaScheduler | HyperbandScheduler | PbtScheduler
 
 
-class Resources(Section):
-    """What a trial takes of the machines."""
-
-    cpu: float = Field(default=1, gt=0, description="processors; a trial computes with as many threads")
-    gpu: float = Field(default=0, ge=0, description="GPUs; a share of one lets several trials have it")
-
-
 def _typed(value: Any) -> Any:
     return {"type": value} if isinstance(value, str) else value
 
@@ -91,7 +84,6 @@ class RayParams(Section):
     num_cpus: int | None = Field(
         default=None, gt=0, description="processors of a Ray on this machine; default: all that there are"
     )
-    resources_per_trial: Resources = Resources()
     max_failures: int = Field(
         default=_MOST_FAILURES, ge=0, description="how often Ray begins a trial again whose process has died"
     )

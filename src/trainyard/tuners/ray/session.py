@@ -59,7 +59,7 @@ def _search(params: RayParams, trials: Trials, waiting: list[Begun], hooks: _Hoo
     count, evolves = len(waiting) + trials.wanted, isinstance(params.scheduler, PbtScheduler)
     scheduler = schedulers.made(params.scheduler, trials, waiting)
     actor = tune.with_parameters(TrialActor, trainer=trials.trainer)
-    actor = tune.with_resources(actor, params.resources_per_trial.model_dump())
+    actor = tune.with_resources(actor, dict(trials.resources))
     tuner = tune.Tuner(
         actor,
         tune_config=tune.TuneConfig(

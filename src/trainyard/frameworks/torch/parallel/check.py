@@ -110,6 +110,7 @@ def here() -> dict[str, Any]:
     except WorldError as error:
         raise WorldError(f"{error}\n{_HINT}") from error
     measured = measure(world)
+    world.leave()
     return measured if world.is_main else {}
 
 

@@ -6,7 +6,8 @@ import faulthandler
 import os
 from collections.abc import Callable
 from datetime import timedelta
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import count
 from typing import Any, TypeVar
 
 import torch
@@ -21,6 +22,7 @@ STORE = "TRAINYARD_STORE"  # the file in which local processes find each other
 # The processes wait for each other at collective calls: for the main one while it evaluates or saves, too.
 _TIMEOUT = timedelta(days=7)
 _FIND_EACH_OTHER = timedelta(minutes=15)
+_GROUPS = count()  # all processes make as many
 
 
 class ProcessGroup(World):
@@ -43,6 +45,13 @@ class ProcessGroup(World):
                 f"the {size} processes did not find each other: {error}; "
                 "`trainyard doctor --distributed` says what is wrong"
             ) from error
+
+    def leave(self) -> None:
+        """End the process group, so that the processes may find each other again for another run.
+
+        Threads of gloo that still run when the interpreter ends may abort the process.
+        """
+        dist.destroy_process_group()
 
     @cached_property
     def shares(self) -> Shares:
@@ -119,14 +128,18 @@ def join(backend: str) -> World:
 def _store(rank: int, size: int) -> Any:
     """Return the store in which the processes find each other, apart from that of earlier attempts.
 
-    After a restart, the keys of dead processes would lead the new ones astray.
+    The keys of dead processes, or of an earlier run of these, would lead them astray.
     """
     if (path := os.environ.get(STORE)) is not None:
         return dist.FileStore(path, size)  # type: ignore[attr-defined]
     host, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29500"))
     is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = dist.TCPStore(host, port, is_master=not is_hosted and rank == 0)  # type: ignore[attr-defined]
-    if not is_hosted:  # the main process has just made it
-        return store
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return dist.PrefixStore(f"attempt-{attempt}", store)  # type: ignore[attr-defined]
+    store = _server(host, port, not is_hosted and rank == 0)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if is_hosted else "0"
+    return dist.PrefixStore(f"attempt-{attempt}-{next(_GROUPS)}", store)  # type: ignore[attr-defined]
+
+
+@cache
+def _server(host: str, port: int, is_main: bool) -> Any:
+    """Return the connection to the server of the store, which the main process starts and keeps."""
+    return dist.TCPStore(host, port, is_master=is_main)  # type: ignore[attr-defined]

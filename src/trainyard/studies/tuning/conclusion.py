@@ -1,0 +1,89 @@
+"""What a study knows of its trials, and what comes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from trainyard.digest import sha256_bytes
+from trainyard.records.run_dir import RunDir
+from trainyard.records.trials import Ending, LoggedTrial, TrialStatus
+from trainyard.samplers.base import Observation
+from trainyard.studies.study import Json
+from trainyard.studies.tuning.goals import Goals
+
+
+def observation(trial: LoggedTrial, end: Ending | None, goals: Goals | None = None) -> Observation:
+    """Return what a later trial may know of this one; a paused one is like one that was pruned there.
+
+    Args:
+        trial: The trial.
+        end: How it has ended, as far as that may be known; None: not at all.
+        goals: Of a study with several metrics or constraints: these, so that all of them are told.
+    """
+    if end is None:
+        return Observation(trial.params, "running")
+    status: TrialStatus = "pruned" if end.status == "paused" else end.status
+    status = "failed" if end.value is None and status == "completed" else status
+    seen = Observation(trial.params, status, end.value, end.curve)
+    if status not in ("completed", "pruned") or goals is None or not goals.measured:
+        return seen
+    values = goals.values(end)
+    if not values:
+        return seen._replace(status="failed")
+    return seen._replace(values=values, violations=goals.violations(end))
+
+
+def result_of(trials: Sequence[LoggedTrial], goals: Goals, best: Json | None) -> Json:
+    """Return what `result.json` says of the trials.
+
+    Args:
+        trials: All of them.
+        goals: What they are judged by.
+        best: The summary of the best one, if there is one.
+    """
+    counts: list[str] = [trial.ending.status for trial in trials if trial.ending]
+    shown = ("completed", "pruned", "failed", *(["paused"] if "paused" in counts else []))
+    several: Json = {
+        "metrics": dict(zip(goals.metrics, goals.modes, strict=True)),
+        "constraints": list(map(str, goals.constraints)),
+        "front": [trial.number for trial in goals.front(trials)],
+    }
+    return {
+        "metric": goals.metrics[0],
+        "mode": goals.modes[0],
+        **(several if goals.measured else {}),
+        "trials": len(trials),
+        "counts": {status: counts.count(status) for status in shown},
+        "best": best,
+        "digest": digest_of(trials),
+        "train_seconds": sum(t.ending.seconds for t in trials if t.ending and t.same_as is None),
+    }
+
+
+def digest_of(trials: Sequence[LoggedTrial]) -> str:
+    """Return the SHA-256 over number, parameters, status, curve and weights of each trial, in order."""
+    plain = [
+        [t.number, t.params, *([t.ending.status, t.ending.curve, t.ending.digest] if t.ending else [])]
+        for t in trials
+    ]
+    return sha256_bytes(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+
+
+def summary_of(trial: LoggedTrial, final: RunDir | None = None) -> Json:
+    """Return a trial as `result.json` has the best one.
+
+    Args:
+        trial: The trial.
+        final: The run of its configuration that was trained once more, if one was; it replaces its own.
+    """
+    assert trial.ending is not None
+    return {
+        "trial": trial.number,
+        "run_id": trial.run_id if final is None else final.id,
+        "value": trial.ending.value,
+        "step": trial.ending.step,
+        "params": trial.params,
+        **({"values": dict(trial.ending.values)} if trial.ending.values else {}),
+        **({"digest": final.require_result().digest} if final is not None else {}),
+    }

@@ -1,0 +1,62 @@
+"""Work on a study together with other processes: `trainyard work STUDY`."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from trainyard.engine.signals import STATUS_OF, Signals, Stopped
+from trainyard.errors import RunLockedError
+from trainyard.studies.study import Study, StudyRequest
+from trainyard.studies.tuning.again import asked_of, check_search, working_for
+from trainyard.studies.tuning.joined import OwnFolder
+from trainyard.studies.tuning.tune import search
+from trainyard.studies.tuning.view import Tuning
+from trainyard.studies.tuning.workers import answer_to
+
+log = logging.getLogger("trainyard")
+_POLL_SECONDS = 0.2  # between two looks at whether there is a job
+_ENDED = ("completed", "failed")
+
+
+def work_on(study: Study, request: StudyRequest, *, trust: bool = False) -> Tuning:
+    """Do jobs of a study until it has ended; see `trainyard.work_study`."""
+    check_search(study, "work")
+    with working_for(study):
+        asked = asked_of(study, {"tuning.parallel": 1}, request, trust=trust)
+        while study.status != "completed":
+            if study.is_owned:
+                _follow(study)
+                if not study.is_owned and study.record.status in _ENDED:
+                    break
+                continue
+            try:
+                return search(study, asked, request)
+            except RunLockedError:
+                log.debug("another process leads study %s now", study.id)
+    return Tuning(study.path)
+
+
+def _follow(study: Study) -> None:
+    """Do the jobs that the leader of a study gives, until there is none any more.
+
+    Raises:
+        Stopped: A signal came.
+    """
+    folder = OwnFolder(study.path)
+    log.info("study %s: this process has joined", study.id)
+    try:
+        with Signals() as signals:
+            while study.is_owned:
+                job = folder.next_job()
+                if job is None:
+                    time.sleep(_POLL_SECONDS)
+                    continue
+                log.info("trial %d: run %s", job.number, job.runs[0].name)
+                answer = answer_to(job)
+                if answer["status"] in STATUS_OF.values():
+                    folder.leave_job()
+                    raise Stopped(signals.status or answer["status"])
+                folder.answer(answer)
+    finally:
+        folder.leave(is_led=study.is_owned)

@@ -1,0 +1,33 @@
+"""What `trainyard config names` lists."""
+
+import pytest
+
+from trainyard.config.listing import keys_of, kinds
+from trainyard.errors import InputError
+
+
+def test_types_of_a_union_are_listed_with_what_they_do() -> None:
+    transforms = keys_of("transform")
+    assert transforms["vertical_flip"] == "A swap of top and bottom"
+    assert transforms == keys_of("data.transforms")
+    assert {"none", "median", "hyperband"} <= set(keys_of("pruner"))
+    assert keys_of("training.scheduler.type") == keys_of("scheduler")
+
+
+def test_keys_of_sections_and_of_one_type() -> None:
+    assert "seed" in keys_of("experiment")
+    assert {"type", "warmup_steps"} <= set(keys_of("training.scheduler.cosine"))
+    assert set(keys_of("config")) <= set(kinds())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("colour", "no names of 'colour'; allowed: dataset"),
+        ("training.scheduler.cosin", "no names of 'training.scheduler.cosin'"),
+        ("training.epochs", "one value: `trainyard config names training` describes it"),
+    ],
+)
+def test_what_is_no_section_is_refused(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        keys_of(name)

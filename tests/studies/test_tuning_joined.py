@@ -1,0 +1,205 @@
+"""Several processes on one study: who leads it, who does its trials, and what becomes of those of the dead."""
+
+import json
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainyard
+from small_runs import SMALL, Crash, CrashAt, every_save_on_disk
+from trainyard.errors import InputError
+from trainyard.records.run_dir import RunDir
+from trainyard.records.trials import TrialLog, read_trials
+from trainyard.studies.study import Study
+from trainyard.studies.tuning import joined, tune
+from trainyard.studies.tuning.jobs import train
+from trainyard.studies.tuning.joined import OwnFolder, leading
+from trainyard.studies.tuning.view import Tuning
+from trainyard.studies.tuning.workers import WorkerProcesses, answer_to
+
+TUNED: dict[str, Any] = {
+    **SMALL,
+    "training": {**SMALL["training"], "max_steps": 16},
+    "tuning": {
+        "metric": "val_accuracy",
+        "trials": 5,
+        "horizon": 3,
+        "sampler": {"type": "tpe", "n_startup_trials": 2},
+        "space": {
+            "training.learning_rate": {"low": 1e-3, "high": 0.1, "log": True},
+            "model.params.hidden": [[8], [16, 8]],
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Tuning:
+    """A study of one process."""
+    return trainyard.tune(TUNED, runs_dir=tmp_path_factory.mktemp("runs"))
+
+
+class Killed(BaseException):
+    """Ends the leader as a kill would."""
+
+
+class Others:
+    """Workers in this process: each acts where the leader waits, so that nothing depends on the clock."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
+        self._folder = folder
+        self.acts: list[Callable[[], None]] = []
+        self.done: list[int] = []
+        monkeypatched: Any = partial(WorkerProcesses, 0)  # none of the leader's own
+        patch.setattr(tune, "WorkerProcesses", lambda own, *rest: monkeypatched(*rest))
+        patch.setattr(WorkerProcesses, "_answering", self._act)
+
+    def join(self) -> OwnFolder:
+        (study,) = self._folder.glob("*/tune-*")
+        return OwnFolder(study)
+
+    def work(self, worker: OwnFolder) -> None:
+        """Do the job that a worker was given, if any, before each look of the leader from now on."""
+
+        def act() -> None:
+            if (job := worker.next_job()) is not None:
+                self.done.append(job.number)
+                worker.answer(answer_to(job))
+
+        self.acts.append(act)
+
+    def _act(self) -> list[Any]:
+        for act in list(self.acts):
+            act()
+        return []
+
+
+@pytest.fixture
+def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Others:
+    return Others(monkeypatch, tmp_path)
+
+
+def test_workers_that_join_do_the_trials(alone: Tuning, others: Others, tmp_path: Path) -> None:
+    """The second one leaves with its first job undone."""
+
+    def watch(trial: Any) -> None:
+        if trial["trial"] == 0:
+            leaver = others.join()
+            others.work(others.join())
+            others.acts.append(lambda: leave(leaver))
+
+    def leave(worker: OwnFolder) -> None:
+        if worker.next_job() is not None:
+            worker.leave_job()
+
+    study = trainyard.tune(TUNED, runs_dir=tmp_path, watch=watch)
+    assert study.digest == alone.digest
+    assert sorted(others.done) == [1, 2, 3, 4]
+    assert read_trials(study.path)[1].number == 1
+    assert len(list((study.path / joined.FOLDER).iterdir())) == 1, "of the worker that has not left"
+
+
+def test_the_trial_of_a_dead_worker_goes_on_from_its_checkpoint(
+    alone: Tuning, others: Others, tmp_path: Path
+) -> None:
+    def watch(trial: Any) -> None:
+        if trial["trial"] == 0:
+            victim = others.join()
+            others.acts.append(lambda: die(victim))
+
+    def die(worker: OwnFolder) -> None:
+        if (job := worker.next_job()) is None:
+            return
+        with every_save_on_disk(), pytest.raises(Crash):
+            train(job, callbacks=[CrashAt(13)])
+        others.acts.clear()
+        worker.leave(is_led=True)  # as the system gives its lock up
+        others.work(others.join())
+
+    study = trainyard.tune(TUNED, runs_dir=tmp_path, watch=watch)
+    assert study.digest == alone.digest
+    died = RunDir(study.path.parent / read_trials(study.path)[1].run_id)
+    assert [attempt.status for attempt in died.attempts()][1:] == ["completed"]
+    steps = [json.loads(line) for line in (died.journal / "0002.jsonl").read_text().splitlines()]
+    assert min(line["step"] for line in steps if line["kind"] == "metrics") == 11, "it was killed after 10"
+
+
+def test_a_new_leader_lets_a_worker_end_the_trial_that_it_does(
+    alone: Tuning, others: Others, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    worker: list[OwnFolder] = []
+
+    def watch(trial: Any) -> None:
+        if trial["trial"] == 0:
+            worker.append(others.join())
+            others.acts.append(die)
+
+    def die() -> None:
+        if (job := worker[0].next_job()) is not None:
+            given.append(job)
+            raise Killed  # the leader, while the worker trains
+
+    with pytest.raises(Killed):
+        trainyard.tune(TUNED, runs_dir=tmp_path, watch=watch)
+    (study,) = tmp_path.glob("*/tune-*")
+    order = (next((study / joined.FOLDER).iterdir()) / "job.json").read_text()
+    others.acts[:] = [lambda: end(worker[0])]
+
+    def end(folder: OwnFolder) -> None:
+        assert folder.next_job() is None, "it is not asked again"
+        assert (next((study / joined.FOLDER).iterdir()) / "job.json").read_text() == order
+        folder.answer(answer_to(given[0]))
+        others.acts.clear()
+        others.work(folder)
+
+    again = trainyard.resume_study(study.name, runs_dir=tmp_path)
+    assert again.digest == alone.digest
+    assert sorted(others.done) == [2, 3, 4], "1 was trained once"
+
+
+def test_who_finds_no_leader_leads(alone: Tuning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, written = TrialLog._write, [0]
+
+    def dying(log: TrialLog, line: dict[str, Any]) -> None:
+        written[0] += 1
+        if written[0] == 6:
+            raise Killed
+        write(log, line)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrialLog, "_write", dying)
+        with pytest.raises(Killed):
+            trainyard.tune(TUNED, runs_dir=tmp_path)
+    (path,) = tmp_path.glob("*/tune-*")
+    assert trainyard.work_study(path.name, runs_dir=tmp_path).digest == alone.digest
+    assert trainyard.work_study(path.name, runs_dir=tmp_path).status == "completed", "left as it is"
+
+
+def test_a_leader_elsewhere_whose_lock_is_not_seen_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joined, "_BEAT", 0.01)
+    monkeypatch.setattr(joined, "_SILENCE", 0.2)
+    with leading(tmp_path):
+        monkeypatch.setattr(joined, "is_of_this_machine", lambda writer: False)
+        with pytest.raises(InputError, match="whose lock does not reach this machine"), leading(tmp_path):
+            pass
+    assert not [one for one in threading.enumerate() if one.name == "trainyard-leader"]
+    (tmp_path / "leader.json").write_text(json.dumps({"writer": "process 1 on elsewhere, 0", "beat": 7}))
+    with leading(tmp_path):
+        pass
+    assert not (tmp_path / "leader.json").exists()
+
+
+def test_a_study_that_repeats_another_is_not_worked_on(alone: Tuning, tmp_path: Path) -> None:
+    study = Study(alone.path)
+    again = Study.create(tmp_path, "small", "tune", study.record.question)
+    again.write_text("search.yaml", (alone.path / "search.yaml").read_bytes())
+    again.write("settings.json", study.settings("settings.json") | {"repeats": study.id})
+    with pytest.raises(InputError, match=f"repeats {study.id}: trainyard reproduce"):
+        trainyard.work_study(again.id, runs_dir=tmp_path)

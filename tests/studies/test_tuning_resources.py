@@ -1,0 +1,147 @@
+"""What the processes of a trial compute with: threads, GPUs, and how many processes there are."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainyard
+from small_runs import SMALL
+from trainyard.config import load as load_config
+from trainyard.errors import ConfigError, InputError
+from trainyard.records.run_dir import RunDir
+from trainyard.records.trials import read_trials
+from trainyard.runs import wiring
+from trainyard.runs.catalog import Catalog
+from trainyard.studies.tuning.resources import Threads, shares_of_gpus
+from trainyard.studies.tuning.view import Tuning
+from trainyard.studies.tuning.workers import _Worker
+
+UNTHREADED = {key: value for key, value in SMALL["training"].items() if key != "threads"} | {"max_steps": 8}
+TUNED: dict[str, Any] = {
+    **SMALL,
+    "training": UNTHREADED,
+    "tuning": {"trials": 2, "sampler": "grid", "space": {"model.params.hidden": [[8], [40_000, 40_000]]}},
+}
+
+
+@pytest.fixture
+def six_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wiring.os, "sched_getaffinity", lambda _: set(range(6)))
+
+
+def with_tuning(**keys: Any) -> dict[str, Any]:
+    return {**TUNED, "tuning": {**TUNED["tuning"], **keys}}
+
+
+def settings_of(study: Tuning) -> Mapping[str, Any]:
+    return RunDir(study.path).read_json("settings.json")
+
+
+def threads_of(study: Tuning) -> list[int | None]:
+    """The threads of each trial, as its config says."""
+    paths = [study.path.parent / trial.run_id / "config.yaml" for trial in read_trials(study.path)]
+    return [load_config(path, adapters=Catalog()).config.training.threads for path in paths]
+
+
+def test_trials_of_small_steps_have_one_thread(six_processors: None, tmp_path: Path) -> None:
+    """A step of 16 rows: 4 x 8 weights, and 40,000 x 40,000; `train` decides the same."""
+    small = {"space": {"model.params.hidden": [[8]]}}
+    study = trainyard.tune(with_tuning(**small), runs_dir=tmp_path)
+    assert threads_of(study) == [1]
+    assert settings_of(study)["threads"] == 6
+    alone = trainyard.train(SMALL | {"training": UNTHREADED}, {"model.params.hidden": [8]}, runs_dir=tmp_path)
+    assert alone.manifest["environment"]["threads"] == 1
+
+    threads = Threads(3, True, lambda: wiring.load_data(load_config(TUNED, adapters=Catalog()).config))
+    sizes = ([8], [40_000, 40_000])
+    given = [load_config(TUNED, {"model.params.hidden": list(size)}, Catalog()).config for size in sizes]
+    assert [threads.of(config) for config in given] == [1, 3]
+
+
+def test_older_studies_keep_their_threads(six_processors: None, tmp_path: Path) -> None:
+    one = with_tuning(trials=1, space={"model.params.hidden": [[8], [9]]})
+    study = trainyard.tune(one, runs_dir=tmp_path)
+    older = {key: value for key, value in settings_of(study).items() if key != "threads_by_step"}
+    RunDir(study.path).write_json("settings.json", dict(older) | {"threads": 2})
+    more = trainyard.resume_study(study.id, {"tuning.trials": 2}, runs_dir=tmp_path)
+    assert threads_of(more) == [1, 2]
+
+
+def test_cpu_is_the_number_of_threads(six_processors: None, tmp_path: Path) -> None:
+    given = with_tuning(resources={"cpu": 2}, space={"model.params.hidden": [[8]]})
+    assert threads_of(trainyard.tune(given, runs_dir=tmp_path)) == [2]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (
+            {"resources": {"gpu": 1}},
+            "tuning.resources.gpu: a trial needs 1 GPUs, but this machine has 0",
+        ),
+        (
+            {"resources": {"gpu": 1, "nproc": 2}, "parallel": 2},
+            "2 trials at once need 4 GPUs, but this machine has 3, by CUDA_VISIBLE_DEVICES",
+        ),
+    ],
+)
+def test_gpus_that_are_not_there(
+    change: dict[str, Any], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2" if "parallel" in change else "")
+    with pytest.raises(InputError, match=problem):
+        trainyard.tune(with_tuning(**change), runs_dir=tmp_path)
+    assert not list(tmp_path.rglob("tune-*"))
+
+
+def test_each_worker_sees_its_own_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7,-1,8")
+    given = with_tuning(resources={"gpu": 1, "nproc": 2}, parallel=2)
+    tuning = load_config(given, adapters=Catalog()).config.tuning
+    assert tuning is not None
+    assert shares_of_gpus(tuning) == ["4,5", "6,7"]
+    started: list[Any] = []
+    monkeypatch.setattr("subprocess.Popen", lambda command, **how: started.append(how["env"]))
+    os.close(_Worker.start(30, "6,7").answers)
+    assert started[0]["CUDA_VISIBLE_DEVICES"] == "6,7"
+
+
+@pytest.mark.parametrize(
+    ("change", "training", "problem"),
+    [
+        (
+            {"resources": {"gpu": 1}},
+            {"device": "cpu"},
+            "tuning.resources.gpu: is 1, but training.device is cpu",
+        ),
+        ({"resources": {"cpu": 2}}, {"threads": 1}, "tuning.resources.cpu: is 2, but training.threads is 1"),
+        (
+            {"resources": {"nproc": 2}, "pruner": "median"},
+            {},
+            "tuning.pruner: is median, which judges a trial within",
+        ),
+        ({"resources": {"nproc": 3}}, {}, "3 is not a power of two"),
+        ({"resources": {"gpus": 1}}, {}, "unknown key"),
+    ],
+)
+def test_resources_that_do_not_go_with_the_rest(
+    change: dict[str, Any], training: dict[str, Any], problem: str
+) -> None:
+    given = with_tuning(**change)
+    with pytest.raises(ConfigError, match=problem):
+        trainyard.check({**given, "training": {**UNTHREADED, **training}})
+
+
+@pytest.mark.slow
+def test_a_trial_of_two_processes_has_the_bits_of_a_run_of_two(tmp_path: Path) -> None:
+    given = with_tuning(resources={"cpu": 1, "nproc": 2}, space={"training.learning_rate": [0.02]})
+    study = trainyard.tune(given, {"tuning.trials": 1}, runs_dir=tmp_path)
+    run = study.best_run
+    assert run is not None
+    assert RunDir(run.path).attempts()[0].processes == 2
+    own = {"distributed.virtual_ranks": 2, "training.threads": 1, "training.learning_rate": 0.02}
+    alone = trainyard.train(SMALL | {"training": UNTHREADED}, own, runs_dir=tmp_path)
+    assert alone.digest == run.digest
