@@ -207,6 +207,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tuner": {"type": "rey"}}, "did you mean 'ray'"),
     ({"tuner": {"type": "ray", "shedule": "asha"}}, "shedule"),
     ({"parallel": 2}, "tuning.parallel: tuner ray runs as many trials at once as fit"),
+    ({"resources": {"nproc": 2}}, "tuning.resources.nproc: tuner ray judges a trial within its process"),
+    ({"order": "free"}, "tuning.order: tuner ray decides from whatever has ended first"),
     ({"horizon": 2}, "tuning.horizon: tuner ray decides from whatever has ended first"),
     ({"pruner": "hyperband"}, "tuning.pruner: tuner ray decides by itself"),
     ({"sampler": "tpe"}, "tuning.sampler: tuner ray proposes trials by itself"),
