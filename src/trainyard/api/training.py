@@ -67,7 +67,8 @@ def train(
             split ...) hold for them.
         callbacks: Observers of the run.
         verdict: Judges the run after each evaluation of the validation split: it is called with the step and
-            the metrics, and returns `"keep"`, or `"prune"` to end the run, whose status is `pruned` then.
+            the metrics, and returns `"keep"`, `"prune"` to end the run, whose status is `pruned` then, or
+            `"pause"`: the run is committed, and `resume` goes on with it.
 
     Raises:
         InputError: Config, data or model are wrong. A run that fails before its journal is opened is removed.
