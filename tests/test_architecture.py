@@ -59,6 +59,7 @@ LAYERS = (
         "semantics",
         "types",
         "image_shape",
+        "machine",
         "errors",
         "announce",
         "version",

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from trainyard import order
-from trainyard.order import Cursor, KeyedPermutation, SampleOrder, permutation, random_keys, stream_seed
+from trainyard.order import (
+    EPOCH,
+    Cursor,
+    KeyedPermutation,
+    SampleOrder,
+    WeightedDraws,
+    permutation,
+    random_keys,
+    stream_seed,
+)
 from trainyard.semantics import PARTS
 
 
@@ -223,3 +232,43 @@ def test_an_order_that_goes_on_with_the_same_batches_is_the_same() -> None:
             assert rest.batch(later).tolist() == whole.batch(later).tolist()
             assert (rest.cursor(later), rest.epochs(later)) == (whole.cursor(later), whole.epochs(later))
         assert [rest.end_of(epochs) for epochs in (5, 6)] == [55, 66]
+
+
+def drawn_by_hand(seed: int, weights: list[float], number: int) -> int:
+    """Draw `number`, in Python's whole numbers: SplitMix64, and the sums of the weights from the left."""
+    mask = (1 << 64) - 1
+
+    def mix(x: int) -> int:
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
+        return x ^ (x >> 31)
+
+    share = (mix(((number + 1) * 0x9E3779B97F4A7C15 + mix(seed)) & mask) >> 11) / 2**53 * sum(weights)
+    return next(i for i in range(len(weights)) if sum(weights[: i + 1]) > share)
+
+
+def test_draws_are_a_function_of_seed_epoch_and_number() -> None:
+    weights = [0.0, 1.0, 0.25, 0.0, 0.5, 0.0]
+    draws = WeightedDraws(np.array(weights) * 4)  # only their proportions count
+    samples = SampleOrder(50, 8, seed=9, draws=draws)
+    for step in (6, 3, 8, 0):  # in any order
+        epoch, first = divmod(step, 7)[0], step % 7 * 8
+        numbers = samples.draw_numbers(step)
+        assert numbers is not None
+        assert numbers.tolist() == list(range(first, min(first + 8, 50)))
+        seed = stream_seed(9, EPOCH, epoch)
+        assert samples.batch(step).tolist() == [drawn_by_hand(seed, weights, i) for i in numbers.tolist()]
+    assert SampleOrder(50, 8, seed=9).draw_numbers(0) is None
+
+
+def test_draws_have_the_distribution_of_their_weights() -> None:
+    weights = np.random.default_rng(0).pareto(1.0, 40)
+    weights[::7] = 0.0
+    drawn = np.bincount(WeightedDraws(weights).at(5, 0, 200_000), minlength=40)
+    expected = weights / weights.sum() * 200_000
+    assert not drawn[weights == 0].any()
+    some = weights > 0
+    chi_squared = ((drawn - expected)[some] ** 2 / expected[some]).sum()
+    assert 15 < chi_squared < 65  # of 33 degrees of freedom, all but one in 10^3
+    pairs = WeightedDraws(weights).at(5, 0, 200_000).reshape(-1, 2)
+    assert abs(np.corrcoef(pairs.T)[0, 1]) < 0.01

@@ -53,9 +53,9 @@ def _mix_array(x: Keys) -> Keys:
     return x ^ (x >> np.uint64(31))
 
 
-def random_keys(seed: int, n: int) -> Keys:
-    """Return (n,) uint64 random keys; key i is a function of (seed, i) alone."""
-    counter = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+def random_keys(seed: int, n: int, start: int = 0) -> Keys:
+    """Return (n,) uint64: the random keys from number `start` on; key i is a function of (seed, i) alone."""
+    counter = np.arange(start + 1, start + n + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
     return _mix_array(counter + np.uint64(_mix(seed & _MASK)))
 
 
@@ -97,6 +97,23 @@ class KeyedPermutation:
         return (high << self._low_bits) | low
 
 
+class WeightedDraws:
+    """Numbers drawn with replacement, each with a probability in proportion to its weight.
+
+    Args:
+        weights: (n,) finite numbers of at least 0, of which one is above 0.
+    """
+
+    def __init__(self, weights: NDArray[np.float64]) -> None:
+        self._sums = np.cumsum(weights / weights.max())  # in order, so that machines agree
+
+    def at(self, seed: int, start: int, stop: int) -> Ids:
+        """Return (stop - start,) int64: the draws start .. stop-1; draw i is a function of (seed, i)."""
+        shares = (random_keys(seed, stop - start, start) >> np.uint64(11)) * 2.0**-53  # in [0, 1)
+        drawn: Ids = np.searchsorted(self._sums, shares * self._sums[-1], side="right").astype(np.int64)
+        return drawn
+
+
 class Cursor(NamedTuple):
     """A position in the data: before step `step`, `consumed` samples of epoch `epoch` are consumed."""
 
@@ -122,21 +139,29 @@ class _Block(NamedTuple):
 class SampleOrder:
     """The samples of each step.
 
-    Each epoch is a new random order of all samples, cut into batches; the last batch of an epoch may be
-    smaller, or is left out.
+    Each epoch is a new random order of all samples, or as many draws with replacement, cut into batches; the
+    last batch of an epoch may be smaller, or is left out.
 
     Args:
-        samples: Number of training samples.
+        samples: Number of samples in an epoch: that of the training samples, or of draws.
         batch_size: Samples per step.
         seed: The run's seed.
         begin: Where the first step begins. A fork of a run that had another batch size begins within an
             epoch: its first batches are cut from the samples that are left of it.
         drop_last: Leave out the last batch of an epoch if it would be smaller. Other samples are left out in
             each epoch.
+        draws: What is drawn with replacement; None: each sample comes once.
     """
 
     def __init__(
-        self, samples: int, batch_size: int, seed: int, begin: Cursor = START, *, drop_last: bool = False
+        self,
+        samples: int,
+        batch_size: int,
+        seed: int,
+        begin: Cursor = START,
+        *,
+        drop_last: bool = False,
+        draws: WeightedDraws | None = None,
     ) -> None:
         self.samples = samples
         self.batch_size = batch_size
@@ -147,6 +172,7 @@ class SampleOrder:
         # The first step at which an epoch ends.
         self.first_end = begin.step + _batches(samples - begin.consumed, batch_size, drop_last)
         self._in_memory = samples <= IN_MEMORY_ROWS
+        self._draws = draws
         self._kept: _Block | None = None
 
     def batch(self, step: int) -> Ids:
@@ -156,6 +182,16 @@ class SampleOrder:
             self._kept = self._compute(epoch, start)
         offset = start - self._kept.start
         return self._kept.ids[offset : offset + self.batch_size]
+
+    def draw_numbers(self, step: int) -> Ids | None:
+        """Return (<= batch_size,) int64: which draws of their epoch the samples of a step are.
+
+        They tell apart a sample that is drawn several times. None: each sample comes once.
+        """
+        if self._draws is None:
+            return None
+        start = self.cursor(step).consumed
+        return np.arange(start, min(start + self.batch_size, self.samples), dtype=np.int64)
 
     def cursor(self, step: int) -> Cursor:
         """Return the position before a step, which is not before that of the first step."""
@@ -168,9 +204,11 @@ class SampleOrder:
     def _compute(self, epoch: int, start: int) -> _Block:
         """Compute the order of an epoch: all of it, or some batches from a position on."""
         seed = stream_seed(self._seed, EPOCH, epoch)
-        if self._in_memory:
+        if self._in_memory and self._draws is None:
             return _Block(epoch, 0, permutation(seed, self.samples))
         end = start + max(1, _BLOCK_ROWS // self.batch_size) * self.batch_size
+        if self._draws is not None:
+            return _Block(epoch, start, self._draws.at(seed, start, min(end, self.samples)))
         ids = KeyedPermutation(seed, self.samples).at(start, min(end, self.samples))
         return _Block(epoch, start, ids)
 

@@ -220,6 +220,51 @@ def test_rows_of_parquet_shards_and_of_saved_data_sets_are_those_that_were_writt
         assert batch["target"].tolist() == (ids % 2).tolist()
 
 
+def write_columns(path: Path, **columns: Any) -> DataConfig:
+    pq.write_table(pa.table({"y": pa.array(range(100)), **columns}), path, row_group_size=30)
+    return DataConfig(type="parquet", train_path=str(path), target="y", params={"streaming": True})
+
+
+def fixed(values: Any) -> Any:
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"a": pa.array(ROWS[:100, 0]), "b": pa.array([i % 3 == 0 for i in range(100)])},
+        {"a": fixed(ROWS[:100].astype(np.float64))},
+        {"a": pa.array(list(ROWS[:100]))},
+        {"a": fixed(ROWS[:100]), "b": fixed(np.arange(200).reshape(100, 2)), "c": pa.array(range(100))},
+    ],
+    ids=["numbers", "one list", "of any length", "lists"],
+)
+def test_a_batch_of_numbers_is_that_of_its_rows(columns: dict[str, Any], tmp_path: Path) -> None:
+    config = write_columns(tmp_path / "t.parquet", **columns)
+    split = ParquetDataset(config, ParquetParams(streaming=True)).load().splits["train"]
+    ids = np.array([99, 0, 31, 31, 62], np.int64)
+    batch = split.take(ids)
+    rows = [split._dataset[i] for i in ids.tolist()]
+    if not isinstance(rows[0], tuple):
+        for name in ("a", "b", "c"):
+            assert np.array_equal(batch[name], np.stack([row[name] for row in rows]))
+            assert batch[name].dtype == (np.float32 if name == "a" else np.int64)
+    else:
+        assert np.array_equal(batch["features"], np.stack([row[0] for row in rows]).astype(np.float32))
+        assert batch["features"].dtype == np.float32
+    assert np.array_equal(batch["target"], ids)
+    assert isinstance(split._dataset.whole_batch([1]), dict)
+
+
+def test_a_row_that_has_no_number_is_named(tmp_path: Path) -> None:
+    values = ROWS[:100].copy()
+    values[47, 1] = np.nan
+    config = write_columns(tmp_path / "t.parquet", a=fixed(values))
+    dataset = ParquetDataset(config, ParquetParams(streaming=True))
+    with pytest.raises(DataError, match=r"item 47.*NaN"):
+        dataset.load().splits["train"].take(np.array([3, 47, 5]))
+
+
 def test_images_that_a_saved_data_set_names_by_path_are_part_of_its_identity(tmp_path: Path) -> None:
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     outside = tmp_path / "1.png"

@@ -205,7 +205,7 @@ def test_only_a_process_of_the_same_container_is_known_to_have_ended(
     """Containers with one host name may each have a process 7."""
     writer = entries.new_writer()
     assert entries.has_ended(writer), "it holds no lease"
-    monkeypatch.setattr(entries, "machine", lambda: "another")
+    monkeypatch.setattr(entries, "machine_id", lambda *_: "another")
     assert not entries.has_ended(writer)
 
 

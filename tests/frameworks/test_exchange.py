@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from trainyard.config.schema import TrainingConfig
 from trainyard.errors import WorldError
+from trainyard.frameworks.support.ahead import Taking
 from trainyard.frameworks.torch.optim import build_optimizer
 from trainyard.frameworks.torch.parallel import exchange as module
 from trainyard.frameworks.torch.parallel.exchange import Bucket, GradientExchange, _buckets, gather_tensor
@@ -145,8 +146,14 @@ class Batches:
     def cursor(self, step: int) -> Cursor:
         return Cursor(step, 0, 0)
 
-    def take(self, ids: Ids, epoch: int = 0) -> dict[str, Tensor]:
+    def draw_numbers(self, step: int) -> None:
+        return None
+
+    def take(self, ids: Ids) -> dict[str, Tensor]:
         return {"features": self._features[torch.from_numpy(ids)]}
+
+    def take_from(self, taking: Taking) -> dict[str, Tensor]:
+        return self.take(taking.ids)
 
 
 def update_of(name: str, model: nn.Module, clip: float | None = None) -> Update:

@@ -121,7 +121,7 @@ def test_what_another_machine_has_seen_spares_nothing(
 ) -> None:
     """A folder of working copies may be shared; the monotonic clocks of its machines are not."""
     with monkeypatch.context() as there:
-        there.setattr(heartbeats, "machine", lambda: "another")
+        there.setattr(heartbeats, "machine_id", lambda *_: "another")
         run.heartbeats.note(entry)
     clock.slept = 1000
     run.free_head()

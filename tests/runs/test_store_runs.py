@@ -437,7 +437,7 @@ def test_the_owner_of_a_damaged_entry_may_live(
     remote_run = RemoteRun(tmp_path / "copies" / "small" / run.id, open_store(folder_url))
     remote_run.path.mkdir(parents=True)
     attempt = 1 if kind == "commit" else 2
-    monkeypatch.setattr(heartbeats, "_LOOK", 0.01)
+    monkeypatch.setattr(heartbeats, "_POLL_SECONDS", 0.01)
     beats = threading.Timer(0.05, lambda: remote_run.heartbeats.beat(attempt))
     beats.start()
     with pytest.raises(RunLockedError, match="its entry is damaged"):
@@ -636,7 +636,7 @@ def test_a_run_is_left_alone_and_stopped_from_a_machine_that_shares_only_the_sto
         monkeypatch.setattr(stopping, "_STORE_PAUSE", 0.2)
         while [run.status for run in trainyard.list_runs(folder_url)] != ["running"]:
             assert not trainer.has_ended()
-        monkeypatch.setattr(heartbeats, "_LOOK", 0.05)
+        monkeypatch.setattr(heartbeats, "_POLL_SECONDS", 0.05)
         with pytest.raises(RunLockedError, match="is owned by another process"):
             trainyard.resume("last", runs_dir=folder_url)
         asked = trainyard.stop("last", runs_dir=folder_url)

@@ -60,8 +60,8 @@ def train(
             without training: the same computation, data, code, initial weights and numeric environment, and a
             tier better than `statistical`. Damaged runs are passed over. Settings that change only the record
             are not used, but named in a warning. It comes before `resume`.
-        model: A model object instead of `model.type`, with which alone the run can be reproduced; or the name
-            of a model, a class or a function.
+        model: A model object, used instead of `model.type`; the run can then be reproduced only with that
+            object. Or the name of a model, a class or a function.
         data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset, or all rows as
             one pair or data frame, instead of the source that `data` names; its other settings (target,
             split ...) hold for them.

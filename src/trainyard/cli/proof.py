@@ -28,7 +28,7 @@ def verdict_lines(result: Reproduction) -> Iterator[str]:
         first, then = result.step_losses
         yield f"  first step that differs: {result.step} (loss {first!r}, then {then!r})"
     else:
-        yield "  the loss of every step is the same"
+        yield "  the losses of all steps that both runs journalled are the same"
     if result.tensor is not None:
         tensor = result.tensor
         yield f"  first tensor that differs: {tensor.name} ({tensor.before}, then {tensor.now})"

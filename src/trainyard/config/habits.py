@@ -31,6 +31,7 @@ VALUES = {
     "training.scheduler": synonyms.SCHEDULERS,
     "training.loss": synonyms.LOSSES,
     "training.precision": synonyms.PRECISIONS,
+    "data.on_corrupt": synonyms.ON_CORRUPT,
 }
 
 
@@ -193,7 +194,10 @@ def _forms(root: Node, notes: list[str]) -> None:
 
 
 def _short_sections(root: Node) -> None:
-    """Make mappings of `ema: 0.999` and of the patterns in `freeze`."""
+    """Make mappings of `ema: 0.999`, of `sampling: balanced` and of the patterns in `freeze`."""
+    sampling = find(root, "data.sampling")
+    if sampling is not None and isinstance(sampling.value, str):
+        sampling.value = {"weight": Node(sampling.value, sampling.source, sampling.key)}
     ema, freeze = find(root, "training.ema"), find(root, "training.freeze")
     if ema is not None and isinstance(ema.value, int | float) and not isinstance(ema.value, bool):
         ema.value = {"decay": Node(ema.value, ema.source, ema.key)}

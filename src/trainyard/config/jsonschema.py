@@ -103,9 +103,9 @@ def _schedulers(schema: Schema) -> None:
 
 
 def _short_forms(definitions: Schema) -> None:
-    """Allow a number for the section of an average, and a pattern for a section or a list of patterns."""
+    """Allow the values that are short for sections: a decay, a pattern, weights to draw by."""
     number, text = {"type": "number"}, {"type": "string"}
-    for name, short in (("EmaConfig", number), ("FreezeConfig", text)):
+    for name, short in (("EmaConfig", number), ("FreezeConfig", text), ("SamplingConfig", text)):
         own = definitions[name]
         definitions[name] = {"anyOf": [short, own], "description": own.pop("description", "")}
     keys = definitions["TrainingConfig"]["properties"]

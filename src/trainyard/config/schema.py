@@ -36,6 +36,7 @@ from trainyard.config.optimization import (
     NoDecay,
     ParameterGroup,
 )
+from trainyard.config.sampling import SamplingConfig
 from trainyard.config.schedules import ConstantSchedule, Schedule
 from trainyard.config.splits import SplitConfig
 from trainyard.config.transforms import CACHE, IGNORE_INDEX, ON_CORRUPT, TRANSFORMS, Transform
@@ -125,6 +126,7 @@ class DataConfig(TypedSection):
         "scores of the ranks",
     )
     split: SplitConfig = SplitConfig()
+    sampling: SamplingConfig | None = None
     features: list[str] | None = bits(
         default=None, min_length=1, description="the columns to learn from; default: all but the target"
     )

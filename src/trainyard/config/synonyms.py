@@ -125,7 +125,16 @@ INSIDE = {
         {"training.learning_rate": "lr learning_rate", "training.weight_decay": "weight_decay wd"}
     ),
     "training": _table({"experiment.seed": "seed"}),
-    "data": _table({"data.target": "y", "data.split.seed": "random_state seed", "data.split.group": "group"}),
+    "data": _table(
+        {
+            "data.target": "y",
+            "data.split.seed": "random_state seed",
+            "data.split.group": "group",
+            "data.on_corrupt": "on_error on_bad_sample",
+            "data.sampling": "sampler sampling_strategy weighted_sampler weighted_sampling",
+        }
+    ),
+    "data.sampling": _table({"data.sampling.weight": "weights column by type"}),
     "data.split": _table(
         {
             "data.split.seed": "random_state random_seed",
@@ -202,6 +211,7 @@ LOSSES = _table(
         "huber": "huber huber_loss",
     }
 )
+ON_CORRUPT = _table({"error": "error stop raise fail", "skip": "skip ignore"})
 PRECISIONS = _table(
     {
         "fp32": "32 32-true float32 fp32 full single",

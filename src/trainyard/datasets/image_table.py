@@ -24,7 +24,7 @@ from trainyard.datasets.rows.images.pixels import Mode
 from trainyard.datasets.rows.images.sources import ByteImages, FileImages, Images
 from trainyard.datasets.rows.objects import refuse_column_settings
 from trainyard.datasets.rows.table import Table, as_table, nearest
-from trainyard.datasets.rows.tabular import paths_by_split
+from trainyard.datasets.rows.tabular import named_columns, paths_by_split
 from trainyard.datasets.rows.weights import encode as encode_weights
 from trainyard.errors import DataError
 from trainyard.require import require
@@ -60,14 +60,18 @@ class ImageTableDataset:
         """Load the data; see `Dataset.load`."""
         config, mode = self._config, self._params.mode
         plain = config.model_copy(
-            update={"weight": None, "split": config.split.model_copy(update={"group": None, "time": None})}
+            update={
+                "weight": None,
+                "sampling": None,
+                "split": config.split.model_copy(update={"group": None, "time": None}),
+            }
         )
         refuse_column_settings(plain, "images are", "Leave it out")
         if self._params.class_names and self._params.mask is None:
             raise DataError("data.class_names are those of masks (data.mask), which are not given")
         cells: dict[str, list[Cell]] = {column: [] for column in self._columns}
         parts: dict[SplitName, Labeled] = {}
-        divide_by: dict[str, Array] = {}
+        named: dict[str, Array] = {}
         paths = paths_by_split(config)
         for name, path in paths.items():
             table, found = self._read(path)
@@ -79,8 +83,7 @@ class ImageTableDataset:
             for column, some in found.items():
                 cells[column] += some
             if name == "train":
-                keys = {config.split.group, config.split.time} - {None}
-                divide_by = {key: table.column(key, "data.split") for key in keys if key is not None}
+                named = named_columns(table, config)
         images, *masks = (
             _images(
                 some, mode if column == self._params.image else None, f"{column} {{}} of {paths['train']}"
@@ -88,7 +91,7 @@ class ImageTableDataset:
             for column, some in cells.items()
         )
         given = GivenMasks(masks[0], self._params.class_names) if masks else None
-        source = ImageSource(images, mode, self._params.image, divide_by, given)
+        source = ImageSource(images, mode, self._params.image, named, given)
         return bundle(source, parts, config)
 
     @property

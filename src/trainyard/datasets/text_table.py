@@ -25,7 +25,7 @@ from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.cache import data_cache
 from trainyard.datasets.rows.frames import read_table
 from trainyard.datasets.rows.table import Table
-from trainyard.datasets.rows.tabular import paths_by_split
+from trainyard.datasets.rows.tabular import named_columns, paths_by_split
 from trainyard.datasets.rows.target import Target, rows_with_target
 from trainyard.datasets.rows.text_preparation import TextPreparation, texts_of
 from trainyard.datasets.rows.tokenizers import Choice, Tokenizer
@@ -70,7 +70,11 @@ class TextTableDataset:
         """Load the data; see `Dataset.load`."""
         config, params = self._config, self._params
         plain = config.model_copy(
-            update={"weight": None, "split": config.split.model_copy(update={"group": None, "time": None})}
+            update={
+                "weight": None,
+                "sampling": None,
+                "split": config.split.model_copy(update={"group": None, "time": None}),
+            }
         )
         objects.refuse_column_settings(plain, "texts are", "Leave it out")
         for key in ("columns", "missing_values"):
@@ -135,9 +139,8 @@ class TextTableDataset:
             if config.weight is not None:
                 weights[name] = encode_weights(table, config.weight)
         train = tables["train"]
-        keys = [key for key in (config.split.group, config.split.time) if key is not None]
-        divide_by = {key: train.column(key, "data.split") for key in keys}
-        return objects.from_arrays(pairs, config, sample_weights=weights, divide_by=divide_by)
+        columns = named_columns(train, config)
+        return objects.from_arrays(pairs, config, sample_weights=weights, columns=columns)
 
     def _targets(self, table: Table) -> Array:
         """Return the targets, (rows,), or (rows, columns) of several."""

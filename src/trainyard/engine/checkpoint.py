@@ -155,8 +155,9 @@ class Checkpoints:
                 committed before is untouched.
         """
         name = f"step-{step:09d}-a{self._attempt:04d}"
+        failed = f"the {self._what} of step {step} cannot be written"
         if next(self._store.list(f"{self._kind}/{name}/{_MANIFEST}"), None):
-            raise CheckpointError(f"{self._subject(step)} cannot be written: {name} is committed already")
+            raise CheckpointError(f"{failed}: {name} is committed already")
         try:
             files = self._write_files(name, snapshot, state)
             commit = Commit(name, step, self._attempt, files, best, self._run_files)
@@ -164,16 +165,15 @@ class Checkpoints:
                 f"{self._kind}/{name}/{_MANIFEST}", json.dumps(commit.to_json()).encode()
             )
         except OSError as error:
-            raise CheckpointError(f"{self._subject(step)} cannot be written: {error}") from error
+            raise CheckpointError(f"{failed}: {error}") from error
         if not is_ours:
-            raise CheckpointError(
-                f"{self._subject(step)} cannot be written: another process committed {name} in the meantime"
-            )
+            raise CheckpointError(f"{failed}: another process committed {name} in the meantime")
         self._own.add(name)
         return commit
 
-    def _subject(self, step: int) -> str:
-        return f"the {'best model' if self._kind == 'best' else 'checkpoint'} of step {step}"
+    @property
+    def _what(self) -> str:
+        return "best model" if self._kind == "best" else "checkpoint"
 
     def _write_files(self, name: str, snapshot: Snapshot, state: dict[str, Any] | None) -> list[FileRecord]:
         staging = self._store.staging()
@@ -225,13 +225,15 @@ class Checkpoints:
         commit = self.read_manifest(name)
         for file in commit.files:
             if problem := damage(self.folder(commit) / file.name, file, depth=_DEPTH):
-                raise CheckpointError(f"checkpoint {name} is damaged: {problem}")
+                raise CheckpointError(f"{self._what} {name} is damaged: {problem}")
         recorded = {file.name for file in commit.files}
         for path in self.folder(commit).iterdir():
             if not stat.S_ISREG(path.lstat().st_mode):  # a framework may look for files that no record names
-                raise CheckpointError(f"checkpoint {name} is damaged: {path.name}: it is not a regular file")
+                raise CheckpointError(
+                    f"{self._what} {name} is damaged: {path.name}: it is not a regular file"
+                )
             if path.suffix == ".safetensors" and path.name not in recorded:
-                raise CheckpointError(f"checkpoint {name} is damaged: {path.name}: no record names it")
+                raise CheckpointError(f"{self._what} {name} is damaged: {path.name}: no record names it")
         return commit
 
     def load_step(self, step: int) -> Commit:
@@ -301,10 +303,10 @@ class Checkpoints:
             return _COMMIT.validate_python({**data, "name": name})
         except CheckpointError as error:
             raise CheckpointError(
-                f"checkpoint {name} was never finished, or has lost its manifest: {error}"
+                f"{self._what} {name} was never finished, or has lost its manifest: {error}"
             ) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"checkpoint {name} is damaged: {error}") from error
+            raise CheckpointError(f"{self._what} {name} is damaged: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,8 @@ class LearnerInputs(ModelInputs):
 
     `choices` are what `Learner.choices` returned in the first attempt, and are empty there. `world` are the
     processes of the attempt: each has a learner, and calls its methods in the same order with the same
-    arguments, but for those that only the main one needs, which are `snapshot` and `Snapshot.write`.
+    arguments, `snapshot()` among them. Only the main one calls `snapshot(weights_only=True)` and the methods
+    of snapshots of weights.
     """
 
     splits: Mapping[SplitName, Split]
@@ -239,6 +240,7 @@ class Framework(ABC):
     takes_weights: ClassVar[bool] = False  # whether a batch may have weights of its samples
     has_virtual_ranks: ClassVar[bool] = False  # whether a step may be cut into virtual ranks, or processes
     has_workers: ClassVar[bool] = False  # whether worker processes may read samples (`data.workers`)
+    starts_from_weights: ClassVar[bool] = True  # whether a run may begin with the weights of another one
     unsaved_hint: ClassVar[str] = ""  # how a user can have the state saved that `Learner.unsaved_state` finds
 
     @staticmethod
@@ -250,6 +252,21 @@ class Framework(ABC):
             underscores do not matter.
         """
         return {}
+
+    @staticmethod
+    def change_refusal(option: str, config: RunConfig) -> str | None:  # noqa: ARG004 - most refuse none
+        """Return why an option of a model cannot change once steps are trained; None if it can.
+
+        Args:
+            option: The option of `model.params` that differs from what the steps were trained with.
+            config: The config in which it has changed.
+        """
+        return None
+
+    @staticmethod
+    def has_smaller_end(config: RunConfig) -> bool:  # noqa: ARG004 - most have not
+        """Return whether the last step of such a run is smaller than it would be in a longer one."""
+        return False
 
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - most models have no defaults of their own
@@ -404,7 +421,7 @@ class Framework(ABC):
 
         Raises:
             InputError: This framework trains in one process.
-            WorldError: A process has died, and there were enough restarts.
+            WorldError: A process has died, and no restarts are left.
         """
         raise InputError(f"distributed.nproc: {config.model.type} is trained in one process; leave it out")
 
@@ -501,6 +518,8 @@ class Learner(ABC):
     @abstractmethod
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:
         """Copy the state; the only part of a save that blocks training.
+
+        All processes call it, unless it is of the weights only: that is for the main one.
 
         Args:
             weights_only: Leave out what only a resume needs.

@@ -51,7 +51,7 @@ def refresh(runs_dir: Path) -> None:
     for folder in runs_dir.glob(f"*/*/{FOLDER}"):
         name, run = folder.parent.relative_to(runs_dir).as_posix(), RunDir(folder.parent)
         if name not in newest and not run.is_locked() and not RemoteRun(run.path, store).log.numbers():
-            # It was deleted from the store, and not just created there: that was asked for once more.
+            # It was deleted from the store. Its log is listed once more: it may have been created since then.
             shutil.rmtree(run.path, ignore_errors=True)
 
 
@@ -87,6 +87,7 @@ def _bring(remote: RemoteRun, wanted: Callable[[str], bool]) -> None:
     run = RunDir(remote.path)
     if not _acquire(run, remote):
         return
+    last: CheckpointError | None = None
     try:
         for _ in range(_TRIES):
             entry = remote.head()
@@ -96,9 +97,13 @@ def _bring(remote: RemoteRun, wanted: Callable[[str], bool]) -> None:
                 remote.bring_down(entry, wanted)
                 remote.heartbeats.note(entry)
                 return
-            except CheckpointError:
+            except CheckpointError as error:  # files of an entry go when newer ones come
+                last = error
                 if remote.log.is_newest(entry.number):
                     raise
+        raise CheckpointError(
+            f"run {run.id} has changed in its store during each of {_TRIES} downloads; try again"
+        ) from last
     finally:
         run.release()
 

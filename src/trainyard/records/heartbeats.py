@@ -21,20 +21,21 @@ from pathlib import Path
 
 from trainyard.digest import write_atomically
 from trainyard.errors import CheckpointError, RunLockedError
-from trainyard.records.log import Entry, Log, has_ended, is_of_this_machine, machine
+from trainyard.machine import machine_id
+from trainyard.records.log import Entry, Log, has_ended, is_of_this_machine
 from trainyard.safe_open import read_regular
 from trainyard.stores.base import Store
 
 log = logging.getLogger("trainyard")
 
 SILENCE = 60.0  # seconds without a sign of life after which the owner of a run counts as dead
-_LOOK = 3.0  # seconds between two looks for a sign of life
+_POLL_SECONDS = 3.0  # between two looks for a sign of life
 _CLOCKS = 600.0  # seconds by which clocks may differ, for the status of a run that is seen the first time
 _FILE = ".owner"  # in a working copy
 
 
 @dataclass(frozen=True)
-class _Sight:
+class _Observation:
     """What was seen last of the owner of a run.
 
     Args:
@@ -52,7 +53,7 @@ class _Sight:
     @property
     def silence(self) -> float:
         """Return for how many seconds nothing has changed; 0 if another machine, or none, has looked."""
-        return max(0.0, time.monotonic() - self.since) if self.machine == machine() else 0.0
+        return max(0.0, time.monotonic() - self.since) if self.machine == machine_id("pid") else 0.0
 
 
 class Heartbeats:
@@ -119,9 +120,9 @@ class Heartbeats:
         owner = entry.writer.partition(",")[0] or "unknown, its entry is damaged"
         locked = RunLockedError(
             f"run {self._path.name} is owned by another process ({owner}); wait for it, or end it and "
-            f"resume, at the latest {SILENCE:.0f} s after its end"
+            f"resume: it may take up to {SILENCE:.0f} s until the run counts as free"
         )
-        first = self._look(entry.number, entry)
+        first = self._observe(entry.number, entry)
         if is_of_this_machine(entry.writer) and abs(time.time() - first.time) < SILENCE:
             raise locked  # one clock has told both times
         if first.silence < SILENCE:
@@ -131,8 +132,8 @@ class Heartbeats:
             )
         now = first
         while (left := SILENCE - now.silence) > 0:
-            time.sleep(min(_LOOK, left))
-            now = self._look(max(self._log.numbers(), default=0), entry)
+            time.sleep(min(_POLL_SECONDS, left))
+            now = self._observe(max(self._log.numbers(), default=0), entry)
             if now.sign != first.sign:
                 raise locked
 
@@ -145,19 +146,19 @@ class Heartbeats:
         if not entry.has_owner:
             self.note_end()
         elif has_ended(entry.writer):
-            self.note_none()
+            self.note_unowned()
         else:
-            self._look(entry.number, entry)
+            self._observe(entry.number, entry)
 
     def note_end(self) -> None:
         """Note that the newest attempt has ended."""
         (self._path / _FILE).unlink(missing_ok=True)
 
-    def note_none(self) -> None:
+    def note_unowned(self) -> None:
         """Note that no process elsewhere owns the run, and that its attempt has not ended."""
-        self._write(_Sight("", 0.0, "", 0.0))
+        self._write(_Observation("", 0.0, "", 0.0))
 
-    def _look(self, number: int, entry: Entry) -> _Sight:
+    def _observe(self, number: int, entry: Entry) -> _Observation:
         """Return the owner's last sign of life, and note it.
 
         Args:
@@ -166,15 +167,15 @@ class Heartbeats:
         """
         beats = self._beats(entry)
         sign = " ".join([str(number), *beats])
-        before = _read(self._path)
-        if before is not None and before.sign == sign and before.machine == machine():
+        before, here = _read(self._path), machine_id("pid")
+        if before is not None and before.sign == sign and before.machine == here:
             return before
         given = max([entry.time, *map(_seconds, beats)])
         if before is not None and before.sign not in ("", sign):
             given = time.time()
-        sight = _Sight(sign, time.monotonic(), machine(), given)
-        self._write(sight)
-        return sight
+        seen = _Observation(sign, time.monotonic(), here, given)
+        self._write(seen)
+        return seen
 
     def _beats(self, entry: Entry) -> list[str]:
         """Return the heartbeats of the attempt that owns the run, or of those that may do so."""
@@ -187,8 +188,8 @@ class Heartbeats:
                     beats.append(self._store.get(key).decode(errors="replace"))
         return beats
 
-    def _write(self, sight: _Sight) -> None:
-        write_atomically(self._path / _FILE, json.dumps(asdict(sight)).encode())
+    def _write(self, seen: _Observation) -> None:
+        write_atomically(self._path / _FILE, json.dumps(asdict(seen)).encode())
 
     def _key(self, attempt: int) -> str:
         return f"{self._prefix}{attempt:04d}"
@@ -200,10 +201,11 @@ class Heartbeats:
 def has_owner(path: Path) -> bool:
     """Return whether a working copy says that a process trains the run elsewhere, as far as it is known.
 
-    Nobody waits for it: the clocks tell what a first look cannot, roughly. `refuse_owned` makes sure.
+    This never waits: at the first seen of a run it compares clocks, which is only roughly right;
+    `refuse_owned` makes sure.
     """
-    sight = _read(path)
-    return sight is not None and sight.silence < SILENCE and time.time() - sight.time < _CLOCKS
+    seen = _read(path)
+    return seen is not None and seen.silence < SILENCE and time.time() - seen.time < _CLOCKS
 
 
 def may_have_owner(path: Path) -> bool:
@@ -211,10 +213,10 @@ def may_have_owner(path: Path) -> bool:
     return (path / _FILE).exists()
 
 
-def _read(path: Path) -> _Sight | None:
+def _read(path: Path) -> _Observation | None:
     try:
-        sight = _Sight(**json.loads(read_regular(path / _FILE)))
-        return sight if all(isinstance(one, int | float) for one in (sight.since, sight.time)) else None
+        seen = _Observation(**json.loads(read_regular(path / _FILE)))
+        return seen if all(isinstance(one, int | float) for one in (seen.since, seen.time)) else None
     except (OSError, ValueError, TypeError):
         return None
 

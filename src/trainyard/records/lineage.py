@@ -44,11 +44,15 @@ class Lineage(Document):
     semantics: dict[str, int] | None = None
 
     def own_begin(self, data: DataIdentity) -> Begin:
-        """Return where the run's own steps begin on its data: with other rows, at the start of an epoch."""
+        """Return where the run's own steps begin on its data.
+
+        With other rows, or rows that are drawn otherwise, that is the start of an epoch.
+        """
         initial = self.initial
         if initial is None:
             return 0, 0, 0
-        same = self.has_same(data, "train")
+        drawn_alike = not any(one.startswith("data.sampling") for one in self.changed)
+        same = drawn_alike and self.has_same(data, "train")
         return (initial.step, initial.epoch, initial.consumed) if same else (initial.step, 0, 0)
 
     def has_same(self, data: DataIdentity, split: str) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trainyard.errors import CheckpointError, RunLockedError
+from trainyard.machine import process_has_ended
 from trainyard.safe_open import open_regular
 
 _PAUSES = (
@@ -85,14 +86,9 @@ class Lock:
 def _ended(owner: str) -> str:
     """Return a note where the process that took the lock has ended: then one that it started holds it."""
     words = owner.split()
-    if len(words) == 4 and words[1].isdigit() and words[3] == socket.gethostname():
-        try:
-            os.kill(int(words[1]), 0)
-        except ProcessLookupError:
-            return ", which has ended: a process that it started still holds the lock"
-        except PermissionError:
-            return ""
-    return ""
+    is_here = len(words) == 4 and words[1].isdigit() and words[3] == socket.gethostname()
+    has_ended = is_here and process_has_ended(words[1])
+    return ", which has ended: a process that it started still holds the lock" if has_ended else ""
 
 
 def _open(path: Path, mode: str) -> BinaryIO:

@@ -20,13 +20,12 @@ import os
 import secrets
 import socket
 from collections.abc import Collection
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from trainyard.digest import sha256_bytes
 from trainyard.errors import CheckpointError
+from trainyard.machine import machine_id, process_has_ended
 from trainyard.records.document import Document, Record, dump
 from trainyard.stores.base import Store
 
@@ -42,7 +41,7 @@ log = logging.getLogger("trainyard")
 
 def new_writer() -> str:
     """Return a name that no other writer has: the process, its machine, and where its process id is known."""
-    token = f"{secrets.token_hex(8)}-{machine()}"
+    token = f"{secrets.token_hex(8)}-{machine_id('pid')}"
     return f"process {os.getpid()} on {socket.gethostname()}, {token}"
 
 
@@ -53,35 +52,19 @@ def has_ended(writer: str) -> bool:
     process = _words(writer)[1]
     if process == str(os.getpid()):
         return writer not in WRITERS
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, ValueError):
-        return False
-    return False
+    return process_has_ended(process)
 
 
 def is_of_this_machine(writer: str) -> bool:
     """Return whether the writer of an entry is a process of this machine, since its last start."""
     words = _words(writer)
-    return len(words) == 5 and words[3] == socket.gethostname() and words[4].partition("-")[2] == machine()
+    if len(words) != 5 or words[3] != socket.gethostname():
+        return False
+    return words[4].partition("-")[2] == machine_id("pid")
 
 
 def _words(writer: str) -> list[str]:
     return writer.replace(",", "").split()
-
-
-def machine() -> str:
-    """Return what tells machines and containers apart, and each start of a machine from the others.
-
-    Containers may share a host name, but not the ids of processes. Empty where the system does not say.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-        return sha256_bytes(f"{boot}{Path('/proc/self/ns/pid').readlink()}".encode())[:8]
-    except (OSError, ValueError):
-        return ""
 
 
 class DamagedEntryError(CheckpointError):

@@ -23,8 +23,9 @@ from trainyard.records.run_dir import RunDir, write_config
 from trainyard.records.status import DECIDED
 from trainyard.redact import redacted_value
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.fit import has_smaller_end, refusal
-from trainyard.runs.origin import CONFIG_FILE, Origin, advice, available_best, copy_state, longer, loop_sha256
+from trainyard.runs.fit import advice, longer, refusal
+from trainyard.runs.origin import CONFIG_FILE, Origin, available_best, copy_state, loop_sha256
+from trainyard.runs.sampling import epoch_samples
 from trainyard.runs.wiring import framework_name, order_and_rules, run_checkpoints
 
 log = logging.getLogger("trainyard")
@@ -131,7 +132,9 @@ class _Start:
         self._checkpoints = run_checkpoints(self._parent)
         self._framework = registry.adapter("framework", framework_name(self._config, request.model))
         self._rows = self._train_rows()
-        self._plan: Plan = self._framework.plan(self._config, self._rows, request.model)
+        self._plan: Plan = self._framework.plan(
+            self._config, epoch_samples(self._config, self._rows), request.model
+        )
         self._order, self._rules = self._own_order()
         self._reached = self._last_step()
         self._step = self._chosen_step()
@@ -226,16 +229,15 @@ class _Start:
         """Refuse a config that the state does not fit.
 
         Raises:
-            InputError: It does not.
+            InputError: The state does not fit the config.
         """
         self._check_config()
         self._check_length()
         if self._step == 0:
             return
-        name = framework_name(self._config, self._request.model)
         for key in changed_computation(self._request.own, self._request.resolved):
-            if reason := refusal(key, self._request.resolved.config, name):
-                raise InputError(f"{key}: {reason}; {advice(self._parent.id, name)}")
+            if reason := refusal(key, self._request.resolved.config, self._framework):
+                raise InputError(f"{key}: {reason}; {advice(self._parent.id, self._framework)}")
 
     def _check_config(self) -> None:
         """Refuse a parent whose config file is not what it was trained with."""
@@ -266,7 +268,8 @@ class _Start:
     def _length(self) -> int:
         """Return the number of steps of the child, if its data are those of the parent."""
         config = self._request.resolved.config
-        plan: Plan = self._framework.plan(config, self._rows, self._request.model)
+        rows = epoch_samples(config, self._rows)
+        plan: Plan = self._framework.plan(config, rows, self._request.model)
         return order_and_rules(config, plan, self._rows, self._own_begin())[1].total_steps
 
     # -- what the child keeps
@@ -338,7 +341,8 @@ class _Start:
     def _differs(self) -> list[str]:
         """Return why going on does not lead to the bits of a run that had its length from the start."""
         config, schedule = self._request.resolved.config, self._config.training.scheduler
-        plan: Plan = self._framework.plan(config, self._rows, self._request.model)
+        rows = epoch_samples(config, self._rows)
+        plan: Plan = self._framework.plan(config, rows, self._request.model)
         has_rate = self._plan.scheduled and self._plan.learning_rate is not None
         reasons = []
         if schedule.depends_on_length and has_rate:
@@ -352,7 +356,7 @@ class _Start:
             reasons.append(f"the best model, of step {lost[0]}, is not kept any more")
         if self._plan._replace(total_steps=0) != plan._replace(total_steps=0):
             reasons.append("the length changes the plan of the model")
-        if has_smaller_end(self._config, framework_name(self._config, self._request.model)):
+        if self._framework.has_smaller_end(self._config):
             reasons.append("the last step has added fewer iterations than the others")
         if (tier := self._manifest.determinism).tier != "bitwise":
             reasons.append(f"run {self._parent.id} is {tier.tier}: {tier.reason}")

@@ -22,6 +22,7 @@ import numpy as np
 
 from trainyard import registry
 from trainyard.datasets.base import DataBundle, known_arrays
+from trainyard.datasets.rows.corrupt import in_words
 from trainyard.digest import array_buffer, digest, sha256_bytes, sha256_file, sha256_json, tensor_records
 from trainyard.module_sources import source_hash
 from trainyard.records.manifest import (
@@ -84,8 +85,11 @@ def data_inputs(bundle: DataBundle) -> DataIdentity:
         str(name): SplitIdentity(rows=len(split), sha256=split.fingerprint())
         for name, split in bundle.splits.items()
     }
+    content: dict[str, Any] = {name: split.to_json() for name, split in splits.items()}
+    if bundle.sampling is not None:
+        content["sampling"] = digest(tensor_records([array_buffer("weights", bundle.sampling)]))
     return DataIdentity(
-        hash=sha256_json({name: split.to_json() for name, split in splits.items()}),
+        hash=sha256_json(content),
         splits=splits,
         rows={name: same for name in bundle.splits if (same := _row_identity(bundle, name)) is not None},
         preparation=_fitted(bundle),
@@ -94,7 +98,7 @@ def data_inputs(bundle: DataBundle) -> DataIdentity:
         features=[str(name) for name in info.feature_names],
         classes=None if info.classes is None else [str(label) for label in info.classes],
         content_hashed=bundle.content_hashed,
-        warnings=list(bundle.warnings),
+        warnings=[*bundle.warnings, *([in_words(bundle.skipped)] if bundle.skipped else [])],
     )
 
 

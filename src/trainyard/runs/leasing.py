@@ -61,7 +61,7 @@ def take_lease(run: RunDir, *, compresses: bool = False) -> Lease:
     lease = Lease(log, number, attempt, remote)
     existing = run_checkpoints(run)
     if remote:
-        remote.heartbeats.note_none()
+        remote.heartbeats.note_unowned()
     # Checkpoints that have lost their manifest are included, so that a resume names them as damaged.
     lease.take(existing.resume.names(), existing.best.names())
     return lease

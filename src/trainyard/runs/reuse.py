@@ -28,6 +28,7 @@ from trainyard.runs.inputs import code_inputs, data_inputs, environment_inputs
 from trainyard.runs.lookup import warn_of_unused
 from trainyard.runs.manifest import code_roots, make_manifest
 from trainyard.runs.objects import Objects
+from trainyard.runs.sampling import epoch_samples
 from trainyard.runs.trust import of_own_config
 from trainyard.runs.weights import initial_source, initialize, stored_model
 from trainyard.runs.wiring import (
@@ -229,10 +230,11 @@ def _light_inputs(run: RunDir, resolved: Resolved, objects: Objects, device: str
 def _usual_threads(run: RunDir, before: Manifest, config: RunConfig) -> int:
     """Return the threads of a run on the same data; on others it is not reused anyway."""
     description = DataDescription.load(run.path / before.data_file)
-    if description is None or before.data.splits.get("train") is None:
+    train = before.data.splits.get("train")
+    if description is None or train is None or train.rows is None:
         return default_threads(config)
     framework = registry.adapter("framework", framework_name(config))
-    plan = framework.plan(config, before.data.splits["train"].rows)
+    plan = framework.plan(config, epoch_samples(config, train.rows))
     return usual_threads(framework, config, DataInfo.from_json(description.info), plan)
 
 

@@ -37,7 +37,7 @@ from trainyard.evaluation.metrics import (
     mode_in,
 )
 from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, Plan
-from trainyard.order import START, Cursor, SampleOrder
+from trainyard.order import START, Cursor, SampleOrder, WeightedDraws
 from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
 from trainyard.registry import task_for
@@ -45,8 +45,9 @@ from trainyard.require import import_path
 from trainyard.runs.learner_data import learner_splits
 from trainyard.runs.objects import NO_DATA, Objects
 from trainyard.runs.own_unit import own_unit
+from trainyard.runs.sampling import check_sampling, drawing_weights, epoch_samples
 from trainyard.semantics import in_force
-from trainyard.types import FEATURES, DataInfo, FeatureForm, Metrics, Predictions, SplitName
+from trainyard.types import FEATURES, Array, DataInfo, FeatureForm, Metrics, Predictions, SplitName
 from trainyard.world import ALONE, World
 
 log = logging.getLogger("trainyard")
@@ -228,10 +229,12 @@ def build(
     model, rows = objects.model, len(bundle.splits["train"])
     framework = framework_for(config, bundle.info, model)
     _check_reading(config, bundle, framework)
-    plan: Plan = framework.plan(config, rows, model)
+    plan: Plan = framework.plan(config, epoch_samples(config, rows), model)
+    check_sampling(config, framework, plan)
     if threads is None:
         threads = world.from_main(lambda: usual_threads(framework, config, bundle.info, plan, model))
-    order, rules = order_and_rules(config, plan, rows, *(begin(bundle) if begin else ()))
+    cursor, past = begin(bundle) if begin else (START, NOTHING_PAST)
+    order, rules = order_and_rules(config, plan, rows, cursor, past, drawing_weights(config, bundle))
     inputs = LearnerInputs(
         config,
         bundle.info,
@@ -250,16 +253,30 @@ def build(
 
 
 def order_and_rules(
-    config: RunConfig, plan: Plan, rows: int, begin: Cursor = START, past: Past = NOTHING_PAST
+    config: RunConfig,
+    plan: Plan,
+    rows: int,
+    begin: Cursor = START,
+    past: Past = NOTHING_PAST,
+    weights: Array | None = None,
 ) -> tuple[SampleOrder, Rules]:
     """Return the order of the samples and the rules of a run that begins at a cursor.
 
     `training.epochs` counts whole passes over the data. A run that begins elsewhere than its config alone
     would be at that step, since it was forked with another batch size or other data, has other steps.
+
+    Args:
+        config: The config.
+        plan: How the framework trains.
+        rows: The number of training rows.
+        begin: Where the run begins.
+        past: What it takes over.
+        weights: (rows,) in proportion to which samples are drawn; None: they are not, or only cursors matter.
     """
-    seed, drop_last = config.experiment.seed, config.training.drop_last
-    order = SampleOrder(rows, plan.batch_size, seed, begin, drop_last=drop_last)
-    usual = SampleOrder(rows, plan.batch_size, seed, drop_last=drop_last).cursor(begin.step)
+    seed, drop_last, samples = config.experiment.seed, config.training.drop_last, epoch_samples(config, rows)
+    draws = None if weights is None else WeightedDraws(weights)
+    order = SampleOrder(samples, plan.batch_size, seed, begin, drop_last=drop_last, draws=draws)
+    usual = SampleOrder(samples, plan.batch_size, seed, drop_last=drop_last).cursor(begin.step)
     if begin != usual and config.training.epochs and not config.training.max_steps:
         plan = plan._replace(total_steps=order.end_of(config.training.epochs))
     mode_of = partial(mode_in, config)
@@ -296,6 +313,11 @@ def _check_reading(config: RunConfig, bundle: DataBundle, framework: type[Framew
     is_read = any(isinstance(split, SampleSplit) for split in bundle.splits.values())
     if data.collate is not None and not is_read:
         raise DataError("data.collate is for map-style data sets, but these rows are in memory; leave it out")
+    if data.on_corrupt != "error" and not is_read:
+        raise DataError(
+            "data.on_corrupt is for samples that are read one by one (images in files, map-style data sets, "
+            "shards), but these rows are in memory; leave it out"
+        )
     if data.workers and not is_read:
         log.warning("data.workers: %d has no effect, as the rows are in memory", data.workers)
     elif data.workers and not framework.has_workers:
@@ -315,8 +337,7 @@ def _check_images(
         ModelError: The framework cannot draw random numbers for each image.
     """
     if not any(isinstance(split, KnownSplit | LabelSplit) for split in bundle.splits.values()):
-        given = {"transforms": data.transforms, "on_corrupt": data.on_corrupt != "error"}
-        given |= {"cache": data.cache != "none"}
+        given = {"transforms": data.transforms, "cache": data.cache != "none"}
         for key in (key for key, is_given in given.items() if is_given):
             raise DataError(
                 f"data.{key} is for images in files (data.type: image_folder or image_table); leave it out"
@@ -393,7 +414,7 @@ def run_checkpoints(
     Args:
         run: The run directory.
         run_files: Files that new ones cover (SHA-256 by name).
-        lease: What entitles to commit new ones; None: they are only read.
+        lease: The right to commit new ones; None: they are only read.
     """
     store = registry.adapter("store", "file")(run.path)
     attempt, fetch = (lease.attempt, lease.fetch) if lease else (0, None)
@@ -475,7 +496,7 @@ def run_view(components: Components, run: RunDir, state: RunState, attempt: int)
         start_step=state.step,
         total_steps=components.rules.total_steps,
         steps_per_epoch=components.order.steps_per_epoch,
-        train_samples=components.order.samples,
+        train_samples=len(components.bundle.splits["train"]),
         batch_size=components.order.batch_size,
         attempt=attempt,
     )

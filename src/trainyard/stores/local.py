@@ -13,11 +13,13 @@ from urllib.parse import unquote, urlsplit
 
 from trainyard.digest import fsync_folder, make_folders, write_file
 from trainyard.errors import CheckpointError, InputError, RunGoneError
-from trainyard.records.log import machine
+from trainyard.machine import machine_id, process_has_ended
 from trainyard.safe_open import open_regular, read_regular, refuse_links
 
 _STAGING = ".staging-"  # then the machine and the process that uses the folder
-_LONG = 86400.0  # seconds after which an unchanged staging folder of another machine is left over
+_ABANDONED_SECONDS = (
+    86400.0  # seconds after which an unchanged staging folder of another machine is left over
+)
 _TRIES = 10  # to put an object into a folder that other processes delete when it is empty
 
 
@@ -144,7 +146,7 @@ class LocalStore:
         if self._may_create_root and not self._has_swept:
             self._has_swept = True
             _sweep_dead(self._root)
-        return f"{_STAGING}{machine()}-{os.getpid()}-"
+        return f"{_STAGING}{machine_id('pid')}-{os.getpid()}-"
 
     def _place(self, key: str, act: Callable[[Path], object]) -> Path:
         """Call a function that puts a file at the object's path, and return the path.
@@ -201,12 +203,13 @@ def _sweep_dead(root: Path) -> None:
     found = [(path, _changed(path)) for path in root.glob(f"{_STAGING}*")]
     if not found:
         return
-    with tempfile.TemporaryDirectory(prefix=f"{_STAGING}{machine()}-{os.getpid()}-", dir=root) as now:
-        today = _changed(Path(now))  # by the clock of the file system, as the others
+    here = machine_id("pid")
+    with tempfile.TemporaryDirectory(prefix=f"{_STAGING}{here}-{os.getpid()}-", dir=root) as probe:
+        now = _changed(Path(probe))  # by the clock of the file system, as the others
     for path, changed in found:
         of, _, process = path.name.removeprefix(_STAGING).rpartition("-")[0].partition("-")
-        is_here = of != "" and of == machine() and process.isdecimal()
-        if _is_dead(int(process)) if is_here else today - changed > _LONG:
+        is_here = of != "" and of == here and process.isdecimal()
+        if process_has_ended(process) if is_here else now - changed > _ABANDONED_SECONDS:
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -216,16 +219,6 @@ def _changed(folder: Path) -> float:
         return max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
     except OSError:
         return math.inf
-
-
-def _is_dead(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return False
 
 
 def _depth(key: str) -> int:

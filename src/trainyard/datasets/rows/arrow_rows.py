@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainyard.config.sampling import sampling_column
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows import items
@@ -56,7 +57,9 @@ class ArrowRows(items.BatchReader):
     def __init__(self, files: Sequence[ArrowFile], config: DataConfig, images: ImageForm) -> None:
         self._sha256s = [file.sha256 for file in files]
         self._images = images
-        self._table = _mapped(files)
+        self._names = [file.name for file in files]
+        self._table, rows = _mapped(files)
+        self._file_ends = np.cumsum(rows)
         counts = [len(chunk) for chunk in self._table.column(0).chunks] if self._table.num_columns else []
         self._firsts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._readers: dict[tuple[str, int], Reader] = {}
@@ -80,7 +83,10 @@ class ArrowRows(items.BatchReader):
             raise IndexError(f"row {position} of {len(self)}")
         chunk = int(np.searchsorted(self._firsts, position, side="right")) - 1
         row = position - int(self._firsts[chunk])
-        values = {name: self._reader(name, chunk)(row) for name in (*self._inputs, self._target)}
+        try:
+            values = {name: self._reader(name, chunk)(row) for name in (*self._inputs, self._target)}
+        except Exception as error:
+            raise DataError(f"{self.name_of(position)}: {error}") from error
         if self._is_table:
             features = np.array([values[name] for name in self._inputs], np.float32)
             return features, values[self._target]
@@ -89,37 +95,37 @@ class ArrowRows(items.BatchReader):
         return values
 
     def whole_batch(self, positions: Sequence[int]) -> dict[str, Array] | None:
-        """Return rows of numbers, and of lists of as many numbers, as `BatchReader` says."""
-        if not self._is_regular:
+        """Return rows of numbers, and of lists of equal length, as `BatchReader` says."""
+        if not self._is_numeric:
             return None
         at = np.asarray(positions, np.int64)
         chunks = np.searchsorted(self._firsts, at, side="right") - 1
         places = list(zip(chunks.tolist(), (at - self._firsts[chunks]).tolist(), strict=True))
-        columns = {name: self._gathered(name, places) for name in (*self._inputs, self._target)}
+        columns: dict[str, Array] = {}
+        for name in (*self._inputs, self._target):
+            if (values := self._gathered(name, places)) is None:
+                return None
+            columns[name] = values
         if not self._is_table:
             (only, *others) = self._inputs
             return columns if others else {FEATURES: columns[only], self._target: columns[self._target]}
         features = np.stack([columns[name].astype(np.float32) for name in self._inputs], axis=1)
         return {FEATURES: features, self._target: columns[self._target]}
 
-    def _gathered(self, name: str, places: Sequence[tuple[int, int]]) -> Array:
-        """Return the values of a column in rows, as (chunk, row within it)."""
-        first = np.asarray(self._reader(name, places[0][0])(places[0][1]))
-        values = np.empty((len(places), *first.shape), first.dtype)
-        for i, (chunk, row) in enumerate(places):
-            values[i] = self._reader(name, chunk)(row)
-        return values
+    def _gathered(self, name: str, places: Sequence[tuple[int, int]]) -> Array | None:
+        """Return a column's values at some (chunk, row within it); None if their lengths differ."""
+        read = [self._reader(name, chunk)(row) for chunk, row in places]
+        if not isinstance(read[0], np.ndarray):
+            return np.array(read)
+        if any(len(one) != len(read[0]) for one in read):
+            return None
+        return np.stack(read)
 
     @cached_property
-    def _is_regular(self) -> bool:
-        """Whether all columns that are read are numbers, or lists of as many numbers, without gaps."""
-        types = require("pyarrow", "tabular").types
+    def _is_numeric(self) -> bool:
+        """Whether all columns that are read hold numbers, or lists of numbers, and none is missing."""
         columns = [self._table.column(name) for name in (*self._inputs, self._target)]
-        kinds = [
-            column.type.value_type if types.is_fixed_size_list(column.type) else column.type
-            for column in columns
-        ]
-        return all(map(_is_number, kinds)) and not any(column.null_count for column in columns)
+        return all(not column.null_count and _holds_numbers(column.type) for column in columns)
 
     @cached_property
     def targets(self) -> Array | None:
@@ -131,6 +137,31 @@ class ArrowRows(items.BatchReader):
             values: Array = column.to_numpy()
             return values
         return np.array(column.to_pylist()) if types.is_string(column.type) else None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether no function of the user's takes part; see `StoredSamples`."""
+        return True
+
+    def name_of(self, position: int) -> str:
+        """Return the name of a row in messages."""
+        file = int(np.searchsorted(self._file_ends, position, side="right"))
+        return f"row {position - (self._file_ends[file - 1] if file else 0)} of {self._names[file]}"
+
+    def numbers(self, name: str) -> Array | None:
+        """Return a column of numbers, (rows,); None if there is none of that name.
+
+        Raises:
+            DataError: It holds something else, or lacks values.
+        """
+        if name not in self._table.column_names:
+            return None
+        column = self._table.column(name)
+        if not _is_number(column.type) or column.null_count:
+            what = "lacks values" if column.null_count else f"holds {column.type}"
+            raise DataError(f"column {name!r} {what}; give a number in each row")
+        values: Array = column.to_numpy()
+        return values
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the contents, of the files that they name, and of what is used of them."""
@@ -260,7 +291,8 @@ def _read_as_parquet(name: str) -> Iterator[None]:
         ) from error
 
 
-def _mapped(files: Sequence[ArrowFile]) -> Any:
+def _mapped(files: Sequence[ArrowFile]) -> tuple[Any, list[int]]:
+    """Return the rows of all files as a table, and the number of rows of each."""
     arrow = require("pyarrow", "tabular")
     tables = []
     for file in files:
@@ -269,9 +301,10 @@ def _mapped(files: Sequence[ArrowFile]) -> Any:
         except (arrow.ArrowException, OSError) as error:
             raise DataError(f"{file.name} cannot be read as Arrow: {str(error).splitlines()[0]}") from error
     try:
-        return arrow.concat_tables([table for table in tables if table.num_rows] or tables[:1])
+        table = arrow.concat_tables([table for table in tables if table.num_rows] or tables[:1])
     except arrow.ArrowException as error:
         raise DataError(f"{files[0].name}: its shards have different columns: {error}") from error
+    return table, [one.num_rows for one in tables]
 
 
 def _opened(arrow: Any, path: Path) -> Any:
@@ -298,7 +331,7 @@ def _inputs(schema: Any, config: DataConfig, source: str) -> list[str]:
                 f"{nearest(unknown[0], schema.names)}"
             )
         return list(config.features)
-    left_out = {config.target_name, *config.exclude}
+    left_out = {config.target_name, sampling_column(config.sampling), *config.exclude}
     texts = [field.name for field in schema if field.name not in left_out and _is_text(field.type)]
     if texts:
         log.info("data: columns of text or times are left out: %s", listed(texts))
@@ -311,6 +344,12 @@ def _inputs(schema: Any, config: DataConfig, source: str) -> list[str]:
 def _is_number(kind: Any) -> bool:
     types = require("pyarrow", "tabular").types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _holds_numbers(kind: Any) -> bool:
+    types = require("pyarrow", "tabular").types
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return _is_number(kind.value_type if is_list else kind)
 
 
 def _is_text(kind: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.config.emit import inline
+from trainyard.config.sampling import sampling_column
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.splitting import Rows
@@ -43,6 +44,7 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
         "data.features": config.features or [],
         "data.exclude": config.exclude,
         "data.weight": [config.weight] if config.weight else [],
+        "data.sampling.weight": [drawn] if (drawn := sampling_column(config.sampling)) else [],
         "data.columns": list(config.columns),
         "data.missing_values": list(config.missing_values) if isinstance(config.missing_values, dict) else [],
     }
@@ -56,10 +58,12 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
         raise DataError(f"{table.source}: " + "\n  ".join(unknown))
     if both := [name for name in config.targets if name in (config.features or [])]:
         raise DataError(f"{table.source}: data.features names the target {both[0]!r}; leave it out")
-    if config.weight in [*config.targets, *(config.features or [])]:
-        what = "is the target, too" if config.weight in config.targets else "is named by data.features, too"
-        raise DataError(f"{table.source}: data.weight: {config.weight!r} {what}; a weight is no feature")
-    left_out = {*config.targets, config.weight or "", *config.exclude}
+    for setting in ("data.weight", "data.sampling.weight"):
+        for name in named[setting]:
+            if name in [*config.targets, *(config.features or [])]:
+                what = "is the target, too" if name in config.targets else "is named by data.features, too"
+                raise DataError(f"{table.source}: {setting}: {name!r} {what}; a weight is no feature")
+    left_out = {*config.targets, config.weight or "", drawn or "", *config.exclude}
     if config.features is None:
         left_out |= {config.split.group or "", config.split.time or ""}
     names = [name for name in (config.features or table.columns) if name not in left_out]

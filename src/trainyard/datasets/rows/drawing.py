@@ -50,7 +50,7 @@ class Drawing:
                 if _same(before, _states()):
                     return samples
                 self.draws = True  # these were drawn from whatever the state was
-            return [_seeded(single, position, draw) for position in positions]
+            return [_seeded(single, one, draw.of(one, index)) for index, one in enumerate(positions)]
 
     def call(self, function: Callable[[S], T], samples: S, draw: Draw | None, position: int) -> T:
         """Return what a function makes of samples; the position of the first says what it draws."""
@@ -61,8 +61,8 @@ class Drawing:
             return function(samples)
 
 
-def _seeded(single: Callable[[int], T], position: int, draw: Draw) -> T:
-    _seed(draw.of(position))
+def _seeded(single: Callable[[int], T], position: int, seed: int) -> T:
+    _seed(seed)
     return single(position)
 
 

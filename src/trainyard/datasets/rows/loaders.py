@@ -81,7 +81,8 @@ def _dataset_of(loader: Any, what: str) -> Any:
         name = kind if kind not in _SAMPLERS or draws_twice else batches
         raise DataError(
             f"{what}: the loader's {name} decides which rows a batch has, which is not used here: give the "
-            "data set without it; rows count more or less with data.weight"
+            "data set without it; data.sampling draws rows by weights, and with data.weight they count more "
+            "or less"
         )
     if getattr(loader.collate_fn, "__name__", "") in ("default_collate", "default_convert"):
         return dataset

@@ -17,13 +17,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from trainyard.config.checks import OBJECTS
+from trainyard.config.sampling import sampling_column
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, KnownSplit, Split
 from trainyard.datasets.rows import checks, items, tabular, weights
-from trainyard.datasets.rows.arrays import Arrays, is_frame
+from trainyard.datasets.rows.arrays import Arrays, as_array, is_frame
 from trainyard.datasets.rows.lists import without_lists
 from trainyard.datasets.rows.loaders import unwrapped
 from trainyard.datasets.rows.pairs import is_whole_numbers, tables_of_pairs
+from trainyard.datasets.rows.sampling import SAMPLING, sampling_weights
 from trainyard.datasets.rows.splitting import fractions, split_rows
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, nearest, tidy
 from trainyard.datasets.rows.target import Target, inspect
@@ -104,12 +106,29 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
             name: _named(part, name, _one_target(config, "named arrays")) for name, part in parts.items()
         }
         own_weights = _weights(parts, config.weight)
+        drawn = _sampling(parts, sampling_column(config.sampling))
     else:
+        drawn = {}
         parts = {name: ({FEATURES: features}, targets) for name, (features, targets) in parts.items()}
         if config.standardize and version("preparation") > 1:
             log.info("data: %s", _as_they_are(parts["train"]))
     pairs = {name: _pair(part, name, keep=keep) for name, part in parts.items()}
-    return from_arrays(pairs, config, sample_weights=own_weights)
+    return from_arrays(pairs, config, sample_weights=own_weights, columns=drawn)
+
+
+def _sampling(parts: Mapping[SplitName, tuple[dict[str, Any], Any]], name: str | None) -> dict[str, Array]:
+    """Take the weights by which training samples are drawn out of the inputs of each split, if there are any.
+
+    Raises:
+        DataError: The training split has no such array, or nothing else to learn from.
+    """
+    if name is None:
+        return {}
+    inputs = parts["train"][0]
+    if name not in inputs or set(inputs) == {name}:
+        what = f"no array {name!r}" if name not in inputs else f"no array to learn from beside {name!r}"
+        raise DataError(f"the train split has {what} ({SAMPLING}); {nearest(name, inputs)}")
+    return {name: [some.pop(name, None) for some, _ in parts.values()][[*parts].index("train")]}
 
 
 def _weights(
@@ -282,8 +301,9 @@ def _refuse_settings(config: DataConfig, form: Form) -> None:
     if form == "frame":
         return
     if form == "named":
-        config = config.model_copy(update={"weight": None})
-    refuse_column_settings(config, f"these {form} are", "Leave it out, or give data frames")
+        config = config.model_copy(update={"weight": None, "sampling": None})
+    plain = config.model_copy(update={"sampling": None}) if form == "items" else config
+    refuse_column_settings(plain, f"these {form} are", "Leave it out, or give data frames")
     if form == "items":
         _one_target(config, "the items of map-style datasets")
         items.refuse_division(config.split)
@@ -312,6 +332,7 @@ def refuse_column_settings(config: DataConfig, what: str, advice: str) -> None:
         "features": config.features is not None,
         "exclude": bool(config.exclude),
         "weight": config.weight is not None,
+        "sampling.weight": sampling_column(config.sampling) is not None,
         "impute": config.impute not in (None, "keep"),
         "encode": config.encode in ("ordinal", "target", "frequency"),
         "split.group": config.split.group is not None,
@@ -338,7 +359,7 @@ def _pair(part: tuple[Mapping[str, Any], Any], name: SplitName, *, keep: bool) -
 
 def _input(given: Any, what: str, *, keep: bool) -> Array:
     """Return an input as an array of numbers; booleans become float32."""
-    array = items.as_array(_numbers(given, what), what)
+    array = as_array(_numbers(given, what), what)
     bad = (
         np.asarray(np.isinf(array) if keep else ~np.isfinite(array))
         if array.dtype.kind == "f"
@@ -391,7 +412,7 @@ def from_arrays(
     config: DataConfig,
     serve: Callable[[Batch, Ids | None, Array], Split] | None = None,
     sample_weights: Mapping[SplitName, Array] | None = None,
-    divide_by: Mapping[str, Array] | None = None,
+    columns: Mapping[str, Array] | None = None,
 ) -> DataBundle:
     """Build the data of a run from preprocessed arrays.
 
@@ -401,7 +422,8 @@ def from_arrays(
         serve: Makes a split from inputs, ids and targets; default: `in_memory`.
         sample_weights: The weights of the samples, (rows,) float64, by split; None or empty: all count the
             same.
-        divide_by: Columns of the training source by which rows may be divided (`data.split`), by name.
+        columns: Columns of the training source that the config names, by name: those by which rows are
+            divided (`data.split`), and that by which they are drawn (`data.sampling`).
 
     Raises:
         DataError: Targets are missing or of the wrong kind, or a split would be empty.
@@ -409,7 +431,7 @@ def from_arrays(
     several = pairs["train"][1].ndim > 1 and pairs["train"][1].shape[1:] != (1,)
     task, labels, targets, warnings = _several(pairs, config) if several else _single(pairs, config)
     serve = serve or partial(in_memory, target=task_of(task).target)
-    table = Table({config.target_name: targets["train"], **(divide_by or {})}, "the train rows")
+    table = Table({config.target_name: targets["train"], **(columns or {})}, "the train rows")
     codes = None if labels is None or targets["train"].ndim > 1 else targets["train"]
     rows = split_rows(
         table, config.split, *fractions(config.split, tabular.provided_splits(pairs.keys(), config)), codes
@@ -448,6 +470,7 @@ def from_arrays(
         splits={name: splits[name] for name in SPLITS if name in splits},
         rows=rows if len(pairs) == 1 else {},
         warnings=warnings + (checks.repeated_rows(held, sources=pairs) if held else []),
+        sampling=sampling_weights(table, rows["train"], config),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from trainyard import semantics
 from trainyard.announce import announced
+from trainyard.config.sampling import sampling_column
 from trainyard.config.schema import DataConfig
 from trainyard.config.splits import SplitConfig
 from trainyard.datasets.base import DataBundle, Identifiers, feature_form
@@ -27,6 +28,7 @@ from trainyard.datasets.rows.kinds import (
 )
 from trainyard.datasets.rows.preparation import TabularPreparation, fit
 from trainyard.datasets.rows.raw import RawPreparation
+from trainyard.datasets.rows.sampling import SAMPLING, sampling_weights
 from trainyard.datasets.rows.splitting import Rows, fractions, split_rows
 from trainyard.datasets.rows.table import Table, kind_of
 from trainyard.datasets.rows.target import Target, class_indices, inspect, rows_with_target
@@ -66,6 +68,17 @@ def paths_by_split(config: DataConfig) -> dict[SplitName, str]:
     if config.train_path is None:
         raise DataError(f"data: type {config.type!r} reads files; give data.path, or data.train_path")
     return {name: path for name, path in paths.items() if path is not None}
+
+
+def named_columns(table: Table, config: DataConfig) -> dict[str, Array]:
+    """Return the columns by which the training rows are divided, and by which they are drawn.
+
+    Raises:
+        DataError: One is missing.
+    """
+    keys = {"data.split.group": config.split.group, "data.split.time": config.split.time}
+    keys[SAMPLING] = sampling_column(config.sampling)
+    return {name: table.column(name, key) for key, name in keys.items() if name is not None}
 
 
 def refuse_paths(config: DataConfig) -> None:
@@ -166,6 +179,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         warnings=warnings,
         columns=columns.summary(),
         identifiers=_identifiers(parts, names, {**before.kinds, **columns.kinds}),
+        sampling=sampling_weights(tables["train"], rows["train"], config),
     )
 
 

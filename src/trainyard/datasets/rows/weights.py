@@ -11,13 +11,18 @@ from trainyard.errors import DataError
 from trainyard.types import Array, Ids, SplitName
 
 
-def encode(table: Table, name: str) -> Array:
+def encode(table: Table, name: str, setting: str = "data.weight") -> Array:
     """Return the weights in a column of a table, (rows,) float64.
+
+    Args:
+        table: The rows.
+        name: The column.
+        setting: The key of the config that names it.
 
     Raises:
         DataError: There is no such column, or it holds anything but finite numbers of at least 0.
     """
-    values = table.column(name, "data.weight")
+    values = table.column(name, setting)
     where = f"{table.source}: the weight {name!r}"
     if kind_of(values) not in ("number", "boolean"):
         raise DataError(f"{where} holds {kind_of(values)} values; give a column of numbers of at least 0")
@@ -48,8 +53,13 @@ def checked(values: Array, where: str, table: Table | None = None) -> Array:
     return weights
 
 
-def check_totals(weights: Mapping[str, Array], name: str) -> None:
+def check_totals(weights: Mapping[str, Array], name: str, setting: str = "data.weight") -> None:
     """Refuse splits of which no row counts, or whose weights have no sum.
+
+    Args:
+        weights: The weights of each split, (rows,).
+        name: Their column.
+        setting: The key of the config that names it.
 
     Raises:
         DataError: All weights of a split are 0, or they add up to infinity.
@@ -65,7 +75,7 @@ def check_totals(weights: Mapping[str, Array], name: str) -> None:
         if not values.any():
             raise DataError(
                 f"the weight {name!r} is 0 in all {len(values)} {split} rows, so that none counts; leave "
-                "data.weight out, or give other rows"
+                f"{setting} out, or give other rows"
             )
 
 

@@ -115,7 +115,7 @@ class TextDataset:
         """Check that a split has a sample.
 
         Raises:
-            DataError: It has none.
+            DataError: The text is shorter than a sample.
         """
         length = self._params.length
         if tokens <= length:
@@ -137,6 +137,7 @@ def _refuse_settings(config: DataConfig) -> None:
         "task": config.task not in ("auto", _TASK),
         "features": config.features is not None,
         "weight": config.weight is not None,
+        "sampling": config.sampling is not None,
         "target_transform": config.target_transform is not None,
         "exclude": bool(config.exclude),
         "impute": config.impute not in (None, "keep"),

@@ -4,25 +4,55 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from trainyard.datasets.base import Draw, SampleSplit
 from trainyard.frameworks.support.reader import ReaderThread
 from trainyard.frameworks.support.workers import Workers
+from trainyard.order import SampleOrder
 from trainyard.types import Array, Batch, Ids
 
 
-class Taking(NamedTuple):
-    """Samples that are taken together, and the epoch of the training in which they are, if it is one."""
+@dataclass(slots=True, eq=False)
+class Taking:
+    """Samples that are taken together; a slice of it are some of them.
+
+    Attributes:
+        ids: (n,) their positions.
+        epoch: The epoch of the training; None outside of it.
+        numbers: (n,) which draws of the epoch they are, if they are drawn with replacement.
+    """
 
     ids: Ids
     epoch: int | None = None
+    numbers: Ids | None = None
+
+    @staticmethod
+    def of_step(order: SampleOrder, step: int) -> Taking:
+        """Return the samples of a step."""
+        return Taking(order.batch(step), order.cursor(step).epoch, order.draw_numbers(step))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, some: slice) -> Taking:
+        return Taking(self.ids[some], self.epoch, None if self.numbers is None else self.numbers[some])
+
+    def draw(self, seed: int) -> Draw:
+        """Return what the random numbers of the samples depend on."""
+        return Draw(seed, self.epoch, self.numbers)
 
     def is_like(self, other: Taking) -> bool:
-        """Return whether these are the same samples in the same epoch."""
-        return self.epoch == other.epoch and np.array_equal(self.ids, other.ids)
+        """Return whether these are the same samples, with the same random numbers."""
+        same = self.epoch == other.epoch and np.array_equal(self.ids, other.ids)
+        return same and np.array_equal(self._numbers, other._numbers)
+
+    @property
+    def _numbers(self) -> Ids:
+        return np.empty(0, np.int64) if self.numbers is None else self.numbers
 
 
 class Ahead:
@@ -67,7 +97,7 @@ class Ahead:
         """
         found = next((index for index, (one, _) in enumerate(self._tickets) if one.is_like(taking)), None)
         if found is None:
-            return self._copied(self._split.read(taking.ids, self._draw(taking)))
+            return self._copied(self._split.read(taking.ids, taking.draw(self._seed)))
         assert self._workers is not None, "it has given the tickets"
         _, ticket = self._tickets[found]
         del self._tickets[found]
@@ -93,7 +123,7 @@ class Ahead:
         """Keep the workers busy."""
         for taking in self._upcoming:
             self._workers = self._workers or self._started(taking)
-            self._tickets.append((taking, self._workers.submit(taking.ids, self._draw(taking))))
+            self._tickets.append((taking, self._workers.submit(taking.ids, taking.draw(self._seed))))
             if len(self._tickets) >= self._workers.ahead:
                 return
 
@@ -101,11 +131,8 @@ class Ahead:
         """Start what reads ahead; the samples say how much memory a batch takes."""
         if not self._split.reading.workers:
             return ReaderThread(self._split)
-        first = self._split.read(taking.ids[:1], self._draw(taking))
+        first = self._split.read(taking.ids[:1], taking.draw(self._seed))
         return Workers(self._split, _nbytes(first), len(taking.ids))
-
-    def _draw(self, taking: Taking) -> Draw:
-        return Draw(self._seed, taking.epoch)
 
 
 def _nbytes(batch: Batch) -> int:

@@ -22,7 +22,7 @@ from trainyard.world import portable
 
 READ, INLINE, FAILED = "read", "inline", "failed"  # kinds of answers
 NO_SAMPLE = -1
-_PART_IDS = 512  # 4 KiB: a pipe that takes anything takes them at once
+_PART_IDS = 256  # with their numbers 4 KiB: a pipe that takes anything takes them at once
 _ALIGNED = 64
 _PR_SET_PDEATHSIG = 1
 
@@ -40,7 +40,9 @@ class Request(NamedTuple):
         """Yield the request in parts that a pipe holds."""
         starts = range(0, max(len(self.ids), 1), _PART_IDS)
         for start in starts:
-            yield self._replace(ids=self.ids[start : start + _PART_IDS], goes_on=start != starts[-1])
+            part, numbers = slice(start, start + _PART_IDS), self.draw.numbers
+            draw = self.draw if numbers is None else self.draw._replace(numbers=numbers[part])
+            yield self._replace(ids=self.ids[part], draw=draw, goes_on=start != starts[-1])
 
 
 def serve(
@@ -78,7 +80,10 @@ def _received(pipe: Connection) -> Request:
     parts: list[Request] = [pipe.recv()]
     while parts[-1].goes_on:
         parts.append(pipe.recv())
-    return parts[0]._replace(ids=np.concatenate([part.ids for part in parts]), goes_on=False)
+    numbers, draw = [part.draw.numbers for part in parts], parts[0].draw
+    if draw.numbers is not None:
+        draw = draw._replace(numbers=np.concatenate([some for some in numbers if some is not None]))
+    return parts[0]._replace(ids=np.concatenate([part.ids for part in parts]), draw=draw, goes_on=False)
 
 
 def _settle(stacks: int, parent: int) -> None:

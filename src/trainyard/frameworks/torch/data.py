@@ -51,10 +51,15 @@ class TensorSource:
         elif isinstance(split, SampleSplit) and _draws_by_sample(info):
             self._ahead = Ahead(split, seed, self._copied)
 
-    def take(self, ids: Ids, epoch: int | None = None) -> Tensors:
-        """Return the samples `ids` on the device, (rows, ...) each; `epoch` is that of the training."""
+    def take(self, ids: Ids) -> Tensors:
+        """Return the samples `ids` on the device as they are outside of training, (rows, ...) each."""
+        return self.take_from(Taking(ids))
+
+    def take_from(self, taking: Taking) -> Tensors:
+        """Return samples on the device, (rows, ...) each."""
+        ids = taking.ids
         if self._ahead is not None:
-            batch: Tensors = self._ahead.take(Taking(ids, epoch))
+            batch: Tensors = self._ahead.take(taking)
             return batch
         if self._arrays is None:
             return self._copied(self._split.take(ids))

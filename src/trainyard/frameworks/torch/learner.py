@@ -240,8 +240,7 @@ class TorchLearner(Learner):
         """Yield the samples that this process takes from a step on."""
         order = copy.copy(self._inputs.order)  # which keeps one epoch; this may be an epoch ahead
         for later in itertools.count(step):
-            for ids in self._step.takings(order.batch(later)):
-                yield Taking(ids, order.cursor(later).epoch)
+            yield from self._step.own_microbatches(Taking.of_step(order, later))
 
     def _own_buffers(self) -> dict[str, str]:
         """Return a hash of each buffer that the virtual ranks do not share."""
@@ -274,7 +273,7 @@ class TorchLearner(Learner):
         arrays = known_arrays(train)
         weights = None if arrays is None else weights_of(arrays, inputs.info)
         if weights is not None:
-            return lambda ids, _: weights[ids], network.weighted_loss
+            return lambda taking: weights[taking.ids], network.weighted_loss
         training, seed = inputs.config.training, inputs.config.experiment.seed
         counts = label_counts(train, network.task, training.loss, seed)
         is_cut = self._ranks > 1 or (training.microbatch_size or training.batch_size) < training.batch_size
@@ -306,7 +305,7 @@ class TorchLearner(Learner):
 
 def _refuse_single_sample(model: torch.nn.Module, inputs: LearnerInputs) -> None:
     """Refuse a last (micro)batch of one sample, which batch normalization of flat rows cannot normalize."""
-    training, rows = inputs.config.training, len(inputs.splits["train"])
+    training, rows = inputs.config.training, inputs.order.samples
     micro = training.microbatch_size or training.batch_size
     batches = {min(training.batch_size, rows), rows % training.batch_size}
     single = micro == 1 or any(batch % micro == 1 for batch in batches)

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from trainyard.frameworks.support.ahead import Taking
 from trainyard.frameworks.torch import virtual_ranks
 from trainyard.frameworks.torch.batch_norm import BatchNorms
 from trainyard.frameworks.torch.data import Tensors, TensorSource
@@ -21,11 +22,11 @@ from trainyard.frameworks.torch.parallel.stopwatch import Stopwatch
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.frameworks.torch.update import Update
 from trainyard.order import STEP, SampleOrder, stream_seed
-from trainyard.types import Array, Ids, StepResult
+from trainyard.types import Array, StepResult
 from trainyard.world import ALONE, World
 
-_UPDATE = (1 << 64) - 1  # in the key of a random stream, where a part of the batch has its number
-Take = Callable[[Ids], Tensors]  # returns samples of the training split
+_UPDATE = (1 << 64) - 1  # in a stream's key, in place of a virtual rank: the stream of the update
+Take = Callable[[Taking], Tensors]
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,8 @@ class StepSettings:
     microbatch_size: int
     virtual_ranks: int = 1
     world: World = ALONE
-    # Returns the weights of training samples in an epoch, (n,); `loss` then gives weighted sums. None: they
-    # are equal.
-    weights: Callable[[Ids, int], Array] | None = None
+    # Returns the weights of training samples, (n,); `loss` then gives weighted sums. None: they are equal.
+    weights: Callable[[Taking], Array] | None = None
 
 
 class TorchStep:
@@ -91,14 +91,12 @@ class TorchStep:
         """
         if self._freezing is not None and self._freezing.apply(step):
             self._prepare_sums()
-        ids, ranks = order.batch(step), self._settings.virtual_ranks  # (batch,)
-        epoch = order.cursor(step).epoch
-        total = self._total(ids, epoch)
-        take = partial(source.take, epoch=epoch)
+        samples, ranks = Taking.of_step(order, step), self._settings.virtual_ranks  # (batch,)
+        take, total = source.take_from, self._total(samples)
         if ranks == 1:
-            loss = self._part(take, ids, (step,), total)
+            loss = self._part(take, samples, (step,), total)
         else:
-            parts = virtual_ranks.cut(ids, ranks)
+            parts = virtual_ranks.cut(samples, ranks)
             if self._is_timed:
                 self.stopwatch.mark()
             compute = self._sequentially if self._batch_norms is None else self._in_lockstep
@@ -110,7 +108,7 @@ class TorchStep:
                 self._update(step, lr)
         else:
             self._update(step, lr)
-        return StepResult(loss, len(ids))
+        return StepResult(loss, len(samples))
 
     def _prepare_sums(self) -> None:
         """Prepare the sums of gradients over virtual ranks and processes; frozen parameters have none."""
@@ -124,18 +122,18 @@ class TorchStep:
         if world.size > 1:
             self._exchange = GradientExchange(self._parameters, self._tree, world)
 
-    def takings(self, ids: Ids) -> list[Ids]:
-        """Return the samples of a batch that this process takes, microbatch by microbatch."""
-        parts, size = virtual_ranks.cut(ids, self._settings.virtual_ranks), self._settings.microbatch_size
+    def own_microbatches(self, samples: Taking) -> list[Taking]:
+        """Return the microbatches of a batch that this process computes."""
+        parts, size = virtual_ranks.cut(samples, self._settings.virtual_ranks), self._settings.microbatch_size
         return [some for rank in self._mine for some in virtual_ranks.microbatches(parts[rank], size)]
 
-    def _total(self, ids: Ids, epoch: int) -> float:
+    def _total(self, samples: Taking) -> float:
         """Return the number of samples of a whole batch, or the sum of their weights.
 
         The sum is the exact one, rounded, so that it is the same in every process.
         """
         weights = self._settings.weights
-        return len(ids) if weights is None else math.fsum(weights(ids, epoch).tolist())
+        return len(samples) if weights is None else math.fsum(weights(samples).tolist())
 
     def _share(self, rows: int, total: float) -> float:
         """Return the factor on the loss of some rows, which is a mean, or a sum if there are weights."""
@@ -143,17 +141,17 @@ class TorchStep:
             return rows / total
         return 1 / total if total else 0.0
 
-    def _sequentially(self, take: Take, parts: Sequence[Ids], step: int, batch: float) -> list[Tensor]:
+    def _sequentially(self, take: Take, parts: Sequence[Taking], step: int, total: float) -> list[Tensor]:
         """Compute the virtual ranks of this process one after the other; return their losses, each ()."""
         losses = []
         for rank in self._mine:
             is_last = self._exchange is not None and rank == self._mine[-1]
-            losses.append(self._part(take, parts[rank], (step, rank), batch, is_last=is_last))
+            losses.append(self._part(take, parts[rank], (step, rank), total, is_last=is_last))
             if not is_last:
                 self._tree.take()
         return losses
 
-    def _in_lockstep(self, take: Take, parts: Sequence[Ids], step: int, batch: float) -> list[Tensor]:
+    def _in_lockstep(self, take: Take, parts: Sequence[Taking], step: int, total: float) -> list[Tensor]:
         """Compute the virtual ranks of this process together; return their losses, each ().
 
         Each is suspended where a layer needs a sum over all of them.
@@ -162,7 +160,7 @@ class TorchStep:
         gradients = [virtual_ranks.PartGradients(self._parameters) for _ in self._mine]
         losses = self._batch_norms.run(
             [
-                partial(self._part, take, parts[rank], (step, rank), batch, into=into)
+                partial(self._part, take, parts[rank], (step, rank), total, into=into)
                 for rank, into in zip(self._mine, gradients, strict=True)
             ]
         )
@@ -184,9 +182,9 @@ class TorchStep:
     def _part(
         self,
         take: Take,
-        ids: Ids,
+        samples: Taking,
         stream: tuple[int, ...],
-        batch: float,
+        total: float,
         *,
         is_last: bool = False,
         into: virtual_ranks.PartGradients | None = None,
@@ -194,29 +192,29 @@ class TorchStep:
         """Add the gradients of a part of the batch to the parameters, and return its share of the loss, ().
 
         Args:
-            take: Returns training samples.
-            ids: (part,) its samples.
+            take: Returns the tensors of samples.
+            samples: (part,) the samples.
             stream: What the random stream of the part depends on: the step, and its virtual rank.
-            batch: Number of samples in the whole batch, or the sum of their weights.
+            total: The number of samples in the whole batch, or the sum of their weights.
             is_last: Whether this is the last part of this process, so that its backward pass starts the
                 exchange of the gradients.
             into: Collects the gradients, instead of the parameters.
         """
         size = self._settings.microbatch_size
-        if len(ids) <= size:
-            if not len(ids):
+        if len(samples) <= size:
+            if not len(samples):
                 return torch.zeros((), device=self._parameters[0].device)
             seed = stream_seed(self._stream, *stream, 0)
-            share = self._share(len(ids), batch)
-            return self._microbatch(take, ids, seed, share, is_last=is_last, into=into)
-        parts = virtual_ranks.microbatches(ids, size)
+            share = self._share(len(samples), total)
+            return self._microbatch(take, samples, seed, share, is_last=is_last, into=into)
+        parts = virtual_ranks.microbatches(samples, size)
         # Each microbatch weighs as many samples as it has, so the sum is the mean over the batch.
         losses = [
             self._microbatch(
                 take,
                 microbatch,
                 stream_seed(self._stream, *stream, i),
-                self._share(len(microbatch), batch),
+                self._share(len(microbatch), total),
                 is_last=is_last and i == len(parts) - 1,
                 into=into,
             )
@@ -227,7 +225,7 @@ class TorchStep:
     def _microbatch(
         self,
         take: Take,
-        ids: Ids,
+        samples: Taking,
         seed: int,
         share: float,
         *,
@@ -236,7 +234,7 @@ class TorchStep:
     ) -> Tensor:
         """Add a microbatch's gradients to those of the batch, and return its share of the loss."""
         seed_generators(self._generators, seed)
-        batch = take(ids)  # tensors (microbatch, ...)
+        batch = take(samples)  # tensors (microbatch, ...)
         with self._precision.autocast():
             outputs = self._call(batch)  # (microbatch, outputs), or several such
         loss = self._loss(as_float(outputs), batch)  # ()

@@ -9,28 +9,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Protocol, Self, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from trainyard.frameworks.torch.layout import like
-from trainyard.types import Ids
 
 Gradients: TypeAlias = list[Tensor | None]  # of each parameter; None where the loss does not depend on it
 
 
-def cut(ids: Ids, ranks: int) -> list[Ids]:
+class Rows(Protocol):
+    """What has a length and can be cut, (n, ...)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, some: slice, /) -> Self: ...
+
+
+AnyRows = TypeVar("AnyRows", bound=Rows)
+
+
+def cut(rows: AnyRows, ranks: int) -> list[AnyRows]:
     """Cut the samples of a batch, (batch,), into one part for each virtual rank; a part may be empty."""
-    edges = [len(ids) * rank // ranks for rank in range(ranks + 1)]
-    return [ids[start:stop] for start, stop in pairwise(edges)]
+    edges = [len(rows) * rank // ranks for rank in range(ranks + 1)]
+    return [rows[start:stop] for start, stop in pairwise(edges)]
 
 
-def microbatches(ids: Ids, size: int) -> list[Ids]:
+def microbatches(rows: AnyRows, size: int) -> list[AnyRows]:
     """Cut the samples of a part of a batch, (part,), into microbatches; there is none if it is empty."""
-    return (
-        [ids] if 0 < len(ids) <= size else [ids[start : start + size] for start in range(0, len(ids), size)]
-    )
+    if 0 < len(rows) <= size:
+        return [rows]
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def tree_sum(values: Sequence[Tensor], out: Tensor | None = None) -> Tensor:

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from trainyard.config.fields import Section
 from trainyard.errors import InputError, TrackerError
+from trainyard.records.study import StudyRecord
 from trainyard.require import require
 from trainyard.trackers.base import DatasetCard, Histogram, Point, RunCard, StudyCard
 from trainyard.trackers.mlflow.studies import PARENT, parent_run
@@ -28,7 +29,7 @@ STATUS = {
     "failed": "FAILED",
     **dict.fromkeys(("stopped", "pruned", "paused", "preempted", "interrupted"), "KILLED"),
 }
-STUDY_FILES = ("report.html", "result.json")
+STUDY_FILES = ("report.html", StudyRecord.RESULT)
 POINTS_PER_CALL, PAIRS_PER_CALL = 1000, 100  # what MLflow allows
 
 log = logging.getLogger("trainyard.trackers.mlflow")

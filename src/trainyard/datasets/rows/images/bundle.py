@@ -12,13 +12,15 @@ from pydantic import Field
 
 from trainyard.announce import announced
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import DataBundle, Identifiers, Reading
+from trainyard.datasets.base import DataBundle, Identifiers, Reading, Skips
 from trainyard.datasets.rows import objects
+from trainyard.datasets.rows.corrupt import log_corrupt
 from trainyard.datasets.rows.images.masks import MaskedImages, Masks, MaskSplit, found_classes
 from trainyard.datasets.rows.images.pixels import CorruptImageError, Mode
 from trainyard.datasets.rows.images.preparation import ImagePreparation
-from trainyard.datasets.rows.images.sources import CachedImages, Images, log_corrupt
+from trainyard.datasets.rows.images.sources import CachedImages, Images
 from trainyard.datasets.rows.images.split import ImageSplit, Pipeline
+from trainyard.datasets.rows.sampling import sampling_weights
 from trainyard.datasets.rows.splitting import fractions, split_rows
 from trainyard.datasets.rows.table import Table
 from trainyard.datasets.rows.tabular import provided_splits
@@ -76,13 +78,13 @@ class ImageSource:
         images: The images of all splits.
         mode: The colours that they are decoded to.
         column: The column that holds them, in rows to predict.
-        divide_by: Columns of the training rows by which they may be divided, by name.
+        columns: Columns of the training rows that the config names: to divide them, and to draw them by.
     """
 
     images: Images
     mode: Mode
     column: str = "image"
-    divide_by: Mapping[str, Array] = field(default_factory=dict)
+    columns: Mapping[str, Array] = field(default_factory=dict)
     masks: GivenMasks | None = None
 
 
@@ -117,13 +119,15 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
             "cannot blend weights (data.weight); leave one of them out"
         )
     images = CachedImages(source.images) if config.cache == "memory" else source.images
-    whole, skipped = _whole([images, *([source.masks.files] if source.masks else [])], parts, config)
+    whole, skips = _whole([images, *([source.masks.files] if source.masks else [])], parts, config)
+    skipped = [images.names[parts[split].positions[i]] for split, some in (skips or {}).items() for i in some]
+    log_corrupt(skipped, "image")
     rows = np.isin(parts["train"].positions, whole["train"].positions)
-    divide_by = {name: values[rows] for name, values in source.divide_by.items()}
+    columns = {name: values[rows] for name, values in source.columns.items()}
     parts = whole
     if source.masks is not None:
-        built = _with_masks(replace(source, images=images, divide_by=divide_by), source.masks, parts, config)
-        return replace(built, skipped=skipped)
+        built = _with_masks(replace(source, images=images, columns=columns), source.masks, parts, config)
+        return replace(built, skipped=skipped, skips=skips)
 
     def serve(inputs: Batch, ids: Ids | None, targets: Array) -> ImageSplit:
         positions = inputs[FEATURES] if ids is None else inputs[FEATURES][ids]
@@ -131,7 +135,7 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
 
     pairs = {name: ({FEATURES: part.positions}, part.targets) for name, part in parts.items()}
     weights = {name: part.weights for name, part in parts.items() if part.weights is not None}
-    built = objects.from_arrays(pairs, config, serve, weights, divide_by)
+    built = objects.from_arrays(pairs, config, serve, weights, columns)
     # The targets are indices of classes, or the values that a loss takes.
     classes = len(built.info.classes or ()) if task_of(built.info.task).labels(np.zeros(1)) else 0
     train = built.splits["train"]
@@ -143,7 +147,7 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
         for name, split in built.splits.items()
         if isinstance(split, ImageSplit)
     }
-    return replace(_described(built, splits, source, pipeline), skipped=skipped)
+    return replace(_described(built, splits, source, pipeline), skipped=skipped, skips=skips)
 
 
 def _described(
@@ -183,7 +187,7 @@ def _with_masks(
         masks = CachedImages(masks)
     images = MaskedImages(source.images, masks, classes, config.ignore_index)
     train = parts["train"].positions
-    table = Table({source.column: train, **source.divide_by}, "the train rows")
+    table = Table({source.column: train, **source.columns}, "the train rows")
     shares = fractions(config.split, provided_splits(parts.keys(), config))
     rows = split_rows(table, config.split, *shares, None)
     positions = {name: train[ids] for name, ids in rows.items()}
@@ -204,7 +208,8 @@ def _with_masks(
         target=config.target_name,
         target_shape=sample[TARGET].shape[1:],
     )
-    built = DataBundle(info, {}, rows=rows if len(parts) == 1 else {})
+    drawn = sampling_weights(table, rows["train"], config)
+    built = DataBundle(info, {}, rows=rows if len(parts) == 1 else {}, sampling=drawn)
     return _described(built, splits, source, pipeline)
 
 
@@ -244,8 +249,8 @@ def _reading(name: SplitName, config: DataConfig) -> Reading:
 
 def _whole(
     files: Sequence[Images], parts: Mapping[SplitName, Labeled], config: DataConfig
-) -> tuple[Mapping[SplitName, Labeled], list[str]]:
-    """Return the rows whose files can be decoded, and the names of the others, if these are to be skipped.
+) -> tuple[Mapping[SplitName, Labeled], Skips | None]:
+    """Return the rows whose files can be decoded, and the places of the others, if these are to be skipped.
 
     Args:
         files: The images; and their masks, if they have some.
@@ -256,7 +261,7 @@ def _whole(
         DataError: No image of a split can be decoded.
     """
     if config.on_corrupt == "error":
-        return parts, []
+        return parts, None
 
     def is_whole(position: int) -> bool:
         try:
@@ -268,13 +273,11 @@ def _whole(
         return True
 
     kept: dict[SplitName, Labeled] = {}
-    skipped: list[str] = []
+    skips: dict[SplitName, Sequence[int]] = {}
     for name, part in parts.items():
         with announced(f"looking for corrupt images among {len(part.positions):,}"):
             whole = np.array(THREADS.map(is_whole, part.positions.tolist()), bool)
-        skipped += [files[0].names[i] for i in part.positions[~whole]]
         if not whole.any():
             raise DataError(f"none of the {len(whole)} {name} images can be decoded")
-        kept[name] = part.take(np.flatnonzero(whole))
-    log_corrupt(skipped)
-    return kept, skipped
+        kept[name], skips[name] = part.take(np.flatnonzero(whole)), np.flatnonzero(~whole).tolist()
+    return kept, skips

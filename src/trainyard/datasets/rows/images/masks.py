@@ -139,7 +139,8 @@ class MaskSplit:
             DataError: A file cannot be decoded, or sizes differ.
         """
 
-        def one(sample: int) -> tuple[Array, Array]:
+        def one(at: tuple[int, int]) -> tuple[Array, Array]:
+            index, sample = at
             note(sample)
             image, mask = (source.image(self._at(sample)) for source in (self._images, self._masks))
             if image.shape[:2] != mask.shape[:2]:
@@ -147,9 +148,9 @@ class MaskSplit:
                     f"{self._masks.names[self._at(sample)]} has {_size(mask)} pixels, but its image "
                     f"{self._images.names[self._at(sample)]} {_size(image)}"
                 )
-            return self._pipeline.with_mask(image, mask, _seed(sample, draw))
+            return self._pipeline.with_mask(image, mask, _seed(sample, index, draw))
 
-        read = THREADS.map(one, ids.tolist())
+        read = THREADS.map(one, enumerate(ids.tolist()))
         names = [self._images.names[self._at(sample)] for sample in ids.tolist()]
         return {
             FEATURES: stacked([image for image, _ in read], names),
@@ -159,10 +160,11 @@ class MaskSplit:
     def labels(self, ids: Ids, draw: Draw) -> Array:
         """Return the masks that `read` returns, without decoding the images."""
 
-        def one(sample: int) -> Array:
-            return self._pipeline.of_mask(self._masks.image(self._at(sample)), _seed(sample, draw))
+        def one(at: tuple[int, int]) -> Array:
+            index, sample = at
+            return self._pipeline.of_mask(self._masks.image(self._at(sample)), _seed(sample, index, draw))
 
-        return np.stack(THREADS.map(one, ids.tolist())).astype(np.int64)
+        return np.stack(THREADS.map(one, enumerate(ids.tolist()))).astype(np.int64)
 
     def _at(self, sample: int) -> int:
         return int(self.positions[sample])
@@ -179,9 +181,9 @@ class MaskSplit:
         return sha256_json([*hashes, list(source.classes), source.ignored])
 
 
-def _seed(sample: int, draw: Draw) -> int | None:
+def _seed(sample: int, index: int, draw: Draw) -> int | None:
     """Return the seed of a sample's random numbers; None outside of training."""
-    return None if draw.epoch is None else draw.of(sample)
+    return None if draw.epoch is None else draw.of(sample, index)
 
 
 def _size(image: Image) -> str:

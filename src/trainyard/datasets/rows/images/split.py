@@ -183,21 +183,26 @@ class ImageSplit:
             DataError: An image cannot be decoded, or they have several sizes.
         """
 
-        def one(sample: int) -> tuple[Array, Array | None]:
+        def one(at: tuple[int, int]) -> tuple[Array, Array | None]:
+            index, sample = at
             note(sample)
-            return self._sample(sample, draw)
+            return self._sample(sample, None if draw.epoch is None else draw.of(sample, index))
 
-        read = THREADS.map(one, ids.tolist())
+        read = THREADS.map(one, enumerate(ids.tolist()))
         batch = {name: array[ids] for name, array in self.known.items()}
         if draw.epoch is not None and self.mixes:
             batch[TARGET] = np.stack([target for _, target in read if target is not None])
         return {FEATURES: stacked([image for image, _ in read], self._names(ids)), **batch}
 
-    def _sample(self, sample: int, draw: Draw) -> tuple[Array, Array | None]:
-        """Return an image, (channels, height, width), and its target if images are mixed."""
-        if draw.epoch is None:
+    def _sample(self, sample: int, seed: int | None) -> tuple[Array, Array | None]:
+        """Return an image, (channels, height, width), and its target if images are mixed.
+
+        Args:
+            sample: Its position.
+            seed: Of its random numbers; None: outside of training.
+        """
+        if seed is None:
             return self._pipeline(self._image(sample)), None
-        seed = draw.of(sample)
         random = generator(seed)
         image = self._pipeline(self._image(sample), random)
         if not self._pipeline.mixing:

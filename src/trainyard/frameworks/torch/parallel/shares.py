@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 
 from trainyard.digest import FileRecord
 from trainyard.frameworks.base import Snapshot
+from trainyard.machine import machine_id
 from trainyard.world import World
 
 _SHARE_SECONDS = 600.0  # seconds that the main process waits for another's share
@@ -32,7 +33,7 @@ class Shares:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        places = world.gather(_place())
+        places = world.gather(_machine())
         self.ranks = [rank for rank, place in enumerate(places) if place == places[0]]
         self._taken = 0  # snapshots so far, in every process
         # In the main process: the snapshots that its writer still holds. Dropping one there removes it here.
@@ -162,13 +163,9 @@ class _Shared:
         self._snapshot.release()
 
 
-def _place() -> tuple[str, ...]:
+def _machine() -> str:
     """Return what identifies this machine, or container: processes with the same see the same files."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-        return (boot, *(str((_NAMESPACES / name).readlink()) for name in ("mnt", "net")))
-    except OSError:  # this is not Linux
-        return (platform.node(),)
+    return machine_id("mnt", "net") or platform.node()
 
 
 def _address() -> str | None:
