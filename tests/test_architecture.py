@@ -35,7 +35,7 @@ LAYERS = (
     ("runs",),
     ("evaluation", "reports", "trackers.feed"),
     ("engine",),
-    ("frameworks", "datasets", "trackers", "stores", "samplers", "callbacks"),
+    ("frameworks", "datasets", "trackers", "stores", "samplers", "tuners", "callbacks"),
     ("frameworks.support", "datasets.rows", "stores.support"),
     (
         "records",
@@ -46,6 +46,7 @@ LAYERS = (
         "trackers.base",
         "stores.base",
         "samplers.base",
+        "tuners.base",
         "callbacks.base",
     ),
     (
@@ -59,6 +60,7 @@ LAYERS = (
         "semantics",
         "types",
         "image_shape",
+        "machine",
         "errors",
         "announce",
         "version",

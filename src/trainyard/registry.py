@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainyard.tasks.base import Task
     from trainyard.types import DataInfo
 
-Kind = Literal["framework", "dataset", "task", "tracker", "store", "sampler"]
+Kind = Literal["framework", "dataset", "task", "tracker", "store", "sampler", "tuner"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -109,6 +109,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "random": BuiltIn("trainyard.samplers.random:RandomSampler"),
         "tpe": BuiltIn("trainyard.samplers.optuna:TpeSampler", "tuning"),
     },
+    "tuner": {"ray": BuiltIn("trainyard.tuners.ray:RayTuner", "ray")},
     "store": {  # by the scheme of the URL
         "az": BuiltIn("trainyard.stores.az:AzStore", "az"),
         "file": BuiltIn("trainyard.stores.local:LocalStore"),

@@ -389,7 +389,11 @@ def test_how_images_are_read_changes_no_bit(other: dict[str, Any], pictures: Pat
     ("data", "error", "message"),
     [
         ({"type": "iris", "transforms": ["normalize"]}, DataError, "is for images in files"),
-        ({"type": "iris", "on_corrupt": "skip"}, DataError, "data.on_corrupt is for images in files"),
+        (
+            {"type": "iris", "on_corrupt": "skip"},
+            DataError,
+            "data.on_corrupt is for samples that are read one by one",
+        ),
         ({"path": "nowhere"}, DataError, "nowhere is not a folder"),
         ({"transforms": [{"type": "resize", "size": 0}]}, ConfigError, r"transforms\.0\.size"),
         ({"transforms": ["flip"]}, ConfigError, "horizontal_flip"),

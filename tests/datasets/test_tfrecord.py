@@ -17,7 +17,7 @@ import pytest
 from rows import config, load, people
 
 from late import keras_in_one_thread
-from trainyard.datasets.base import Dataset
+from trainyard.datasets.base import DataBundle, Dataset
 from trainyard.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
 from trainyard.datasets.tfrecord import TfrecordDataset, examples
 from trainyard.datasets.tfrecord.examples import read_examples
@@ -160,6 +160,26 @@ def test_what_tensorflow_writes_is_read(by_tensorflow: tuple[Path, str]) -> None
         )
         assert table.columns["v_1"].tolist() == [-i for i in range(40)]
         assert table.columns["bought"].tolist()[:3] == ["no", "yes", "yes"]
+
+
+@pytest.mark.slow
+def test_what_tensorflow_writes_is_read_record_by_record(
+    by_tensorflow: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
+    streaming = TfrecordDataset.Params(streaming=True)
+
+    def streamed(name: str) -> DataBundle:
+        settings = config(type="tfrecord", train_path=str(by_tensorflow[0] / f"{name}.tfrecord"))
+        return TfrecordDataset(settings, streaming).load()
+
+    bundle = streamed("plain")
+    batch = bundle.splits["train"].take(np.array([38, 0]))
+    np.testing.assert_array_equal(batch["x"], np.array([38 / 7, 0], dtype=np.float32))
+    assert batch["v"].tolist() == [[38, -38], [0, 0]]
+    assert [(bundle.info.classes or [])[code] for code in batch["target"]] == ["yes", "no"]
+    with pytest.raises(DataError, match="is compressed"):
+        streamed("packed")
 
 
 ROWS = [{"x": float(i), "bought": i % 2} for i in range(40)]

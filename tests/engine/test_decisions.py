@@ -388,7 +388,7 @@ def test_a_verdict_that_comes_too_late_to_end_the_run_is_kept(tmp_path: Path) ->
 def test_a_verdict_must_be_one(tmp_path: Path) -> None:
     bench = Bench(tmp_path, [3, 2, 1])
     judged(bench, lambda step, metrics: None)
-    with pytest.raises(InputError, match=r"step 7 is None; allowed: 'keep', 'prune'"):
+    with pytest.raises(InputError, match=r"step 7 is None; allowed: 'keep', 'prune', 'pause'"):
         bench.run()
 
 

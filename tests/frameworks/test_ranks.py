@@ -16,6 +16,7 @@ import trainyard
 from s3_server import S3Server
 from small_runs import journal_values
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError, WorldError
+from trainyard.frameworks.torch.parallel.launch import deaths
 from trainyard.records.journal import losses, read
 from trainyard.runs.run import Run
 from troubled_server import Trouble
@@ -225,6 +226,14 @@ def test_a_range_goes_on_with_what_is_left(
     again = command("reproduce", "last", "--trust", "--quiet", folder=tmp_path)
     assert "identical" in again.stdout
     assert f"processes: {', then '.join(map(str, numbers))}; of the repetition: {numbers[0]}" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("exit_codes", "lost"),
+    [([75, 75], 0), ([-9, 75, 75], 1), ([-9, -6, 75], 1), ([-9, -9, -6], 2), ([-11, -6], 1), ([1], 1)],
+)
+def test_who_aborts_because_another_is_gone_is_not_lost(exit_codes: list[int], lost: int) -> None:
+    assert deaths(exit_codes) == lost
 
 
 def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -175,6 +175,14 @@ def test_a_pruned_run_ends_without_a_test_and_goes_on_on_request(tmp_path: Path,
     assert_same(run, whole)
 
 
+def test_a_paused_run_goes_on_as_if_it_had_not_paused(tmp_path: Path, whole: Run) -> None:
+    run = trainyard.train(SMALL, runs_dir=tmp_path, verdict=lambda step, _: "pause" if step == 14 else "keep")
+    assert (run.status, run.result["steps"], run.metrics) == ("paused", 14, {})
+    run = trainyard.resume(run)
+    assert kinds(run) == ["keep"], "of step 7; a pause is no decision"
+    assert_same(run, whole)
+
+
 def test_a_verdict_is_not_asked_for_again_after_a_crash(tmp_path: Path) -> None:
     judge = Judge(0)
     with pytest.raises(Crash):  # after the verdict on step 14, and before a checkpoint of it
@@ -188,7 +196,7 @@ def test_a_verdict_is_not_asked_for_again_after_a_crash(tmp_path: Path) -> None:
 def test_a_verdict_that_cannot_be_asked_is_refused_before_anything_is_made(
     verdict: Any, tmp_path: Path, whole: Run
 ) -> None:
-    message = "verdict: .* give a function that takes the step and the metrics, and returns 'keep' or 'prune'"
+    message = "verdict: .* give a function that takes the step and the metrics, and returns 'keep', 'prune' or 'pause'"
     calls = (
         lambda: trainyard.train(SMALL, runs_dir=tmp_path, verdict=verdict),
         lambda: trainyard.resume(whole, verdict=verdict),

@@ -60,14 +60,15 @@ def train(
             without training: the same computation, data, code, initial weights and numeric environment, and a
             tier better than `statistical`. Damaged runs are passed over. Settings that change only the record
             are not used, but named in a warning. It comes before `resume`.
-        model: A model object instead of `model.type`, with which alone the run can be reproduced; or the name
-            of a model, a class or a function.
+        model: A model object, used instead of `model.type`; the run can then be reproduced only with that
+            object. Or the name of a model, a class or a function.
         data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset, or all rows as
             one pair or data frame, instead of the source that `data` names; its other settings (target,
             split ...) hold for them.
         callbacks: Observers of the run.
         verdict: Judges the run after each evaluation of the validation split: it is called with the step and
-            the metrics, and returns `"keep"`, or `"prune"` to end the run, whose status is `pruned` then.
+            the metrics, and returns `"keep"`, `"prune"` to end the run, whose status is `pruned` then, or
+            `"pause"`: the run is committed, and `resume` goes on with it.
 
     Raises:
         InputError: Config, data or model are wrong. A run that fails before its journal is opened is removed.

@@ -22,6 +22,7 @@ _MODULES = {
     "benchmark": "studies",
     "tune": "tuning",
     "do-jobs": "tuning",
+    "serve-jobs": "tuning",
     "studies": "tuning",
     "why": "why",
     "evaluate": "models",

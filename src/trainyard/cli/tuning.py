@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,14 +70,33 @@ def tune(
 @click.pass_context
 def do_jobs(ctx: click.Context, answers: int, parent: int, log_level: int) -> None:
     """Train the trials that arrive on stdin, and write to the descriptor ANSWERS how each ended."""
-    from trainyard.runs.ranks import end_with
     from trainyard.studies.tuning.workers import do_jobs as do
+
+    _as_worker(ctx, do, answers, parent, log_level)
+
+
+@click.command("serve-jobs", hidden=True)
+@click.argument("answers", type=int)
+@click.argument("parent", type=int)
+@click.argument("log_level", type=int)
+@click.pass_context
+def serve_jobs(ctx: click.Context, answers: int, parent: int, log_level: int) -> None:
+    """Train the trials that arrive on stdin, and ask on the descriptor ANSWERS after each evaluation."""
+    from trainyard.studies.tuning.served import serve
+
+    _as_worker(ctx, serve, answers, parent, log_level)
+
+
+def _as_worker(
+    ctx: click.Context, do: Callable[[int], str | None], answers: int, parent: int, log_level: int
+) -> None:
+    from trainyard.runs.ranks import end_with
 
     end_with(parent)
     close_process()
     logging.getLogger("trainyard").setLevel(log_level)
     status = do(answers)
-    ctx.exit(EXIT_CODES[status] if status is not None else 0)
+    ctx.exit(EXIT_CODES[status] if status is not None else 0)  # type: ignore[index]
 
 
 @click.group()

@@ -9,7 +9,9 @@ from pydantic import BaseModel
 
 from trainyard.config.spellings import Spellings
 
-Kind = Literal["dataset", "model", "framework", "optimizer", "loss", "task", "tracker", "metric", "sampler"]
+Kind = Literal[
+    "dataset", "model", "framework", "optimizer", "loss", "task", "tracker", "metric", "sampler", "tuner"
+]
 
 
 class Meaning(NamedTuple):

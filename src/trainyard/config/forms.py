@@ -5,13 +5,14 @@ from __future__ import annotations
 from trainyard.config.fields import TypedSection
 from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, TrackerConfig
 from trainyard.config.tree import Node, Problems, find, join, mapping
-from trainyard.config.tuning import SamplerConfig
+from trainyard.config.tuning import SamplerConfig, TunerConfig
 
 TYPED: dict[str, type[TypedSection]] = {
     "data": DataConfig,
     "model": ModelConfig,
     "training.optimizer": OptimizerConfig,
     "tuning.sampler": SamplerConfig,
+    "tuning.tuner": TunerConfig,
 }
 OPTIONAL_SECTIONS = ("experiment", "training", "evaluation", "checkpoint", "logging", "distributed")
 

@@ -31,6 +31,7 @@ VALUES = {
     "training.scheduler": synonyms.SCHEDULERS,
     "training.loss": synonyms.LOSSES,
     "training.precision": synonyms.PRECISIONS,
+    "data.on_corrupt": synonyms.ON_CORRUPT,
 }
 
 

@@ -38,7 +38,7 @@ from trainyard.config.tree import (
     plain,
     put,
 )
-from trainyard.config.tuning import SamplerConfig
+from trainyard.config.tuning import SamplerConfig, TunerConfig
 from trainyard.config.words import nearest, some
 from trainyard.errors import InputError
 
@@ -89,6 +89,7 @@ class Lookup:
             sampler = tuning.value.setdefault("sampler", Node({}, DEFAULT))
             mapping(sampler).setdefault("type", Node(SamplerConfig().type, DEFAULT))
             self.section("sampler", "tuning.sampler", SamplerConfig)
+            self.section("tuner", "tuning.tuner", TunerConfig)
         self.metrics()
 
     def model(self) -> tuple[bool, str | None]:

@@ -130,6 +130,7 @@ INSIDE = {
             "data.target": "y",
             "data.split.seed": "random_state seed",
             "data.split.group": "group",
+            "data.on_corrupt": "on_error on_bad_sample",
             "data.sampling": "sampler sampling_strategy weighted_sampler weighted_sampling",
         }
     ),
@@ -210,6 +211,7 @@ LOSSES = _table(
         "huber": "huber huber_loss",
     }
 )
+ON_CORRUPT = _table({"error": "error stop raise fail", "skip": "skip ignore"})
 PRECISIONS = _table(
     {
         "fp32": "32 32-true float32 fp32 full single",

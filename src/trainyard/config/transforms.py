@@ -188,8 +188,9 @@ TRANSFORMS: list[Any] = bits(
 )
 ON_CORRUPT: Any = bits(
     "error",
-    description="images in files that cannot be decoded; skip: all are decoded when the run is built, and "
-    "these are left out, counted, and recorded as a decision",
+    description="samples that cannot be read: images in files, items of map-style data sets, samples of "
+    "shards; skip: all are read when the run is built, and these are left out, counted, and recorded as a "
+    "decision",
 )
 IGNORE_INDEX: Any = bits(
     default=None, description="masks: the number of pixels that do not count, beside -100, such as 255"

@@ -10,13 +10,26 @@ from trainyard.config.fields import MODE, AutoMode, Section, TypedSection, place
 
 SQLITE = "sqlite"  # the storage in the study's folder
 _NOT_ASKED = {"trials", "max_minutes", "target", "parallel", "storage"}  # no trial depends on these
-_ASKED_LATER = ("order", "resources")  # left out where they are not set: earlier studies did not know them
+_ASKED_LATER = (
+    "order",
+    "resources",
+    "tuner",
+)  # left out where they are not set: earlier studies did not know them
 
 
 class SamplerConfig(TypedSection):
     """What proposes the parameters of trials; its options may be written inline."""
 
     type: str = record("tpe", description="random, grid, qmc, tpe, gp, cmaes, nsga2 ...")
+
+
+class TunerConfig(TypedSection):
+    """A system that searches by itself; its options may be written inline."""
+
+    type: str = record(description="ray")
+    params: dict[str, Any] = record(
+        default_factory=dict, description="the options of this type; they may also be written inline"
+    )
 
 
 class NoPruner(Section):
@@ -125,6 +138,9 @@ class TuningConfig(Section):
     target: float | None = record(None, description="no trial is decided after one that is as good as this")
     sampler: SamplerConfig = SamplerConfig()
     pruner: Annotated[Pruner, Field(discriminator="type")] = NoPruner()
+    tuner: TunerConfig | None = record(
+        None, description="a system that decides in place of sampler and pruner: {type: ray, scheduler: asha}"
+    )
     folds: int | None = record(
         None,
         ge=2,

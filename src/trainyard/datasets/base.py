@@ -19,6 +19,10 @@ from trainyard.config.schema import DataConfig
 from trainyard.order import SAMPLE, stream_seed
 from trainyard.types import Array, Batch, DataInfo, FeatureForm, Ids, SplitName
 
+# The positions of the samples of each split that are left out, as they cannot be read.
+Skips = Mapping[SplitName, Sequence[int]]
+Settle = Callable[[Callable[[], Skips]], Skips]
+_settle: ContextVar[Settle] = ContextVar("settle", default=lambda find: find())
 _form: ContextVar[FeatureForm] = ContextVar("feature_form", default=FeatureForm())  # noqa: B039 - immutable
 
 
@@ -167,10 +171,10 @@ class DataBundle:
     preprocessed arrays. `content_hashed` is False if the fingerprints cover only a sample of the rows.
     `identifiers` name the rows of each split, if a column does. `sampling` are the weights by which training
     rows are drawn, (rows,) float64, if `data.sampling` asks for it; where it is None, those of `balanced` are
-    made of the targets. `skipped` names the samples that were left out because they are corrupt. `tokenizer`
-    is what made tokens of text, as `rows.tokenizers` writes it; None: there is no text, or its bytes are the
-    tokens. `unrepeatable` says why samples cannot be read again as they were, so that no run can be repeated
-    to the bit; empty: they can.
+    made of the targets. `skipped` names the samples that were left out because they are corrupt, and `skips`
+    are their positions in each source (None: none were looked for). `tokenizer` is what made tokens of text,
+    as `rows.tokenizers` writes it; None: there is no text, or its bytes are the tokens. `unrepeatable` says
+    why samples cannot be read again as they were, so that no run can be repeated to the bit; empty: they can.
     """
 
     info: DataInfo
@@ -183,6 +187,7 @@ class DataBundle:
     identifiers: Mapping[SplitName, Identifiers] = field(default_factory=dict)
     sampling: Array | None = field(default=None, repr=False)
     skipped: Sequence[str] = ()
+    skips: Skips | None = None
     tokenizer: dict[str, Any] | None = field(default=None, repr=False)
     unrepeatable: str = ""
 
@@ -247,6 +252,25 @@ def prepared_as(form: FeatureForm) -> Iterator[None]:
         yield
     finally:
         _form.reset(token)
+
+
+@contextmanager
+def settling(settle: Settle) -> Iterator[None]:
+    """Have it settled by a function which samples of the data that are loaded inside are left out.
+
+    Args:
+        settle: Gets the function that finds them, and returns what it finds, or what was found before.
+    """
+    token = _settle.set(settle)
+    try:
+        yield
+    finally:
+        _settle.reset(token)
+
+
+def settled(find: Callable[[], Skips]) -> Skips:
+    """Return which samples are left out here: what was found before, or what `find` finds."""
+    return _settle.get()(find)
 
 
 def feature_form() -> FeatureForm:

@@ -86,7 +86,7 @@ class _Report(NamedTuple):
 
 
 class SharedAgreement(Agreement):
-    """What all of several processes know, since they met last.
+    """What all processes agreed on when they last met.
 
     Args:
         own: What this process knows by itself.

@@ -86,6 +86,7 @@ class Loop:
         self._samples: list[int] = []
         self._rate, self._learning_rate_factor = parts.rules.learning_rate, 1.0
         self._last_step = self._next_due = 0
+        self._until = parts.until
         self._agreement = parts.agreement(state.step)
         self._clock = self._logged_at = time.perf_counter()
         self._logged_samples = 0
@@ -231,7 +232,7 @@ class Loop:
         """Ask for the verdict on this step, unless it is known or the run ends here in any case.
 
         Raises:
-            InputError: The verdict is neither `keep` nor `prune`.
+            InputError: The verdict is not `keep`, `prune` or `pause`.
             TrainingError: The function that judges has raised an error.
         """
         verdict, step, decisions = self.parts.outside.verdict, self.state.step, self.state.decisions
@@ -242,8 +243,11 @@ class Loop:
         except Exception as error:
             message = f"the verdict on step {step} failed: {type(error).__name__}: {error}"
             raise TrainingError(f"{message}; fix it, then resume the run") from error
+        if answer == "pause":  # nothing is decided: the run goes on as if it had not paused
+            self._until = self.parts.rules.resumable(step)
+            return
         if answer not in ("keep", "prune"):
-            raise InputError(f"the verdict on step {step} is {answer!r}; allowed: 'keep', 'prune'")
+            raise InputError(f"the verdict on step {step} is {answer!r}; allowed: 'keep', 'prune', 'pause'")
         if answer == "keep" or not self._end_by("prune", {"judged": step}):
             self._decide(Decision(step, "keep"))
 
@@ -303,7 +307,7 @@ class Loop:
         state.train_seconds += now - self._clock
         self._clock = now
         last, end = self._natural_end(), state.decisions.end(state.step)
-        last = last if parts.until is None else min(last, parts.until)
+        last = last if self._until is None else min(last, self._until)
         self._last_step = min(last, end.step if end else last)
         self._learning_rate_factor = parts.rules.learning_rate_factor(state.evaluations)
         self._next_due = min(

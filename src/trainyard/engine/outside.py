@@ -12,8 +12,9 @@ from trainyard.errors import InputError
 from trainyard.records.decision import Decisions
 from trainyard.types import Metrics
 
-# Judges a run by the metrics of an evaluation: called with the step and the metrics.
-Verdict = Callable[[int, Metrics], Literal["keep", "prune"]]
+# Judges a run by the metrics of an evaluation: called with the step and the metrics. `pause` is no decision:
+# the attempt ends with a commit, and the run can go on as if it had not paused.
+Verdict = Callable[[int, Metrics], Literal["keep", "prune", "pause"]]
 StopRequest = Literal["stop", "time_limit"]
 POLL_SECONDS = 0.5
 
@@ -24,7 +25,7 @@ def check_verdict(verdict: Verdict | None) -> None:
     Raises:
         InputError: It cannot be called with a step and metrics.
     """
-    advice = "give a function that takes the step and the metrics, and returns 'keep' or 'prune'"
+    advice = "give a function that takes the step and the metrics, and returns 'keep', 'prune' or 'pause'"
     if verdict is None:
         return
     if not callable(verdict):

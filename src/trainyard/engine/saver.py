@@ -170,7 +170,7 @@ class Saver:
         If the store cannot be reached, the next commit brings it there.
         """
         lease = self._checkpoints.lease
-        if lease is not None and lease.is_in_store:  # which the writer's thread alone uses meanwhile
+        if lease is not None and lease.is_in_store:  # through the writer: no other thread may use it
             self._writer.submit(PendingWrite(step, lease.renew, replaceable=False))
             self._writer.drain()
 

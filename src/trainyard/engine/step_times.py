@@ -64,7 +64,7 @@ class Stragglers:
     """Journals the step times of all processes, and warns of those that the others wait for.
 
     Args:
-        recorder: Records the warnings.
+        recorder: Has the journal, and records the warnings.
     """
 
     def __init__(self, recorder: Recorder) -> None:

@@ -240,6 +240,7 @@ class Framework(ABC):
     takes_weights: ClassVar[bool] = False  # whether a batch may have weights of its samples
     has_virtual_ranks: ClassVar[bool] = False  # whether a step may be cut into virtual ranks, or processes
     has_workers: ClassVar[bool] = False  # whether worker processes may read samples (`data.workers`)
+    starts_from_weights: ClassVar[bool] = True  # whether a run may begin with the weights of another one
     unsaved_hint: ClassVar[str] = ""  # how a user can have the state saved that `Learner.unsaved_state` finds
 
     @staticmethod
@@ -251,6 +252,21 @@ class Framework(ABC):
             underscores do not matter.
         """
         return {}
+
+    @staticmethod
+    def change_refusal(option: str, config: RunConfig) -> str | None:  # noqa: ARG004 - most refuse none
+        """Return why an option of a model cannot change once steps are trained; None if it can.
+
+        Args:
+            option: The option of `model.params` that differs from what the steps were trained with.
+            config: The config in which it has changed.
+        """
+        return None
+
+    @staticmethod
+    def has_smaller_end(config: RunConfig) -> bool:  # noqa: ARG004 - most have not
+        """Return whether the last step of such a run is smaller than it would be in a longer one."""
+        return False
 
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - most models have no defaults of their own

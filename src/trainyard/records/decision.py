@@ -18,7 +18,7 @@ from trainyard.records.status import Ended
 # checkpoint_interval   how often checkpoints are saved from this step on, by what a save costs
 # processes    another number of processes trains from this step on; its detail holds both numbers, and the
 #              attempt, as several may begin at one step
-# skip         corrupt samples are left out; its detail names them
+# skip         corrupt samples are left out; its detail names them, and has their positions by split
 Kind = Literal[
     "choice", "time_limit", "stop", "keep", "prune", "resume", "checkpoint_interval", "processes", "skip"
 ]
@@ -118,6 +118,11 @@ class Decisions(Sequence[Decision]):
             if decision.kind == "choice"
             for name, value in decision.detail.items()
         }
+
+    def skips(self) -> Mapping[Any, Sequence[int]] | None:
+        """Return the positions of the samples that are left out, by split; None if that was not decided."""
+        decided = (one.detail.get("positions") for one in self._made if one.kind == "skip")
+        return next((positions for positions in decided if positions is not None), None)
 
     def checkpoint_minutes(self, processes: int) -> float | None:
         """Return the minutes between two checkpoints that were chosen last for this number of processes."""

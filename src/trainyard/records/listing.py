@@ -91,7 +91,7 @@ def find_run(
 ) -> RunDir:
     """Return the run that `name` means: a path, a URL, an id, a unique prefix of an id, or `last`.
 
-    Of a run in a store, all files but its checkpoints are brought down.
+    For a run in a store, all files except checkpoints are downloaded.
 
     Args:
         name: What the user called it.

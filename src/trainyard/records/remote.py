@@ -125,7 +125,7 @@ class RemoteRun:
         """Return the newest entry of a run that no other process owns, as far as can be seen.
 
         Raises:
-            RunLockedError: One does.
+            RunLockedError: Another process owns the run.
             CheckpointError: As in `head`.
         """
         head = self.head()

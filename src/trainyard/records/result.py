@@ -26,7 +26,8 @@ class Result(Document):
     `evaluated` says whether `metrics` are those of the `best` or the `final` model (None: not evaluated);
     `digest` is that of the final weights, and `weights` says which these are: `trained`, or `ema`, an average
     of them (None: of a run before there were averages); `computation_hash` is the manifest's, by which the
-    run is found; `train_seconds` and `samples_per_second` leave out start-up and the last evaluation.
+    run is found; `train_seconds` and `samples_per_second` leave out start-up and the last evaluation;
+    `skipped_samples` is the number of corrupt samples that were left out.
     """
 
     FILE: ClassVar[str] = "result.json"
@@ -46,6 +47,7 @@ class Result(Document):
     determinism: DeterminismRecord | None = None
     train_seconds: float = 0.0
     samples_per_second: float | None = None
+    skipped_samples: int = 0
     error: str | None = None
 
     @property

@@ -12,7 +12,6 @@ from typing import Any
 
 from trainyard import registry
 from trainyard.config.schema import RunConfig
-from trainyard.config.tree import DEFAULT
 from trainyard.digest import digest, sha256_bytes, tensor_records
 from trainyard.engine.checkpoint import Commit, RunCheckpoints
 from trainyard.engine.journal import Journal
@@ -21,7 +20,6 @@ from trainyard.engine.outside import Outside
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.engine.state import RunState, seed_global_random
 from trainyard.errors import (
-    ChangedInputsError,
     CheckpointError,
     InputError,
     ModelError,
@@ -30,18 +28,23 @@ from trainyard.errors import (
     TrainingError,
 )
 from trainyard.records.decision import Decision, Decisions, journalled_decisions
-from trainyard.records.manifest import DeterminismRecord, Manifest
+from trainyard.records.manifest import Manifest
 from trainyard.records.result import Result
 from trainyard.records.run_files import is_no_checkpoint
 from trainyard.records.status import TESTED, Ended
 from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
 from trainyard.runs.cleanup import discard_run
-from trainyard.runs.decisions import go_on, known_decisions, note_processes, repeats
+from trainyard.runs.decisions import (
+    go_on,
+    known_decisions,
+    note_processes,
+    note_skips,
+    repeats,
+    replaying_skips,
+)
 from trainyard.runs.manifest import (
     allowed,
-    check_unchanged,
-    describe_data,
     lower_tier,
     make_manifest,
     unsaved_reason,
@@ -52,6 +55,7 @@ from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_dige
 from trainyard.runs.placement import place, placed, say_threads
 from trainyard.runs.process_forks import in_owner
 from trainyard.runs.ranks import is_launched, launch, lead, require_same_state
+from trainyard.runs.recorded_inputs import check_manifest, compare_inputs, record_inputs
 from trainyard.runs.request import Request
 from trainyard.runs.session import open_session
 from trainyard.runs.weights import initial_source, initialize, named_source
@@ -204,7 +208,7 @@ class _Attempt:
         self._checkpoints.resume.sweep()
         before, commit = self._run.manifest(), self._newest_commit()
         saved = self._checkpoints.resume.state(commit) if commit else self._origin.saved()
-        self._check_manifest(before, commit)
+        check_manifest(self._request, before, commit)
         return _Past(before, commit, saved, journalled_decisions(self._run.journal))
 
     def _build(self, past: _Past, decisions: Decisions) -> tuple[Components, Determinism]:
@@ -216,7 +220,7 @@ class _Attempt:
         seed_global_random(config.experiment.seed)
         choices, begin = decisions.choices(), self._origin.begin
         older = self._world.from_main(lambda: older_versions(self._run.versions()))
-        with computing_by(older):
+        with computing_by(older), replaying_skips(decisions, self._world):
             components = build(config, threads, request.objects, choices, begin, self._world)
         if reason := components.bundle.unrepeatable:
             determinism = allowed(config, Determinism("statistical", reason))
@@ -257,11 +261,17 @@ class _Attempt:
         now = self._origin.record(now)
         if before is None:
             now = self._origin.check_new(now, components, allow_change=request.allow_change)
-            manifest = self._record_inputs(now, components, provable=past.commit is None)
+            manifest = record_inputs(self._run, now, components.bundle, provable=past.commit is None)
         else:
-            manifest = self._compare_inputs(before, now, components)
+            manifest = self._compare(before, now, components)
         self._session.record_environment(now.environment.numeric())
         return manifest
+
+    def _compare(self, before: Manifest, now: Manifest, components: Components) -> Manifest:
+        """Compare the inputs with those of before, and return the manifest of both."""
+        neutral = components.framework.neutral_changes(components.config)
+        file = f"data-{self._session.number:04d}.json"
+        return compare_inputs(self._request, before, now, components.bundle, neutral=neutral, data_file=file)
 
     def _own_checkpoints(self) -> RunCheckpoints:
         """Return the checkpoints of the run, as this attempt makes them."""
@@ -276,8 +286,7 @@ class _Attempt:
         """Give a state the decisions that were made before this attempt, and those to go on."""
         if choices := components.learner.choices():
             decisions.add(Decision(0, "choice", dict(choices)))
-        if skipped := components.bundle.skipped:
-            decisions.add(Decision(0, "skip", {"count": len(skipped), "samples": list(skipped)}))
+        note_skips(decisions, components.bundle)
         go_on(self._run, decisions, state)
         if self._world.is_main:  # which alone keeps them
             note_processes(self._run, decisions, state.step, self._world.size, self._session.number)
@@ -325,67 +334,12 @@ class _Attempt:
             )
         return commit
 
-    def _check_manifest(self, before: Manifest | None, commit: Commit | None) -> None:
-        """Refuse to continue from a checkpoint if it is unknown what inputs it was made from."""
-        if before is not None or commit is None:
-            return
-        missing = f"run {self._run.id} has checkpoints but no {Manifest.FILE}: its inputs cannot be compared"
-        if not self._request.allow_change:
-            raise ChangedInputsError(
-                f"{missing}\nput the file back, or resume with --allow-change, which records today's inputs"
-            )
-        log.warning("%s", missing)
-
     def _first_weights(self, components: Components, past: _Past) -> Path | None:
         """Return the source of the initial weights; a run with a parent's state has none."""
         if self._origin.initial is not None:
             return None
         named = self._origin.source(named_source(self._run, past.manifest, self._request.parent))
         return Path(named) if named else initial_source(components.config, self._run)
-
-    def _record_inputs(self, manifest: Manifest, components: Components, *, provable: bool) -> Manifest:
-        """Write the data description and the manifest.
-
-        Without `provable` (an earlier manifest was lost) the tier is `statistical`.
-        """
-        if not provable:
-            lowered = DeterminismRecord(tier="statistical", reason="the manifest was missing at a resume")
-            manifest = manifest.model_copy(update={"determinism": lowered})
-        if components.bundle.columns:
-            log.info("columns: %s", components.bundle.columns, extra={"once": True})
-        for warning in components.bundle.warnings:
-            log.warning("data: %s", warning)
-        self._write_data_description(components, manifest.data_file)
-        self._run.write(Manifest.FILE, manifest)
-        return manifest
-
-    def _compare_inputs(self, before: Manifest, now: Manifest, components: Components) -> Manifest:
-        """Compare the inputs with those of the manifest.
-
-        Options that this version of Trainyard has added have their defaults, and are not compared. If a
-        change of the data is allowed, describe the new data in a file beside the old one.
-        """
-        known, sources = before.computation, self._request.resolved.sources
-        new = {key for key, source in sources.items() if source == DEFAULT and key not in known}
-        computation = {key: value for key, value in now.computation.items() if key not in new}
-        now = now.model_copy(update={"computation": computation})
-        if before.data.hash != now.data.hash:
-            now = now.model_copy(update={"data_file": f"data-{self._session.number:04d}.json"})
-        else:
-            now = now.model_copy(update={"data_file": before.data_file})
-        manifest = check_unchanged(
-            self._run,
-            before,
-            now,
-            allow_change=self._request.allow_change,
-            neutral=components.framework.neutral_changes(components.config),
-        )
-        if manifest.data_file != before.data_file:
-            self._write_data_description(components, manifest.data_file)
-        return manifest
-
-    def _write_data_description(self, components: Components, name: str) -> None:
-        self._run.write(name, describe_data(components.bundle))
 
     def _restore(self, components: Components, commit: Commit, saved: dict[str, Any]) -> RunState:
         """Restore a checkpoint; the digest of what was restored must be that of what was saved."""

@@ -32,7 +32,7 @@ class Catalog:
             return registry.dataset_names()
         if kind == "metric":
             return metrics.names()
-        if kind in ("framework", "task", "tracker", "sampler"):
+        if kind in ("framework", "task", "tracker", "sampler", "tuner"):
             return sorted(name for name, _ in registry.adapters(kind))
         return list(dict.fromkeys(name for offered in self._offered(kind, framework) for name in offered))
 
@@ -46,13 +46,13 @@ class Catalog:
             return registry.find_dataset(name) is not None
         if kind == "metric":
             return name in metrics.names()
-        if kind in ("framework", "task", "tracker", "sampler"):
+        if kind in ("framework", "task", "tracker", "sampler", "tuner"):
             return registry.find(kind, name) is not None
         return any(name in offered for offered in self._offered(kind, framework))
 
     def params(self, kind: Kind, name: str, framework: str | None = None) -> type[BaseModel] | None:
         """Return the options of an adapter, or None if there is no such adapter."""
-        if kind in ("dataset", "tracker", "sampler"):
+        if kind in ("dataset", "tracker", "sampler", "tuner"):
             cls = registry.find_dataset(name) if kind == "dataset" else registry.find(kind, name)
             return None if cls is None else cls.Params
         offering = (
@@ -124,7 +124,9 @@ class Catalog:
         """Return one line for each plugin that might have had a name of `kind`, but cannot be used."""
         if kind == "metric":
             return []
-        return registry.broken(kind if kind in ("dataset", "task", "tracker", "sampler") else "framework")
+        return registry.broken(
+            kind if kind in ("dataset", "task", "tracker", "sampler", "tuner") else "framework"
+        )
 
     def _offered(
         self, kind: Kind, framework: str | None

@@ -23,8 +23,8 @@ from trainyard.records.run_dir import RunDir, write_config
 from trainyard.records.status import DECIDED
 from trainyard.redact import redacted_value
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.fit import has_smaller_end, refusal
-from trainyard.runs.origin import CONFIG_FILE, Origin, advice, available_best, copy_state, longer, loop_sha256
+from trainyard.runs.fit import advice, longer, refusal
+from trainyard.runs.origin import CONFIG_FILE, Origin, available_best, copy_state, loop_sha256
 from trainyard.runs.sampling import epoch_samples
 from trainyard.runs.wiring import framework_name, order_and_rules, run_checkpoints
 
@@ -229,16 +229,15 @@ class _Start:
         """Refuse a config that the state does not fit.
 
         Raises:
-            InputError: It does not.
+            InputError: The state does not fit the config.
         """
         self._check_config()
         self._check_length()
         if self._step == 0:
             return
-        name = framework_name(self._config, self._request.model)
         for key in changed_computation(self._request.own, self._request.resolved):
-            if reason := refusal(key, self._request.resolved.config, name):
-                raise InputError(f"{key}: {reason}; {advice(self._parent.id, name)}")
+            if reason := refusal(key, self._request.resolved.config, self._framework):
+                raise InputError(f"{key}: {reason}; {advice(self._parent.id, self._framework)}")
 
     def _check_config(self) -> None:
         """Refuse a parent whose config file is not what it was trained with."""
@@ -357,7 +356,7 @@ class _Start:
             reasons.append(f"the best model, of step {lost[0]}, is not kept any more")
         if self._plan._replace(total_steps=0) != plan._replace(total_steps=0):
             reasons.append("the length changes the plan of the model")
-        if has_smaller_end(self._config, framework_name(self._config, self._request.model)):
+        if self._framework.has_smaller_end(self._config):
             reasons.append("the last step has added fewer iterations than the others")
         if (tier := self._manifest.determinism).tier != "bitwise":
             reasons.append(f"run {self._parent.id} is {tier.tier}: {tier.reason}")

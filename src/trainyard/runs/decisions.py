@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
+from trainyard.datasets.base import DataBundle, settling
 from trainyard.engine.state import RunState
 from trainyard.records.decision import ENDS, NEUTRAL, Decision, Decisions, decisions_from_json
 from trainyard.records.manifest import Parent
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import DECIDED
+from trainyard.world import World
 
 log = logging.getLogger("trainyard")
 
@@ -36,6 +39,20 @@ def known_decisions(saved: Mapping[str, Any], journalled: Decisions, parent: Par
             *journalled,
         ]
     )
+
+
+def replaying_skips(decisions: Decisions, world: World) -> AbstractContextManager[None]:
+    """Have corrupt samples left out inside as the run has decided, or else as the main process finds them."""
+    known = decisions.skips()
+    return settling(lambda find: world.from_main(find) if known is None else known)
+
+
+def note_skips(decisions: Decisions, bundle: DataBundle) -> None:
+    """Add the decision to leave corrupt samples out, if they were looked for."""
+    if bundle.skips is not None:
+        positions = {str(split): list(some) for split, some in bundle.skips.items()}
+        detail = {"count": len(bundle.skipped), "samples": list(bundle.skipped), "positions": positions}
+        decisions.add(Decision(0, "skip", detail))
 
 
 def go_on(run: RunDir, decisions: Decisions, state: RunState) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 
 from trainyard import registry
 from trainyard.datasets.base import DataBundle, known_arrays
+from trainyard.datasets.rows.corrupt import in_words
 from trainyard.digest import array_buffer, digest, sha256_bytes, sha256_file, sha256_json, tensor_records
 from trainyard.module_sources import source_hash
 from trainyard.records.manifest import (
@@ -97,7 +98,7 @@ def data_inputs(bundle: DataBundle) -> DataIdentity:
         features=[str(name) for name in info.feature_names],
         classes=None if info.classes is None else [str(label) for label in info.classes],
         content_hashed=bundle.content_hashed,
-        warnings=list(bundle.warnings),
+        warnings=[*bundle.warnings, *([in_words(bundle.skipped)] if bundle.skipped else [])],
     )
 
 

@@ -33,11 +33,13 @@ from trainyard.engine.state import preserved_global_random
 from trainyard.errors import CheckpointError, DataError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions, explained_metric
 from trainyard.frameworks.base import Framework, ModelInputs
+from trainyard.records.decision import journalled_decisions
 from trainyard.records.run_dir import RunDir
 from trainyard.registry import task_for
 from trainyard.require import import_rule, importing_by
 from trainyard.runs import texts
 from trainyard.runs.catalog import Catalog
+from trainyard.runs.decisions import replaying_skips
 from trainyard.runs.given_arrays import arrays_of, labeled
 from trainyard.runs.given_rows import GivenRows
 from trainyard.runs.inputs import data_inputs
@@ -57,6 +59,7 @@ from trainyard.runs.workdir import working_directory
 from trainyard.semantics import computing_by, older_versions
 from trainyard.tasks.support.transforms import transform_of
 from trainyard.types import FEATURES, INPUT_IDS, TARGET, WEIGHT, Array, DataInfo, SplitName
+from trainyard.world import ALONE
 
 log = logging.getLogger("trainyard")
 
@@ -293,7 +296,7 @@ class Predictor:
         """Refuse a file of rows if the model takes other arrays than the columns of a table.
 
         Raises:
-            InputError: It does.
+            InputError: The model takes other arrays.
         """
         if self._preparation is None and list(self._rows.specs) != [FEATURES]:
             raise InputError(
@@ -307,7 +310,7 @@ class Predictor:
         """Refuse to evaluate other rows if the targets are masks, which rows do not hold.
 
         Raises:
-            InputError: They are.
+            InputError: The targets are masks.
         """
         if self._task.gives_masks:
             raise InputError(
@@ -438,7 +441,7 @@ class Predictor:
         """Check that the task has probabilities.
 
         Raises:
-            InputError: It has none.
+            InputError: The task has no probabilities.
         """
         if not self._task.gives_probabilities:
             raise InputError(f"run {self._run.id} gives no probabilities: its task is {self._task.name}")
@@ -502,7 +505,8 @@ class Predictor:
         Raises:
             DataError: They cannot be read, or were given as objects.
         """
-        with importing_by(self._rule), computing_by(self.info.semantics):
+        skips = replaying_skips(journalled_decisions(self._run.journal), ALONE)
+        with importing_by(self._rule), computing_by(self.info.semantics), skips:
             return load_data(self.config, self.given_model)
 
     def _own_split(self, split: SplitName, bundle: DataBundle | None) -> Split:

@@ -112,7 +112,7 @@ def require_data(resolved: Resolved, config: Config) -> None:
     """Check that a config has a data section.
 
     Raises:
-        ConfigError: It has none.
+        ConfigError: There is no data section.
     """
     if resolved.config.data is None:
         raise ConfigError([Problem(NO_DATA, file="" if isinstance(config, Mapping) else str(config))])

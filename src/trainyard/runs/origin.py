@@ -24,10 +24,10 @@ from trainyard.records.lineage import FOLDER, Lineage
 from trainyard.records.manifest import DataIdentity, InitialState, Manifest, Parent
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.fit import needs_same_rows
+from trainyard.runs.fit import advice, longer, needs_same_rows
 from trainyard.runs.inputs import data_inputs
 from trainyard.runs.manifest import lower_tier
-from trainyard.runs.wiring import Components, framework_name
+from trainyard.runs.wiring import Components
 from trainyard.safe_open import open_regular
 
 log = logging.getLogger("trainyard")
@@ -275,7 +275,7 @@ class Origin:
         if not changed:
             return
         config, listed = components.config, ", ".join(changed)
-        if "train" in changed and (reason := needs_same_rows(config, framework_name(config))):
+        if "train" in changed and (reason := needs_same_rows(config, components.framework)):
             raise InputError(f"data: other rows than those of run {id_} in train: {reason}")
         if not allow_change and not any(one.startswith("data.") for one in self.lineage.changed):
             raise ChangedInputsError(
@@ -382,17 +382,3 @@ def copy_state(source: RunCheckpoints, commit: Commit, folder: Path) -> None:
         source.resume.copy_to(commit, store)
     except FileNotFoundError as error:
         raise CheckpointError(f"checkpoint {commit.name} was removed while it was copied") from error
-
-
-def longer(total_steps: int) -> str:
-    """Return how a run can get steps to train."""
-    if total_steps == 1:
-        return "this model is fitted in one step, and cannot go on; train a new run"
-    return "make it longer (training.epochs or training.max_steps), or begin at an earlier --step"
-
-
-def advice(run_id: str, framework: str = "") -> str:
-    """Return how a run can begin with no more than the weights of another one."""
-    if framework == "catboost":  # it cannot
-        return "train a new run"
-    return f"to begin with its weights alone, train a new run with model.init_from={run_id}"

@@ -39,6 +39,7 @@ def result_so_far(
         epochs=epochs,
         attempts=attempt,
         weights=components.learner.weights,
+        skipped_samples=len(components.bundle.skipped),
         determinism=manifest.determinism,
         train_seconds=state.train_seconds,
         samples_per_second=(epochs - order.epochs(order.begin.step))

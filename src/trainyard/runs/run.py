@@ -17,7 +17,7 @@ from trainyard.records.urls import run_url
 class Run:
     """A read-only view of a run; each property reads the files again.
 
-    Of a run in a store that is in a list, the journal is brought down when it is asked for.
+    For a run in a store that came from a list, the journal is downloaded when it is first read.
     """
 
     def __init__(self, path: Path | RunDir) -> None:
@@ -25,7 +25,7 @@ class Run:
 
     @staticmethod
     def trained(made: RunDir, result: Result) -> Run:
-        """Return the run with a result: of several nodes, each has made a run, and they train one of them."""
+        """Return the run that was trained: each of several nodes has created one, and the result names it."""
         return Run(made if result.run_id in (None, made.id) else made.path.parent / str(result.run_id))
 
     @property

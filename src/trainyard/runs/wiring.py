@@ -313,6 +313,11 @@ def _check_reading(config: RunConfig, bundle: DataBundle, framework: type[Framew
     is_read = any(isinstance(split, SampleSplit) for split in bundle.splits.values())
     if data.collate is not None and not is_read:
         raise DataError("data.collate is for map-style data sets, but these rows are in memory; leave it out")
+    if data.on_corrupt != "error" and not is_read:
+        raise DataError(
+            "data.on_corrupt is for samples that are read one by one (images in files, map-style data sets, "
+            "shards), but these rows are in memory; leave it out"
+        )
     if data.workers and not is_read:
         log.warning("data.workers: %d has no effect, as the rows are in memory", data.workers)
     elif data.workers and not framework.has_workers:
@@ -332,8 +337,7 @@ def _check_images(
         ModelError: The framework cannot draw random numbers for each image.
     """
     if not any(isinstance(split, KnownSplit | LabelSplit) for split in bundle.splits.values()):
-        given = {"transforms": data.transforms, "on_corrupt": data.on_corrupt != "error"}
-        given |= {"cache": data.cache != "none"}
+        given = {"transforms": data.transforms, "cache": data.cache != "none"}
         for key in (key for key, is_given in given.items() if is_given):
             raise DataError(
                 f"data.{key} is for images in files (data.type: image_folder or image_table); leave it out"
@@ -410,7 +414,7 @@ def run_checkpoints(
     Args:
         run: The run directory.
         run_files: Files that new ones cover (SHA-256 by name).
-        lease: What entitles to commit new ones; None: they are only read.
+        lease: The right to commit new ones; None: they are only read.
     """
     store = registry.adapter("store", "file")(run.path)
     attempt, fetch = (lease.attempt, lease.fetch) if lease else (0, None)

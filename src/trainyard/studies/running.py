@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from trainyard.config import Resolved
 from trainyard.config import load as load_config
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import InputError, TrainyardError
@@ -23,6 +24,8 @@ from trainyard.runs.trust import of_own_config
 from trainyard.semantics import computing_by, older_versions
 from trainyard.studies.study import RESULT, Study, StudyPlan, StudyRequest, Trial
 from trainyard.studies.unchanged import check_completed_runs
+from trainyard.trackers.base import StudyCard
+from trainyard.trackers.feed.studies import tell_end
 
 log = logging.getLogger("trainyard")
 _LISTED = 3  # errors of groups that one message shows
@@ -86,9 +89,27 @@ def run_study(study: Study, trials: Sequence[Trial], request: StudyRequest, plan
             else:
                 study.update(status="failed", error=trials[0].resolved.hide(str(error)))
                 report(study.path, plan.report)
+                tell_trackers(study, trials[0].resolved)
             raise
         study.update(status=status)
         report(study.path, plan.report)
+        tell_trackers(study, trials[0].resolved)
+
+
+def tell_trackers(study: Study, resolved: Resolved) -> None:
+    """Tell the trackers of a study's runs how it has ended; what goes wrong is a warning.
+
+    Args:
+        study: The study.
+        resolved: The config that its runs share.
+    """
+    result, tracking = study.result, [(one.type, one.params) for one in resolved.config.tracking]
+    best = result.get("best") or {}
+    values = {result.get("metric", ""): best.get("value"), **(best.get("values") or {})}
+    metrics = {name: value for name, value in values.items() if name and value is not None}
+    tags = {"trainyard.digest": result["digest"]} if result.get("digest") else {}
+    card = StudyCard(study.id, study.path.parent.name, study.path, study.record.status, metrics, tags)
+    tell_end(card, tracking)
 
 
 def _train_all(

@@ -202,7 +202,7 @@ class Task(ABC):
             where: The column, for messages.
 
         Raises:
-            DataError: It cannot.
+            DataError: Its values cannot be targets of this task.
         """
         if values.dtype.kind not in "biuf":
             raise DataError(

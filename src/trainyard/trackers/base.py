@@ -49,7 +49,8 @@ class DatasetCard(NamedTuple):
 class RunCard(NamedTuple):
     """A run as trackers show it. `params` are the config's values by dotted key, secrets unexpanded.
 
-    They are those that the user set, where that is recorded; else all.
+    They are those that the user set, where that is recorded; else all. `study` is the id of the study that
+    the run is a trial of; its folder is beside that of the run.
     """
 
     run_id: str
@@ -58,6 +59,18 @@ class RunCard(NamedTuple):
     params: Mapping[str, str]
     tags: Mapping[str, str]
     datasets: Sequence[DatasetCard] = ()
+    study: str | None = None
+
+
+class StudyCard(NamedTuple):
+    """A study that has ended, as trackers show it: `metrics` are those of its best trial."""
+
+    study_id: str
+    experiment: str
+    folder: Path
+    status: str
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str]
 
 
 class Tracker(Protocol):
@@ -109,4 +122,15 @@ class ModelTracker(Tracker, Protocol):
 
         Raises:
             InputError: It is no model that this tracker could take.
+        """
+
+
+@runtime_checkable
+class StudyTracker(Protocol):
+    """A tracker that shows the runs of a study below a run of its own."""
+
+    def end_study(self, study: StudyCard) -> None:
+        """Find the run of the study, or create it, and record how the study has ended.
+
+        Called in a process of its own; it may be called again, when a study that was resumed has ended.
         """

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.digest import array_buffer, digest, tensor_records
+from trainyard.errors import DataError
 from trainyard.types import TARGET, Array, Batch, Ids, NamedBuffer
 
 
@@ -73,3 +74,22 @@ def _buffers(name: str, array: Any) -> Iterator[NamedBuffer]:
 def fingerprinted(name: str) -> str:
     """Return the name of an array in fingerprints: runs of version 1 called the target `targets`."""
     return "targets" if name == TARGET else name
+
+
+def as_array(value: Any, what: str) -> Array:
+    """Convert an array, tensor, number, image or nested list to NumPy; floats become float32.
+
+    Args:
+        value: What to convert.
+        what: Its name in messages.
+
+    Raises:
+        DataError: The value is of another type.
+    """
+    try:
+        array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{what} is not an array: {error}") from error
+    if array.dtype.kind not in "biufU":
+        raise DataError(f"{what} is {type(value).__name__}; give an array, a tensor or a number")
+    return array.astype(np.float32) if array.dtype.kind == "f" else array

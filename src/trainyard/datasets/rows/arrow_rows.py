@@ -57,7 +57,9 @@ class ArrowRows(items.BatchReader):
     def __init__(self, files: Sequence[ArrowFile], config: DataConfig, images: ImageForm) -> None:
         self._sha256s = [file.sha256 for file in files]
         self._images = images
-        self._table = _mapped(files)
+        self._names = [file.name for file in files]
+        self._table, rows = _mapped(files)
+        self._file_ends = np.cumsum(rows)
         counts = [len(chunk) for chunk in self._table.column(0).chunks] if self._table.num_columns else []
         self._firsts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._readers: dict[tuple[str, int], Reader] = {}
@@ -81,7 +83,10 @@ class ArrowRows(items.BatchReader):
             raise IndexError(f"row {position} of {len(self)}")
         chunk = int(np.searchsorted(self._firsts, position, side="right")) - 1
         row = position - int(self._firsts[chunk])
-        values = {name: self._reader(name, chunk)(row) for name in (*self._inputs, self._target)}
+        try:
+            values = {name: self._reader(name, chunk)(row) for name in (*self._inputs, self._target)}
+        except Exception as error:
+            raise DataError(f"{self.name_of(position)}: {error}") from error
         if self._is_table:
             features = np.array([values[name] for name in self._inputs], np.float32)
             return features, values[self._target]
@@ -132,6 +137,16 @@ class ArrowRows(items.BatchReader):
             values: Array = column.to_numpy()
             return values
         return np.array(column.to_pylist()) if types.is_string(column.type) else None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether no function of the user's takes part; see `StoredSamples`."""
+        return True
+
+    def name_of(self, position: int) -> str:
+        """Return the name of a row in messages."""
+        file = int(np.searchsorted(self._file_ends, position, side="right"))
+        return f"row {position - (self._file_ends[file - 1] if file else 0)} of {self._names[file]}"
 
     def numbers(self, name: str) -> Array | None:
         """Return a column of numbers, (rows,); None if there is none of that name.
@@ -276,7 +291,8 @@ def _read_as_parquet(name: str) -> Iterator[None]:
         ) from error
 
 
-def _mapped(files: Sequence[ArrowFile]) -> Any:
+def _mapped(files: Sequence[ArrowFile]) -> tuple[Any, list[int]]:
+    """Return the rows of all files as a table, and the number of rows of each."""
     arrow = require("pyarrow", "tabular")
     tables = []
     for file in files:
@@ -285,9 +301,10 @@ def _mapped(files: Sequence[ArrowFile]) -> Any:
         except (arrow.ArrowException, OSError) as error:
             raise DataError(f"{file.name} cannot be read as Arrow: {str(error).splitlines()[0]}") from error
     try:
-        return arrow.concat_tables([table for table in tables if table.num_rows] or tables[:1])
+        table = arrow.concat_tables([table for table in tables if table.num_rows] or tables[:1])
     except arrow.ArrowException as error:
         raise DataError(f"{files[0].name}: its shards have different columns: {error}") from error
+    return table, [one.num_rows for one in tables]
 
 
 def _opened(arrow: Any, path: Path) -> Any:

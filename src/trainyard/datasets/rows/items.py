@@ -7,16 +7,19 @@ the global generators of random numbers depends on the seed, the epoch and its p
 from __future__ import annotations
 
 import copy
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from trainyard.config.schema import DataConfig
 from trainyard.config.splits import SplitConfig
 from trainyard.datasets.base import DataBundle, Draw, Reading, Split, unnoted
+from trainyard.datasets.rows.arrays import as_array
+from trainyard.datasets.rows.corrupt import without_corrupt
 from trainyard.datasets.rows.drawing import Drawing
 from trainyard.datasets.rows.own import sample_function
 from trainyard.datasets.rows.sampling import balanced, item_weights
@@ -39,25 +42,6 @@ _USER_ERRORS = (Exception, SystemExit)  # an exit from the user's code must not 
 _SAMPLE = 64  # items that a fingerprint covers
 _NOTICING = 16  # items that show whether they are drawn
 _FIXED, _OTHER = Draw(0), Draw(1)
-
-
-def as_array(value: Any, what: str) -> Array:
-    """Convert an array, tensor, number, image or nested list to NumPy; floats become float32.
-
-    Args:
-        value: What to convert.
-        what: Its name in messages.
-
-    Raises:
-        DataError: The value is of another type.
-    """
-    try:
-        array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{what} is not an array: {error}") from error
-    if array.dtype.kind not in "biufU":
-        raise DataError(f"{what} is {type(value).__name__}; give an array, a tensor or a number")
-    return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
 class BatchReader(ABC):
@@ -90,6 +74,37 @@ class Items:
         self._classes: Sequence[Any] | None = None
         self._indices = False
         self._ignored: int | None = None
+        self._kept: Ids | None = None  # positions in the data set, where some are left out
+
+    def without(self, left_out: Sequence[int]) -> Self:
+        """Return the same split without the items at some positions of the data set."""
+        same = copy.copy(self)
+        same._kept = np.setdiff1d(np.arange(len(self._dataset)), np.array(left_out, np.int64))
+        return same
+
+    def at(self, ids: Ids) -> Ids:
+        """Return the positions in the data set of the samples `ids`; messages have these, and draws."""
+        return ids if self._kept is None else self._kept[ids]
+
+    def fault(self, position: int, *, drawn: bool = True) -> str | None:
+        """Return why an item of the data set cannot be read; None if it can.
+
+        Args:
+            position: Its position.
+            drawn: Whether it may draw random numbers.
+
+        Raises:
+            DataError: The machine has failed, and not the item: its memory, a disk, the network.
+        """
+        try:
+            item = self._fetched([position], _FIXED if drawn else None, unnoted)[0]
+            if self._collate is None:
+                self._arrays(item, f"{self._name}: item {position}")
+        except DataError as error:
+            if is_of_machine(error.__cause__):
+                raise
+            return str(error)
+        return None
 
     def of_task(
         self, task: type[Task], classes: Sequence[Any] | None, indices: bool, ignored: int | None = None
@@ -107,7 +122,7 @@ class Items:
         return same
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return len(self._dataset) if self._kept is None else len(self._kept)
 
     @property
     def _target_array(self) -> str:
@@ -128,6 +143,7 @@ class Items:
         return self._batch(ids, draw, note)
 
     def _batch(self, ids: Ids, draw: Draw | None, note: Note = unnoted) -> Batch:
+        ids = self.at(ids)
         positions = ids.tolist()
         if self._collate is not None:
             inputs, target = self._collated(positions, draw, note)
@@ -135,7 +151,7 @@ class Items:
         if (whole := self._whole(positions, note)) is not None:
             target = whole.pop(self._target)
             return {**whole, self._target_array: self._encode(target, ids)}
-        items, targets = zip(*self.items(positions, draw, note), strict=True)
+        items, targets = zip(*self._items(positions, draw, note), strict=True)
         return {
             **{name: self._stacked([item.get(name) for item in items], name, ids) for name in items[0]},
             self._target_array: self._encode(np.stack(targets), ids),
@@ -189,7 +205,13 @@ class Items:
     def items(
         self, positions: Sequence[int], draw: Draw | None = None, note: Note = unnoted
     ) -> list[tuple[dict[str, Array], Array]]:
-        """Return the items of the dataset, each as the inputs by name, and the target."""
+        """Return samples, each as the inputs by name, and the target."""
+        return self._items(self.at(np.array(positions, np.int64)).tolist(), draw, note)
+
+    def _items(
+        self, positions: Sequence[int], draw: Draw | None, note: Note
+    ) -> list[tuple[dict[str, Array], Array]]:
+        """Return the items at some positions of the data set; see `items`."""
         if self._collate is None:
             fetched = self._fetched(positions, draw, note)
             return [
@@ -223,7 +245,9 @@ class Items:
 
     def _unreadable(self, positions: Sequence[int], error: BaseException) -> DataError:
         which = f"item {positions[0]}" if len(positions) == 1 else f"items {listed(positions)}"
-        return DataError(f"{self._name}: {which} cannot be read: {type(error).__name__}: {error}")
+        kind = "" if isinstance(error, DataError) else f"{type(error).__name__}: "
+        advice = "; data.on_corrupt: skip leaves such samples out" if self._kept is None else ""
+        return DataError(f"{self._name}: {which} cannot be read: {kind}{error}{advice}")
 
     def _arrays(self, item: Any, what: str) -> tuple[dict[str, Array], Array]:
         """Return the inputs by name, and the target, of an item, or of a batch that was collated."""
@@ -288,7 +312,9 @@ class Items:
         """
         own = own_fingerprint(self._dataset)
         kind = type(self._dataset)
-        return sha256_json([f"{kind.__module__}.{kind.__qualname__}", len(self), own or self.content])
+        known = [f"{kind.__module__}.{kind.__qualname__}", len(self), own or self.content]
+        all_are = self._kept is None or len(self._kept) == len(self._dataset)
+        return sha256_json(known if all_are else [*known, self.at(np.arange(len(self))).tolist()])
 
     @cached_property
     def content(self) -> str | None:
@@ -326,14 +352,22 @@ class Items:
     def codes(self) -> tuple[Array, int]:
         """Return the class of each sample, (rows,), and the number of classes."""
         assert self._classes is not None, "the caller asks for it"
-        return self._encode(self.targets(), np.arange(len(self))), len(self._classes)
+        return self._encode(self.targets(), self.at(np.arange(len(self)))), len(self._classes)
 
     def targets(self) -> Array:
         """Return the targets, (rows,): the attribute `targets` if there is one, else read from all items."""
         known = getattr(self._dataset, "targets", None)
-        if known is not None and len(known) == len(self):
-            return as_array(known, f"{self._name}: targets")
+        if known is not None and len(known) == len(self._dataset):
+            return as_array(known, f"{self._name}: targets")[self.at(np.arange(len(self)))]
         return np.stack([target for _, target in self.items(range(len(self)))])
+
+
+def is_of_machine(error: BaseException | None) -> bool:
+    """Return whether this is no error of a sample: no memory, a disk or a network that fails."""
+    cause = error.__cause__ if isinstance(error, DataError) else error
+    if isinstance(cause, OSError):
+        return cause.errno not in (None, errno.ENOENT)
+    return isinstance(cause, MemoryError | SystemExit)
 
 
 def own_fingerprint(dataset: Any) -> str | None:
@@ -375,6 +409,8 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
         name: Items(dataset, reading_of(config, name), config.target_name, collate)
         for name, dataset in datasets.items()
     }
+    whole = None if config.on_corrupt == "error" else without_corrupt(raw, datasets)
+    raw = raw if whole is None else dict(whole.items)
     sample, target = raw["train"].items([0])[0]
     task, warnings = _task(raw["train"], config)
     has_labels, has_masks = task_of(task).has_classes(), task_of(task).gives_masks
@@ -398,6 +434,8 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
     inputs = {name: ArraySpec(array.shape, str(array.dtype)) for name, array in sample.items()}
     outputs = len(classes) if classes is not None else (target.shape[0] if target.ndim else 1)
     return DataBundle(
+        skipped=[] if whole is None else whole.names,
+        skips=None if whole is None else whole.skips,
         info=DataInfo(
             task,
             inputs,
@@ -423,7 +461,7 @@ def _sampling(train: Items, dataset: Any, config: DataConfig) -> Array | None:
     if config.sampling is None:
         return None
     if config.sampling.column is not None:
-        return item_weights(dataset, config.sampling.column)
+        return item_weights(dataset, config.sampling.column)[train.at(np.arange(len(train)))]
     if not train.has_classes:
         return None  # which is refused for data of any kind
     if len(train) > READ_THROUGH and getattr(dataset, "targets", None) is None:

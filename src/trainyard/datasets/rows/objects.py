@@ -21,7 +21,7 @@ from trainyard.config.sampling import sampling_column
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, KnownSplit, Split
 from trainyard.datasets.rows import checks, items, tabular, weights
-from trainyard.datasets.rows.arrays import Arrays, is_frame
+from trainyard.datasets.rows.arrays import Arrays, as_array, is_frame
 from trainyard.datasets.rows.lists import without_lists
 from trainyard.datasets.rows.loaders import unwrapped
 from trainyard.datasets.rows.pairs import is_whole_numbers, tables_of_pairs
@@ -359,7 +359,7 @@ def _pair(part: tuple[Mapping[str, Any], Any], name: SplitName, *, keep: bool) -
 
 def _input(given: Any, what: str, *, keep: bool) -> Array:
     """Return an input as an array of numbers; booleans become float32."""
-    array = items.as_array(_numbers(given, what), what)
+    array = as_array(_numbers(given, what), what)
     bad = (
         np.asarray(np.isinf(array) if keep else ~np.isfinite(array))
         if array.dtype.kind == "f"

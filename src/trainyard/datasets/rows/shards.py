@@ -108,17 +108,19 @@ def _opened(path: str, sha256: str, indexer: Indexer) -> Shard:
     except Exception:  # there is none, or it is damaged, for which zip files have many errors
         index, buffer = indexer.make(file), io.BytesIO()
     np.savez(buffer, allow_pickle=False, **index)
-    _keep(kept, buffer.getvalue())
+    keep_in_cache(kept, buffer.getvalue())
     return Shard(path, file, sha256, index)
 
 
-def _keep(path: Path, data: bytes) -> None:
-    """Write a file of the cache; without it the shard is read again the next time."""
+def keep_in_cache(path: Path, data: bytes) -> None:
+    """Write a file about a shard; without it the shard is read again the next time."""
     try:
         make_folders(path.parent)
         write_atomically(path, data)
     except OSError as error:
-        log.warning("the index of a shard cannot be kept: %s; set TRAINYARD_CACHE to another folder", error)
+        log.warning(
+            "what is known of a shard cannot be kept: %s; set TRAINYARD_CACHE to another folder", error
+        )
 
 
 class ShardFiles:

@@ -115,7 +115,7 @@ class TextDataset:
         """Check that a split has a sample.
 
         Raises:
-            DataError: It has none.
+            DataError: The text is shorter than a sample.
         """
         length = self._params.length
         if tokens <= length:

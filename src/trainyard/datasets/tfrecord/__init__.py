@@ -16,13 +16,17 @@ from pydantic import BaseModel, Field
 from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
+from trainyard.datasets.rows import items
+from trainyard.datasets.rows.decoders import ImageForm
 from trainyard.datasets.rows.files import existing_file, files_matching, is_url
 from trainyard.datasets.rows.objects import from_objects
+from trainyard.datasets.rows.shards import open_shards
 from trainyard.datasets.rows.table import Table, listed, nearest, tidy
 from trainyard.datasets.rows.tabular import build, paths_by_split
 from trainyard.datasets.tfrecord.examples import Feature, Values, infer, read_examples, stacked
+from trainyard.datasets.tfrecord.stream import INDEXER, Records
 from trainyard.errors import DataError
-from trainyard.types import Array
+from trainyard.types import Array, SplitName
 
 Tensors = Mapping[str, Array]
 Shard = tuple[str, Mapping[str, Sequence[Values]]]  # a file, and its features record by record
@@ -34,6 +38,17 @@ class TfrecordParams(Section):
     features: dict[str, Feature] | None = Field(
         None,
         description="dtype and shape of each feature to read; default: all, as they are first stored",
+    )
+    streaming: bool = Field(
+        False,
+        description="read records when they are needed, instead of holding all in memory: features are then "
+        "used as they are; a path may be a pattern of shards (`train-{000..099}.tfrecord`)",
+    )
+    images: ImageForm = Field("torchrgb", description="with streaming: what images become; see webdataset")
+    classes: int | list[str | int] | None = Field(
+        None,
+        description="with streaming: the number of classes, or their labels; default: those of the training "
+        "records, of which 100,000 at most are read for it",
     )
 
 
@@ -47,10 +62,16 @@ class TfrecordDataset:
         assert isinstance(params, TfrecordParams)
         self._config = config
         self._features = params.features
+        self._params = params
 
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         paths = paths_by_split(self._config)
+        if self._params.streaming:
+            return self._streamed(paths)
+        for key in ("images", "classes"):
+            if getattr(self._params, key) != TfrecordParams.model_fields[key].default:
+                raise DataError(f"data.{key} is for records that are read one by one: add streaming: true")
         shards = {name: _read(path) for name, path in paths.items()}
         features = self._chosen(shards["train"], paths["train"])
         tensors = {name: _tensors(parts, features) for name, parts in shards.items()}
@@ -66,6 +87,18 @@ class TfrecordDataset:
             update["features"] = _expanded(config.features, train)
         tables = {name: _table(part, paths[name]) for name, part in tensors.items()}
         return build(tables, config.model_copy(update=update))
+
+    def _streamed(self, paths: Mapping[SplitName, str]) -> DataBundle:
+        """Return the records of shards, to be read when they are needed."""
+        items.refuse_division(self._config.split)
+        params = self._params
+        sets = {
+            name: Records(
+                open_shards(path, INDEXER), self._config, self._features, params.images, params.classes
+            )
+            for name, path in paths.items()
+        }
+        return items.bundle(sets, self._config)
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:  # noqa: ARG002
         """Return the rows of a file whose features have at most one dimension, for predictions.

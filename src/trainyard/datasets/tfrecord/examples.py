@@ -44,29 +44,37 @@ def read_examples(path: str) -> dict[str, list[Values]]:
     Raises:
         DataError: The file is damaged, or a record is not a `tf.train.Example`.
     """
-    message = _example()
-    decode_error = require("google.protobuf.message", "tfrecord").DecodeError
     columns: dict[str, list[Values]] = {}
     records = read_records(path)
     for number, record in enumerate(records):
-        try:
-            example = message.FromString(record.tobytes())
-        except decode_error as error:
-            raise DataError(f"{path}: record {number + 1} is not a tf.train.Example: {error}") from error
-        if example.feature_lists:
-            raise DataError(
-                f"{path}: record {number + 1} is a tf.train.SequenceExample; only tf.train.Example can be "
-                "read"
-            )
-        for name, feature in example.features.feature.items():
+        for name, values in parsed(record.tobytes(), f"{path}: record {number + 1}").items():
             column = columns.setdefault(name, [])
             column += [None] * (number - len(column))
-            column.append(_values(feature))
+            column.append(values)
     if not columns:
         raise DataError(f"{path}: its records hold no features")
     return {
         name: [*column, *[None] * (len(records) - len(column))] for name, column in sorted(columns.items())
     }
+
+
+def parsed(data: bytes, where: str) -> dict[str, Values]:
+    """Return the values of each feature of a record.
+
+    Args:
+        data: The record.
+        where: Its name in messages.
+
+    Raises:
+        DataError: It is not a `tf.train.Example`.
+    """
+    try:
+        example = _example().FromString(data)
+    except require("google.protobuf.message", "tfrecord").DecodeError as error:
+        raise DataError(f"{where} is not a tf.train.Example: {error}") from error
+    if example.feature_lists:
+        raise DataError(f"{where} is a tf.train.SequenceExample; only tf.train.Example can be read")
+    return {name: _values(feature) for name, feature in example.features.feature.items()}
 
 
 def _values(feature: Any) -> Values:
@@ -148,7 +156,7 @@ def stacked(name: str, column: Sequence[Values], feature: Feature, path: str) ->
         DataError: A record holds something else; names it.
     """
     where = f"{path}: feature {name!r}"
-    rows = [_row(values, feature, f"{where} of record {i + 1}") for i, values in enumerate(column)]
+    rows = [value_of(values, feature, f"{where} of record {i + 1}") for i, values in enumerate(column)]
     lacking = [i for i, row in enumerate(rows) if row is None]
     if feature.shape and lacking:
         raise DataError(
@@ -164,7 +172,17 @@ def stacked(name: str, column: Sequence[Values], feature: Feature, path: str) ->
     return objects
 
 
-def _row(values: Values, feature: Feature, where: str) -> Any:
+def value_of(values: Values, feature: Feature, where: str) -> Any:
+    """Return a feature of one record: a number, a text, or (*shape) numbers or texts; None if it lacks it.
+
+    Args:
+        values: What the record holds.
+        feature: The dtype and shape to return.
+        where: Its name in messages.
+
+    Raises:
+        DataError: The record holds something else.
+    """
     if values is None:
         return None
     count = int(np.prod(feature.shape)) if feature.shape else 1

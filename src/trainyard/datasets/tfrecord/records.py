@@ -11,6 +11,7 @@ import gzip
 import struct
 import zlib
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -41,7 +42,7 @@ def read_records(path: str) -> list[memoryview]:
     starts = np.array(_starts(data, path), dtype=np.int64)
     if not len(starts):
         raise DataError(f"{path} holds no records")
-    lengths = np.diff(np.append(starts, len(data) + _HEADER)) - _HEADER - _FOOTER
+    lengths = _lengths(starts, len(data))
     _verify(np.frombuffer(data, dtype=np.uint8), starts, lengths, path)
     view = memoryview(data)
     return [
@@ -49,7 +50,32 @@ def read_records(path: str) -> list[memoryview]:
     ]
 
 
-def _starts(data: bytes, path: str) -> list[int]:
+def index_of(path: Path) -> tuple[Ids, Ids, Array]:
+    """Return where the records of a file are: their first bytes, sizes, and whether they are damaged.
+
+    Raises:
+        DataError: The file is compressed, truncated, or of another format, or the length of a record is
+            damaged, so that those after it cannot be found.
+    """
+    if not path.stat().st_size:
+        raise DataError(f"{path} holds no records")
+    data = np.memmap(path, np.uint8, "r")
+    if data[:2].tobytes() == b"\x1f\x8b":
+        raise DataError(f"{path} is compressed, so that no record can be found in it; decompress it")
+    starts = np.array(_starts(data.data, str(path)), dtype=np.int64)
+    lengths = _lengths(starts, len(data))
+    _require_same(data, (starts - _HEADER, np.full(len(starts), 8), starts - 4), starts, str(path))
+    damaged = np.zeros(len(starts), bool)
+    damaged[_mismatches(data, starts, lengths, starts + lengths)] = True
+    return starts, lengths, damaged
+
+
+def _lengths(starts: Ids, size: int) -> Ids:
+    """Return the number of bytes of each record of a file."""
+    return np.diff(np.append(starts, size + _HEADER)) - _HEADER - _FOOTER
+
+
+def _starts(data: bytes | memoryview, path: str) -> list[int]:
     """Return the position of each record's first byte."""
     starts: list[int] = []
     position = 0
@@ -73,11 +99,25 @@ def _verify(data: Array, starts: Ids, lengths: Ids, path: str) -> None:
         (starts - _HEADER, np.full(len(starts), 8), starts - 4),
         (starts, lengths, starts + lengths),
     ):
-        stored = data[at[:, None] + np.arange(4)].reshape(-1).view("<u4")
-        wrong = np.flatnonzero(_masked(crc32c(data, begin, size)) != stored)
-        if len(wrong):
-            record = f"record {wrong[0] + 1} (at byte {starts[wrong[0]]})"
-            raise DataError(f"{path}: {record} is damaged: its checksum does not match its content")
+        _require_same(data, (begin, size, at), starts, path)
+
+
+def _require_same(data: Array, checked: tuple[Ids, Ids, Ids], starts: Ids, path: str) -> None:
+    """Refuse a file of which a checksum does not match; the arguments are those of `_mismatches`.
+
+    Raises:
+        DataError: One does not; names the record.
+    """
+    wrong = _mismatches(data, *checked)
+    if len(wrong):
+        record = f"record {wrong[0] + 1} (at byte {starts[wrong[0]]})"
+        raise DataError(f"{path}: {record} is damaged: its checksum does not match its content")
+
+
+def _mismatches(data: Array, begin: Ids, size: Ids, at: Ids) -> Ids:
+    """Return the numbers of the records whose checksum, stored at `at`, is not that of what begins there."""
+    stored = data[at[:, None] + np.arange(4)].reshape(-1).view("<u4")
+    return np.flatnonzero(_masked(crc32c(data, begin, size)) != stored)
 
 
 def _masked(checksums: Array | int) -> Array:
@@ -157,7 +197,7 @@ def _after_a_lane(register: Array) -> Array:
     return moved
 
 
-def _scalar(message: bytes) -> int:
+def _scalar(message: bytes | memoryview) -> int:
     register = 0xFFFFFFFF
     for byte in message:
         register ^= byte

@@ -24,7 +24,7 @@ from trainyard.datasets.rows.own import SampleFunction, sample_function
 from trainyard.datasets.rows.shards import Indexer, Shard, ShardFiles, Tables, open_shards
 from trainyard.datasets.rows.table import nearest
 from trainyard.datasets.rows.tabular import paths_by_split
-from trainyard.datasets.webdataset.tar import Member, members
+from trainyard.datasets.webdataset.tar import Member, member_at, members
 from trainyard.digest import sha256_json
 from trainyard.errors import DataError
 from trainyard.types import Array, SplitName
@@ -126,10 +126,19 @@ class TarSamples:
             try:
                 decoded[name] = self._decoders[name](data)
             except Exception as error:
-                raise DataError(
-                    f"{shard.name}: {name} of sample {row} cannot be decoded: {type(error).__name__}: {error}"
-                ) from error
+                member = f"{shard.name}: {member_at(shard.path, int(offsets[column]))} (sample {row})"
+                raise DataError(f"{member} cannot be decoded: {type(error).__name__}: {error}") from error
         return decoded
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether no function of the user's takes part; see `StoredSamples`."""
+        return self._transform is None
+
+    def name_of(self, position: int) -> str:
+        """Return the name of a sample in messages."""
+        number, row = self._files.locate(position)
+        return f"sample {row} of {self._files.shards[number].name}"
 
     @cached_property
     def targets(self) -> Array | None:

@@ -39,6 +39,11 @@ def members(path: Path) -> Iterator[Member]:
             yield from _members(data, path)
 
 
+def member_at(path: Path, offset: int) -> str:
+    """Return the name of the file whose content is at an offset of a tar file."""
+    return next((member.name for member in members(path) if member.offset == offset), f"byte {offset}")
+
+
 def _members(data: mmap.mmap, path: Path) -> Iterator[Member]:
     position, long_name = 0, ""
     while position + _BLOCK <= len(data):

@@ -33,6 +33,7 @@ class CatboostFramework(Framework):
     tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
     spellings: ClassVar[Spellings] = SPELLINGS
     takes_weights: ClassVar[bool] = True
+    starts_from_weights: ClassVar[bool] = False
     base_modules: ClassVar[Sequence[str]] = ("catboost",)
     model_bases: ClassVar[Sequence[str]] = ("catboost:CatBoost",)
     formats: ClassVar[Sequence[str]] = ("cbm", "json")
@@ -51,6 +52,11 @@ class CatboostFramework(Framework):
             "data.encode": "category",
             "data.impute": "keep",
         }
+
+    @staticmethod
+    def change_refusal(option: str, config: RunConfig) -> str | None:  # noqa: ARG004
+        """Refuse all options but the learning rate."""
+        return None if option == "learning_rate" else "CatBoost goes on only with the options that it had"
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004

@@ -67,6 +67,14 @@ class LightgbmFramework(Framework):
         }
 
     @staticmethod
+    def change_refusal(option: str, config: RunConfig) -> str | None:  # noqa: ARG004 - none may change
+        """Refuse all options where rounds are repeated at a resume."""
+        boosting, strategy = (config.model.params.get(name) for name in ("boosting", "data_sample_strategy"))
+        if boosting in (None, "gbdt") and strategy != "goss":
+            return None
+        return "dart, rf and goss repeat their rounds at a resume, with one set of options"
+
+    @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004
         """Return the keys that have an effect; `n_estimators` replaces `epochs` and `max_steps`."""
         return {"device", "scheduler"} | (set() if params.get("n_estimators") else {"epochs", "max_steps"})

@@ -28,7 +28,14 @@ from trainyard.frameworks.sklearn.estimator import (
     unfitted,
     without_future_warnings,
 )
-from trainyard.frameworks.sklearn.params import Models, defaults, entry, iterations_per_step, other_names
+from trainyard.frameworks.sklearn.params import (
+    OBEYED,
+    Models,
+    defaults,
+    entry,
+    iterations_per_step,
+    other_names,
+)
 from trainyard.frameworks.sklearn.process import pin_threads
 from trainyard.frameworks.sklearn.spellings import SPELLINGS
 from trainyard.frameworks.sklearn.steps import ensemble_family, learning_rate_name, step_kind
@@ -60,6 +67,19 @@ class SklearnFramework(Framework):
     def defaults(model: str) -> Mapping[str, Any]:
         """Return the recommended data preparation and number of epochs of a short name."""
         return defaults(model)
+
+    @staticmethod
+    def change_refusal(option: str, config: RunConfig) -> str | None:
+        """Refuse the options that a trained estimator keeps."""
+        # Only this model multiplies each tree by the rate at which it was grown.
+        varies = (option, config.model.type) == ("learning_rate", "hist_gradient_boosting")
+        return None if varies or option in OBEYED else "scikit-learn keeps it in the trained estimator"
+
+    @staticmethod
+    def has_smaller_end(config: RunConfig) -> bool:
+        """Return whether the iterations are no multiple of those of a step."""
+        count = config.model.params.get("n_estimators") or config.model.params.get("max_iter")
+        return isinstance(count, int) and count % iterations_per_step(config) != 0
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004

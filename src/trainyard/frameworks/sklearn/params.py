@@ -22,6 +22,11 @@ TABLE = Path(__file__).with_name("models.json")
 OWN_DEFAULT = "default"  # stands for scikit-learn's own default, where that depends on the task
 PER_STEP = "iterations_per_step"
 ITERATIONS = 10  # default of `iterations_per_step`
+# The options that a trained estimator still obeys at its next step.
+OBEYED = (
+    *("n_estimators", "max_iter", "alpha", "l1_ratio", "penalty", "C", "l2_regularization", "max_depth"),
+    *("min_samples_leaf", "min_samples_split", "max_leaf_nodes", "eta0", "learning_rate_init"),
+)
 
 MEANINGS = {
     "alpha": "strength of the regularization",

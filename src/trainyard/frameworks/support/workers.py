@@ -139,8 +139,8 @@ class Workers:
         does not hold takes no request before that is taken.
 
         Raises:
-            EOFError, OSError: It has died.
-            TrainingError: It hangs.
+            EOFError, OSError: The worker has died.
+            TrainingError: The worker hangs.
         """
         began = progressed = time.monotonic()
         place, is_late = self._place(worker), False

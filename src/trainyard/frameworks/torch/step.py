@@ -25,7 +25,7 @@ from trainyard.order import STEP, SampleOrder, stream_seed
 from trainyard.types import Array, StepResult
 from trainyard.world import ALONE, World
 
-_UPDATE = (1 << 64) - 1  # in the key of a random stream, where a part of the batch has its number
+_UPDATE = (1 << 64) - 1  # in a stream's key, in place of a virtual rank: the stream of the update
 Take = Callable[[Taking], Tensors]
 
 

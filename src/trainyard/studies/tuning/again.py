@@ -22,7 +22,8 @@ from trainyard.runs.workdir import working_in
 from trainyard.studies.study import Json, Study, StudyRequest
 from trainyard.studies.tuning.earlier import FILE as EARLIER
 from trainyard.studies.tuning.storage import lacks_password
-from trainyard.studies.tuning.tune import CONFIG, FROM, RECORDED, SETTINGS, Asked, read_question, search
+from trainyard.studies.tuning.tune import FROM, RECORDED, SETTINGS, Asked, read_question, search
+from trainyard.studies.tuning.tuner_checks import CONFIG
 from trainyard.studies.tuning.view import KIND, Tuning
 
 log = logging.getLogger("trainyard")
@@ -85,6 +86,11 @@ def reproduce_study(study: Study, request: StudyRequest, *, trust: bool = False)
         raise InputError(f"study {study.id} is {study.status}; resume it first: trainyard resume {study.id}")
     with working_for(study):
         asked = asked_of(study, (), request, trust=trust)
+        if asked.tuning.tuner is not None:
+            raise InputError(
+                f"study {study.id} was decided by {asked.tuning.tuner.type}, from whatever ended first, so "
+                "it is no function of its config; each trial is: trainyard reproduce RUN"
+            )
         trials, notes = read_log(study.path)
         again = _copy(study, notes)
         free = asked.tuning.model_copy(

@@ -20,6 +20,7 @@ from trainyard.studies.tuning.parts import check_parts
 from trainyard.studies.tuning.resources import check_resources
 from trainyard.studies.tuning.space import check_space, read_space
 from trainyard.studies.tuning.storage import check_storage
+from trainyard.studies.tuning.tuner_checks import check_tuner
 
 T = TypeVar("T")
 
@@ -51,6 +52,7 @@ def check_tuning(base: StudyConfig) -> tuple[Goals, Space]:
         if isinstance(tuning.pruner, HalvingPruner):
             with_length(base, tuning.pruner, space)
         check_parts(base, tuning, goals)
+        check_tuner(goals, space, base, tuning)
         return goals, space
 
 

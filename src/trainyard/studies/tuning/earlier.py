@@ -26,7 +26,7 @@ def check_learns(tuning: TuningConfig, sampler: Any) -> None:
     """Refuse a sampler that does not learn from an earlier study.
 
     Raises:
-        InputError: It is one of these.
+        InputError: The sampler does not learn from earlier studies.
     """
     if "earlier" in getattr(sampler, "limits", ()):
         raise InputError(

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,10 @@ def no_bundle(_: Resolved) -> None:
 
 
 def train(
-    job: Job, bundle: Callable[[Resolved], DataBundle | None] = no_bundle, callbacks: Sequence[Callback] = ()
+    job: Job,
+    bundle: Callable[[Resolved], DataBundle | None] = no_bundle,
+    callbacks: Sequence[Callback] = (),
+    judge: Callable[[Job, RunDir], Verdict | None] | None = None,
 ) -> str:
     """Train the runs of a job, or go on with them, each as a fresh process would.
 
@@ -90,6 +93,7 @@ def train(
         job: The job.
         bundle: Returns the data that were given as objects, if any, as a config prepares them.
         callbacks: Observers of the runs.
+        judge: Returns what judges a run, instead of the job's pruner.
 
     Returns:
         How the attempt of the last run has ended, or that of one that a signal ended; `paused` if one paused.
@@ -100,23 +104,27 @@ def train(
     """
     statuses: list[str] = []
     for path in job.runs:
-        statuses.append(_train_run(job, RunDir(path), bundle, callbacks))
+        verdict = (judge or _verdict)(job, RunDir(path))
+        statuses.append(_train_run(job, RunDir(path), Objects(None, None, callbacks), bundle, verdict))
         if statuses[-1] in STATUS_OF.values():
             break
     return "paused" if "paused" in statuses[:-1] and statuses[-1] == "completed" else statuses[-1]
 
 
 def _train_run(
-    job: Job, run: RunDir, bundle: Callable[[Resolved], DataBundle | None], callbacks: Sequence[Callback]
+    job: Job,
+    run: RunDir,
+    objects: Objects,
+    bundle: Callable[[Resolved], DataBundle | None],
+    verdict: Verdict | None,
 ) -> str:
     _wait_for_owner(run)
     if (status := run.status()) in ("completed", *DECIDED):
         return status
     with as_fresh_process():
         resolved = load_config(run.checked_config_file(), adapters=Catalog())
-        objects = Objects(None, bundle(resolved), callbacks)
+        objects = replace(objects, data=bundle(resolved))
         parent = Parent(run_id=job.study_id, relation="tune")
-        verdict = _verdict(job, run)
         request = Request(resolved, run, objects, parent, verdict=verdict, until=job.until, keep=True)
         with of_own_config(run, resolved):
             return run_attempt(request).status

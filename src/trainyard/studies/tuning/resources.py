@@ -91,7 +91,8 @@ def visible_gpus(share: str | None) -> dict[str, str]:
 
 def most_threads(tuning: TuningConfig, config: RunConfig) -> int:
     """Return how many threads a process of a trial has, unless its steps are small."""
-    fair = max(1, default_threads(config) // tuning.parallel)
+    own = tuning.tuner is not None  # which trains as many trials at once as there are processors
+    fair = 1 if own else max(1, default_threads(config) // tuning.parallel)
     return config.training.threads or tuning.resources.cpu or fair
 
 

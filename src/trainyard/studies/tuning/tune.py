@@ -30,10 +30,11 @@ from trainyard.runs.trust import of_own_config
 from trainyard.samplers.base import Observation, Sampler, Space
 from trainyard.samplers.optuna import frozen, importances
 from trainyard.studies.metrics import with_metric
-from trainyard.studies.running import log_warnings_once
+from trainyard.studies.running import log_warnings_once, tell_trackers
 from trainyard.studies.study import RESULT, Json, Study, StudyRequest, open_study
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.agenda import Agenda, Turn
+from trainyard.studies.tuning.by_tuner import StudyTrials, counted, make_by_tuner
 from trainyard.studies.tuning.checks import check_tuning, make_sampler
 from trainyard.studies.tuning.conclusion import observation, result_of, summary_of
 from trainyard.studies.tuning.earlier import FILE as EARLIER
@@ -49,6 +50,7 @@ from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
 from trainyard.studies.tuning.resources import Threads, most_threads, overrides_of, shares_of_gpus
 from trainyard.studies.tuning.storage import storable
+from trainyard.studies.tuning.tuner_checks import CONFIG
 from trainyard.studies.tuning.view import BEST, KIND, Tuning
 from trainyard.studies.tuning.workers import Executor, InProcess, WorkerProcesses
 from trainyard.types import Mode
@@ -56,7 +58,6 @@ from trainyard.types import Mode
 log = logging.getLogger("trainyard")
 FROM = "from"  # in the question of a study: the study that it learned from
 _FIRST_FAILURES = 3  # a study whose first trials all fail ends
-CONFIG = "search.yaml"  # the config of the search; `config.yaml` would make the folder look like a run
 SETTINGS = "settings.json"  # what is fixed when the study is created
 RECORDED = (
     "recorded"  # in the settings of a study that repeats one in free order: what each trial did not know
@@ -116,7 +117,7 @@ class Asked:
         """What two studies must share to be the same; one may have more trials than the other."""
         own = self.tuning.asked()
         # Studies of earlier versions have no key that says what they could not ask.
-        unasked: Json = {"constraints": {}, "folds": None, "repeats": 1, "refit": False}
+        unasked: Json = {"constraints": {}, "folds": None, "repeats": 1, "refit": False, "tuner": None}
         own = {key: value for key, value in own.items() if not (key in unasked and value == unasked[key])}
         return self.base.question() | {"tuning": own}
 
@@ -171,7 +172,8 @@ def read_question(config: Config, overrides: Overrides, request: StudyRequest) -
             f"tuning.parallel: {tuning.parallel} given, but data given as objects stay in this process; "
             "give data.path or data.type, or leave parallel at 1"
         )
-    shares_of_gpus(tuning)
+    if tuning.tuner is None:  # which has machines of its own
+        shares_of_gpus(tuning)
     base.resolved.log_notes()
     return Asked(text, base, tuning, goals, space, sampler)
 
@@ -283,11 +285,13 @@ class _Search:
                 else:
                     study.update(status="failed", error=self._base.resolved.hide(str(error)))
                     report(study.path, write_report)
+                    tell_trackers(study, self._base.resolved)
                 raise
             finally:
                 self._log.close()
             study.update(status=status)
             report(study.path, write_report)
+            tell_trackers(study, self._base.resolved)
 
     def _new_executor(self) -> Executor:
         """Return what does the jobs now: this process alone, unless it has to look after others."""
@@ -310,6 +314,10 @@ class _Search:
         )
 
     def _make_trials(self) -> None:
+        if self._plan.tuning.tuner is not None:
+            goals = self._plan.goals
+            make_by_tuner(StudyTrials(self._study, self._log, self._parts, goals, self._end, self._signals))
+            return
         begun = [trial for trial in self._log.trials if trial.ending is None]
         self._progress.resumed(self._log.trials)
         self._replay_proposals()
@@ -476,7 +484,10 @@ class _Search:
         error = {"error": ending.error} if ending.error else {}
         best = self._best()
         top = {"best": best.ending.value} if best and best.ending else {}
-        progress = self._progress.shown(self._log.trials, len(self._running))
+        trials, running = counted(self._log), len(self._running)
+        if self._plan.tuning.tuner is not None:
+            running = sum(one.ending is None for one in trials)
+        progress = self._progress.shown(trials, running)
         self._request.watch(summary | named | error | top | progress)
         self._project()
         first = self._log.trials[:_FIRST_FAILURES]

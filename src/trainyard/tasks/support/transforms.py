@@ -71,7 +71,7 @@ class TargetTransform:
         """Check that targets, (rows,) or (rows, outputs), can be transformed.
 
         Raises:
-            DataError: They cannot.
+            DataError: The transform is not defined for one of them.
         """
         formula = _FORMULAS.get(self.kind)
         if formula is None:

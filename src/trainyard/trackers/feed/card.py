@@ -19,6 +19,9 @@ from trainyard.trackers.base import DatasetCard, RunCard
 _CONTEXTS = {"train": "training", "val": "validation", "test": "test"}  # as MLflow calls the splits
 
 
+_STUDIES = ("tune", "cv", "benchmark")  # relations of a run to the study that it is a trial of
+
+
 class FeedInputs(NamedTuple):
     """What a feeder needs of a run: `trackers` are the type and options of each, secrets unexpanded."""
 
@@ -66,6 +69,7 @@ def _feed_inputs(run_dir: Path, config: Any, manifest: Manifest) -> FeedInputs:
         params={key: redacted_value(key, value) for key, value in flat},
         tags=_tags(manifest),
         datasets=_datasets(config.get("data"), manifest),
+        study=manifest.parent.run_id if manifest.parent and manifest.parent.relation in _STUDIES else None,
     )
     return FeedInputs(
         card,

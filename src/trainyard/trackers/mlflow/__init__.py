@@ -16,8 +16,10 @@ from pydantic import Field
 
 from trainyard.config.fields import Section
 from trainyard.errors import InputError, TrackerError
+from trainyard.records.study import StudyRecord
 from trainyard.require import require
-from trainyard.trackers.base import DatasetCard, Histogram, Point, RunCard
+from trainyard.trackers.base import DatasetCard, Histogram, Point, RunCard, StudyCard
+from trainyard.trackers.mlflow.studies import PARENT, parent_run
 
 RUN_ID = "trainyard.run_id"
 MODEL_ID, MODEL_DIGEST = "trainyard.model_id", "trainyard.model_digest"
@@ -27,6 +29,7 @@ STATUS = {
     "failed": "FAILED",
     **dict.fromkeys(("stopped", "pruned", "paused", "preempted", "interrupted"), "KILLED"),
 }
+STUDY_FILES = ("report.html", StudyRecord.RESULT)
 POINTS_PER_CALL, PAIRS_PER_CALL = 1000, 100  # what MLflow allows
 
 log = logging.getLogger("trainyard.trackers.mlflow")
@@ -212,9 +215,34 @@ class MlflowTracker:
     def _create(self, run: RunCard, experiment: str) -> Any:
         # In one call, so that no run ever exists without the tag that identifies it.
         tags = {**run.tags, RUN_ID: run.run_id, "mlflow.source.name": "trainyard", **self._params.tags}
+        if run.study is not None:
+            tags[PARENT] = self._parent(experiment, run.study, run.run_dir.parent / run.study)
         if "trainyard.git_commit" in run.tags:
             tags["mlflow.source.git.commit"] = run.tags["trainyard.git_commit"]
         return self._client.create_run(experiment, tags=tags, run_name=self._params.run_name or run.run_id)
+
+    def _parent(self, experiment: str, study: str, folder: Path) -> str:
+        """Return MLflow's run of a study."""
+        return parent_run(self._client, experiment, study, folder, self._params.tags)
+
+    def end_study(self, study: StudyCard) -> None:
+        """Record how a study has ended, with its best trial's metrics, and its report.
+
+        Raises:
+            TrackerError: MLflow cannot be reached, or refuses.
+        """
+        with self._translated():
+            self._client = self._tracking.MlflowClient(tracking_uri=self._uri)
+            experiment = self._experiment(self._params.experiment or study.experiment)
+            self._run_id = self._parent(experiment, study.study_id, study.folder)
+            for name, value in study.metrics.items():
+                self._client.log_metric(self._run_id, _allowed(name), value)
+            for name, text in study.tags.items():
+                self._client.set_tag(self._run_id, name, text)
+            for name in STUDY_FILES:
+                if (study.folder / name).is_file():
+                    self._client.log_artifact(self._run_id, str(study.folder / name))
+            self._client.set_terminated(self._run_id, STATUS.get(study.status, "FAILED"))
 
     def _add_params(self, params: Mapping[str, str], held: Mapping[str, str]) -> None:
         # MLflow's params can never change: those of the first attempt stay.

@@ -12,12 +12,13 @@ from pydantic import Field
 
 from trainyard.announce import announced
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import DataBundle, Identifiers, Reading
+from trainyard.datasets.base import DataBundle, Identifiers, Reading, Skips
 from trainyard.datasets.rows import objects
+from trainyard.datasets.rows.corrupt import log_corrupt
 from trainyard.datasets.rows.images.masks import MaskedImages, Masks, MaskSplit, found_classes
 from trainyard.datasets.rows.images.pixels import CorruptImageError, Mode
 from trainyard.datasets.rows.images.preparation import ImagePreparation
-from trainyard.datasets.rows.images.sources import CachedImages, Images, log_corrupt
+from trainyard.datasets.rows.images.sources import CachedImages, Images
 from trainyard.datasets.rows.images.split import ImageSplit, Pipeline
 from trainyard.datasets.rows.sampling import sampling_weights
 from trainyard.datasets.rows.splitting import fractions, split_rows
@@ -118,13 +119,15 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
             "cannot blend weights (data.weight); leave one of them out"
         )
     images = CachedImages(source.images) if config.cache == "memory" else source.images
-    whole, skipped = _whole([images, *([source.masks.files] if source.masks else [])], parts, config)
+    whole, skips = _whole([images, *([source.masks.files] if source.masks else [])], parts, config)
+    skipped = [images.names[parts[split].positions[i]] for split, some in (skips or {}).items() for i in some]
+    log_corrupt(skipped, "image")
     rows = np.isin(parts["train"].positions, whole["train"].positions)
     columns = {name: values[rows] for name, values in source.columns.items()}
     parts = whole
     if source.masks is not None:
         built = _with_masks(replace(source, images=images, columns=columns), source.masks, parts, config)
-        return replace(built, skipped=skipped)
+        return replace(built, skipped=skipped, skips=skips)
 
     def serve(inputs: Batch, ids: Ids | None, targets: Array) -> ImageSplit:
         positions = inputs[FEATURES] if ids is None else inputs[FEATURES][ids]
@@ -144,7 +147,7 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
         for name, split in built.splits.items()
         if isinstance(split, ImageSplit)
     }
-    return replace(_described(built, splits, source, pipeline), skipped=skipped)
+    return replace(_described(built, splits, source, pipeline), skipped=skipped, skips=skips)
 
 
 def _described(
@@ -246,8 +249,8 @@ def _reading(name: SplitName, config: DataConfig) -> Reading:
 
 def _whole(
     files: Sequence[Images], parts: Mapping[SplitName, Labeled], config: DataConfig
-) -> tuple[Mapping[SplitName, Labeled], list[str]]:
-    """Return the rows whose files can be decoded, and the names of the others, if these are to be skipped.
+) -> tuple[Mapping[SplitName, Labeled], Skips | None]:
+    """Return the rows whose files can be decoded, and the places of the others, if these are to be skipped.
 
     Args:
         files: The images; and their masks, if they have some.
@@ -258,7 +261,7 @@ def _whole(
         DataError: No image of a split can be decoded.
     """
     if config.on_corrupt == "error":
-        return parts, []
+        return parts, None
 
     def is_whole(position: int) -> bool:
         try:
@@ -270,13 +273,11 @@ def _whole(
         return True
 
     kept: dict[SplitName, Labeled] = {}
-    skipped: list[str] = []
+    skips: dict[SplitName, Sequence[int]] = {}
     for name, part in parts.items():
         with announced(f"looking for corrupt images among {len(part.positions):,}"):
             whole = np.array(THREADS.map(is_whole, part.positions.tolist()), bool)
-        skipped += [files[0].names[i] for i in part.positions[~whole]]
         if not whole.any():
             raise DataError(f"none of the {len(whole)} {name} images can be decoded")
-        kept[name] = part.take(np.flatnonzero(whole))
-    log_corrupt(skipped)
-    return kept, skipped
+        kept[name], skips[name] = part.take(np.flatnonzero(whole)), np.flatnonzero(~whole).tolist()
+    return kept, skips

@@ -44,7 +44,7 @@ def opened(raw: bytes) -> Any:
     """Return an image of Pillow of the content of a file, if that is in one of the formats of images.
 
     Raises:
-        OSError: It is not.
+        OSError: The content is in none of these formats.
     """
     return pillow().open(io.BytesIO(raw), formats=_FORMATS)
 

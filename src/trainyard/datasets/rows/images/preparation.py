@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from trainyard.config.transforms import Transform
+from trainyard.datasets.rows.corrupt import log_corrupt
 from trainyard.datasets.rows.images.pixels import (
     CHANNELS,
     ENDINGS,
@@ -20,7 +21,7 @@ from trainyard.datasets.rows.images.pixels import (
     as_bytes,
     decode,
 )
-from trainyard.datasets.rows.images.sources import image_files, log_corrupt, log_left_out
+from trainyard.datasets.rows.images.sources import image_files, log_left_out
 from trainyard.datasets.rows.images.split import Pipeline
 from trainyard.datasets.rows.table import Table, as_table
 from trainyard.datasets.rows.target import Target
@@ -96,7 +97,7 @@ class ImagePreparation:
         are_whole = THREADS.map(is_whole, files)
         if not any(are_whole):
             raise DataError(f"none of the {len(files):,} images can be decoded, such as {files[0]}")
-        log_corrupt([str(file) for file, is_so in zip(files, are_whole, strict=True) if not is_so])
+        log_corrupt([str(file) for file, is_so in zip(files, are_whole, strict=True) if not is_so], "image")
         return [file for file, is_so in zip(files, are_whole, strict=True) if is_so]
 
     def beside(self, table: Table) -> list[Any]:

@@ -16,7 +16,6 @@ from trainyard.digest import sha256_bytes
 log = logging.getLogger("trainyard")
 _CACHE_SHARE = 0.5  # of the available memory, for decoded images
 _ADVICE = "remove or repair it, or set data.on_corrupt: skip"
-_NAMED = 5  # corrupt images that a message names
 
 
 class Images(Protocol):
@@ -126,14 +125,6 @@ def image_files(folder: Path) -> tuple[list[Path], Counter[str]]:
         elif not path.is_dir():
             others["broken links, pipes or the like"] += 1
     return found, others
-
-
-def log_corrupt(names: Sequence[str]) -> None:
-    """Warn of images that cannot be decoded, and are left out."""
-    if names:
-        count = "1 corrupt image is" if len(names) == 1 else f"{len(names):,} corrupt images are"
-        first = ", ".join(names[:_NAMED]) + (" ..." if len(names) > _NAMED else "")
-        log.warning("data: %s left out: %s (data.on_corrupt: skip)", count, first)
 
 
 def log_left_out(folder: str | Path, others: Counter[str]) -> None:

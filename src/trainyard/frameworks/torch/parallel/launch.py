@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -66,8 +67,8 @@ def _start_again(distributed: DistributedConfig, command: Sequence[str], folder:
         except ChildFailedError as error:
             if restart == distributed.max_restarts:
                 raise failed(error, number, restart) from error
-            died = [one for one in error.failures.values() if one.exitcode != MAY_PASS]
-            number = distributed.processes(number - len(died))
+            died = deaths([one.exitcode for one in error.failures.values()])
+            number = distributed.processes(number - died)
         log.warning(
             "a process has %s: all begin again from the newest commit, in %s (restart %d of %d)",
             "died" if died else "failed",
@@ -75,6 +76,16 @@ def _start_again(distributed: DistributedConfig, command: Sequence[str], folder:
             restart + 1,
             distributed.max_restarts,
         )
+
+
+def deaths(exit_codes: Sequence[int]) -> int:
+    """Return how many processes are lost, by the exit codes of those that failed.
+
+    The death of one makes others end: they say so (`MAY_PASS`), or abort in the middle of a collective call.
+    So the killed ones count, or a single one.
+    """
+    killed = sum(code == -signal.SIGKILL for code in exit_codes)
+    return killed or int(any(code != MAY_PASS for code in exit_codes))
 
 
 def _start(number: int, restart: int, command: Sequence[str], folder: Path) -> None:

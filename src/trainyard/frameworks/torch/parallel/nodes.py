@@ -29,11 +29,11 @@ _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 def start(distributed: DistributedConfig, command: Sequence[str]) -> None:
     """Start the processes of this node when all nodes are there, and wait for their end.
 
-    If one dies, on whatever node, all of all nodes start again.
+    If a process dies on any node, the processes of all nodes start again.
 
     Raises:
         InputError: The endpoint has no address.
-        WorldError: The nodes do not find each other in time, one is gone, or there were enough restarts.
+        WorldError: The nodes do not find each other in time, one is gone, or no restarts are left.
         SignalException: A signal came.
     """
     endpoint, nnodes = str(distributed.rdzv_endpoint), distributed.nnodes

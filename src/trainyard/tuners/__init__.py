@@ -1,0 +1,1 @@
+"""Systems that search by themselves: they propose trials, and decide which of them go on."""

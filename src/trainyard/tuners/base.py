@@ -1,0 +1,175 @@
+"""The contract of tuners: systems that decide which trials there are, and how long each of them trains.
+
+A study of ours is a function of its config, as our samplers and pruners decide from what a trial may know. A
+tuner decides by itself, from whatever has ended first. The study keeps the log: it makes the run of each
+trial, writes down how it has ended, and trains the run where the tuner wants it trained. So each trial is a
+run like any other, and the log says what there was, whatever becomes of the tuner.
+
+The library of a tuner is imported when it runs; its options are checked without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from pydantic import BaseModel
+
+from trainyard.samplers.base import Observation, Space
+from trainyard.types import Mode
+
+
+class Point(NamedTuple):
+    """How far a trial is: the number of its last evaluation, from 1, and the step of it; or its start."""
+
+    evaluation: int = 0
+    step: int = 0
+
+
+class Begun(NamedTuple):
+    """A trial that is to be trained.
+
+    Attributes:
+        number: Its number in the study.
+        run: The path of its run.
+        params: Its parameters, by dotted key.
+        start: Where it begins: a fork begins where it has left its parent.
+    """
+
+    number: int
+    run: str
+    params: Mapping[str, Any]
+    start: Point = Point()
+
+
+class Report(NamedTuple):
+    """What came of training a trial up to its next evaluation.
+
+    Attributes:
+        point: How far it is.
+        value: The metric; None if there is none.
+        ended: Whether there is nothing left to train.
+        error: Why it failed, if it did; it has ended then.
+    """
+
+    point: Point
+    value: float | None = None
+    ended: bool = False
+    error: str | None = None
+
+
+class Trainer(Protocol):
+    """Trains trials, one after the other, in a process of the tuner's; a copy of it gets there by a pickle.
+
+    What it does is in the run: another trainer, in another process, goes on where this one has died.
+    """
+
+    def go_on(self, trial: Begun, after: Point) -> Report:
+        """Train a trial up to the first evaluation after a point, and wait there.
+
+        An evaluation that the run has had before is reported at once.
+
+        Raises:
+            TrainingError: The process that trains has died; another call goes on from the last checkpoint.
+        """
+
+    def commit(self, trial: Begun, at: Point) -> Point:
+        """Commit a trial that is at a point, and return the point of the commit: the same, or a later one.
+
+        Raises:
+            TrainingError: The process that trains has died.
+        """
+
+    def leave(self) -> None:
+        """Commit what waits at an evaluation, if a trial does; another trial can begin."""
+
+    def close(self) -> None:
+        """Leave, and end the process that trains."""
+
+
+class Trials(Protocol):
+    """The trials of a study, as a tuner sees them; all calls come from the thread that runs the tuner."""
+
+    @property
+    def space(self) -> Space:
+        """What is searched."""
+
+    @property
+    def mode(self) -> Mode:
+        """Whether the lowest or the highest value is best."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the search."""
+
+    @property
+    def forkable(self) -> Sequence[str]:
+        """The keys of the space with which a trial can go on from the state of another one."""
+
+    @property
+    def folder(self) -> Path:
+        """A folder for files that the tuner needs while it runs."""
+
+    @property
+    def resources(self) -> Mapping[str, float]:
+        """What a trial takes of a machine: `cpu` processors and `gpu` GPUs."""
+
+    @property
+    def trainer(self) -> Trainer:
+        """What trains a trial, in any process."""
+
+    @property
+    def wanted(self) -> int:
+        """The number of trials that are still to begin; forks do not count."""
+
+    def begun(self) -> list[Begun]:
+        """Return the trials of an earlier process of this study that have not ended."""
+
+    def ended(self) -> list[Observation]:
+        """Return what came of those that have."""
+
+    def begin(self, params: Mapping[str, Any] | None = None) -> Begun | None:
+        """Begin a trial; None: no trial begins any more.
+
+        Args:
+            params: Its parameters; None: drawn at random.
+        """
+
+    def fork(self, donor: Begun, at: Point, params: Mapping[str, Any], instead_of: int) -> Begun:
+        """Begin a trial with the state that another one has at a point, and with parameters of its own.
+
+        Args:
+            donor: The other trial.
+            at: A point of it that `Trainer.commit` has returned.
+            params: The parameters of the new trial.
+            instead_of: The trial that does not go on, since this one takes its place.
+        """
+
+    def end(self, number: int, error: str | None = None) -> None:
+        """Say that a trial does not go on: it is complete, is pruned where it waits, or has failed."""
+
+    def tend(self) -> bool:
+        """Write down what has ended meanwhile; return whether the tuner is to stop.
+
+        A tuner that stops ends no trial: those that are left go on when the study is resumed.
+        """
+
+
+class Tuner(Protocol):
+    """A system that searches."""
+
+    Params: ClassVar[type[BaseModel]]
+
+    def __init__(self, params: BaseModel) -> None: ...
+
+    def refusal(self, space: Space, forkable: Sequence[str]) -> str | None:
+        """Return why a space cannot be searched with these options, or None."""
+
+    def run(self, trials: Trials) -> None:
+        """Make the trials, until all have ended or `tend` says to stop.
+
+        Raises:
+            MissingExtraError: The library is not installed.
+            TrainingError: The system cannot be started, or has failed.
+        """

@@ -1,0 +1,126 @@
+"""Studies in MLflow: a run of their own, below which the runs of their trials are."""
+
+import shutil
+import threading
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainyard
+from late import Late
+from small_runs import SMALL
+from trainyard.errors import TrackerError
+from trainyard.records.trials import TrialLog
+from trainyard.testing.tracker_suite import card
+from trainyard.trackers.base import StudyCard
+from trainyard.trackers.mlflow import ENVIRONMENT, MlflowParams, MlflowTracker
+
+pytestmark = pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")
+mlflow: Any = Late(lambda: import_module("mlflow"))
+PARENT = "mlflow.parentRunId"
+
+
+@pytest.fixture
+def uri(empty_mlflow_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    shutil.copy(empty_mlflow_store, tmp_path / "mlflow.db")
+    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+def runs(uri: str, experiment: str) -> list[Any]:
+    client = mlflow.MlflowClient(uri)
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    return list(client.search_runs([found.experiment_id], order_by=["attributes.start_time"]))
+
+
+def test_trials_are_below_the_one_run_of_their_study(uri: str, tmp_path: Path) -> None:
+    """Two feeders of two trials begin at once."""
+    experiment = tmp_path / "suite"
+    (experiment / "tune-1").mkdir(parents=True)
+    (experiment / "tune-1" / "report.html").write_text("<p>all of them</p>")
+    trackers = [MlflowTracker(MlflowParams(uri=uri, tags={"team": "blue"})) for _ in range(2)]
+    cards = [
+        card(experiment)._replace(run_id=f"run-{i}", run_dir=experiment / f"run-{i}", study="tune-1")
+        for i in range(2)
+    ]
+    experiment_name = cards[0].experiment
+    mlflow.MlflowClient(uri).create_experiment(experiment_name, artifact_location=str(tmp_path / "artifacts"))
+    threads = [
+        threading.Thread(target=tracker.open, args=(one,))
+        for tracker, one in zip(trackers, cards, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    trackers[0].open(cards[0])  # of another attempt
+
+    by_name = {run.info.run_name: run for run in runs(uri, experiment_name)}
+    assert sorted(by_name) == ["run-0", "run-1", "tune-1"]
+    study = by_name["tune-1"]
+    assert [by_name[name].data.tags[PARENT] for name in ("run-0", "run-1")] == [study.info.run_id] * 2
+    assert (study.info.status, study.data.tags["team"]) == ("RUNNING", "blue")
+    assert PARENT not in study.data.tags
+
+    ended = StudyCard(
+        "tune-1", experiment_name, experiment / "tune-1", "completed", {"val_f1": 0.5}, {"a": "b"}
+    )
+    MlflowTracker(MlflowParams(uri=uri)).end_study(ended)
+    study = mlflow.MlflowClient(uri).get_run(study.info.run_id)
+    assert (study.info.status, study.data.metrics, study.data.tags["a"]) == ("FINISHED", {"val_f1": 0.5}, "b")
+    assert [file.path for file in mlflow.MlflowClient(uri).list_artifacts(study.info.run_id)] == [
+        "report.html"
+    ]
+    assert len(runs(uri, experiment_name)) == 3
+
+
+def test_a_store_that_is_away_is_an_error_of_the_tracker(tmp_path: Path, uri: str) -> None:
+    away = MlflowTracker(MlflowParams(uri=f"sqlite:///{tmp_path / 'nowhere' / 'mlflow.db'}"))
+    with pytest.raises(TrackerError, match="MLflow at sqlite"):
+        away.end_study(StudyCard("tune-1", "suite", tmp_path, "completed", {}, {}))
+
+
+class Killed(BaseException):
+    """Ends the study as a kill would."""
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_a_study_that_is_killed_and_resumed_has_one_parent(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {
+        **SMALL,
+        "tracking": [{"type": "mlflow", "uri": uri, "log_model": False}],
+        "tuning": {
+            "trials": 3,
+            "sampler": "random",
+            "space": {"training.learning_rate": {"low": 1e-3, "high": 0.1}},
+        },
+    }
+    write, written = TrialLog._write, [0]
+
+    def dying(log: TrialLog, line: dict[str, Any]) -> None:
+        written[0] += 1
+        if written[0] == 4:  # the second trial is trained, and its end not logged
+            raise Killed
+        write(log, line)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrialLog, "_write", dying)
+        with pytest.raises(Killed):
+            trainyard.tune(given, runs_dir=tmp_path / "runs")
+    study = trainyard.tune(given, runs_dir=tmp_path / "runs", resume=True)
+    found = runs(uri, "small")
+    (parent,) = [run for run in found if run.info.run_name == study.id]
+    children = [run for run in found if run is not parent]
+    assert [run.data.tags[PARENT] for run in children] == [parent.info.run_id] * 3
+    assert sorted(run.info.run_name for run in children) == sorted(study.trials.run_id)
+    assert parent.info.status == "FINISHED"
+    assert parent.data.tags["trainyard.digest"] == study.digest
+    assert parent.data.metrics == {"val_loss": pytest.approx(study.best_value)}

@@ -1,0 +1,409 @@
+"""Ray Tune decides, and each trial is a run of ours: the same bits as without Ray, whatever is killed."""
+
+import importlib.util
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import psutil
+import pytest
+
+import loopback
+import trainyard
+from trainyard.errors import ConfigError, InputError, MissingExtraError, TrainingError
+from trainyard.records.journal import evaluations, read
+from trainyard.records.manifest import Parent
+from trainyard.records.run_dir import RunDir
+from trainyard.records.trials import LoggedTrial, read_log, read_trials
+from trainyard.runs.run import Run
+from trainyard.studies.tuning.served import WorkerTrainer
+from trainyard.studies.tuning.view import Tuning
+from trainyard.testing.tuner_suite import TunerSuite
+from trainyard.tuners.base import Begun, Point
+from trainyard.tuners.ray import RayTuner
+from warm_commands import warm
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),  # Ray starts in a minute where the machine is busy
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
+]
+CONFIG: dict[str, Any] = {
+    "experiment": {"name": "rays", "seed": 3},
+    "data": {"path": "data.npz"},
+    "model": {"type": "mlp", "hidden": [8], "dropout": 0.1},
+    "training": {"max_steps": 80, "batch_size": 16, "threads": 1, "learning_rate": 0.01},
+    "evaluation": {"every_n_steps": 7},
+    "checkpoint": {"every_n_steps": 5, "every_n_minutes": None, "metric": "val_loss", "mode": "min"},
+}
+SPACE: dict[str, Any] = {
+    "training.learning_rate": {"low": 1e-3, "high": 0.1, "log": True},
+    "training.batch_size": [8, 16],
+}
+TUNER: dict[str, Any] = {"type": "ray", "num_cpus": 1, "scheduler": "fifo"}
+
+
+def config_of(**tuning: Any) -> dict[str, Any]:
+    return {**CONFIG, "tuning": {"trials": 2, "space": SPACE, "tuner": TUNER, **tuning}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with data, in which this process works, too."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(160, 4)).astype(np.float32)
+    target = (features @ np.array([1.0, -2.0, 0.5, 0.0]) > 0).astype(np.int64)
+    np.savez(tmp_path / "data.npz", features=features, target=target)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def runs_of(folder: Path) -> Path:
+    return folder / "runs" / "rays"
+
+
+def until(happened: Callable[[], Any]) -> Any:
+    end = time.monotonic() + 900
+    while not (value := happened()):
+        assert time.monotonic() < end, "it never happens"
+        time.sleep(0.01)
+    return value
+
+
+@pytest.fixture
+def started(folder: Path) -> Callable[..., Any]:
+    """Starts `trainyard WORDS` in a network of its own."""
+    if not loopback.is_permitted():
+        pytest.skip("no network of its own is permitted here, and Ray listens on all interfaces")
+    processes = warm("on_loopback", folder=Path(__file__).parent, environment=_path())
+    return lambda *words: processes.started(*map(str, words), folder=folder)
+
+
+def _path() -> dict[str, str]:
+    here = Path(__file__).parent
+    return {"PYTHONPATH": os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])}
+
+
+def tuned(folder: Path, started: Callable[..., Any], **tuning: Any) -> Tuning:
+    """A study that nothing interrupted."""
+    (folder / "config.json").write_text(json.dumps(config_of(**tuning)))
+    with started("tune", "config.json", "--runs-dir", "runs") as process:
+        done = process.end()
+    assert done.returncode == 0, done.stderr
+    return study_in(folder)
+
+
+def study_in(folder: Path) -> Tuning:
+    (path,) = runs_of(folder).glob("tune-*")
+    return Tuning(path)
+
+
+def trained_alone(trial: LoggedTrial, folder: Path) -> Run:
+    """The run of the parameters of a trial, without a study."""
+    return trainyard.train(CONFIG, trial.params, runs_dir=folder / "alone")
+
+
+def check_trials(study: Tuning, folder: Path) -> list[LoggedTrial]:
+    """The completed trials are what the same parameters lead to without Ray."""
+    trials = read_trials(study.path)
+    for trial in trials:
+        assert trial.ending is not None
+        if trial.ending.status == "completed" and RunDir(study.path.parent / trial.run_id).lineage() is None:
+            alone = trained_alone(trial, folder)
+            assert trial.ending.digest == alone.digest
+            values = [(row["step"], row["val_loss"]) for row in alone.history() if "val_loss" in row]
+            assert list(trial.ending.curve) == values
+    return trials
+
+
+def worker_of(run: Path) -> psutil.Process | None:
+    """The process that trains a run, once it has made two evaluations."""
+    path = RunDir(run)
+    if path.status() != "running" or not path.journal.exists() or len(evaluations(read(path.journal))) < 2:
+        return None
+    try:
+        return psutil.Process(path.attempts()[-1].pid)
+    except psutil.NoSuchProcess:
+        return None
+
+
+def killed_actor(folder: Path) -> Path:
+    """Kill the actor that trains the first run, and return the run."""
+    run = until(lambda: next(iter(runs_of(folder).glob("2*/config.yaml")), None)).parent
+    actor = until(lambda: worker_of(run)).parent()
+    assert "ray::" in " ".join(actor.cmdline()), actor.cmdline()
+    actor.kill()
+    return Path(run)
+
+
+def test_a_killed_actor_is_started_again_and_its_run_has_the_same_bits(
+    folder: Path, started: Callable[..., Any]
+) -> None:
+    (folder / "config.json").write_text(json.dumps(config_of()))
+    with started("tune", "config.json", "--runs-dir", "runs") as process:
+        run = killed_actor(folder)
+        done = process.end()
+    assert done.returncode == 0, done.stderr
+    study = study_in(folder)
+    trials = check_trials(study, folder)
+    assert [trial.ending.status for trial in trials if trial.ending] == ["completed"] * 2
+    assert len(RunDir(run).attempts()) > 1, "it was not killed while it trained"
+    assert RunDir(run).require_manifest().parent == Parent(run_id=study.id, relation="tune")
+    assert not (study.path / "ray").exists()
+    assert "ray" not in done.stderr.lower().replace("rays", ""), "Ray is quiet"
+    with pytest.raises(InputError, match="each trial is: trainyard reproduce RUN"):
+        trainyard.reproduce_study(study.id, runs_dir=folder / "runs")
+    assert trainyard.reproduce(run.name, runs_dir=folder / "runs").verdict == "identical"
+
+
+@pytest.fixture
+def begun(folder: Path) -> Begun:
+    run = trainyard.create(CONFIG, runs_dir="runs")
+    return Begun(0, str(run.path), {})
+
+
+@pytest.fixture
+def trainer(folder: Path) -> Iterator[WorkerTrainer]:
+    one = WorkerTrainer("tune-1", "val_loss", "min", str(folder), 30)
+    yield one
+    one.close()
+
+
+def test_a_trainer_reports_each_evaluation_once_whatever_dies(
+    begun: Begun, trainer: WorkerTrainer, folder: Path
+) -> None:
+    alone = trainyard.train(CONFIG, runs_dir=folder / "alone")
+    values = [(row["step"], row["val_loss"]) for row in alone.history() if "val_loss" in row]
+    seen, at = [], Point()
+    for turn in range(1, 100):
+        if turn == 4:  # as Ray does with a trial that waits for others
+            assert trainer.commit(begun, at) == at
+            assert RunDir(Path(begun.run)).status() == "paused"
+        if turn == 6:
+            psutil.Process(RunDir(Path(begun.run)).attempts()[-1].pid).kill()
+            with pytest.raises(TrainingError, match="SIGKILL"):
+                trainer.go_on(begun, at)
+            seen, at = [], Point()  # another actor knows nothing
+        report = trainer.go_on(begun, at)
+        at = report.point
+        assert report.value is not None
+        seen.append((at.step, report.value))
+        if report.ended:
+            break
+    assert seen == values
+    assert at.evaluation == len(values)
+    assert Run(RunDir(Path(begun.run))).digest == alone.digest
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"tuner": {"type": "ray", "scheduler": "ashaa"}}, "tuning.tuner.*asha"),
+    ({"tuner": {"type": "rey"}}, "did you mean 'ray'"),
+    ({"tuner": {"type": "ray", "shedule": "asha"}}, "shedule"),
+    ({"parallel": 2}, "tuning.parallel: tuner ray runs as many trials at once as fit"),
+    ({"resources": {"nproc": 2}}, "tuning.resources.nproc: tuner ray judges a trial within its process"),
+    ({"order": "free"}, "tuning.order: tuner ray decides from whatever has ended first"),
+    ({"horizon": 2}, "tuning.horizon: tuner ray decides from whatever has ended first"),
+    ({"pruner": "hyperband"}, "tuning.pruner: tuner ray decides by itself"),
+    ({"sampler": "tpe"}, "tuning.sampler: tuner ray proposes trials by itself"),
+    ({"folds": 2}, "tuning.folds: tuner ray judges one run"),
+    ({"metric": ["val_loss", "parameters"]}, "searches by one metric"),
+    ({"tuner": {"type": "ray", "address": "auto", "num_cpus": 2}}, "keep one"),
+    ({"tuner": {"type": "ray", "scheduler": "pbt", "search": "optuna"}}, "pbt proposes itself"),
+    (
+        {"tuner": {"type": "ray", "scheduler": "pbt"}, "space": {"model.hidden": [[8], [16]]}},
+        "such as training.learning_rate",
+    ),
+]
+
+
+@pytest.mark.parametrize(("tuning", "said"), WRONG)
+def test_what_ray_cannot_do_is_refused_before_anything_runs(
+    tuning: dict[str, Any], said: str, folder: Path
+) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        trainyard.check(config_of(**tuning))
+    assert len(str(caught.value).splitlines()) <= 5
+
+
+def test_conditions_are_refused_where_ray_knows_none(folder: Path) -> None:
+    space = {
+        "training.optimizer.type": ["adamw", "sgd"],
+        "training.optimizer.momentum": {"low": 0.0, "high": 0.9, "when": {"training.optimizer.type": "sgd"}},
+    }
+    trainyard.check(config_of(space=space))
+    with pytest.raises(ConfigError, match="search: optuna of Ray knows no `when`"):
+        trainyard.check(config_of(space=space, tuner={"type": "ray", "search": "optuna"}))
+
+
+def test_without_ray_the_extra_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "ray.tune", raising=False)
+    with pytest.raises(MissingExtraError, match=r"pip install 'trainyard\[ray\]'"):
+        trainyard.tune(config_of(), runs_dir="runs")
+
+
+# --- in a Ray of their own each: `make soak`
+
+
+@pytest.mark.soak
+def test_asha_stops_what_is_worse_at_a_rung(folder: Path, started: Callable[..., Any]) -> None:
+    scheduler = {"type": "asha", "grace_period": 2, "reduction_factor": 2}
+    study = tuned(folder, started, trials=6, tuner={**TUNER, "scheduler": scheduler, "num_cpus": 2})
+    trials = check_trials(study, folder)
+    pruned = [one.ending for one in trials if one.ending and one.ending.status == "pruned"]
+    assert pruned, "the study shows nothing otherwise"
+    for ending in pruned:
+        rung = len(ending.curve)
+        assert rung in (2, 4, 8), "it was stopped at an evaluation that is a rung"
+        at_rung = [
+            one.ending.curve[rung - 1][1] for one in trials if one.ending and len(one.ending.curve) >= rung
+        ]
+        assert ending.curve[-1][1] > min(at_rung), "the best of a rung is never stopped"
+    assert trainyard.reproduce(pruned_run(study), runs_dir=folder / "runs").verdict == "identical"
+
+
+def pruned_run(study: Tuning) -> str:
+    table = study.trials
+    return str(table.loc[table.status == "pruned"].run_id.iloc[0])
+
+
+@pytest.mark.soak
+def test_hyperband_pauses_and_goes_on_with_the_same_bits(folder: Path, started: Callable[..., Any]) -> None:
+    scheduler = {"type": "hyperband", "max_t": 9, "reduction_factor": 3}
+    study = tuned(folder, started, trials=8, tuner={**TUNER, "scheduler": scheduler, "num_cpus": 2})
+    trials = check_trials(study, folder)
+    attempts = {one.number: len(RunDir(study.path.parent / one.run_id).attempts()) for one in trials}
+    statuses = {one.number: one.ending.status for one in trials if one.ending}
+    assert any(attempts[number] > 1 and statuses[number] == "completed" for number in statuses)
+    assert "pruned" in statuses.values()
+
+
+@pytest.mark.soak
+def test_an_exploit_is_a_fork_with_its_parent(folder: Path, started: Callable[..., Any]) -> None:
+    scheduler = {"type": "pbt", "perturbation_interval": 2}
+    study = tuned(folder, started, trials=4, tuner={**TUNER, "scheduler": scheduler})
+    trials, notes = read_log(study.path)
+    forks = [note for note in notes if note["kind"] == "fork"]
+    assert forks, "the study shows nothing otherwise"
+    check_trials(study, folder)
+    for note in forks:
+        run, donor = (RunDir(study.path.parent / trials[note[key]].run_id) for key in ("trial", "of"))
+        lineage = run.lineage()
+        assert lineage is not None
+        assert (lineage.run_id, lineage.relation, lineage.step) == (donor.id, "fork", note["start"][1])
+        assert run.require_manifest().initial.run_id == donor.id  # type: ignore[union-attr]
+        replaced = trials[note["instead_of"]].ending
+        assert replaced is not None
+        assert replaced.status in ("pruned", "completed")
+    fork = forks[0]
+    trial, donor = trials[fork["trial"]], trials[fork["of"]]
+    run = RunDir(study.path.parent / trial.run_id)
+    assert trainyard.reproduce(trial.run_id, runs_dir=folder / "runs").verdict == "identical"
+    if run.status() == "completed":  # by hand: the fork that a user makes
+        changed = {key: value for key, value in trial.params.items() if value != donor.params[key]}
+        by_hand = trainyard.fork(donor.run_id, changed, step=fork["start"][1], runs_dir=folder / "runs")
+        assert by_hand.digest == trial.ending.digest  # type: ignore[union-attr]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scheduler", ["asha", "pbt"])
+def test_a_study_whose_driver_is_killed_goes_on(
+    scheduler: str, folder: Path, started: Callable[..., Any]
+) -> None:
+    options = {"pbt": {"perturbation_interval": 2}}.get(scheduler, {})
+    tuner = {**TUNER, "scheduler": {"type": scheduler, **options}}
+    (folder / "config.json").write_text(json.dumps(config_of(trials=4, tuner=tuner)))
+    with started("tune", "config.json", "--runs-dir", "runs") as process:
+        run = until(lambda: next(iter(runs_of(folder).glob("2*/config.yaml")), None)).parent
+        until(lambda: worker_of(run))
+        process.send_signal(signal.SIGKILL)
+    before = read_trials(study_in(folder).path)
+    assert any(one.ending is None for one in before)
+    with started("resume", study_in(folder).id, "--runs-dir", "runs") as process:
+        done = process.end()
+    assert done.returncode == 0, done.stderr
+    after = check_trials(study_in(folder), folder)
+    assert [one.run_id for one in after[: len(before)]] == [one.run_id for one in before]
+    assert all(one.ending is not None for one in after)
+    assert study_in(folder).status == "completed"
+
+
+@pytest.mark.soak
+def test_ctrl_c_saves_and_the_study_goes_on(folder: Path, started: Callable[..., Any]) -> None:
+    (folder / "config.json").write_text(json.dumps(config_of()))
+    with started("tune", "config.json", "--runs-dir", "runs") as process:
+        run = until(lambda: next(iter(runs_of(folder).glob("2*/config.yaml")), None)).parent
+        until(lambda: worker_of(run))
+        process.send_signal(signal.SIGINT)
+        done = process.end()
+    assert done.returncode == 130, done.stderr
+    study = study_in(folder)
+    assert study.status == "interrupted"
+    assert RunDir(run).status() in ("paused", "completed")
+    with started("tune", "config.json", "--runs-dir", "runs", "--resume") as process:
+        assert process.end().returncode == 0
+    assert all(one.ending and one.ending.status == "completed" for one in check_trials(study, folder))
+
+
+@pytest.mark.soak
+def test_optuna_searches_for_ray(folder: Path, started: Callable[..., Any]) -> None:
+    study = tuned(folder, started, trials=4, tuner={**TUNER, "search": "optuna"})
+    trials = check_trials(study, folder)
+    assert len({repr(one.params) for one in trials}) > 1
+    with started("resume", study.id, "tuning.trials=5", "--runs-dir", "runs") as process:
+        done = process.end()
+    assert done.returncode == 0, done.stderr
+    assert len(check_trials(study, folder)) == 5
+
+
+@pytest.mark.soak
+def test_a_trial_that_fails_is_a_result(folder: Path, started: Callable[..., Any]) -> None:
+    space = {"training.learning_rate": {"low": 1e20, "high": 1e30, "log": True}}
+    study = tuned(folder, started, trials=2, space=space)
+    errors = [one.ending.error for one in read_trials(study.path) if one.ending]
+    assert all("is not finite" in str(error) for error in errors)
+
+
+class Apart(TunerSuite):
+    cls = RayTuner
+
+    def apart(self, test: Callable[[], None]) -> None:
+        if not loopback.is_permitted():
+            pytest.skip("no network of its own is permitted here, and Ray listens on all interfaces")
+        if (child := os.fork()) == 0:
+            try:
+                loopback.enter()
+                test()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+    test_all_trials_begin_and_end = pytest.mark.soak(TunerSuite.test_all_trials_begin_and_end)
+    test_it_stops_and_goes_on = pytest.mark.soak(TunerSuite.test_it_stops_and_goes_on)
+
+
+class TestAsha(Apart):
+    params: ClassVar = {"num_cpus": 2}
+
+
+class TestHyperband(Apart):
+    params: ClassVar = {"num_cpus": 2, "scheduler": {"type": "hyperband", "max_t": 4, "reduction_factor": 2}}
+
+
+class TestPbt(Apart):
+    params: ClassVar = {"num_cpus": 2, "scheduler": {"type": "pbt", "perturbation_interval": 1}}
+
+
+class TestOptuna(Apart):
+    params: ClassVar = {"num_cpus": 2, "search": "optuna"}
