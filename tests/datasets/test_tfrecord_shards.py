@@ -106,6 +106,7 @@ def test_what_is_no_shard_of_records_is_refused(tmp_path: Path) -> None:
         TfrecordDataset(config, TfrecordParams(classes=2)).load()
 
 
+@pytest.mark.soak
 def test_a_resume_in_the_middle_of_shards_comes_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from small_runs import SMALL
 from trainyard.errors import TrainingError
 from trainyard.order import SampleOrder, WeightedDraws
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.soak]  # four processes of torch each
 ROWS, BATCH, STEPS = 96, 12, 4  # within one epoch
 
 
@@ -78,7 +78,6 @@ def test_each_process_reads_its_own_share_and_the_bits_are_those_of_one(
         assert set(read) <= set(np.concatenate(shares).tolist())  # what is read ahead is of the next step
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize(
     ("fault", "message"),
     [

@@ -107,6 +107,7 @@ def test_a_resume_within_an_epoch_comes_to_the_same_bits(tmp_path: Path) -> None
     assert other.digest != whole.digest
 
 
+@pytest.mark.soak
 def test_workers_parts_and_a_resume_change_no_bit(tmp_path: Path) -> None:
     config = {"data": {"sampling": "balanced"}, "training.microbatch_size": 5, "distributed.virtual_ranks": 2}
     data = {"train": Drawn(), "val": Drawn()}
@@ -164,6 +165,7 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
         trainyard.train(few, runs_dir=tmp_path)
 
 
+@pytest.mark.soak
 def test_a_fork_that_draws_otherwise_begins_an_epoch(tmp_path: Path) -> None:
     run = trainyard.train(SMALL, {"training.max_steps": 12}, runs_dir=tmp_path)
     overrides = {"data.sampling": {"weight": "balanced", "num_samples": 40}, "training.max_steps": 16}
