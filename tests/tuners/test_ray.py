@@ -134,9 +134,16 @@ def worker_of(run: Path) -> psutil.Process | None:
         return None
 
 
+def first_run(folder: Path) -> Path | None:
+    """The first run of a study, once it is there."""
+    for study in runs_of(folder).glob("tune-*"):
+        assert Tuning(study).status != "failed", (study / "study.json").read_text()
+    return next((config.parent for config in runs_of(folder).glob("2*/config.yaml")), None)
+
+
 def killed_actor(folder: Path) -> Path:
     """Kill the actor that trains the first run, and return the run."""
-    run = until(lambda: next(iter(runs_of(folder).glob("2*/config.yaml")), None)).parent
+    run = until(lambda: first_run(folder))
     actor = until(lambda: worker_of(run)).parent()
     assert "ray::" in " ".join(actor.cmdline()), actor.cmdline()
     actor.kill()
@@ -323,7 +330,7 @@ def test_a_study_whose_driver_is_killed_goes_on(
     tuner = {**TUNER, "scheduler": {"type": scheduler, **options}}
     (folder / "config.json").write_text(json.dumps(config_of(trials=4, tuner=tuner)))
     with started("tune", "config.json", "--runs-dir", "runs") as process:
-        run = until(lambda: next(iter(runs_of(folder).glob("2*/config.yaml")), None)).parent
+        run = until(lambda: first_run(folder))
         until(lambda: worker_of(run))
         process.send_signal(signal.SIGKILL)
     before = read_trials(study_in(folder).path)
@@ -341,7 +348,7 @@ def test_a_study_whose_driver_is_killed_goes_on(
 def test_ctrl_c_saves_and_the_study_goes_on(folder: Path, started: Callable[..., Any]) -> None:
     (folder / "config.json").write_text(json.dumps(config_of()))
     with started("tune", "config.json", "--runs-dir", "runs") as process:
-        run = until(lambda: next(iter(runs_of(folder).glob("2*/config.yaml")), None)).parent
+        run = until(lambda: first_run(folder))
         until(lambda: worker_of(run))
         process.send_signal(signal.SIGINT)
         done = process.end()

@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from trainyard.tuners.ray.space import decoded, domains, encoded
 
 log = logging.getLogger("trainyard")
 _OBJECT_STORE = 80 * 2**20  # bytes; what Ray passes on are paths and numbers
+_STARTS = 3
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a table even where it should be quiet
@@ -271,16 +272,29 @@ def _joined(params: RayParams) -> Iterator[None]:
         yield
         return
     try:
-        try:
-            ray.init(address=params.address or "local", **quiet, **(alone if own else {}))
-        except Exception as error:
-            where = f"join {params.address}" if params.address else "start here"
-            raise TrainingError(f"Ray cannot {where}: {_first_line(error)}") from error
+        _start(lambda: ray.init(address=params.address or "local", **quiet, **(alone if own else {})), params)
         yield
     finally:
         ray.shutdown()
         if own:
             shutil.rmtree(own, ignore_errors=True)
+
+
+def _start(init: Callable[[], object], params: RayParams) -> None:
+    """Start or join a Ray; one of this machine gives up after half a minute, and a busy machine takes longer.
+
+    Raises:
+        TrainingError: It cannot be started or reached.
+    """
+    for left in reversed(range(1 if params.address else _STARTS)):
+        try:
+            init()
+            return
+        except Exception as error:
+            if not left:
+                where = f"join {params.address}" if params.address else "start here"
+                raise TrainingError(f"Ray cannot {where}: {_first_line(error)}") from error
+            ray.shutdown()
 
 
 @contextlib.contextmanager
