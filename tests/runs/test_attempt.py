@@ -633,7 +633,9 @@ def test_changed_inputs_are_refused_by_name_unless_allowed(
 def test_columns_that_have_changed_are_named(csv_run: Run) -> None:
     text = Path("data.csv").read_text()
     Path("data.csv").write_text(text.replace("a,b,target", "a,c,target"))
-    lines = r"changed\n  data: the features differ: 'c' is new; 'b' is missing\nput them back, start a new run"
+    lines = (
+        r"changed\n  data: the features differ: 'c' is new; 'b' is missing\nput them back, start a new run"
+    )
     with pytest.raises(ChangedInputsError, match=lines):
         trainyard.resume(csv_run)
 
