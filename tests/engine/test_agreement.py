@@ -190,3 +190,9 @@ def test_the_last_times_are_recorded_at_the_end(clock: list[float]) -> None:
     world, recorded = Other(0, clock, TIMES), Recorded()
     shared(world, recorded).finish(23)
     assert recorded.windows == [(23, [StepTimes(gethostname(), 1, 2.0, 2.0), TIMES])]
+
+
+@pytest.mark.parametrize("begin", [0, 17])
+def test_they_meet_first_after_the_first_step(begin: int, clock: list[float]) -> None:
+    both = SharedAgreement(Known(), Other(0, clock), begin, list, Recorded())  # type: ignore[arg-type]
+    assert both.next_step == begin + 1

@@ -1,6 +1,7 @@
 """`every_n_minutes: auto`: the interval by the formulas, and the decision on it, made once and replayed."""
 
 import json
+import logging
 import math
 import threading
 from collections.abc import Sequence
@@ -129,10 +130,14 @@ def rung(
     return bench, loop
 
 
-def test_the_first_save_decides_the_interval(tmp_path: Path, clocks: list[Clock]) -> None:
+def test_the_first_save_decides_the_interval(
+    tmp_path: Path, clocks: list[Clock], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trainyard")
     bench, loop = rung(tmp_path, clocks, at=3, mtbf_hours=5)
     (decision,) = decided(tmp_path)
     detail = decision["detail"]
+    assert f"checkpoints: {interval_in_words(detail)}" in caplog.messages
     assert decision["name"] == "checkpoint_interval"
     assert decision["step"] == 6, "the first step at which something was due after the save of step 4"
     assert detail["mtbf_hours"] == 5

@@ -355,3 +355,13 @@ def test_a_failed_save_is_an_event_and_the_next_one_is_tried(
     assert "No space left" in event["detail"]["message"]
     assert "training continues, and will save again" in caplog.text
     assert list(steps_in(tmp_path / "checkpoints")) == [20, 23]
+
+
+def test_closing_ends_what_learner_and_saver_have_started(tmp_path: Path) -> None:
+    loop = Bench(tmp_path).loop()
+    loop.parts.recorder.journal.close()
+    closed: list[str] = []
+    loop.parts.learner.close = lambda: closed.append("learner")  # type: ignore[method-assign]
+    loop.parts.saver.close = lambda: closed.append("saver")  # type: ignore[method-assign]
+    loop.parts.close()
+    assert closed == ["learner", "saver"]

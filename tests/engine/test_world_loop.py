@@ -253,3 +253,15 @@ def test_only_the_main_process_saves(tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoints").exists()
     assert not (tmp_path / "best").exists()
     assert bench.learner.released == 0
+
+
+def test_the_last_step_times_are_exchanged_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window of a minute is not over then: all that is there is reported."""
+    finished: list[int] = []
+    monkeypatch.setattr(agreement.SharedAgreement, "finish", lambda _, step: finished.append(step))
+    bench = Bench(tmp_path, **SELDOM)
+    bench.world = Pair(0, quiet)
+    run(bench)
+    assert finished == [STEPS]

@@ -20,7 +20,7 @@ from trainyard.frameworks.torch.precision import Precision
 from trainyard.frameworks.torch.step import StepSettings, TorchStep
 from trainyard.frameworks.torch.update import Clipping, Update
 from trainyard.frameworks.torch.virtual_ranks import GradientTree
-from trainyard.order import Cursor
+from trainyard.order import STEP, Cursor, stream_seed
 from trainyard.types import Ids
 from trainyard.world import ALONE, World
 
@@ -480,3 +480,35 @@ def test_a_gradient_that_an_optimizer_keeps_stays_as_it_is() -> None:
     address = second.data_ptr()
     del second
     assert bucket.packed([torch.ones(3)]).data_ptr() == address
+
+
+class Noisy(torch.optim.Optimizer):
+    """Draws a number in each update."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.drawn: list[float] = []
+
+    def step(self, closure: Any = None) -> None:
+        self.drawn.append(torch.rand(()).item())
+
+
+def test_what_an_update_draws_depends_on_seed_and_step_alone() -> None:
+    """Its stream has the number that no virtual rank can have, and is fixed: older runs go on with it."""
+    model, batches = Net(), Batches()
+    optimizer = Noisy(model.parameters())
+    precision = Precision("fp32", torch.device("cpu"))
+    step = TorchStep(
+        lambda batch: model(batch["features"]),
+        lambda outputs, batch: (outputs**2).mean(),
+        Update(optimizer, list(model.parameters()), precision, Clipping(None)),
+        precision,
+        StepSettings(seed=5, microbatch_size=3),
+    )
+    for number in range(3):
+        step(number, 0.1, batches, batches)  # type: ignore[arg-type]
+    expected = []
+    for number in range(3):
+        torch.manual_seed(stream_seed(stream_seed(5, STEP), number, 2**64 - 1))
+        expected.append(torch.rand(()).item())
+    assert optimizer.drawn == expected

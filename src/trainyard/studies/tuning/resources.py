@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.schema import RunConfig
+from trainyard.config.schema import RunConfig, power_of_two
 from trainyard.config.tuning import HalvingPruner, NoPruner, TuningConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
@@ -28,6 +28,9 @@ def check_resources(tuning: TuningConfig, config: RunConfig) -> None:
         ConfigError: It does not.
     """
     given, own, device = tuning.resources, config.distributed, config.training.device
+    if given.nproc is not None and power_of_two(given.nproc) != given.nproc:
+        what = f"{given.nproc} is not a power of two: 1, 2, 4, 8 ..."
+        raise ConfigError([Problem(what, "tuning.resources.nproc")])
     if given.nproc is not None and own.nproc not in (1, given.nproc):
         what = f"is {given.nproc}, but distributed.nproc is {own.nproc}; leave one of them out"
         raise ConfigError([Problem(what, "tuning.resources.nproc")])

@@ -51,11 +51,10 @@ def forkable_keys(space: Space, config: RunConfig) -> list[str]:
 
 def _fits(key: str, config: RunConfig) -> bool:
     section, _, option = key.partition(".")
-    framework = framework_name(config, None)
+    framework = registry.adapter("framework", framework_name(config, None))
     if section not in ("training", "model") or key in LENGTH or refusal(key, config, framework) is not None:
         return False
-    adapter = registry.adapter("framework", framework)
-    is_network = "batch_size" in adapter.training_keys(config.model.type, config.model.params)
+    is_network = "batch_size" in framework.training_keys(config.model.type, config.model.params)
     return section == "training" or not is_network or option.removeprefix("params.") in _WITHOUT_WEIGHTS
 
 
