@@ -26,7 +26,7 @@ from trainyard.datasets.rows.times import (
     read_time,
     reading_of,
 )
-from trainyard.datasets.rows.written import is_missing_word, read_as_missing, read_number, writing_of
+from trainyard.datasets.rows.written import is_missing_word, read_number, writing_of
 from trainyard.errors import DataError
 from trainyard.types import Array, Ids
 
@@ -159,9 +159,18 @@ def judge(table: Table, names: Collection[str], config: DataConfig, rows: Ids | 
         given = kind_of(values)
         is_changed = kind.is_feature and given != ("text" if kind.reads_text else kind.kind)
         kinds[name] = replace(kind, missing=absent, given=given if is_changed else None)
-        words = table.missing_words.get(name) if kind.kind in ("category", "text") else None
-        warnings += [*column.warnings, *read_as_missing(table.source, name, words)]
+        warnings += column.warnings
+        if kind.kind in ("category", "text") and (words := table.missing_words.get(name)):
+            warnings.append(_swallowed(table.source, name, words))
     return Inference(kinds, warnings)
+
+
+def _swallowed(source: str, name: str, words: Mapping[str, int]) -> str:
+    found = listed(f"{word!r} ({count:,} row{'s'[: count > 1]})" for word, count in words.items())
+    return (
+        f"{source}: column {name!r} holds {found}, read as missing; if a category is meant, set "
+        "data.params.keep_default_na: false"
+    )
 
 
 def _with_some_feature(kinds: Mapping[str, ColumnKind], table: Table) -> dict[str, ColumnKind]:

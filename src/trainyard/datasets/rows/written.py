@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import NamedTuple
 
 # fmt: off
@@ -83,23 +83,6 @@ def read_number(text: str, decimal: str = ".") -> Number | None:
 def is_missing_word(text: str) -> bool:
     """Return whether a text such as `?` or `n/a` says that a number or a time is not known."""
     return text.strip().casefold() in MISSING_WORDS or not text.strip()
-
-
-def read_as_missing(source: str, name: str, words: Mapping[str, int] | None) -> list[str]:
-    """Return a warning about words in a column of text that were read as missing values, if there are any.
-
-    Args:
-        source: Where the rows come from.
-        name: The column.
-        words: The words, with their numbers of rows.
-    """
-    if not words:
-        return []
-    found = ", ".join(f"{word!r} ({count:,} row{'s'[: count > 1]})" for word, count in words.items())
-    return [
-        f"{source}: column {name!r} holds {found}, read as missing; if a category is meant, set "
-        "data.params.keep_default_na: false"
-    ]
 
 
 def writing_of(texts: Collection[str]) -> Writing:
