@@ -17,7 +17,7 @@ from trainyard.errors import InputError, TrainingError
 
 T = TypeVar("T")
 RESTARTS = "TRAINYARD_RESTARTS"  # how often the processes of a launch were started again
-MAY_PASS = 75  # exit code of a process that has said why it failed, and that another try may help
+RETRYABLE = 75  # exit code of a process that has said why it failed, and that another try may help
 
 
 class World:
@@ -46,6 +46,10 @@ class World:
             Exception: In every process, the exception that the function raised.
         """
         return function()
+
+    def barrier(self) -> None:
+        """Wait until all processes are here."""
+        self.main_only(lambda: None)
 
     def main_only(self, function: Callable[[], Any]) -> None:
         """Call a function in the main process for its effect; the others wait, and raise what it raises."""

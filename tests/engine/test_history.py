@@ -8,7 +8,7 @@ import pytest
 from trainyard.config import load
 from trainyard.config.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
 from trainyard.engine.history import Patience, best_evaluations
-from trainyard.engine.rules import Past, Rules
+from trainyard.engine.rules import Inherited, Rules
 from trainyard.engine.schedules import learning_rate
 from trainyard.evaluation.metrics import mode_of
 from trainyard.frameworks.base import Plan
@@ -138,7 +138,7 @@ def test_what_a_run_takes_over_from_its_parent() -> None:
         "evaluation": {"every_n_steps": 15},
     }
     config = load(given, adapters=Catalog()).config
-    rules = Rules(config, Plan(16, 100, 0.1), 10, mode_of, past=Past(30, frozenset({25})))
+    rules = Rules(config, Plan(16, 100, 0.1), 10, mode_of, past=Inherited(30, frozenset({25})))
     history = [Evaluation(step, {"val_loss": loss}) for step, loss in ((20, 0.1), (25, 0.3), (30, 0.2))]
     assert rules.last_step(history) == 100, "two evaluations that are no better, but one does not count"
     assert rules.last_step([*history, Evaluation(45, {"val_loss": 0.4})]) == 45
@@ -170,7 +170,7 @@ def test_an_evaluation_at_the_end_of_the_parent_counts_as_it_did_there() -> None
     config = load(given, adapters=Catalog()).config
     history = [Evaluation(step, {"val_loss": loss}) for step, loss in ((20, 0.1), (40, 0.3))]
     for irregular, last in (((), 40), ((40,), 100)):
-        rules = Rules(config, Plan(16, 100, 0.1), 10, mode_of, past=Past(40, frozenset(irregular)))
+        rules = Rules(config, Plan(16, 100, 0.1), 10, mode_of, past=Inherited(40, frozenset(irregular)))
         assert rules.last_step(history) == last
 
 

@@ -227,11 +227,11 @@ def test_a_completed_run_is_left_as_it_is(tmp_path: Path) -> None:
 def test_threads_stay_those_of_the_first_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    monkeypatch.setattr(wiring, "default_threads", lambda _: 2)
+    monkeypatch.setattr(wiring, "available_threads", lambda _: 2)
     monkeypatch.setattr(wiring, "SMALL_STEP", 0)
     first = trainyard.train(SMALL, {"training.threads": None}, runs_dir=tmp_path / "a")
     cut = preempted(tmp_path / "b", {"training.threads": None})
-    monkeypatch.setattr(wiring, "default_threads", lambda _: 1)
+    monkeypatch.setattr(wiring, "available_threads", lambda _: 1)
     resumed = trainyard.resume(cut)
     assert torch.get_num_threads() == 2
     assert resumed.manifest["environment"]["threads"] == 2

@@ -26,7 +26,7 @@ from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
 from trainyard.runs.request import Request
 from trainyard.types import NamedBuffer
-from trainyard.world import ALONE, MAY_PASS, World
+from trainyard.world import ALONE, RETRYABLE, World
 
 
 class Fake:
@@ -274,15 +274,15 @@ def test_an_error_that_cannot_be_read_again_is_named(request_of: Request) -> Non
 def test_an_outcome_of_an_earlier_try_is_forgotten(request_of: Request) -> None:
     plan(("0", raising(WorldError("gone"))), ("0", ending("completed")))
     assert launched(request_of).status == "completed"
-    assert Fake.codes == [MAY_PASS, 0]
+    assert Fake.codes == [RETRYABLE, 0]
 
 
 ENDS = [
-    (WorldError("gone"), None, MAY_PASS),
-    (CheckpointError("a full disk"), None, MAY_PASS),
-    (OSError("a full disk"), None, MAY_PASS),
-    (RuntimeError("of the user's"), None, MAY_PASS),
-    (TrainingError("wrapped"), OSError("a full disk"), MAY_PASS),
+    (WorldError("gone"), None, RETRYABLE),
+    (CheckpointError("a full disk"), None, RETRYABLE),
+    (OSError("a full disk"), None, RETRYABLE),
+    (RuntimeError("of the user's"), None, RETRYABLE),
+    (TrainingError("wrapped"), OSError("a full disk"), RETRYABLE),
     (TrainingError("not finite"), None, 0),
     (TrainingError("wrapped"), ValueError("a bug"), 0),
     (InputError("wrong"), None, 0),
@@ -308,7 +308,7 @@ def test_nothing_is_tried_again_where_one_process_knows_better(request_of: Reque
     plan(("0", nothing), ("1", raising(OSError("a full disk"))), ("2", raising(WorldError("gone"))))
     with pytest.raises(OSError, match="a full disk"):
         launched(request_of)
-    assert Fake.codes[3:] == [0, MAY_PASS, MAY_PASS]
+    assert Fake.codes[3:] == [0, RETRYABLE, RETRYABLE]
 
 
 @pytest.mark.parametrize(

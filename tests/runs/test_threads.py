@@ -25,7 +25,7 @@ FREE: dict[str, Any] = {"training.threads": None}
 @pytest.fixture
 def four_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (wiring, placement):
-        monkeypatch.setattr(module, "default_threads", lambda _: 4)
+        monkeypatch.setattr(module, "available_threads", lambda _: 4)
 
 
 def config(model: dict[str, Any], **training: Any) -> Any:
@@ -48,7 +48,7 @@ def test_a_small_step_gets_one_thread_and_says_so(tmp_path: Path, caplog: pytest
 
 
 def test_what_was_chosen_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wiring, "default_threads", lambda _: 2)
+    monkeypatch.setattr(wiring, "available_threads", lambda _: 2)
     cut = crashed(tmp_path, FREE)
     assert cut.manifest["environment"]["threads"] == 1
     monkeypatch.setattr(wiring, "SMALL_STEP", 0)  # another version of ours chooses otherwise
@@ -81,11 +81,11 @@ def test_large_steps_get_all_processors() -> None:
     info = DataInfo("classification", features_spec((784,)), 10)
     large = config({"type": "mlp", "params": {"hidden": [1024, 1024]}}, device="cpu")
     for framework, given, rows, expected in (
-        (TorchFramework, large, 256, wiring.default_threads(large)),
-        (LightgbmFramework, config({"type": "lightgbm"}), 100_000, wiring.default_threads(large)),
+        (TorchFramework, large, 256, wiring.available_threads(large)),
+        (LightgbmFramework, config({"type": "lightgbm"}), 100_000, wiring.available_threads(large)),
         (LightgbmFramework, config({"type": "lightgbm"}), 100, 1),
     ):
-        assert wiring.usual_threads(framework, given, info, Plan(rows, 10, 0.1)) == expected
+        assert wiring.default_threads(framework, given, info, Plan(rows, 10, 0.1)) == expected
 
 
 def test_jobs_of_an_estimator_stay_one_for_small_minibatches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,11 +94,12 @@ def is_longer(run: RunDir, overrides: Overrides) -> bool:
         ConfigError: An override is wrong.
         InputError: They change more than the length.
     """
-    from trainyard.runs.children import ENDED, changed_computation, child_config
+    from trainyard.records.status import FINAL
+    from trainyard.runs.children import changed_computation, child_config
     from trainyard.runs.fit import LENGTH
 
     status, manifest = run.status(), run.manifest()
-    if not overrides or status not in ENDED or manifest is None or manifest.trainer is not None:
+    if not overrides or status not in FINAL or manifest is None or manifest.trainer is not None:
         return False
     own = load_resolved(run.checked_config_file(), adapters=Catalog())
     changed = changed_computation(own, child_config(run, overrides))

@@ -268,14 +268,15 @@ def reproduce(
         Stopped: A signal ended the repetition.
     """
     from trainyard.engine.signals import Stopped
+    from trainyard.records.status import FINAL
     from trainyard.runs.attempt import run_attempt
     from trainyard.runs.children import copy_origin
-    from trainyard.runs.reproduce import REPRODUCIBLE, compare_bits
+    from trainyard.runs.reproduce import compare_bits
     from trainyard.runs.request import Request
 
-    original = find(run, runs_dir, lambda one: one.status() in REPRODUCIBLE)
+    original = find(run, runs_dir, lambda one: one.status() in FINAL)
     refuse_foreign_run(original, "reproduce")
-    if original.status() not in REPRODUCIBLE:
+    if original.status() not in FINAL:
         raise InputError(
             f"run {original.id} {_ended(original)}; only a completed, stopped or pruned run can be "
             "reproduced: resume it, or start a new run, first"

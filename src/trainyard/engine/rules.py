@@ -50,7 +50,7 @@ class _EpochEnds(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Past:
+class Inherited:
     """What a run takes over from the run that it goes on from: the steps up to `step` were that one's.
 
     `irregular` are the steps of those of its evaluations that try no patience.
@@ -60,7 +60,7 @@ class Past:
     irregular: frozenset[int] = frozenset()
 
 
-NOTHING_PAST = Past()
+NOTHING_INHERITED = Inherited()
 
 
 class Rules:
@@ -87,7 +87,7 @@ class Rules:
         *,
         epoch_end: int = 0,
         epoch: int = 0,
-        past: Past = NOTHING_PAST,
+        past: Inherited = NOTHING_INHERITED,
     ) -> None:
         self.plan = plan
         self.total_steps = plan.total_steps

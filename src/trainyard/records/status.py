@@ -15,6 +15,7 @@ ShownStatus = Literal[Status, "damaged"]
 
 ENDED: tuple[Ended, ...] = get_args(Ended)
 DECIDED: tuple[Ended, ...] = ("stopped", "pruned")
+FINAL: tuple[Ended, ...] = ("completed", *DECIDED)  # the run has ended, as inputs and decisions determine
 TESTED: tuple[Ended, ...] = ("completed", "stopped")  # with the final evaluation
 UNFINISHED: tuple[Status, ...] = (
     "created",

@@ -99,13 +99,13 @@ def run_attempt(request: Request) -> Result:
             result = _Attempt(request, signals, world).go()
     finally:
         request.run.release()
-    world.main_only(lambda: None)  # the others return when the result is written
+    world.barrier()  # the others return when the result is written
     world.leave()
     return result
 
 
 @dataclass(frozen=True)
-class _Past:
+class _Earlier:
     """What earlier attempts of a run have left: nothing, before the first one.
 
     `saved` is the state of the loop in the newest valid checkpoint; `decisions` are those of the journals.
@@ -134,7 +134,7 @@ class _Attempt:
         self._signals = signals
         self._world = world
         self._session = open_session(request.run, world, request.resolved.config.checkpoint)
-        self._files: SharedFiles  # from `_prepare` on, like the next four
+        self._files: SharedFiles  # these five: from `_prepare` on
         self._origin: Origin
         self._checkpoints: RunCheckpoints
         self._replay: tuple[Components, RunState] | None = None  # to repeat steps of the parent, if any
@@ -203,15 +203,15 @@ class _Attempt:
             open_process()  # before anything is imported for the config
         seed_global_random(config.experiment.seed)  # a module of the user's may draw when it is imported
 
-    def _survey(self) -> _Past:
+    def _survey(self) -> _Earlier:
         """Return what earlier attempts have left."""
         self._checkpoints.resume.sweep()
         before, commit = self._run.manifest(), self._newest_commit()
         saved = self._checkpoints.resume.state(commit) if commit else self._origin.saved()
         check_manifest(self._request, before, commit)
-        return _Past(before, commit, saved, journalled_decisions(self._run.journal))
+        return _Earlier(before, commit, saved, journalled_decisions(self._run.journal))
 
-    def _build(self, past: _Past, decisions: Decisions) -> tuple[Components, Determinism]:
+    def _build(self, past: _Earlier, decisions: Decisions) -> tuple[Components, Determinism]:
         """Build what the run is computed with; return it with how exactly it can be repeated."""
         request = self._request
         config, threads = self._world.from_main(lambda: place(request, past.manifest))
@@ -229,7 +229,7 @@ class _Attempt:
         return components, determinism
 
     def _restored(
-        self, past: _Past, components: Components, decisions: Decisions
+        self, past: _Earlier, components: Components, decisions: Decisions
     ) -> tuple[Components, RunState]:
         """Restore the newest checkpoint, the parent's for a new run; or make its steps ready first."""
         commit = past.commit
@@ -249,7 +249,7 @@ class _Attempt:
         return components, state
 
     def _recorded(
-        self, past: _Past, components: Components, determinism: Determinism, source: Path | None
+        self, past: _Earlier, components: Components, determinism: Determinism, source: Path | None
     ) -> Manifest:
         """Record the inputs of the run, or compare them with those of before; return the manifest."""
         before, request = past.manifest, self._request
@@ -334,7 +334,7 @@ class _Attempt:
             )
         return commit
 
-    def _first_weights(self, components: Components, past: _Past) -> Path | None:
+    def _first_weights(self, components: Components, past: _Earlier) -> Path | None:
         """Return the source of the initial weights; a run with a parent's state has none."""
         if self._origin.initial is not None:
             return None

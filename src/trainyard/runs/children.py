@@ -12,7 +12,7 @@ from trainyard.config import Overrides, Resolved
 from trainyard.config import load as load_resolved
 from trainyard.config.schema import PLACEMENT
 from trainyard.engine.checkpoint import Commit, RunCheckpoints, step_of
-from trainyard.engine.rules import NOTHING_PAST, Past, Rules
+from trainyard.engine.rules import NOTHING_INHERITED, Inherited, Rules
 from trainyard.errors import CheckpointError, InputError
 from trainyard.frameworks.base import Plan
 from trainyard.order import START, Cursor, SampleOrder
@@ -20,7 +20,7 @@ from trainyard.records.copies import bring_all
 from trainyard.records.lineage import FOLDER, Lineage
 from trainyard.records.manifest import InitialState
 from trainyard.records.run_dir import RunDir, write_config
-from trainyard.records.status import DECIDED
+from trainyard.records.status import FINAL
 from trainyard.redact import redacted_value
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.fit import advice, longer, refusal
@@ -30,7 +30,6 @@ from trainyard.runs.wiring import framework_name, order_and_rules, run_checkpoin
 
 log = logging.getLogger("trainyard")
 Relation = Literal["fork", "continue"]
-ENDED = ("completed", *DECIDED)  # statuses of runs that another one can go on after
 _TRIES = 3  # to copy a checkpoint of a run that is training
 
 
@@ -150,10 +149,10 @@ class _Start:
 
     def _own_order(self) -> tuple[SampleOrder, Rules]:
         """Return the order and the rules of the parent."""
-        begin, past = START, NOTHING_PAST
+        begin, past = START, NOTHING_INHERITED
         if self._lineage is not None and self._lineage.initial is not None:
             begin = self._own_begin()
-            past = Past(begin.step, frozenset(self._lineage.irregular))
+            past = Inherited(begin.step, frozenset(self._lineage.irregular))
         return order_and_rules(self._config, self._plan, self._rows, begin, past)
 
     # -- which state
@@ -171,7 +170,7 @@ class _Start:
         """
         id_, boundary, step = self._parent.id, self._plan.boundary, self._request.step
         reached = self._reached
-        if step is None and self._parent.status() in ENDED:
+        if step is None and self._parent.status() in FINAL:
             return reached // boundary * boundary
         if step is None:
             newest = self._newest(reached)

@@ -54,7 +54,7 @@ from trainyard.runs.intervals import (
 from trainyard.runs.own_unit import own_unit
 from trainyard.runs.samples import samples_of
 from trainyard.runs.weights import stored_model
-from trainyard.runs.wiring import default_threads, form_for, framework_for, load_data, wanted_metrics
+from trainyard.runs.wiring import available_threads, form_for, framework_for, load_data, wanted_metrics
 from trainyard.runs.workdir import working_directory
 from trainyard.semantics import computing_by, older_versions
 from trainyard.tasks.support.transforms import transform_of
@@ -112,7 +112,7 @@ class Predictor:
         )
         self._task = task_for(self.info)
         self._stored = stored.data
-        threads = self.config.training.threads or default_threads(self.config)
+        threads = self.config.training.threads or available_threads(self.config)
         self._framework = framework_for(self.config, self.info, model)
         if pinned:
             _pin(self._framework, self.config, threads)

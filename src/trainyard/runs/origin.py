@@ -16,7 +16,7 @@ from trainyard.config.env import filled_in
 from trainyard.datasets.base import DataBundle
 from trainyard.digest import sha256_json
 from trainyard.engine.checkpoint import Checkpoints, Commit, RunCheckpoints, StoredCommit
-from trainyard.engine.rules import NOTHING_PAST, Past
+from trainyard.engine.rules import NOTHING_INHERITED, Inherited
 from trainyard.engine.state import RunState
 from trainyard.errors import ChangedInputsError, CheckpointError, InputError, ModelError
 from trainyard.order import START, Cursor
@@ -167,11 +167,11 @@ class Origin:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
         return load_resolved(path, adapters=Catalog())
 
-    def parent_begin(self) -> tuple[Cursor, Past]:
+    def parent_begin(self) -> tuple[Cursor, Inherited]:
         """Return where the parent's own steps began, and what it took over."""
         assert self.lineage is not None, "it has no parent"
         begin = Cursor(*self.lineage.begin)
-        return begin, Past(begin.step, frozenset(self.lineage.inherited_irregular))
+        return begin, Inherited(begin.step, frozenset(self.lineage.inherited_irregular))
 
     def first_own(self) -> Commit | None:
         """Return the state with which the run's own steps began, in `initial/`; None if that is step 0.
@@ -206,17 +206,17 @@ class Origin:
 
     # -- the run's own steps
 
-    def begin(self, bundle: DataBundle) -> tuple[Cursor, Past]:
+    def begin(self, bundle: DataBundle) -> tuple[Cursor, Inherited]:
         """Return where the run's own steps begin, and what they take over.
 
         With other training rows they begin at the start of an epoch.
         """
         initial = self.initial
         if initial is None or self.lineage is None:
-            return START, NOTHING_PAST
+            return START, NOTHING_INHERITED
         self._data = data_inputs(bundle)
         cursor = Cursor(*self.lineage.own_begin(self._data))
-        return cursor, Past(initial.step, frozenset(self.lineage.irregular))
+        return cursor, Inherited(initial.step, frozenset(self.lineage.irregular))
 
     def source(self, known: str | None) -> str | None:
         """Return where the initial weights of the run come from, if it begins at step 0.

@@ -11,7 +11,7 @@ from trainyard.config.schema import RunConfig
 from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.request import Request
-from trainyard.runs.wiring import default_threads
+from trainyard.runs.wiring import available_threads
 
 log = logging.getLogger("trainyard")
 
@@ -41,7 +41,7 @@ def place(request: Request, before: Manifest | None) -> tuple[RunConfig, int | N
     None: neither the config nor an earlier attempt gives a number.
     """
     config, known = placed(request, before), before.known_placement if before else {}
-    threads, available = config.training.threads, default_threads(config)
+    threads, available = config.training.threads, available_threads(config)
     if threads is not None and known.get("training.threads") == threads > available:
         log.info(
             "the run keeps the %d threads that it began with, which keeps its bits, on %d processors; "
@@ -53,7 +53,7 @@ def place(request: Request, before: Manifest | None) -> tuple[RunConfig, int | N
 
 def say_threads(config: RunConfig, threads: int) -> None:
     """Log a number of threads that was chosen by the size of the steps."""
-    if config.training.threads is None and threads < (available := default_threads(config)):
+    if config.training.threads is None and threads < (available := available_threads(config)):
         log.info(
             "%d of %d threads: the steps are too small to share; training.threads=%d changes that",
             *(threads, available, available),

@@ -32,7 +32,7 @@ from trainyard.runs.objects import Objects
 from trainyard.runs.request import Request
 from trainyard.runs.wiring import Components, framework_name
 from trainyard.semantics import computing_by, in_force
-from trainyard.world import MAY_PASS, RESTARTS, World, portable, ranks_of_environment
+from trainyard.world import RESTARTS, RETRYABLE, World, portable, ranks_of_environment
 
 log = logging.getLogger("trainyard")
 _REQUEST, _RUN = "request", "agreed-run"
@@ -43,13 +43,13 @@ _ELSEWHERE = "define them in a module that can be imported, or start your script
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How and when the attempt ended in one process; `may_pass`: another try may succeed.
+    """How and when the attempt ended in one process; `is_retryable`: another try may succeed.
 
     `restart` counts the times that the processes were started again before.
     """
 
     error: BaseException | None
-    may_pass: bool
+    is_retryable: bool
     restart: int
     time: float
 
@@ -141,7 +141,7 @@ def _restarts() -> int:
 def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
     """Take part in an attempt that `launch` has started, and return the exit code of this process.
 
-    It is `MAY_PASS` where another try may help: the launcher starts all processes again then.
+    It is `RETRYABLE` where another try may help: the launcher starts all processes again then.
 
     Args:
         folder: The folder in which `launch` left the request.
@@ -171,14 +171,14 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
             make(replace(agreed, objects=request.objects, world=world))
     except (Exception, Stopped) as raised:
         error = raised
-    may_pass = error is not None and _may_pass(error)
+    is_retryable = error is not None and _is_retryable(error)
     if error is not None:
         error = portable(error, f"process {rank}: ")
     part = folder / f".outcome-{rank}"
-    part.write_bytes(pickle.dumps(_Outcome(error, may_pass, _restarts(), time.time())))
+    part.write_bytes(pickle.dumps(_Outcome(error, is_retryable, _restarts(), time.time())))
     part.replace(outcome)
-    others = (one.may_pass for one in _outcomes(folder) if one.error is not None)
-    return MAY_PASS if may_pass and all(others) else 0
+    others = (one.is_retryable for one in _outcomes(folder) if one.error is not None)
+    return RETRYABLE if is_retryable and all(others) else 0
 
 
 def end_with(launcher: int) -> None:
@@ -189,7 +189,7 @@ def end_with(launcher: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _may_pass(error: BaseException) -> bool:
+def _is_retryable(error: BaseException) -> bool:
     """Return whether another attempt may go better: a process, a disk or a store has failed."""
     if isinstance(error, WorldError | CheckpointError):
         return True

@@ -14,12 +14,11 @@ from trainyard.records.journal import each_loss, read
 from trainyard.records.manifest import Difference
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
-from trainyard.records.status import DECIDED
+from trainyard.records.status import FINAL
 from trainyard.runs.decisions import trained_by
 from trainyard.runs.wiring import run_checkpoints
 
 log = logging.getLogger("trainyard")
-REPRODUCIBLE = ("completed", *DECIDED)  # statuses of runs that ended as inputs and decisions determine
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def compare_bits(original: RunDir, repetition: RunDir) -> Reproduction:
 
 def _ended(run: RunDir) -> Result:
     result = run.result()
-    if result is None or run.status() not in REPRODUCIBLE:
+    if result is None or run.status() not in FINAL:
         allowed = "a completed, stopped or pruned run"
         raise InputError(f"run {run.id} is {run.status()}: only {allowed} can be compared; resume it first")
     return result

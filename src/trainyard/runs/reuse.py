@@ -32,12 +32,12 @@ from trainyard.runs.sampling import epoch_samples
 from trainyard.runs.trust import of_own_config
 from trainyard.runs.weights import initial_source, initialize, stored_model
 from trainyard.runs.wiring import (
+    available_threads,
     build,
     default_threads,
     framework_name,
     load_data,
     run_checkpoints,
-    usual_threads,
 )
 from trainyard.semantics import in_force, versions
 from trainyard.types import DataInfo
@@ -211,7 +211,7 @@ def _light_inputs(run: RunDir, resolved: Resolved, objects: Objects, device: str
     """
     before, config = run.require_manifest(), resolved.config
     framework = registry.adapter("framework", framework_name(config))
-    threads = config.training.threads or _usual_threads(run, before, config)
+    threads = config.training.threads or _default_threads(run, before, config)
     now = Manifest(
         run_id=before.run_id,
         experiment=before.experiment,
@@ -227,15 +227,15 @@ def _light_inputs(run: RunDir, resolved: Resolved, objects: Objects, device: str
     return now.model_copy(update={"data": data_inputs(bundle), "code": code_inputs(roots, Path.cwd())})
 
 
-def _usual_threads(run: RunDir, before: Manifest, config: RunConfig) -> int:
+def _default_threads(run: RunDir, before: Manifest, config: RunConfig) -> int:
     """Return the threads of a run on the same data; on others it is not reused anyway."""
     description = DataDescription.load(run.path / before.data_file)
     train = before.data.splits.get("train")
     if description is None or train is None or train.rows is None:
-        return default_threads(config)
+        return available_threads(config)
     framework = registry.adapter("framework", framework_name(config))
     plan = framework.plan(config, epoch_samples(config, train.rows))
-    return usual_threads(framework, config, DataInfo.from_json(description.info), plan)
+    return default_threads(framework, config, DataInfo.from_json(description.info), plan)
 
 
 def _built_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Path | None) -> Manifest:

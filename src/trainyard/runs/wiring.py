@@ -24,7 +24,7 @@ from trainyard.engine.lease import Lease
 from trainyard.engine.loop import Loop, LoopParts
 from trainyard.engine.outside import Outside
 from trainyard.engine.recorder import Recorder
-from trainyard.engine.rules import NOTHING_PAST, Past, Rules
+from trainyard.engine.rules import NOTHING_INHERITED, Inherited, Rules
 from trainyard.engine.saver import NoSaver, Saver
 from trainyard.engine.signals import Signals
 from trainyard.engine.state import RunState, preserved_global_random
@@ -86,10 +86,10 @@ class Components:
         return self.rules.plan
 
 
-def default_threads(config: RunConfig) -> int:
-    """Return the number of CPU threads of a process if the config gives none.
+def available_threads(config: RunConfig) -> int:
+    """Return how many CPU threads each virtual rank can have.
 
-    Virtual ranks share the processors that may be used. So it is the same for each number of processes, as it
+    They share the processors that may be used. So it is the same for each number of processes, as it
     may change bits.
     """
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -98,16 +98,16 @@ def default_threads(config: RunConfig) -> int:
     return max(1, available // ranks)
 
 
-def usual_threads(
+def default_threads(
     framework: type[Framework], config: RunConfig, info: DataInfo, plan: Plan, model: Any = None
 ) -> int:
-    """Return the number of CPU threads of a process if the config gives none: one for small steps.
+    """Return the number of CPU threads of a process where the config sets none: one for small steps.
 
     The threads of a small step wait for each other longer than they compute, and ten times as long as one
     thread computes where other programs use the processors, too.
     """
     work = framework.step_work(config, info, plan, model)
-    return 1 if work is not None and work < SMALL_STEP else default_threads(config)
+    return 1 if work is not None and work < SMALL_STEP else available_threads(config)
 
 
 def load_data(config: RunConfig, model: Any = None) -> DataBundle:
@@ -206,7 +206,7 @@ def build(
     threads: int | None,
     objects: Objects,
     choices: Mapping[str, str] | None = None,
-    begin: Callable[[DataBundle], tuple[Cursor, Past]] | None = None,
+    begin: Callable[[DataBundle], tuple[Cursor, Inherited]] | None = None,
     world: World = ALONE,
 ) -> Components:
     """Build data, sample order, learner and rules.
@@ -232,8 +232,8 @@ def build(
     plan: Plan = framework.plan(config, epoch_samples(config, rows), model)
     check_sampling(config, framework, plan)
     if threads is None:
-        threads = world.from_main(lambda: usual_threads(framework, config, bundle.info, plan, model))
-    cursor, past = begin(bundle) if begin else (START, NOTHING_PAST)
+        threads = world.from_main(lambda: default_threads(framework, config, bundle.info, plan, model))
+    cursor, past = begin(bundle) if begin else (START, NOTHING_INHERITED)
     order, rules = order_and_rules(config, plan, rows, cursor, past, drawing_weights(config, bundle))
     inputs = LearnerInputs(
         config,
@@ -257,7 +257,7 @@ def order_and_rules(
     plan: Plan,
     rows: int,
     begin: Cursor = START,
-    past: Past = NOTHING_PAST,
+    past: Inherited = NOTHING_INHERITED,
     weights: Array | None = None,
 ) -> tuple[SampleOrder, Rules]:
     """Return the order of the samples and the rules of a run that begins at a cursor.

@@ -15,9 +15,10 @@ from trainyard.config.tuning import SQLITE
 from trainyard.engine.signals import Stopped
 from trainyard.errors import InputError
 from trainyard.records.run_dir import RunDir
+from trainyard.records.status import FINAL
 from trainyard.records.trials import LoggedTrial, TrialLog, read_log, read_trials
 from trainyard.require import import_paths
-from trainyard.runs.reproduce import REPRODUCIBLE, Reproduction, compare_bits
+from trainyard.runs.reproduce import Reproduction, compare_bits
 from trainyard.runs.workdir import working_in
 from trainyard.studies.study import Json, Study, StudyRequest
 from trainyard.studies.tuning.earlier import FILE as EARLIER
@@ -114,7 +115,7 @@ def compare_studies(original: Tuning, repetition: Tuning) -> StudyReproduction:
     if number is not None and number < min(len(before), len(now)):
         first = RunDir(original.path.parent / before[number].run_id)
         then = RunDir(repetition.path.parent / now[number].run_id)
-        if first.status() in REPRODUCIBLE and then.status() in REPRODUCIBLE:
+        if first.status() in FINAL and then.status() in FINAL:
             run = compare_bits(first, then)
     return StudyReproduction(
         "identical" if what is None else "different",

@@ -25,7 +25,7 @@ from trainyard.records.journal import evaluations, number, read
 from trainyard.records.manifest import Parent
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
-from trainyard.records.status import DECIDED
+from trainyard.records.status import FINAL
 from trainyard.records.trials import Ending
 from trainyard.runs.attempt import run_attempt
 from trainyard.runs.catalog import Catalog
@@ -119,7 +119,7 @@ def _train_run(
     verdict: Verdict | None,
 ) -> str:
     _wait_for_owner(run)
-    if (status := run.status()) in ("completed", *DECIDED):
+    if (status := run.status()) in FINAL:
         return status
     with as_fresh_process():
         resolved = load_config(run.checked_config_file(), adapters=Catalog())

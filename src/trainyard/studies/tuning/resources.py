@@ -14,7 +14,7 @@ from trainyard.config.schema import RunConfig, power_of_two
 from trainyard.config.tuning import HalvingPruner, NoPruner, TuningConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
-from trainyard.runs.wiring import SMALL_STEP, default_threads, framework_for
+from trainyard.runs.wiring import SMALL_STEP, available_threads, framework_for
 from trainyard.types import DataInfo
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -95,7 +95,7 @@ def visible_gpus(share: str | None) -> dict[str, str]:
 def most_threads(tuning: TuningConfig, config: RunConfig) -> int:
     """Return how many threads a process of a trial has, unless its steps are small."""
     own = tuning.tuner is not None  # which trains as many trials at once as there are processors
-    fair = 1 if own else max(1, default_threads(config) // tuning.parallel)
+    fair = 1 if own else max(1, available_threads(config) // tuning.parallel)
     return config.training.threads or tuning.resources.cpu or fair
 
 

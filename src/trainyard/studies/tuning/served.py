@@ -22,14 +22,13 @@ from trainyard.engine.outside import Verdict
 from trainyard.engine.signals import STATUS_OF, Stopped
 from trainyard.errors import RunLockedError, TrainingError, TrainyardError
 from trainyard.records.run_dir import RunDir
-from trainyard.records.status import DECIDED, Ended
+from trainyard.records.status import FINAL, Ended
 from trainyard.studies.tuning.jobs import Job, curve_of, hidden, train
 from trainyard.tuners.base import Begun, Point, Report
 from trainyard.types import Mode
 
 Answer = Literal["keep", "pause"]
 _LOCK_SECONDS = 60.0  # a process that has just died may still hold the run
-_COMPLETE = ("completed", *DECIDED)
 
 
 class _Worker:
@@ -127,7 +126,7 @@ class WorkerTrainer:
 
     def _has_ended(self, run: RunDir, at: Point) -> bool:
         """Return whether a run has ended, and has no evaluation after a point."""
-        return self._trial is None and run.status() in _COMPLETE and self._known(run, at) is None
+        return self._trial is None and run.status() in FINAL and self._known(run, at) is None
 
     def _advance(self, trial: Begun) -> dict[str, Any]:
         """Let the worker train on, and return what it says next."""
@@ -162,7 +161,7 @@ class WorkerTrainer:
     def commit(self, trial: Begun, at: Point) -> Point:
         """Commit a trial; see `Trainer.commit`."""
         run = RunDir(Path(trial.run))
-        if at == trial.start or run.status() in _COMPLETE:
+        if at == trial.start or run.status() in FINAL:
             return at
         if self._trial is None and self._reached(run) < at.step:  # a process has died since the last commit
             while self._advance(trial).get("step", at.step) < at.step:

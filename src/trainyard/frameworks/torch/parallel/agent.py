@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from trainyard.errors import WorldError
-from trainyard.world import MAY_PASS
+from trainyard.world import RETRYABLE
 
-TO_COMMIT = "600"  # seconds that the processes have to finish their step and to save it after a signal
+SHUTDOWN_SECONDS = "600"  # seconds that the processes have to finish their step and to save it after a signal
 
 
 def failed(error: ChildFailedError, number: int, restarts: int) -> WorldError:
@@ -21,7 +21,7 @@ def failed(error: ChildFailedError, number: int, restarts: int) -> WorldError:
 
     Others, which only say that it is gone, count where none died.
     """
-    died = {rank: one for rank, one in error.failures.items() if one.exitcode != MAY_PASS} or error.failures
+    died = {rank: one for rank, one in error.failures.items() if one.exitcode != RETRYABLE} or error.failures
     rank, failure = min(died.items(), key=lambda pair: pair[1].timestamp)
     return WorldError(
         f"process {rank} of {number} ended with exit code {failure.exitcode}"

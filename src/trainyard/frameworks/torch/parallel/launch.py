@@ -18,9 +18,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from trainyard.config.schema import DistributedConfig
 from trainyard.frameworks.torch.parallel import nodes
-from trainyard.frameworks.torch.parallel.agent import TO_COMMIT, environment, failed, silence
+from trainyard.frameworks.torch.parallel.agent import SHUTDOWN_SECONDS, environment, failed, silence
 from trainyard.frameworks.torch.parallel.world import STORE
-from trainyard.world import MAY_PASS, RESTARTS
+from trainyard.world import RESTARTS, RETRYABLE
 
 log = logging.getLogger("trainyard")
 RESULT = "measured.json"  # of a check
@@ -81,11 +81,11 @@ def _start_again(distributed: DistributedConfig, command: Sequence[str], folder:
 def deaths(exit_codes: Sequence[int]) -> int:
     """Return how many processes are lost, by the exit codes of those that failed.
 
-    The death of one makes others end: they say so (`MAY_PASS`), or abort in the middle of a collective call.
+    The death of one makes others end: they say so (`RETRYABLE`), or abort in the middle of a collective call.
     So the killed ones count, or a single one.
     """
     killed = sum(code == -signal.SIGKILL for code in exit_codes)
-    return killed or int(any(code != MAY_PASS for code in exit_codes))
+    return killed or int(any(code != RETRYABLE for code in exit_codes))
 
 
 def _start(number: int, restart: int, command: Sequence[str], folder: Path) -> None:
@@ -109,7 +109,7 @@ def _start(number: int, restart: int, command: Sequence[str], folder: Path) -> N
     variables = {
         STORE: str(folder / f"store-{restart}"),  # after a restart, the old one would lead astray
         RESTARTS: str(restart),
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": TO_COMMIT,
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": SHUTDOWN_SECONDS,
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # torchrun warns that it sets it
     }

@@ -20,8 +20,8 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from trainyard.config.schema import DistributedConfig
 from trainyard.errors import InputError, WorldError
-from trainyard.frameworks.torch.parallel.agent import TO_COMMIT, environment, failed
-from trainyard.world import MAY_PASS
+from trainyard.frameworks.torch.parallel.agent import SHUTDOWN_SECONDS, environment, failed
+from trainyard.world import RETRYABLE
 
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 
@@ -57,7 +57,7 @@ def start(distributed: DistributedConfig, command: Sequence[str]) -> None:
         # Each start of the processes has a store of its own: the keys of dead ones would lead others astray,
         # and the nodes may count the restarts differently.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": TO_COMMIT,
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": SHUTDOWN_SECONDS,
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # torchrun warns that it sets it
     }
     if interface is not None:  # else they would listen where the name of the machine leads to
@@ -67,7 +67,7 @@ def start(distributed: DistributedConfig, command: Sequence[str]) -> None:
         with environment(variables):
             elastic_launch(config, command[0])(*command[1:])
     except ChildFailedError as error:
-        if all(failure.exitcode == MAY_PASS for failure in error.failures.values()):
+        if all(failure.exitcode == RETRYABLE for failure in error.failures.values()):
             raise WorldError(
                 f"a process of another node is gone, after {distributed.max_restarts} restarts: look there"
             ) from error
