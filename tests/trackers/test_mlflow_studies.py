@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-import trainyard
 from late import Late
-from small_runs import SMALL
 from trainyard.errors import TrackerError
-from trainyard.records.trials import TrialLog
 from trainyard.testing.tracker_suite import card
 from trainyard.trackers.base import StudyCard
 from trainyard.trackers.mlflow import ENVIRONMENT, MlflowParams, MlflowTracker
@@ -83,44 +80,3 @@ def test_a_server_that_is_away_is_an_error_of_the_tracker(tmp_path: Path, uri: s
     away = MlflowTracker(MlflowParams(uri="http://127.0.0.1:1"))
     with pytest.raises(TrackerError, match="MLflow at http"):
         away.end_study(StudyCard("tune-1", "suite", tmp_path, "completed", {}, {}))
-
-
-class Killed(BaseException):
-    """Ends the study as a kill would."""
-
-
-@pytest.mark.soak
-@pytest.mark.slow
-def test_a_study_that_is_killed_and_resumed_has_one_parent(
-    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = {
-        **SMALL,
-        "tracking": [{"type": "mlflow", "uri": uri, "log_model": False}],
-        "tuning": {
-            "trials": 3,
-            "sampler": "random",
-            "space": {"training.learning_rate": {"low": 1e-3, "high": 0.1}},
-        },
-    }
-    write, written = TrialLog._write, [0]
-
-    def dying(log: TrialLog, line: dict[str, Any]) -> None:
-        written[0] += 1
-        if written[0] == 4:  # the second trial is trained, and its end not logged
-            raise Killed
-        write(log, line)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrialLog, "_write", dying)
-        with pytest.raises(Killed):
-            trainyard.tune(given, runs_dir=tmp_path / "runs")
-    study = trainyard.tune(given, runs_dir=tmp_path / "runs", resume=True)
-    found = runs(uri, "small")
-    (parent,) = [run for run in found if run.info.run_name == study.id]
-    children = [run for run in found if run is not parent]
-    assert [run.data.tags[PARENT] for run in children] == [parent.info.run_id] * 3
-    assert sorted(run.info.run_name for run in children) == sorted(study.trials.run_id)
-    assert parent.info.status == "FINISHED"
-    assert parent.data.tags["trainyard.digest"] == study.digest
-    assert parent.data.metrics == {"val_loss": pytest.approx(study.best_value)}
