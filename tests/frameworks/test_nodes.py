@@ -232,7 +232,7 @@ def test_a_run_directory_that_all_see(tmp_path: Path) -> None:
     run, world = RunDir(tmp_path), Follower(tmp_path.parent.parent, "token", None, None)
     (tmp_path / "token").touch()
     files = SharedFiles(run, world, None)
-    files.bring(lambda _: True)  # there is nothing to bring
+    files.share(lambda _: True)  # there is nothing to share
     assert files.source(tmp_path / "weights.safetensors") == tmp_path / "weights.safetensors"
 
 

@@ -77,7 +77,7 @@ def test_an_unknown_codec_is_named(stored: Any) -> None:
     for name in files:
         (run.path / name).unlink()
     with pytest.raises(CheckpointError, match="was stored as 'lzma', which this version of Trainyard cannot"):
-        remote.bring_down(entry.model_copy(update={"files": files}), lambda name: name.startswith("best/"))
+        remote.download(entry.model_copy(update={"files": files}), lambda name: name.startswith("best/"))
 
 
 def test_the_library_is_asked_for_before_anything_is_written(

@@ -737,7 +737,7 @@ def test_an_entry_writes_nothing_outside_of_its_run(name: str, folder_url: str, 
     file = StoredFile(bytes=1, sha256="0" * 64, text="x")
     entry = Entry(number=1, writer="w", serial=1, attempt=1, kind="commit", time=0, files={name: file})
     with pytest.raises(CheckpointError, match=r"which no run has"):
-        copy.bring_down(entry, lambda _: True)
+        copy.download(entry, lambda _: True)
     assert not list(tmp_path.rglob("outside"))
 
 
@@ -750,7 +750,7 @@ def test_an_entry_reads_nothing_outside_of_its_store(folder_url: str, tmp_path: 
     file = StoredFile(bytes=1, sha256=sha256, parts=("../../../../../outside",))
     entry = Entry(number=1, writer="w", serial=1, attempt=1, kind="commit", time=0, files={"data.json": file})
     with pytest.raises(CheckpointError, match=r"names a file '\.\./.*', which no run has"):
-        copy.bring_down(entry, lambda _: True)
+        copy.download(entry, lambda _: True)
     assert not (copy.path / "data.json").exists()
 
 
@@ -772,12 +772,12 @@ def test_a_segment_is_stored_in_parts_and_comes_back_whole(folder_url: str, tmp_
         if number in (1, 2, 40, 79):
             copy = RemoteRun(tmp_path / f"copy{number}" / "small" / "run", LocalStore(folder_url))
             copy.path.mkdir(parents=True)
-            copy.bring_down(entry, lambda _: True)
+            copy.download(entry, lambda _: True)
             content = segment.read_bytes()
             assert (copy.path / "journal" / "0001.jsonl").read_bytes() == content[: content.rfind(b"\n") + 1]
     assert most == 32
     again = RemoteRun(path, LocalStore(folder_url))  # a resume
-    again.bring_down(entry, lambda _: True)
+    again.download(entry, lambda _: True)
     with segment.open("ab") as file:
         file.write(b"{}\n")
     stored = again.upload("0002-000001/", (), ())["journal/0001.jsonl"]

@@ -13,7 +13,7 @@ from small_runs import SMALL, assert_same, crashed
 from takeovers import check_race, race, two_processes
 from trainyard.config import load
 from trainyard.records import heartbeats
-from trainyard.records.copies import bring_all
+from trainyard.records.copies import download_all
 from trainyard.records.listing import all_runs, runs_folder
 from trainyard.records.urls import open_store
 from trainyard.runs.catalog import Catalog
@@ -119,5 +119,5 @@ def test_of_two_that_resume_one_wins(
     run = crashed(url, at=13)
     name = str(run.path) if kind == "local" else f"{url}/{run.experiment}/{run.id}"
     done = race(both, name, tmp_path / "race", [tmp_path / "cache 0", tmp_path / "cache 1"])
-    bring_all(next(iter(all_runs(runs_folder(url)))))
+    download_all(next(iter(all_runs(runs_folder(url)))))
     check_race(done, trainyard.get("last", runs_dir=url), whole)

@@ -16,7 +16,7 @@ from small_runs import SMALL, assert_same, preempted
 from takeovers import check_race, race, two_processes
 from trainyard.engine.lease import Lease
 from trainyard.errors import ConfigError, DataError, InputError, RunLockedError
-from trainyard.records.copies import bring_all
+from trainyard.records.copies import download_all
 from trainyard.records.listing import all_runs
 from trainyard.records.remote import RemoteRun
 from trainyard.records.run_dir import RunDir
@@ -273,6 +273,6 @@ def test_of_two_workers_one_makes_the_first_attempt(
     run = trainyard.create(SMALL, runs_dir=url)
     caches = [tmp_path / "cache 0", tmp_path / "cache 1"]
     done = race(both, run.url or str(run.path), tmp_path / "race", caches, "--work")
-    bring_all(RunDir(run.path))
+    download_all(RunDir(run.path))
     check_race(done, trainyard.get("last", runs_dir=url), whole)
     assert_same(trainyard.get("last", runs_dir=url), whole)

@@ -47,7 +47,7 @@ def refresh(runs_dir: Path) -> None:
         if _number(runs_dir / name) != number or may_have_owner(runs_dir / name)
     ]
     with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(lambda name: _bring_records(RemoteRun(runs_dir / name, store)), stale))
+        list(pool.map(lambda name: _download_listed(RemoteRun(runs_dir / name, store)), stale))
     for folder in runs_dir.glob(f"*/*/{FOLDER}"):
         name, run = folder.parent.relative_to(runs_dir).as_posix(), RunDir(folder.parent)
         if name not in newest and not run.is_locked() and not RemoteRun(run.path, store).log.numbers():
@@ -55,33 +55,33 @@ def refresh(runs_dir: Path) -> None:
             shutil.rmtree(run.path, ignore_errors=True)
 
 
-def bring_small(run: RunDir) -> None:
+def download_records(run: RunDir) -> None:
     """Download the files of a run, without its checkpoints; do nothing for a run on the local disk.
 
     Raises:
         CheckpointError: The store cannot be read, or a file there is damaged.
     """
-    _bring_if_remote(run, is_small)
+    _download_if_remote(run, is_small)
 
 
-def bring_all(run: RunDir) -> None:
-    """Download all files of a run, as `bring_small` does for those that are no checkpoints."""
-    _bring_if_remote(run, is_any)
+def download_all(run: RunDir) -> None:
+    """Download all files of a run, as `download_records` does for those that are no checkpoints."""
+    _download_if_remote(run, is_any)
 
 
-def _bring_if_remote(run: RunDir, wanted: Callable[[str], bool]) -> None:
+def _download_if_remote(run: RunDir, wanted: Callable[[str], bool]) -> None:
     if (remote := RemoteRun.of(run.path)) is not None:
-        _bring(remote, wanted)
+        _download(remote, wanted)
 
 
-def _bring_records(remote: RemoteRun) -> None:
+def _download_listed(remote: RemoteRun) -> None:
     try:
-        _bring(remote, is_record)
+        _download(remote, is_record)
     except (CheckpointError, OSError) as error:
         log.warning("run %s is not read from its store: %s", remote.path.name, error)
 
 
-def _bring(remote: RemoteRun, wanted: Callable[[str], bool]) -> None:
+def _download(remote: RemoteRun, wanted: Callable[[str], bool]) -> None:
     """Download files, unless a process here trains in the working copy, which is then the newer one."""
     make_folders(remote.path)
     run = RunDir(remote.path)
@@ -94,7 +94,7 @@ def _bring(remote: RemoteRun, wanted: Callable[[str], bool]) -> None:
             if entry is None:
                 return
             try:
-                remote.bring_down(entry, wanted)
+                remote.download(entry, wanted)
                 remote.heartbeats.note(entry)
                 return
             except CheckpointError as error:  # files of an entry go when newer ones come
@@ -111,7 +111,7 @@ def _bring(remote: RemoteRun, wanted: Callable[[str], bool]) -> None:
 def _acquire(run: RunDir, remote: RemoteRun) -> bool:
     """Become the owner of a working copy; return False if a process trains in it.
 
-    Such a process has the newest entry. One that only brings files down has the lock for a moment.
+    Such a process has the newest entry. One that only downloads files has the lock for a moment.
     """
     end = time.monotonic() + _PATIENCE
     while True:

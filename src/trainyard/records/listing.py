@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainyard import registry
 from trainyard.errors import InputError, RunNotFoundError, TrainyardError
-from trainyard.records.copies import bring_small, refresh
+from trainyard.records.copies import download_records, refresh
 from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import TESTED
@@ -111,7 +111,7 @@ def find_run(
             raise RunNotFoundError(f"{name} names no run; give URL/EXPERIMENT/RUN")
         name, runs_dir = run_id, working_folder(url)
     run = _named(name, runs_dir, before, fits)
-    bring_small(run)
+    download_records(run)
     return run
 
 
@@ -130,7 +130,7 @@ def _named(name: str, runs_dir: Path, before: RunDir | None, fits: Callable[[Run
         raise RunNotFoundError(f"{name!r} is the beginning of {len(matches)} runs: {first}; give more of it")
     for folder in runs_dir.glob("*/*"):
         if folder.name == name and url_of(runs_dir):
-            bring_small(RunDir(folder))  # it is in the store, and this says why it cannot be read
+            download_records(RunDir(folder))  # it is in the store, and this says why it cannot be read
     url = url_of(runs_dir)
     where, path = url or runs_dir.absolute(), f"{url}/EXPERIMENT/RUN" if url else "a path"
     if not runs:

@@ -5,7 +5,7 @@ Under the URL, `log/<experiment>/<run-id>/<k>` are the entries of each run's log
 with its number and a counter, so that no attempt overwrites an object of another.
 
 A working copy is an ordinary run directory in the cache folder. Training writes there; `upload` stores what
-has changed at each commit, and `bring_down` makes a working copy what the newest entry says.
+has changed at each commit, and `download` makes a working copy what the newest entry says.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class RemoteRun:
 
     # -- down
 
-    def bring_down(self, entry: Entry, wanted: Callable[[str], bool]) -> None:
+    def download(self, entry: Entry, wanted: Callable[[str], bool]) -> None:
         """Download the wanted files that an entry names.
 
         The wanted ones that it does not name are deleted, and all such files of checkpoints.

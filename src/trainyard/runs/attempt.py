@@ -197,7 +197,7 @@ class _Attempt:
         """Bring the run's files here, and see where the run begins."""
         run, lease, config = self._run, self._session.lease, self._request.resolved.config
         self._files = SharedFiles(run, self._world, lease)
-        self._files.bring(is_no_checkpoint)
+        self._files.share(is_no_checkpoint)
         self._origin, self._checkpoints = Origin(run), run_checkpoints(run, lease=lease)
         if any(import_paths(config.model_dump())):
             open_process()  # before anything is imported for the config
@@ -343,7 +343,7 @@ class _Attempt:
 
     def _restore(self, components: Components, commit: Commit, saved: dict[str, Any]) -> RunState:
         """Restore a checkpoint; the digest of what was restored must be that of what was saved."""
-        self._files.bring(lambda name: name.startswith((f"checkpoints/{commit.name}/", "initial/")))
+        self._files.share(lambda name: name.startswith((f"checkpoints/{commit.name}/", "initial/")))
         with self._origin.fitting(commit.step):
             components.learner.restore(self._checkpoints.resume.folder(commit))
         # A checkpoint of an earlier version may lack a file of this one's.
@@ -386,7 +386,7 @@ class _Attempt:
             return manifest, commit, saved, journalled_decisions(self._run.journal)
 
         self._manifest, commit, saved, self._journalled = self._world.from_main(replayed)
-        self._files.bring(is_no_checkpoint)
+        self._files.share(is_no_checkpoint)
         decisions = known_decisions(saved, self._journalled, self._manifest.parent)
         components.framework.pin(components.config, components.inputs.threads)  # the parent's is pinned now
         seed_global_random(components.config.experiment.seed)
@@ -459,7 +459,7 @@ class _Attempt:
         if status == "completed":
             saver.drop_superseded_best()
         if status in TESTED:
-            self._files.bring(lambda name: name.startswith("best/"))
+            self._files.share(lambda name: name.startswith("best/"))
             try:
                 outcome = evaluate_outcome(
                     self._run, components, state, run_checkpoints(self._run).best, self._signals.check

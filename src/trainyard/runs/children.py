@@ -16,7 +16,7 @@ from trainyard.engine.rules import NOTHING_INHERITED, Inherited, Rules
 from trainyard.errors import CheckpointError, InputError
 from trainyard.frameworks.base import Plan
 from trainyard.order import START, Cursor, SampleOrder
-from trainyard.records.copies import bring_all
+from trainyard.records.copies import download_all
 from trainyard.records.lineage import FOLDER, Lineage
 from trainyard.records.manifest import InitialState
 from trainyard.records.run_dir import RunDir, write_config
@@ -106,7 +106,7 @@ def create_child(request: ChildRequest) -> RunDir:
         InputError: The parent has no such step, or its state does not fit the config.
         CheckpointError: A record of the parent is damaged.
     """
-    bring_all(request.parent)
+    download_all(request.parent)
     runs_dir, experiment = request.parent.path.parent.parent, request.resolved.config.experiment.name
     for left in reversed(range(_TRIES)):
         try:
@@ -372,7 +372,7 @@ def copy_origin(original: RunDir, repetition: RunDir) -> None:
     versions = original.require_manifest().versions
     lineage = Lineage(run_id=original.id, relation="reproduce", semantics=versions)
     if origin.lineage is not None and origin.initial is not None:
-        bring_all(original)
+        download_all(original)
         folder = repetition.path / FOLDER
         folder.mkdir()
         if origin.commit is not None:

@@ -55,7 +55,7 @@ def take_lease(run: RunDir, *, compresses: bool = False) -> Lease:
         log, head = remote.log, remote.free_head()
         remote.sweep()
         if head is not None:
-            remote.bring_down(head, is_no_tensor)  # the rest is fetched as far as it is needed
+            remote.download(head, is_no_tensor)  # the rest is fetched as far as it is needed
     number = head.number if head else max(log.numbers(), default=0)
     attempt = max(run.next_attempt(), head.attempt + 1 if head else 1)
     lease = Lease(log, number, attempt, remote)

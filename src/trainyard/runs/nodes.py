@@ -16,7 +16,7 @@ from typing import Literal
 from trainyard.digest import TEMPORARY_SUFFIX, make_folders
 from trainyard.engine.lease import Lease
 from trainyard.errors import CheckpointError, InputError, TrainyardError
-from trainyard.records.copies import bring_all
+from trainyard.records.copies import download_all
 from trainyard.records.remote import RemoteRun
 from trainyard.records.run_dir import RunDir
 from trainyard.records.urls import run_url, working_folder
@@ -96,7 +96,7 @@ class SharedFiles:
         (self._run.path / name).touch()
         return name
 
-    def bring(self, wanted: Callable[[str], bool]) -> None:
+    def share(self, wanted: Callable[[str], bool]) -> None:
         """Give every process the wanted files as the main one has them now.
 
         Args:
@@ -108,15 +108,15 @@ class SharedFiles:
         if self._all_see:
             return
         self._world.main_only(lambda: self._lease.renew() if self._lease else None)  # of what it has now
-        self._on_each_node(not self._sees, lambda: self._bring(wanted))
+        self._on_each_node(not self._sees, lambda: self._download(wanted))
 
-    def _bring(self, wanted: Callable[[str], bool]) -> None:
+    def _download(self, wanted: Callable[[str], bool]) -> None:
         make_folders(self._run.path)
         remote = RemoteRun.of(self._run.path)
         entry = remote.head() if remote else None
         if remote is None or entry is None:
             raise CheckpointError(f"run {self._run.id} is not in its store")
-        remote.bring_down(entry, wanted)
+        remote.download(entry, wanted)
 
     def source(self, source: Path | None) -> Path | None:
         """Return the source of the initial weights, as this process sees it.
@@ -133,7 +133,7 @@ class SharedFiles:
             source = self._run.path.parent.parent / source.relative_to(self._runs)
         mine, is_run = source, source.suffix != ".safetensors"
         self._on_each_node(
-            is_run and (self._world.is_main or not self._sees), lambda: bring_all(RunDir(mine))
+            is_run and (self._world.is_main or not self._sees), lambda: download_all(RunDir(mine))
         )
         return source
 

@@ -21,7 +21,7 @@ from trainyard.config.schema import RunConfig
 from trainyard.digest import digest, tensor_records, write_atomically
 from trainyard.engine.signals import STATUS_OF, Stopped
 from trainyard.errors import CheckpointError, InputError, TrainyardError, WorldError
-from trainyard.records.copies import bring_small
+from trainyard.records.copies import download_records
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_rule, importing_by
@@ -83,7 +83,7 @@ def launch(request: Request, config: RunConfig) -> Result:
         raise first[0]
     run = run or request.run
     if config.distributed.nnodes > 1:
-        bring_small(run)  # the working copy of another node may be the newer one
+        download_records(run)  # the working copy of another node may be the newer one
     result = run.result()
     if signum is not None and (result is None or result.status not in STATUS_OF.values()):
         raise Stopped(STATUS_OF.get(signum, "preempted"))
@@ -247,7 +247,7 @@ def follow(config: RunConfig, objects: Objects, make: Callable[[Request], Result
     world = join(config, objects.model)
     request = agree(world, None)
     make(replace(request, objects=objects, world=world))
-    bring_small(request.run)  # how it has ended, if this process has a working copy of its own
+    download_records(request.run)  # how it has ended, if this process has a working copy of its own
     return request.run
 
 

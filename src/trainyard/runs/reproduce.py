@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from trainyard.digest import TensorRecord
 from trainyard.errors import CheckpointError, InputError
-from trainyard.records.copies import bring_all
+from trainyard.records.copies import download_all
 from trainyard.records.journal import each_loss, read
 from trainyard.records.manifest import Difference
 from trainyard.records.result import Result
@@ -138,7 +138,7 @@ def _first_tensor(*ends: tuple[RunDir, int]) -> tuple[FirstTensor | None, str | 
     states: list[dict[str, TensorRecord]] = []
     for run, step in ends:
         try:
-            bring_all(run)
+            download_all(run)
             commit = run_checkpoints(run).resume.load_step(step)
         except CheckpointError as error:
             log.warning("%s", error)

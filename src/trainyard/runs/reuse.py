@@ -13,7 +13,7 @@ from trainyard.config import load as load_resolved
 from trainyard.config.schema import RunConfig
 from trainyard.engine.state import preserved_global_random, seed_global_random
 from trainyard.errors import TrainyardError
-from trainyard.records.copies import bring_all, bring_small
+from trainyard.records.copies import download_all, download_records
 from trainyard.records.data import DataDescription
 from trainyard.records.decision import MEASURED, NEUTRAL, journalled_decisions
 from trainyard.records.index import summaries
@@ -61,7 +61,7 @@ class CompletedRuns:
         """
         for run in map(RunDir, self._by_computation.get(resolved.computation_hash(), ())):
             try:
-                bring_small(run)  # in a list of runs, a working copy has the records alone
+                download_records(run)  # in a list of runs, a working copy has the records alone
                 with of_own_config(run, resolved):
                     reason = _unusable(run) or _difference(run, resolved, objects)
                     reason = reason or _damage(run) or _outside_decision(run)
@@ -133,7 +133,7 @@ def _damage(run: RunDir) -> str | None:
     Raises:
         CheckpointError, InputError: The model is damaged, or a file that it depends on.
     """
-    bring_all(run)
+    download_all(run)
     files = read_run(run.path)
     if problems := [*files.problems, *files.history.problems]:
         return problems[0]

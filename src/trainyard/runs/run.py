@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trainyard.records.copies import bring_small
+from trainyard.records.copies import download_records
 from trainyard.records.decision import journalled_decisions
 from trainyard.records.journal import number, read
 from trainyard.records.result import Result
@@ -86,7 +86,7 @@ class Run:
     @property
     def decisions(self) -> list[dict[str, Any]]:
         """What the run did that its inputs do not determine: `step`, `kind` and `detail` of each."""
-        bring_small(self._dir)
+        download_records(self._dir)
         made = journalled_decisions(self._dir.journal)
         return [{"step": one.step, "kind": one.kind, "detail": dict(one.detail)} for one in made]
 
@@ -95,7 +95,7 @@ class Run:
 
         `pandas.DataFrame(run.history())` makes a table of it.
         """
-        bring_small(self._dir)
+        download_records(self._dir)
         return [
             {"step": record["step"], "kind": record["kind"]}
             | {name: number(value) for name, value in record["values"].items()}

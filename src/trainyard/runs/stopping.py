@@ -6,7 +6,7 @@ import contextlib
 import time
 
 from trainyard.errors import InputError
-from trainyard.records.copies import bring_small
+from trainyard.records.copies import download_records
 from trainyard.records.remote import RemoteRun
 from trainyard.records.run_dir import RunDir
 from trainyard.safe_open import open_regular
@@ -30,7 +30,7 @@ def stop_run(run: RunDir, *, wait: bool) -> None:
         if (_ask(run) if is_here else _ask_elsewhere(run)) and not wait:
             return
         time.sleep(_PAUSE if is_here else _STORE_PAUSE)
-        bring_small(run)
+        download_records(run)
 
 
 def _ask(run: RunDir) -> bool:

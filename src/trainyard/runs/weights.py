@@ -15,7 +15,7 @@ from trainyard.engine.state import evaluations_from_json
 from trainyard.errors import CheckpointError, InputError, ModelError
 from trainyard.evaluation.metrics import mode_in
 from trainyard.frameworks.base import WEIGHTS_FILE
-from trainyard.records.copies import bring_all
+from trainyard.records.copies import download_all
 from trainyard.records.data import DataDescription
 from trainyard.records.listing import find_run, has_model
 from trainyard.records.manifest import Manifest, Parent
@@ -53,7 +53,7 @@ def stored_model(run: RunDir) -> StoredModel:
             f"run {run.id} was made by {manifest.trainer.name}: "
             "name a safetensors file of its checkpoints instead"
         )
-    bring_all(run)
+    download_all(run)
     commit, folder = _chosen(run)
     for name, sha256 in commit.run_files.items():
         _verify(run.path / Path(name).name, sha256)

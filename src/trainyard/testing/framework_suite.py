@@ -27,7 +27,7 @@ from trainyard import api, registry
 from trainyard.config import load
 from trainyard.digest import digest, tensor_records
 from trainyard.frameworks.base import WEIGHTS_FILE
-from trainyard.records.copies import bring_all
+from trainyard.records.copies import download_all
 from trainyard.records.journal import SegmentReader, evaluations, losses, read, segments
 from trainyard.records.listing import all_runs, runs_folder
 from trainyard.records.run_dir import RunDir
@@ -102,7 +102,7 @@ class FrameworkSuite:
     def run_in(self, runs_dir: str) -> RunDir:
         """Return the one run there, with all its files; of a run in a store, the working copy."""
         (run,) = all_runs(runs_folder(runs_dir))
-        bring_all(run)
+        download_all(run)
         return run
 
     def resume_folder(self, config_file: Path, folder: Path) -> Path:  # noqa: ARG002
@@ -185,7 +185,7 @@ class FrameworkSuite:
         resumed = processes.run("never", "0", "--resume", name, folder=folder)
 
         assert resumed.returncode == 0, resumed.stderr
-        bring_all(run)
+        download_all(run)
         start = next(iter(SegmentReader(segments(run.journal)[-1])))
         assert start["from_step"] == (commit.step if commit else 0), (
             "it did not continue from the newest commit"
@@ -208,7 +208,7 @@ class FrameworkSuite:
             killed = processes.run(phase, str(count), "--resume", name, folder=folder)
             assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert processes.run("never", "0", "--resume", name, folder=folder).returncode == 0
-        bring_all(run)
+        download_all(run)
         assert len(run.attempts()) == 4, [one.attempt for one in run.attempts()]
         self._assert_same(run, uninterrupted)
 
