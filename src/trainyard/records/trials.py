@@ -55,9 +55,9 @@ class LoggedJob(NamedTuple):
 class LoggedTrial(NamedTuple):
     """A trial as the log knows it; `same_as` is the number of an earlier trial with the same parameters.
 
-    `jobs` are its rungs, or it has one. `ending` is None while one of them is done. `others` are its runs but
-    for the first. A trial of a Python function has no run, and the `distributions` of its
-    parameters, as text of Optuna's. `running` are the trials that were not known to have ended when this one
+    `jobs` has one entry for each rung that was begun, or a single one. `ending` is None while one of them is
+    being trained. `others` are its runs after the first. A trial of a Python function has no run; its
+    `distributions` are Optuna's, as text. `running` are the trials that were not known to have ended when this one
     was decided, where that depends on the clock.
     """
 

@@ -44,7 +44,7 @@ from trainyard.runs.decisions import (
     replaying_skips,
 )
 from trainyard.runs.manifest import (
-    allowed,
+    checked_determinism,
     lower_tier,
     make_manifest,
     unsaved_reason,
@@ -216,14 +216,14 @@ class _Attempt:
         request = self._request
         config, threads = self._world.from_main(lambda: place(request, past.manifest))
         framework = registry.adapter("framework", framework_name(config, request.objects.model))
-        determinism = allowed(config, framework.determinism(config))
+        determinism = checked_determinism(config, framework.determinism(config))
         seed_global_random(config.experiment.seed)
         choices, begin = decisions.choices(), self._origin.begin
         older = self._world.from_main(lambda: older_versions(self._run.versions()))
         with computing_by(older), replaying_skips(decisions, self._world):
             components = build(config, threads, request.objects, choices, begin, self._world)
         if reason := components.bundle.unrepeatable:
-            determinism = allowed(config, Determinism("statistical", reason))
+            determinism = checked_determinism(config, Determinism("statistical", reason))
         if self._world.is_main:
             say_threads(config, components.inputs.threads)
         return components, determinism

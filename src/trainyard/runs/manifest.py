@@ -197,8 +197,8 @@ def _adopted(run: RunDir, before: Manifest, now: Manifest) -> Manifest:
     return manifest
 
 
-def allowed(config: RunConfig, determinism: Determinism) -> Determinism:
-    """Return the determinism of a run; say a lower tier than `bitwise`.
+def checked_determinism(config: RunConfig, determinism: Determinism) -> Determinism:
+    """Return the determinism as it is; warn if its tier is below `bitwise`.
 
     Raises:
         InputError: The config demands `bitwise`.
@@ -237,7 +237,7 @@ def unsaved_reason(names: Sequence[str]) -> str:
 def _record(
     run: RunDir, before: Manifest, now: Manifest, changed: list[Difference], neutral: Collection[str]
 ) -> Manifest:
-    """Write an accepted change into the log and the manifest, and lower the tier if it may change bits."""
+    """Warn of accepted changes, record them, and lower the tier if they may change bits."""
     harmful = [one for one in changed if one.input != "environment" or one.what not in neutral]
     for difference in changed:
         note = "" if difference in harmful else " (which changes no bit)"

@@ -22,7 +22,7 @@ from trainyard.config.emit import inline
 from trainyard.config.schema import RunConfig
 from trainyard.config.tuning import Pruner, TuningConfig
 from trainyard.engine.signals import Signals, Stopped
-from trainyard.errors import ConfigError, InputError, Problem, TrainingError
+from trainyard.errors import ConfigError, InputError, Problem, TrainingError, TrainyardError
 from trainyard.records.trials import Ending, LoggedTrial, TrialLog
 from trainyard.reports.studies import write_report
 from trainyard.require import require
@@ -160,7 +160,7 @@ class _Function:
                     self._make_trials()
             except Stopped as signal:
                 status = signal.status
-            except TrainingError as error:
+            except TrainyardError as error:
                 study.update(status="failed", error=str(error))
                 raise
             finally:
@@ -226,7 +226,7 @@ class _Function:
         seen = trial.study.get_trials(deepcopy=False)[-1]
         if seen.constraints:
             raise InputError(
-                "set_constraint: constraints of a function are not there yet; return a worse value"
+                "set_constraint: a study of a Python function takes no constraints; return a worse value"
             )
         curve = tuple((int(step), float(value)) for step, value in seen.intermediate_values.items())
         ending = ending._replace(curve=curve, seconds=time.perf_counter() - began)
