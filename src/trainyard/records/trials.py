@@ -57,8 +57,8 @@ class LoggedTrial(NamedTuple):
 
     `jobs` has one entry for each rung that was begun, or a single one. `ending` is None while one of them is
     being trained. `others` are its runs after the first. A trial of a Python function has no run; its
-    `distributions` are Optuna's, as text. `running` are the trials that were not known to have ended when this one
-    was decided, where that depends on the clock.
+    `distributions` are Optuna's, as text. `running` are the trials that were not known to have ended when
+    this one was decided, where that depends on the clock.
     """
 
     number: int
