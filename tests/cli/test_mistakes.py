@@ -69,7 +69,7 @@ COMMANDS = {
     "a config that is not there": (["train", "d.yaml"], "c.yaml"),
     "a run that is not there": (["runs", "show", "2020"], "holds no runs"),
     "no run to predict with": (["predict", "last", "rows.csv"], "holds no runs"),
-    "names of nothing": (["config", "names", "models"], "allowed: dataset, model"),
+    "names of nothing": (["config", "names", "models"], "allowed: dataset, framework"),
 }
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -512,3 +513,45 @@ def test_what_an_update_draws_depends_on_seed_and_step_alone() -> None:
         torch.manual_seed(stream_seed(stream_seed(5, STEP), number, 2**64 - 1))
         expected.append(torch.rand(()).item())
     assert optimizer.drawn == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "norms", "is_timed"), [(1, None, False), (2, None, True), (2, "some", False)]
+)
+def test_own_work_is_timed_where_it_can_be_told_from_waiting(
+    size: int, norms: Any, is_timed: bool, collectives: Callable[[int], Collectives]
+) -> None:
+    """One process waits for nobody; with synchronized norms, processes wait in the middle of their work."""
+    together = collectives(size)
+    model = Net()
+    members = [Member(rank, size) if size > 1 else ALONE for rank in range(size)]
+    steps = [
+        TorchStep(
+            lambda batch: model(batch["features"]),
+            lambda outputs, batch: (outputs**2).mean(),
+            update_of("sgd", model),
+            Precision("fp32", torch.device("cpu")),
+            StepSettings(seed=5, microbatch_size=3, virtual_ranks=2, world=member),
+            batch_norms=norms,
+        )
+        for member in members
+    ]
+    assert {step._is_timed for step in steps} == {is_timed}
+    assert together.calls == 0
+
+
+def test_a_timed_step_is_measured_from_its_begin_to_the_exchange(
+    collectives: Callable[[int], Collectives],
+) -> None:
+    together = collectives(2)
+    pairs = [built(Member(rank, 2), virtual_ranks=4) for rank in range(2)]
+    marks = [0, 0]
+
+    def count(rank: int) -> None:
+        marks[rank] += 1
+
+    for rank, (_, step) in enumerate(pairs):
+        together.connect(step._exchange, rank)
+        step.stopwatch.mark = partial(count, rank)  # type: ignore[method-assign]
+    together.together(lambda rank: train(*pairs[rank]))
+    assert marks == [2 * len(BATCHES)] * 2

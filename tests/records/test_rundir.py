@@ -116,10 +116,11 @@ def test_last_passes_over_what_a_study_made(runs: list[RunDir], tmp_path: Path) 
 
     belong(runs[2], "tune")
     assert find_run("last", tmp_path).id == runs[1].id
-    belong(runs[1], "reproduce")
+    belong(runs[1], "cross_validation")
     assert find_run("last", tmp_path).id == runs[0].id
-    belong(runs[1], "fork")
-    assert find_run("last", tmp_path).id == runs[1].id
+    for relation in ("fork", "continue", "reproduce"):
+        belong(runs[1], relation)
+        assert find_run("last", tmp_path).id == runs[1].id
     for run in runs:
         belong(run, "benchmark")
     assert find_run("last", tmp_path).id == runs[2].id  # nothing else is there

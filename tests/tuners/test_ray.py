@@ -136,7 +136,7 @@ def worker_of(run: Path) -> psutil.Process | None:
 
 def first_run(folder: Path) -> Path | None:
     """The first run of a study, once it is there."""
-    for study in runs_of(folder).glob("tune-*"):
+    for study in (path.parent for path in runs_of(folder).glob("tune-*/study.json")):
         assert Tuning(study).status != "failed", (study / "study.json").read_text()
     return next((config.parent for config in runs_of(folder).glob("2*/config.yaml")), None)
 

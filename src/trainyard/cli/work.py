@@ -15,7 +15,6 @@ from trainyard.cli.studies import watcher
 from trainyard.cli.train import exit_code, progress_callbacks, say_result
 from trainyard.cli.tuning import study_document, study_summary
 from trainyard.records.status import EXIT_CODES
-from trainyard.records.study import is_study
 from trainyard.require import close_process
 
 _ENDED_BY_SIGNAL = ("preempted", "interrupted")
@@ -72,6 +71,8 @@ def _attempt(
     name: str, runs_dir: str | None, trust: bool, *, quiet: bool, as_json: bool
 ) -> tuple[int, dict[str, Any]]:
     """Make an attempt of a run; return the exit code that it alone would have, and its document."""
+    from trainyard.records.study import is_study
+
     try:
         if is_study(name):
             return _join(name, runs_dir, trust, quiet=quiet, as_json=as_json)

@@ -97,9 +97,8 @@ def find_run(
         name: What the user called it.
         runs_dir: The folder of the run directories.
         before: Only runs older than this one are meant, unless they are named by their path.
-        fits: Returns whether a run has what is asked for; `last` is the newest one that has, and that was not
-            made by a study or by `reproduce`. If none has, it is the newest one, so that the error says what
-            that one lacks.
+        fits: Returns whether a run has what is asked for; `last` is the newest one that has, and that no
+            study made. If none has, it is the newest one, so that the error says what that one lacks.
 
     Raises:
         RunNotFoundError: There is none, or more than one.
@@ -144,7 +143,7 @@ def _named(name: str, runs_dir: Path, before: RunDir | None, fits: Callable[[Run
 def _last(runs: Sequence[RunDir], fits: Callable[[RunDir], bool] | None) -> RunDir:
     """Return the newest run that fits and that somebody asked for.
 
-    If there is none, return the newest one that fits, of a study or a repetition; else the newest one.
+    If there is none, return the newest one that fits, of a study; else the newest one.
     """
     helper = None
     for run in runs:
@@ -164,7 +163,7 @@ def _last(runs: Sequence[RunDir], fits: Callable[[RunDir], bool] | None) -> RunD
 
 
 def _is_helper(run: RunDir) -> bool:
-    """Return whether a run was made by a study, or by `reproduce`, and not for itself."""
+    """Return whether a study made a run, and nobody asked for it by itself."""
     manifest = run.manifest()
     parent = manifest.parent if manifest is not None else None
-    return parent is not None and parent.relation not in ("fork", "continue")
+    return parent is not None and parent.relation not in ("fork", "continue", "reproduce")

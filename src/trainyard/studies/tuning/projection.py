@@ -57,6 +57,7 @@ class Projector:
         self._shown = FILE if self._is_file else redacted(storage)
         self._due = time.monotonic() + _SECONDS
         self._thread: threading.Thread | None = None
+        self._is_created = False  # the study in the storage, as far as this process has seen to it
         if not self._is_file:
             require("optuna", "tuning")
             require("psycopg", "postgresql")
@@ -106,6 +107,7 @@ class Projector:
                 if not self._is_file:
                     raise
                 (self._folder / FILE).unlink()  # damaged, or of another version: it is only a copy
+                self._is_created = False
                 self._write(frozen, trials)
         except Exception as error:
             first = str(error).partition("\n")[0]
@@ -114,8 +116,10 @@ class Projector:
     def _write(self, frozen: Sequence[Any], trials: Sequence[LoggedTrial]) -> None:
         if self._is_file and not (self._folder / FILE).exists():
             self._create_file()
-        if self._study() is None:
-            self._create(self._url)
+        if not self._is_created:
+            if not self._is_file or self._study() is None:
+                self._create(self._url)
+            self._is_created = True
         tables = self._sqlalchemy.MetaData()
         tables.reflect(self._engine)
         number = self._study()
@@ -158,7 +162,9 @@ class Projector:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         storage = optuna.storages.RDBStorage(url, engine_kwargs=self._options)
         directions = [_DIRECTIONS[mode] for mode in self._metrics.values()]
-        study = optuna.create_study(storage=storage, study_name=self._folder.name, directions=directions)
+        study = optuna.create_study(  # a server may have died when it had half of it
+            storage=storage, study_name=self._folder.name, directions=directions, load_if_exists=True
+        )
         study._storage.set_study_system_attr(study._study_id, "study:metric_names", list(self._metrics))
         storage.remove_session()
         storage.engine.dispose()
