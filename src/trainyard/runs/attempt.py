@@ -53,6 +53,7 @@ from trainyard.runs.nodes import SharedFiles
 from trainyard.runs.origin import Origin
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
 from trainyard.runs.placement import place, placed, say_threads
+from trainyard.runs.process import keeping_freed_memory
 from trainyard.runs.process_forks import in_owner
 from trainyard.runs.ranks import is_launched, launch, lead, require_same_state
 from trainyard.runs.recorded_inputs import check_manifest, compare_inputs, record_inputs
@@ -445,7 +446,8 @@ class _Attempt:
         saver.resume_from(state, components.rules.best_steps(state.evaluations))
         before = components.learner.unsaved_state()
         loop.check_state = lambda: self._check_unsaved(components, before)
-        status = loop.run()
+        with keeping_freed_memory():
+            status = loop.run()
         self._world.main_only(lambda: self._finish_saves(loop))
         if (
             status == "completed"
