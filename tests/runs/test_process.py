@@ -323,6 +323,7 @@ def test_libraries_and_plugins_stay_imported(tmp_path: Path, monkeypatch: pytest
     assert not {"mine", "mine.part"} & set(sys.modules)
     assert os.environ["KMP_INIT_AT_FORK"] == "FALSE"
 
+
 FREED = """
 import contextlib, resource
 import numpy as np
@@ -341,7 +342,9 @@ print(min(pages_of_a_step() for _ in range(3)))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator can be told to keep memory, others not")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="glibc's allocator can be told to keep memory, others not"
+)
 def test_a_step_gets_the_memory_that_the_last_one_freed():
     done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
     kept, afterwards = map(int, done.stdout.split())
