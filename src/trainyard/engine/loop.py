@@ -47,7 +47,7 @@ class LoopParts:
     """The components of a loop.
 
     `evaluate` returns the metrics of the validation split, empty if there is none. `remedies` are what a user
-    can try where the loss is not finite. The loop ends at step `until`, if given, as if it went on after it.
+    can try where the loss is not finite. The loop pauses at step `until`, if given.
     """
 
     learner: Learner
@@ -98,7 +98,8 @@ class Loop:
     def run(self) -> Ended:
         """Train, and return how it ended.
 
-        It is `completed`, `stopped` or `pruned` by a decision, or `preempted` or `interrupted` by a signal.
+        It is `completed`, `stopped` or `pruned` by a decision, `preempted` or `interrupted` by a signal, or
+        `paused`: at the step `until`, or by the verdict.
 
         Raises:
             ModelError: The library rejects the model's options or the data.
@@ -142,7 +143,9 @@ class Loop:
     def _ended(self) -> Ended:
         decision = self.state.decisions.end(self.state.step)
         is_now = decision is not None and decision.step == self.state.step
-        return ENDS[decision.kind] if decision is not None and is_now else "completed"
+        if decision is not None and is_now:
+            return ENDS[decision.kind]
+        return "completed" if self.state.step >= self._natural_end() else "paused"
 
     def _check_state(self) -> None:
         if self.check_state and self._has_stepped and self.check_state():

@@ -67,6 +67,7 @@ from trainyard.runs.wiring import (
     framework_name,
     run_checkpoints,
     run_view,
+    warn_unjudged,
 )
 from trainyard.safe_open import read_regular
 from trainyard.semantics import computing_by, older_versions
@@ -367,11 +368,13 @@ class _Attempt:
         try:
             if replay is not None:
                 result = self._run_loop(*replay, journal, self._origin.step, replays=True)
-                if result.status != "completed":
+                if not self._has_replayed(result):
                     return result
                 del replay
                 state = self._begin_own_steps(components)
             pause = components.rules.pause(self._request.until)
+            if self._request.verdict is not None and self._request.parent is None:
+                warn_unjudged(components, state.step)
             return self._run_loop(components, state, journal, pause, replays=False)
         finally:
             with contextlib.suppress(OSError):
@@ -418,7 +421,7 @@ class _Attempt:
         loop.parts.recorder.started(run_view(components, self._run, state, self._session.number))
         try:
             result = in_owner(lambda: self._train_and_evaluate(loop, components, replays=replays))
-            if not replays or result.status != "completed":
+            if not (replays and self._has_replayed(result)):
                 self._end(result, loop)
         except Exception as error:
             self._fail(error, loop, components)
@@ -426,6 +429,10 @@ class _Attempt:
         finally:
             loop.parts.close()
         return result
+
+    def _has_replayed(self, result: Result) -> bool:
+        """Return whether the steps of the parent are repeated, so that the run's own are due."""
+        return result.steps == self._origin.step and result.status in ("completed", "paused")
 
     def _outside(self, config: RunConfig) -> Outside:
         """Return what may end this run from outside; a repetition is ended where the repeated run was."""
@@ -449,14 +456,8 @@ class _Attempt:
         with keeping_freed_memory():
             status = loop.run()
         self._world.main_only(lambda: self._finish_saves(loop))
-        if (
-            status == "completed"
-            and not replays
-            and state.step < components.rules.last_step(state.evaluations)
-        ):
-            status = "paused"
         result = self._result = self._result_so_far(components, state, status)
-        if status == "completed" and replays:
+        if replays and self._has_replayed(result):
             return result
         if status == "completed":
             saver.drop_superseded_best()
