@@ -13,7 +13,7 @@ from typing import Any
 from trainyard import registry
 from trainyard.config.schema import RunConfig
 from trainyard.digest import digest, sha256_bytes, tensor_records
-from trainyard.engine.checkpoint import Commit, RunCheckpoints
+from trainyard.engine.checkpoint import RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.loop import Loop
 from trainyard.engine.outside import Outside
@@ -27,6 +27,7 @@ from trainyard.errors import (
     RunLostError,
     TrainingError,
 )
+from trainyard.records.commit import Commit
 from trainyard.records.decision import Decision, Decisions, journalled_decisions
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import Result
