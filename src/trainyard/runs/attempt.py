@@ -453,9 +453,8 @@ class _Attempt:
                 loop.parts.recorder.decided(decision)
         saver.resume_from(state, components.rules.best_steps(state.evaluations))
         before = components.learner.unsaved_state()
-        loop.check_state = lambda: self._check_unsaved(components, before)
         with keeping_freed_memory():
-            status = loop.run()
+            status = loop.run(lambda: self._check_unsaved(components, before))
         self._world.main_only(lambda: self._finish_saves(loop))
         result = self._result = self._result_so_far(components, state, status)
         if replays and self._has_replayed(result):
