@@ -161,7 +161,7 @@ class _Attempt:
             status, stopped.run_id = stopped.status, run.id
             raise
         except Exception as error:
-            message = self._hidden(error)
+            message = self._message_of(error)
             is_new = self._session.number == 1 and not run.journal.exists() and not self._request.keep
             if isinstance(error, InputError) and is_new and self._session.lease is not None:
                 discard_run(run, self._session.lease)  # nothing was computed, and nobody has seen it before
@@ -171,7 +171,7 @@ class _Attempt:
             if self._session.lease is not None:
                 self._session.lease.release()
 
-    def _hidden(self, error: Exception) -> str:
+    def _message_of(self, error: Exception) -> str:
         """Return an error's message without the values of `${env:NAME}` and passwords in URIs."""
         return self._request.resolved.hide(str(error) or type(error).__name__)
 
@@ -191,10 +191,12 @@ class _Attempt:
         source = self._files.source(self._world.from_main(lambda: self._first_weights(components, past)))
         if source is not None and not past.has_lost(source):
             initialize(components, source)
-        self._manifest = self._world.from_main(lambda: self._recorded(past, components, determinism, source))
+        self._manifest = self._world.from_main(
+            lambda: self._record_or_compare(past, components, determinism, source)
+        )
         self._checkpoints = self._own_checkpoints()
         seed_global_random(components.config.experiment.seed)  # building may have drawn from them
-        return self._restored(past, components, decisions)
+        return self._restore_newest(past, components, decisions)
 
     def _open_files(self) -> None:
         """Bring the run's files here, and see where the run begins."""
@@ -231,7 +233,7 @@ class _Attempt:
             say_threads(config, components.inputs.threads)
         return components, determinism
 
-    def _restored(
+    def _restore_newest(
         self, past: _Earlier, components: Components, decisions: Decisions
     ) -> tuple[Components, RunState]:
         """Restore the newest checkpoint, the parent's for a new run; or make its steps ready first."""
@@ -247,11 +249,11 @@ class _Attempt:
             )
         state = RunState() if commit is None else self._restore(components, commit, past.saved)
         self._origin.enter(components, state)
-        self._complete(components, state, decisions)
+        self._add_decisions(components, state, decisions)
         require_same_state(components)
         return components, state
 
-    def _recorded(
+    def _record_or_compare(
         self, past: _Earlier, components: Components, determinism: Determinism, source: Path | None
     ) -> Manifest:
         """Record the inputs of the run, or compare them with those of before; return the manifest."""
@@ -285,7 +287,7 @@ class _Attempt:
         }
         return run_checkpoints(run, hashes, self._session.lease)
 
-    def _complete(self, components: Components, state: RunState, decisions: Decisions) -> None:
+    def _add_decisions(self, components: Components, state: RunState, decisions: Decisions) -> None:
         """Give a state the decisions that were made before this attempt, and those to go on."""
         if choices := components.learner.choices():
             decisions.add(Decision(0, "choice", dict(choices)))
@@ -322,7 +324,7 @@ class _Attempt:
         seed_global_random(config.experiment.seed)
         state = RunState() if commit is None else self._restore(components, commit, saved)
         self._origin.exclude_lost(components, self._origin.commit)
-        self._complete(components, state, decisions)
+        self._add_decisions(components, state, decisions)
         return components, state
 
     def _newest_commit(self) -> Commit | None:
@@ -397,7 +399,7 @@ class _Attempt:
         seed_global_random(components.config.experiment.seed)
         state = self._restore(components, commit, saved)
         self._origin.enter(components, state)
-        self._complete(components, state, decisions)
+        self._add_decisions(components, state, decisions)
         if self._world.is_main:
             log.info("resuming run %s from step %d", self._run.id, state.step)
         return state
@@ -425,7 +427,7 @@ class _Attempt:
             if not (replays and self._has_replayed(result)):
                 self._end(result, loop)
         except Exception as error:
-            self._fail(error, loop, components)
+            self._record_failure(error, loop, components)
             raise
         finally:
             loop.parts.close()
@@ -531,13 +533,13 @@ class _Attempt:
 
         self._session.publish(result, end_journal)
 
-    def _fail(self, error: Exception, loop: Loop, components: Components) -> None:
+    def _record_failure(self, error: Exception, loop: Loop, components: Components) -> None:
         """Write down how the attempt failed, as far as the disk permits.
 
         Raises:
             TrainingError: The disk failed, or the run directory is gone.
         """
-        message, run = self._hidden(error), self._run
+        message, run = self._message_of(error), self._run
         if isinstance(error, RunLostError) or not self._world.is_main:
             return  # nothing more is written
         loop.parts.saver.drain()
