@@ -48,7 +48,7 @@ def test_gains_are_means_over_the_rows():
     made = compared(fitted(data), result, split, info)
     assert made is not None
     constant = made["baselines"][0]
-    assert constant["words"] == "always answering a, the most frequent class"
+    assert constant["words"] == "always answering “a”, the most frequent class"
     share = float((targets == 0).mean())
     assert constant["metrics"]["test_accuracy"] == pytest.approx(share)
     gain = constant["gains"]["accuracy"]

@@ -244,12 +244,21 @@ def mark(kind: str) -> str:
     return _alone("symbol", f'<path class="mark {kind}" d="{_MARKS[kind]}"/>')
 
 
+def stroke(kind: str) -> str:
+    """Return a piece of the line of a kind of output by itself, for a legend."""
+    return _alone("symbol told", f'<path class="line {kind}" d="M-11 0H11"/>', width=22)
+
+
+def block(kind: str) -> str:
+    """Return a piece of a bar by itself, for a legend."""
+    return _alone("symbol", f'<path class="bars {kind}" d="M-6-5H6V5H-6Z"/>')
+
+
 def shade(level: int) -> str:
     """Return a point of a swarm by itself, for a legend."""
     return _alone("symbol", f'<path class="dot s{level}" d="M0 0h0"/>')
 
 
-def _alone(kind: str, shape: str) -> str:
-    return (
-        f'<svg class="{kind}" viewBox="-7 -7 14 14" width="14" height="14" aria-hidden="true">{shape}</svg>'
-    )
+def _alone(kind: str, shape: str, width: int = 14) -> str:
+    box = f'viewBox="{-width / 2:g} -7 {width} 14" width="{width}" height="14"'
+    return f'<svg class="{kind}" {box} aria-hidden="true">{shape}</svg>'

@@ -47,7 +47,7 @@ def _rendered(folder: Path) -> str:
         "notes": [],
     }
     made |= dict.fromkeys(("importance", "slices", "curves", "trials"))
-    made |= dict.fromkeys(("parallel", "contour", "timeline", "front"))
+    made |= dict.fromkeys(("parallel", "contour", "timeline", "front", "brackets", "asked", "commands"))
     if kind == "tune" and record is not None:
         made |= tuning.section(folder, result, *_tuned(record, result))
     elif result and state in ("completed", "failed"):
@@ -120,7 +120,7 @@ def _cross_validation(folder: Path, result: Json) -> Section:
     return {
         "figures": figures,
         "picture": Markup(_fold_chart(metrics, folds)) if metrics else None,
-        "summary": (METRICS_HEAD, metric_rows(result)),
+        "summary": (METRICS_HEAD, [[metric_title(name), *rest] for name, *rest in metric_rows(result)]),
         "detail": _fold_rows(folds),
         "pooled": _pooled(_read(folder, "out_of_fold.json")),
     }

@@ -93,9 +93,10 @@ def point_plot(
     *,
     log: bool = False,
     best: Sequence[float] = (),
+    width: float = 420,
 ) -> str:
     """Draw small points without names; `best`, if given, is the best value up to each of them, as a line."""
-    width, left, right, top, bottom = 420.0, 62.0, 410.0, 8.0, 190.0
+    left, right, top, bottom = 62.0, width - 10, 8.0, 190.0 if width < 500 else 260.0
     real = [point for point in points if math.isfinite(point.x) and math.isfinite(point.y)]
     x_axis = fitted(np.array([point.x for point in real], np.float64), left, right, log=log and bool(real))
     y_axis = fitted(np.array([point.y for point in real], np.float64), bottom, top, pad=0.1)
