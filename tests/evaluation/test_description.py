@@ -64,7 +64,7 @@ def test_curves_end_where_they_must_and_areas_are_those_of_scikit_learn():
     answers = ranking.Answers("yes", positive, probability)
     roc, precision, calibration, lift = ranking.figures([answers])
     (line,) = roc["lines"]
-    assert line["name"] == f"yes {metrics.roc_auc_score(positive, probability):.3f}"
+    assert line["name"] == f"yes: {metrics.roc_auc_score(positive, probability):.3f}"
     assert (line["x"][0], line["y"][0], line["x"][-1], line["y"][-1]) == (0, 0, 1, 1)
     area = np.trapezoid(line["y"], line["x"])
     assert area == pytest.approx(metrics.roc_auc_score(positive, probability), abs=1e-3)

@@ -19,7 +19,7 @@ def section(run: RunFiles) -> list[tuple[str, str]] | None:
     if run.status != "completed" or manifest is None or manifest.trainer is not None:
         return None
     name, options = shlex.quote(run.run_id), runs_option(run)
-    config = shlex.quote(str(run.folder / "config.yaml"))
+    config = config_path(run)
     steps = []
     if not manifest.objects and (changes := _changes(diagnose(run))):
         steps.append(("mend what was found, in a new run", f"trainyard train {config} {changes}{options}"))
@@ -35,6 +35,13 @@ def section(run: RunFiles) -> list[tuple[str, str]] | None:
             )
         )
     return steps
+
+
+def config_path(run: RunFiles) -> str:
+    """Return the path of the resolved config, quoted: relative to the run's directory of work, if below it."""
+    path = (run.folder / "config.yaml").absolute()
+    start = run.manifest.working_directory if run.manifest else ""
+    return shlex.quote(str(path.relative_to(start) if start and path.is_relative_to(start) else path))
 
 
 def runs_option(run: RunFiles) -> str:

@@ -17,7 +17,7 @@ from trainyard.records.result import Result
 from trainyard.redact import redacted
 from trainyard.registry import adapters
 from trainyard.reports import charts, costs, distributions, figures, history
-from trainyard.reports.next_steps import runs_option
+from trainyard.reports.next_steps import config_path, runs_option
 from trainyard.reports.rundir import Json, RunFiles, numbers, part
 from trainyard.reports.scales import duration, number
 
@@ -337,7 +337,7 @@ def _own_commands(run: RunFiles) -> Facts:
     commands.append(
         (
             "train the same config as a new run",
-            f"trainyard train {shlex.quote(str(run.folder / 'config.yaml'))}",
+            f"trainyard train {config_path(run)}",
         )
     )
     return commands

@@ -47,7 +47,9 @@ def _rendered(folder: Path) -> str:
         "notes": [],
     }
     made |= dict.fromkeys(("importance", "slices", "curves", "trials"))
-    made |= dict.fromkeys(("parallel", "contour", "timeline", "front", "brackets", "asked", "commands"))
+    made |= dict.fromkeys(
+        ("parallel", "contour", "timeline", "front", "brackets", "asked", "commands", "pruned")
+    )
     if kind == "tune" and record is not None:
         made |= tuning.section(folder, result, *_tuned(record, result))
     elif result and state in ("completed", "failed"):

@@ -48,6 +48,7 @@ def section(folder: Path, result: Json, metric: str, mode: str) -> dict[str, Any
         "asked": _asked(trials, result, name, mode),
         "commands": _commands(folder, result),
         "figures": _figures(trials, result, name),
+        "pruned": any(trial.ending and trial.ending.status == "pruned" for trial in trials),
         "brackets": brackets.section(trials, result, mode),
         "picture": Markup(_history(trials, name, mode)) if valued else None,
         "importance": Markup(_importance(part(result, "importance"))) if result.get("importance") else None,
@@ -84,9 +85,10 @@ def _commands(folder: Path, result: Json) -> list[tuple[str, str]]:
     if not config.is_file():
         return []
     train = ("train the best one again", f"trainyard train {shlex.quote(str(config))}")
-    run_id = part(result, "best").get("run_id")
-    use = [("predict with it", f"trainyard predict {shlex.quote(str(folder.parent / run_id))} rows.csv")]
-    return [train, *(use if run_id else [])]
+    if not (run_id := part(result, "best").get("run_id")):
+        return [train]
+    run = shlex.quote(str(folder.parent / str(run_id)))
+    return [train, ("predict with it", f"trainyard predict {run} rows.csv")]
 
 
 def _markup(chart: str | None) -> Markup | None:
