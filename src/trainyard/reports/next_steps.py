@@ -38,7 +38,7 @@ def section(run: RunFiles) -> list[tuple[str, str]] | None:
 
 
 def config_path(run: RunFiles) -> str:
-    """Return the path of the resolved config, quoted: relative to the run's directory of work, if below it."""
+    """Return the path of the resolved config, quoted: from the run's working directory, if it is below."""
     path = (run.folder / "config.yaml").absolute()
     start = run.manifest.working_directory if run.manifest else ""
     return shlex.quote(str(path.relative_to(start) if start and path.is_relative_to(start) else path))

@@ -37,7 +37,7 @@ class Point:
     kind: str = "val"
 
 
-def dot_plot(rows: Sequence[Spread], title: str, x_label: str, width: float = 720) -> str:
+def dot_plot(rows: Sequence[Spread], title: str, x_label: str, width: float = 560) -> str:
     """Draw rows of small dots for the values, a large dot for the mean, and a whisker around it."""
     left = 16 + _CHARACTER * max((len(row.label) for row in rows), default=1)
     right, bottom = width - 76, 10 + _ROW * len(rows)
@@ -68,7 +68,7 @@ def _dots(row: Spread, axis: Scale, y: float, ends: tuple[float, float]) -> Iter
     yield f'<text class="value" x="{right + 8:.1f}" y="{y + 4:.1f}">{number(row.mean)}</text>'
 
 
-def trade_off(points: Sequence[Point], title: str, labels: tuple[str, str], width: float = 720) -> str:
+def trade_off(points: Sequence[Point], title: str, labels: tuple[str, str], width: float = 560) -> str:
     """Draw named points on a logarithmic horizontal axis; `labels` are those of the axes (x, y)."""
     left, right, top, bottom = 66.0, width - 130, 12.0, 300.0
     real = [point for point in points if point.x > 0 and math.isfinite(point.x) and math.isfinite(point.y)]
