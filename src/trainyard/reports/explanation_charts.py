@@ -124,7 +124,7 @@ def bars(entries: Sequence[Bar], title: str, label: str) -> str:
     """Draw a bar for each value that is finite, with a whisker for its error."""
     rows = [bar for bar in entries if np.isfinite([bar.value, bar.error]).all()]
     ends = np.array([[bar.value - bar.error, bar.value + bar.error] for bar in rows]).reshape(-1)
-    are_counts = all(float(bar.value).is_integer() for bar in rows)
+    are_counts = all(bar.value >= 0 and float(bar.value).is_integer() for bar in rows)
     remarks = [number(int(bar.value) if are_counts else bar.value) for bar in rows]
     frame = _rows([bar.name for bar in rows], ends, remarks, zero=True)
     parts = [part for row, bar in enumerate(rows) for part in _bar(bar, frame, row)]

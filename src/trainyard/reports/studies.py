@@ -273,7 +273,7 @@ def _benchmark_figures(result: Json, ranked: Sequence[Json]) -> list[dict[str, s
         _figure(
             "significantly worse", f"{beaten} of {len(ranked) - 1}", "p < 0.05, Holm over all pairs", "cost"
         ),
-        _figure("folds", str(folds), "", "cost") if folds else _figure("split", "1", "", "cost"),
+        _figure("tested on", f"{folds} folds" if folds else "1 split", "", "cost"),
     ]
 
 
