@@ -4,7 +4,9 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -28,6 +30,7 @@ from trainyard.studies.tuning.view import Tuning
 from trainyard.testing.tuner_suite import TunerSuite
 from trainyard.tuners.base import Begun, Point
 from trainyard.tuners.ray import RayTuner
+from trainyard.tuners.ray.folders import own_folder
 from warm_commands import warm
 
 pytestmark = [
@@ -258,6 +261,21 @@ def test_without_ray_the_extra_is_named(
         trainyard.tune(config_of(), runs_dir="runs")
 
 
+def test_the_folder_of_a_study_that_was_killed_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with own_folder() as living:
+        if (child := os.fork()) == 0:
+            with own_folder():
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert len([*tmp_path.iterdir()]) == 2, "the child has left one"
+        with own_folder() as other:
+            assert set(tmp_path.iterdir()) == {Path(living), Path(other)}
+    assert not [*tmp_path.iterdir()]
+
+
 # --- in a Ray of their own each: `make soak`
 
 
@@ -380,21 +398,51 @@ def test_a_trial_that_fails_is_a_result(folder: Path, started: Callable[..., Any
     assert all("is not finite" in str(error) for error in errors)
 
 
+@pytest.mark.soak
+def test_a_study_joins_a_cluster_and_leaves_it(folder: Path) -> None:
+    """A head that someone has started goes on afterwards."""
+    port, before = 6399, set(Path(tempfile.gettempdir()).glob("trainyard-ray-*"))
+    options = ["--head", "--block", f"--port={port}", "--node-ip-address=127.0.0.1", "--num-cpus=1"]
+    more = [f"--temp-dir={folder / 'h'}", "--include-dashboard=false", "--disable-usage-stats"]
+
+    def joined() -> None:
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, *more]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as head:
+            assert head.stdout is not None
+            try:
+                assert any("Ray runtime started" in line for line in head.stdout)
+                tuner = {"type": "ray", "scheduler": "fifo", "address": f"127.0.0.1:{port}"}
+                trainyard.tune(config_of(tuner=tuner), runs_dir="runs")
+                assert head.poll() is None
+                assert set(Path(tempfile.gettempdir()).glob("trainyard-ray-*")) <= before
+            finally:
+                os.killpg(head.pid, signal.SIGTERM)
+
+    apart(joined)
+    trials = check_trials(study_in(folder), folder)
+    assert [one.ending.status for one in trials if one.ending] == ["completed"] * 2
+
+
+def apart(test: Callable[[], None]) -> None:
+    """Run a test in a process with a network of its own."""
+    if not loopback.is_permitted():
+        pytest.skip("no network of its own is permitted here, and Ray listens on all interfaces")
+    if (child := os.fork()) == 0:
+        try:
+            loopback.enter()
+            test()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 class Apart(TunerSuite):
     cls = RayTuner
 
     def apart(self, test: Callable[[], None]) -> None:
-        if not loopback.is_permitted():
-            pytest.skip("no network of its own is permitted here, and Ray listens on all interfaces")
-        if (child := os.fork()) == 0:
-            try:
-                loopback.enter()
-                test()
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
+        apart(test)
 
     test_all_trials_begin_and_end = pytest.mark.soak(TunerSuite.test_all_trials_begin_and_end)
     test_it_stops_and_goes_on = pytest.mark.soak(TunerSuite.test_it_stops_and_goes_on)

@@ -59,8 +59,16 @@ class Feeders:
         Returns:
             A warning for each tracker that has not received everything.
         """
-        reports = _finish(self._feeders, timeout)
-        return [_warning(report, self._run_dir.name) for report in reports if report.pending or report.error]
+        return _warnings(_finish(self._feeders, timeout), self._run_dir)
+
+
+def send_rest(run_dir: Path, timeout: float = 60.0) -> list[str]:
+    """Send what the trackers of a run lack that has ended: it may have been killed while it waited for them.
+
+    Returns:
+        A warning for each tracker that has not received everything.
+    """
+    return _warnings(sync(run_dir, timeout=timeout), run_dir)
 
 
 def sync(run_dir: Path, *, timeout: float | None = None) -> list[SyncReport]:
@@ -168,6 +176,10 @@ def _finish(feeders: Sequence[_Feeder], timeout: float | None) -> list[SyncRepor
     for feeder in feeders:
         feeder.ask_to_finish()
     return [feeder.wait(None if end is None else max(0.0, end - time.monotonic())) for feeder in feeders]
+
+
+def _warnings(reports: Sequence[SyncReport], run_dir: Path) -> list[str]:
+    return [_warning(report, run_dir.name) for report in reports if report.pending or report.error]
 
 
 def _warning(report: SyncReport, run: str) -> str:
