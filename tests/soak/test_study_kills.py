@@ -7,8 +7,11 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import time
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from trainyard.records.listing import all_runs
 from trainyard.records.trials import FILE, Ending, read_trials
 from trainyard.studies.tuning.view import Tuning
 from trainyard.testing.warm import WarmProcess
+from trainyard.trackers.mlflow import ENVIRONMENT
 from warm_commands import warm
 
 pytestmark = pytest.mark.timeout(1800)  # each restart imports all again, several at once
@@ -191,11 +195,15 @@ def test_a_study_that_is_killed_again_and_again(
 
 
 def test_the_server_of_its_storage_is_killed_too(
-    whole: tuple[str, Tuning], postgres: PostgresServer, tmp_path: Path
+    whole: tuple[str, Tuning],
+    postgres: PostgresServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pruner, uninterrupted = whole
+    monkeypatch.setenv("DATABASE_PASSWORD", "open%20sesame")
     draw = random.Random(f"{SEED} server {pruner}")
-    config = config_of(pruner, storage=postgres.url())
+    config = config_of(pruner, storage=postgres.url("${env:DATABASE_PASSWORD}"))
     with running(tmp_path, config, joined=False) as processes:
         for _ in range(2):
             processes.until_written(draw.randint(0, LINES))
@@ -209,3 +217,32 @@ def test_the_server_of_its_storage_is_killed_too(
     completed = {one.number: one.value for one in theirs.trials if one.state.name == "COMPLETE"}
     endings = [(one.number, one.ending) for one in ours if one.ending and one.ending.status == "completed"]
     assert completed == {number: ending.value for number, ending in endings}
+
+
+@pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")
+def test_mlflow_has_the_study_and_each_trial_once(
+    empty_mlflow_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is killed twice, the processes that feed MLflow, too."""
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    shutil.copy(empty_mlflow_store, tmp_path / "mlflow.db")
+    uri, draw = f"sqlite:///{tmp_path / 'mlflow.db'}", random.Random(f"{SEED} mlflow")
+    tracking = [{"type": "mlflow", "params": {"uri": uri, "log_model": False}}]
+    config = config_of("median", trials=5) | {"tracking": tracking}
+    with running(tmp_path, config, joined=False) as processes:
+        for _ in range(2):
+            kill_some(draw, processes, "everything", tmp_path)
+    (path,) = tmp_path.glob("runs/*/tune-*")
+    client = import_module("mlflow").MlflowClient(uri)
+    found = client.search_runs([client.get_experiment_by_name("small").experiment_id])
+    by_name = {run.info.run_name: run for run in found}
+    trials = read_trials(path)
+    assert sorted(run.info.run_name for run in found) == sorted([path.name, *(one.run_id for one in trials)])
+    assert by_name[path.name].info.status == "FINISHED"
+    for trial in trials:
+        run = by_name[trial.run_id]
+        assert run.data.tags["mlflow.parentRunId"] == by_name[path.name].info.run_id
+        assert run.info.status == ("FINISHED" if trial.ending.status == "completed" else "KILLED")  # type: ignore[union-attr]
+        values = client.get_metric_history(run.info.run_id, "val_loss")
+        assert [(one.step, one.value) for one in values] == list(trial.ending.curve)  # type: ignore[union-attr]

@@ -46,6 +46,7 @@ CONFIG: dict[str, Any] = {
     "evaluation": {"every_n_steps": 7},
     "checkpoint": {"every_n_steps": 5, "every_n_minutes": None, "metric": "val_loss", "mode": "min"},
 }
+TOY = {**CONFIG, "model": {"type": "toy", "params": {"noise": 0.1}}}  # its processes start fast
 SPACE: dict[str, Any] = {
     "training.learning_rate": {"low": 1e-3, "high": 0.1, "log": True},
     "training.batch_size": [8, 16],
@@ -153,6 +154,7 @@ def killed_actor(folder: Path) -> Path:
     return Path(run)
 
 
+@pytest.mark.soak
 def test_a_killed_actor_is_started_again_and_its_run_has_the_same_bits(
     folder: Path, started: Callable[..., Any]
 ) -> None:
@@ -175,7 +177,7 @@ def test_a_killed_actor_is_started_again_and_its_run_has_the_same_bits(
 
 @pytest.fixture
 def begun(folder: Path) -> Begun:
-    run = trainyard.create(CONFIG, runs_dir="runs")
+    run = trainyard.create(TOY, runs_dir="runs")
     return Begun(0, str(run.path), {})
 
 
@@ -189,7 +191,7 @@ def trainer(folder: Path) -> Iterator[WorkerTrainer]:
 def test_a_trainer_reports_each_evaluation_once_whatever_dies(
     begun: Begun, trainer: WorkerTrainer, folder: Path
 ) -> None:
-    alone = trainyard.train(CONFIG, runs_dir=folder / "alone")
+    alone = trainyard.train(TOY, runs_dir=folder / "alone")
     values = [(row["step"], row["val_loss"]) for row in alone.history() if "val_loss" in row]
     seen, at = [], Point()
     for turn in range(1, 100):
