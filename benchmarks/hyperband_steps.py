@@ -87,8 +87,8 @@ def epochs_until(
 def main() -> None:
     """Train the curves, search, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--configs", type=int, default=300)
-    parser.add_argument("--orders", type=int, default=100)
+    parser.add_argument("--configs", type=int, default=200)
+    parser.add_argument("--orders", type=int, default=200)
     arguments = parser.parse_args()
     print(machine(), flush=True)
     torch.set_num_threads(1)

@@ -214,9 +214,14 @@ class _Proposals(Searcher):  # type: ignore[misc]
 
 
 def _optuna(trials: Trials) -> Any:
-    """Return Ray's search of Optuna, which knows the trials that have ended."""
-    search = OptunaSearch(space=domains(trials.space), metric=OBJECTIVE, mode=trials.mode, seed=trials.seed)
-    for one in trials.ended():
+    """Return Ray's search of Optuna, which knows the trials that have ended.
+
+    In a study that goes on, it does not draw once more what it drew at first.
+    """
+    ended = trials.ended()
+    seed = trials.seed + len(ended) + len(trials.begun())
+    search = OptunaSearch(space=domains(trials.space), metric=OBJECTIVE, mode=trials.mode, seed=seed)
+    for one in ended:
         failed = one.status == "failed" or one.value is None
         search.add_evaluated_point(
             encoded(trials.space, one.params),
