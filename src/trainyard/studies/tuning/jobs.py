@@ -123,7 +123,7 @@ def _train_run(
 ) -> str:
     _wait_for_owner(run)
     if (status := run.status()) in FINAL:  # when it ended, its trackers may not have had it all yet
-        for warning in send_rest(run.path):
+        for warning in send_rest(run.path, status):
             log.warning("%s", warning)
         return status
     with as_fresh_process():

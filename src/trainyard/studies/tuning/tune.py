@@ -293,7 +293,9 @@ class _Search:
                 self._log.close()
             study.update(status=status)
             report(study.path, write_report)
-            tell_trackers(study, self._base.resolved)
+            trained = [trial for trial in self._log.trials if trial.same_as is None]
+            runs = [RunDir(path) for trial in trained for path in self._runs(trial)]
+            tell_trackers(study, self._base.resolved, runs if status == "completed" else ())
 
     def _new_executor(self) -> Executor:
         """Return what does the jobs now: this process alone, unless it has to look after others."""

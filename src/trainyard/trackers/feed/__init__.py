@@ -62,12 +62,26 @@ class Feeders:
         return _warnings(_finish(self._feeders, timeout), self._run_dir)
 
 
-def send_rest(run_dir: Path, timeout: float = 60.0) -> list[str]:
-    """Send what the trackers of a run lack that has ended: it may have been killed while it waited for them.
+def send_rest(run_dir: Path, status: str, timeout: float = 60.0) -> list[str]:
+    """Send what the trackers of a run lack that has ended: they were not ready in time, or all was killed.
+
+    Args:
+        run_dir: The run.
+        status: How it has ended.
+        timeout: Seconds that this may take.
 
     Returns:
         A warning for each tracker that has not received everything.
+
+    Raises:
+        InputError: The run's config or manifest cannot be read.
     """
+    from trainyard.trackers.feed.card import read_feed_inputs
+
+    names = [name for name, _ in read_feed_inputs(run_dir).trackers]
+    states = [State.load(state_file(run_dir, index, name)) for index, name in enumerate(names)]
+    if all(one.closed == status and not pending(run_dir / "journal", one) for one in states):
+        return []
     return _warnings(sync(run_dir, timeout=timeout), run_dir)
 
 
