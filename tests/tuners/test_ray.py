@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -405,7 +406,8 @@ def test_a_study_joins_a_cluster_and_leaves_it(folder: Path) -> None:
     """A head that someone has started goes on afterwards."""
     port, before = 6399, set(Path(tempfile.gettempdir()).glob("trainyard-ray-*"))
     options = ["--head", "--block", f"--port={port}", "--node-ip-address=127.0.0.1", "--num-cpus=1"]
-    more = [f"--temp-dir={folder / 'h'}", "--include-dashboard=false", "--disable-usage-stats"]
+    short = tempfile.mkdtemp(prefix="head-")  # the path of a socket has 107 characters at most
+    more = [f"--temp-dir={short}", "--include-dashboard=false", "--disable-usage-stats"]
 
     def joined() -> None:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, *more]
@@ -420,7 +422,10 @@ def test_a_study_joins_a_cluster_and_leaves_it(folder: Path) -> None:
             finally:
                 os.killpg(head.pid, signal.SIGTERM)
 
-    apart(joined)
+    try:
+        apart(joined)
+    finally:
+        shutil.rmtree(short, ignore_errors=True)
     trials = check_trials(study_in(folder), folder)
     assert [one.ending.status for one in trials if one.ending] == ["completed"] * 2
 

@@ -62,13 +62,12 @@ class Feeders:
         return _warnings(_finish(self._feeders, timeout), self._run_dir)
 
 
-def send_rest(run_dir: Path, status: str, timeout: float = 60.0) -> list[str]:
+def send_rest(run_dir: Path, status: str) -> list[str]:
     """Send what the trackers of a run lack that has ended: they were not ready in time, or all was killed.
 
     Args:
         run_dir: The run.
         status: How it has ended.
-        timeout: Seconds that this may take.
 
     Returns:
         A warning for each tracker that has not received everything.
@@ -82,7 +81,7 @@ def send_rest(run_dir: Path, status: str, timeout: float = 60.0) -> list[str]:
     states = [State.load(state_file(run_dir, index, name)) for index, name in enumerate(names)]
     if all(one.closed == status and not pending(run_dir / "journal", one) for one in states):
         return []
-    return _warnings(sync(run_dir, timeout=timeout), run_dir)
+    return _warnings(sync(run_dir), run_dir)
 
 
 def sync(run_dir: Path, *, timeout: float | None = None) -> list[SyncReport]:
