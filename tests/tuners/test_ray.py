@@ -402,8 +402,10 @@ def test_a_trial_that_fails_is_a_result(folder: Path, started: Callable[..., Any
 
 
 @pytest.mark.soak
-def test_a_study_joins_a_cluster_and_leaves_it(folder: Path) -> None:
-    """A head that someone has started goes on afterwards."""
+def test_a_study_joins_a_cluster_and_leaves_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that someone has started, which asks for a token, goes on afterwards."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef" * 4)
     port, before = 6399, set(Path(tempfile.gettempdir()).glob("trainyard-ray-*"))
     options = ["--head", "--block", f"--port={port}", "--node-ip-address=127.0.0.1", "--num-cpus=1"]
     short = tempfile.mkdtemp(prefix="head-")  # the path of a socket has 107 characters at most

@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 from ray import tune
+from ray.exceptions import AuthenticationError
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
@@ -303,8 +304,18 @@ def _start(init: Callable[[], object], params: RayParams) -> None:
         except Exception as error:
             if not left:
                 where = f"join {params.address}" if params.address else "start here"
-                raise TrainingError(f"Ray cannot {where}: {_first_line(error)}") from error
+                raise TrainingError(f"Ray cannot {where}: {_first_line(error)}{_hint(error)}") from error
             ray.shutdown()
+
+
+def _hint(error: BaseException) -> str:
+    """Return what to do about a cluster that asks for a token."""
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+        causes.append(cause)
+    if not any(isinstance(one, AuthenticationError) for one in causes):
+        return ""
+    return "; it asks for its token: set RAY_AUTH_MODE=token, and have the token in ~/.ray/auth_token"
 
 
 @contextlib.contextmanager
