@@ -120,10 +120,7 @@ def tell_trackers(study: Study, resolved: Resolved, runs: Iterable[RunDir] = ())
 def _send_rest(runs: Iterable[RunDir]) -> None:
     """Send what trackers lack of runs that have ended; if one is away, it is not waited for again."""
     for run in runs:
-        try:
-            warnings = send_rest(run.path, run.status()) if run.status() in FINAL else []
-        except TrainyardError as error:
-            warnings = [str(error)]
+        warnings = send_rest(run.path, run.status()) if run.status() in FINAL else []
         for warning in warnings:
             log.warning("%s", warning)
         if warnings:

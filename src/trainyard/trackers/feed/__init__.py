@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard.errors import InputError
 from trainyard.records.journal import read
 from trainyard.safe_open import open_regular
 from trainyard.trackers.feed.state import State, state_file
@@ -70,18 +71,18 @@ def send_rest(run_dir: Path, status: str) -> list[str]:
         status: How it has ended.
 
     Returns:
-        A warning for each tracker that has not received everything.
-
-    Raises:
-        InputError: The run's config or manifest cannot be read.
+        A warning for each tracker that has not received everything, or why the run cannot be read.
     """
     from trainyard.trackers.feed.card import read_feed_inputs
 
-    names = [name for name, _ in read_feed_inputs(run_dir).trackers]
-    states = [State.load(state_file(run_dir, index, name)) for index, name in enumerate(names)]
-    if all(one.closed == status and not pending(run_dir / "journal", one) for one in states):
-        return []
-    return _warnings(sync(run_dir), run_dir)
+    try:
+        names = [name for name, _ in read_feed_inputs(run_dir).trackers]
+        states = [State.load(state_file(run_dir, index, name)) for index, name in enumerate(names)]
+        if all(one.closed == status and not pending(run_dir / "journal", one) for one in states):
+            return []
+        return _warnings(sync(run_dir), run_dir)
+    except (InputError, OSError) as error:
+        return [str(error)]
 
 
 def sync(run_dir: Path, *, timeout: float | None = None) -> list[SyncReport]:

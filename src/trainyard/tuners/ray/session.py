@@ -12,7 +12,6 @@ from typing import Any
 
 import ray
 from ray import tune
-from ray.exceptions import AuthenticationError
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
@@ -313,7 +312,7 @@ def _hint(error: BaseException) -> str:
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
         causes.append(cause)
-    if not any(isinstance(one, AuthenticationError) for one in causes):
+    if not any("InvalidAuthToken" in str(one) for one in causes):
         return ""
     return "; it asks for its token: set RAY_AUTH_MODE=token, and have the token in ~/.ray/auth_token"
 
