@@ -21,6 +21,7 @@ from trainyard.errors import ConfigError
 from trainyard.records.journal import each_loss, read
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import FILE, LoggedTrial, TrialLog, read_trials
+from trainyard.studies.tuning import projection
 from trainyard.studies.tuning.rungs import Bracket, Slot, brackets_of, hyperband, schedule
 from trainyard.studies.tuning.view import Tuning
 
@@ -319,6 +320,20 @@ def test_the_pruner_may_say_how_long_a_trial_is(tmp_path: Path) -> None:
     assert study.best_run is not None
     steps = sorted(one.ending.curve[-1][0] for one in read_trials(study.path) if one.ending)
     assert steps == [16, 16, 48]
+
+
+def test_optuna_sees_in_the_end_how_a_paused_trial_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projection, "_SECONDS", 0.0)  # it is written after each job
+    study = trainyard.tune(RUNGS, ONE_BRACKET, runs_dir=tmp_path)
+    theirs = optuna.load_study(study_name=study.id, storage=f"sqlite:///{study.path}/{projection.FILE}")
+    seen = [(one.number, one.state.name, one.intermediate_values) for one in theirs.trials]
+    names = {"completed": "COMPLETE", "pruned": "PRUNED"}
+    endings = [(one.number, one.ending) for one in read_trials(study.path) if one.ending]
+    assert seen == [(number, names[end.status], dict(end.curve)) for number, end in endings]
+    assert {state for _, state, _ in seen} == {*names.values()}
+    assert theirs.best_value == study.best_value
 
 
 # -- processes

@@ -3,8 +3,10 @@
 import json
 import math
 import os
+import re
 import signal
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +15,22 @@ import optuna
 import pytest
 
 import trainyard
-from small_runs import SMALL
+from small_runs import SMALL, Crash
+from study_configs import TOY
 from trainyard import registry
 from trainyard.config.tuning import AshaPruner, MedianPruner, PatientPruner, PercentilePruner
 from trainyard.errors import CheckpointError, TrainingError
+from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_trials
 from trainyard.samplers.base import Observation
 from trainyard.studies.tuning.conclusion import digest_of
+from trainyard.studies.tuning.jobs import Job, train
 from trainyard.studies.tuning.pruning import judge_of
 from trainyard.studies.tuning.space import read_space
 from trainyard.studies.tuning.view import Tuning
+from trainyard.trackers.feed import Feeders
+from trainyard.trackers.feed.state import State, state_file
+from trainyard.trackers.feed.tail import pending
 
 SPACE: dict[str, Any] = {
     "training.learning_rate": {"low": 1e-3, "high": 0.1, "log": True},
@@ -67,6 +75,21 @@ def test_each_trial_is_what_the_sampler_proposes_for_what_it_may_know(study: Tun
             for other in trials[: trial.number]
         ]
         assert sampler.propose(trial.number, known) == trial.params
+
+
+def test_the_best_trial_has_a_page_and_another_gets_one_when_it_is_asked_for(study: Tuning) -> None:
+    def linked() -> set[Path]:
+        page = (study.path / "report.html").read_text(encoding="utf-8")
+        return {(study.path / link).resolve() for link in re.findall(r'href="(\.\./[^"]+)"', page)}
+
+    runs = study.path.parent
+    other = next(trial.run_id for trial in trials_of(study) if trial.run_id != study.best_run.id)
+    best = {(runs / study.best_run.id / "report.html").resolve()}
+    assert (
+        set(runs.resolve().glob("*/report.html")) - {study.path.resolve() / "report.html"} == best == linked()
+    )
+    made = trainyard.report(other, runs_dir=runs.parent)
+    assert linked() == best | {Path(made).resolve()}
 
 
 def test_each_trial_is_the_run_of_its_parameters(study: Tuning, tmp_path: Path) -> None:
@@ -337,6 +360,36 @@ def test_patience_counts_evaluations_without_improvement() -> None:
 def tuned(folder: Path, *words: str) -> tuple[str, ...]:
     (folder / "config.yaml").write_text(json.dumps(TUNED))
     return ("tune", "config.yaml", "--runs-dir", "runs", *words)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(find_spec("tensorboard") is None, reason="TensorBoard is not installed")
+def test_the_tracker_of_a_trial_gets_what_it_lacked_when_all_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trial has ended, and was waiting for its feeder."""
+
+    def killed(feeders: Feeders, timeout: float = 10.0) -> list[str]:
+        for one in feeders._feeders:
+            assert one._process is not None
+            one._process.kill()
+            one._process.wait()
+        raise Crash
+
+    tracked = {**TOY, "tracking": ["tensorboard"]}
+    run = RunDir(trainyard.create(tracked, runs_dir=tmp_path).path)
+    job = Job(0, [run.path], "tune-1", "val_loss", "min")
+    with monkeypatch.context() as patch:
+        patch.setattr(Feeders, "finish", killed)
+        with pytest.raises(Crash):
+            train(job)
+    assert run.status() == "completed"
+    file = state_file(run.path, 0, "tensorboard")
+    assert State.load(file).closed == ""
+    assert train(job) == "completed"
+    assert len(run.attempts()) == 1
+    state = State.load(file)
+    assert (state.closed, pending(run.journal, state)) == ("completed", 0)
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import trainyard
-from small_runs import SMALL, Crash, CrashAt, every_save_on_disk
+from small_runs import Crash, CrashAt, every_save_on_disk
+from study_configs import TOY
 from trainyard.errors import InputError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import TrialLog, read_trials
@@ -22,8 +23,8 @@ from trainyard.studies.tuning.view import Tuning
 from trainyard.studies.tuning.workers import WorkerProcesses, answer_to
 
 TUNED: dict[str, Any] = {
-    **SMALL,
-    "training": {**SMALL["training"], "max_steps": 16},
+    **TOY,
+    "training": {**TOY["training"], "epochs": 2},
     "tuning": {
         "metric": "val_accuracy",
         "trials": 5,
@@ -31,7 +32,7 @@ TUNED: dict[str, Any] = {
         "sampler": {"type": "tpe", "n_startup_trials": 2},
         "space": {
             "training.learning_rate": {"low": 1e-3, "high": 0.1, "log": True},
-            "model.params.hidden": [[8], [16, 8]],
+            "model.params.noise": [0.0, 0.1, 0.2],
         },
     },
 }

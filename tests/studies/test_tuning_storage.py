@@ -10,7 +10,7 @@ import pytest
 
 import trainyard
 from postgres_server import PostgresServer
-from small_runs import SMALL
+from study_configs import TOY
 from trainyard.config.tuning import SQLITE
 from trainyard.errors import ConfigError
 from trainyard.records.trials import read_trials
@@ -19,7 +19,8 @@ from trainyard.studies.tuning.projection import FILE
 from trainyard.studies.tuning.view import Tuning
 
 TUNED: dict[str, Any] = {
-    **SMALL,
+    **TOY,
+    "evaluation": {"every_n_steps": 4},
     "tuning": {
         "metric": "val_accuracy",
         "trials": 5,
@@ -27,7 +28,7 @@ TUNED: dict[str, Any] = {
         "pruner": {"type": "median", "n_startup_trials": 1},
         "space": {
             "training.learning_rate": {"low": 1e-3, "high": 0.1, "log": True},
-            "model.params.hidden": [[8], [16, 8]],
+            "model.params.noise": [0.0, 0.1, 0.2],
         },
     },
 }

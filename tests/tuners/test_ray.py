@@ -3,8 +3,11 @@
 import importlib.util
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -28,6 +31,7 @@ from trainyard.studies.tuning.view import Tuning
 from trainyard.testing.tuner_suite import TunerSuite
 from trainyard.tuners.base import Begun, Point
 from trainyard.tuners.ray import RayTuner
+from trainyard.tuners.ray.folders import own_folder
 from warm_commands import warm
 
 pytestmark = [
@@ -43,6 +47,7 @@ CONFIG: dict[str, Any] = {
     "evaluation": {"every_n_steps": 7},
     "checkpoint": {"every_n_steps": 5, "every_n_minutes": None, "metric": "val_loss", "mode": "min"},
 }
+TOY = {**CONFIG, "model": {"type": "toy", "params": {"noise": 0.1}}}  # its processes start fast
 SPACE: dict[str, Any] = {
     "training.learning_rate": {"low": 1e-3, "high": 0.1, "log": True},
     "training.batch_size": [8, 16],
@@ -150,6 +155,7 @@ def killed_actor(folder: Path) -> Path:
     return Path(run)
 
 
+@pytest.mark.soak
 def test_a_killed_actor_is_started_again_and_its_run_has_the_same_bits(
     folder: Path, started: Callable[..., Any]
 ) -> None:
@@ -172,7 +178,7 @@ def test_a_killed_actor_is_started_again_and_its_run_has_the_same_bits(
 
 @pytest.fixture
 def begun(folder: Path) -> Begun:
-    run = trainyard.create(CONFIG, runs_dir="runs")
+    run = trainyard.create(TOY, runs_dir="runs")
     return Begun(0, str(run.path), {})
 
 
@@ -186,7 +192,7 @@ def trainer(folder: Path) -> Iterator[WorkerTrainer]:
 def test_a_trainer_reports_each_evaluation_once_whatever_dies(
     begun: Begun, trainer: WorkerTrainer, folder: Path
 ) -> None:
-    alone = trainyard.train(CONFIG, runs_dir=folder / "alone")
+    alone = trainyard.train(TOY, runs_dir=folder / "alone")
     values = [(row["step"], row["val_loss"]) for row in alone.history() if "val_loss" in row]
     seen, at = [], Point()
     for turn in range(1, 100):
@@ -256,6 +262,21 @@ def test_without_ray_the_extra_is_named(
     monkeypatch.delitem(sys.modules, "ray.tune", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'trainyard\[ray\]'"):
         trainyard.tune(config_of(), runs_dir="runs")
+
+
+def test_the_folder_of_a_study_that_was_killed_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with own_folder() as living:
+        if (child := os.fork()) == 0:
+            with own_folder():
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert len([*tmp_path.iterdir()]) == 2, "the child has left one"
+        with own_folder() as other:
+            assert set(tmp_path.iterdir()) == {Path(living), Path(other)}
+    assert not [*tmp_path.iterdir()]
 
 
 # --- in a Ray of their own each: `make soak`
@@ -369,7 +390,7 @@ def test_optuna_searches_for_ray(folder: Path, started: Callable[..., Any]) -> N
     with started("resume", study.id, "tuning.trials=5", "--runs-dir", "runs") as process:
         done = process.end()
     assert done.returncode == 0, done.stderr
-    assert len(check_trials(study, folder)) == 5
+    assert len({repr(one.params) for one in check_trials(study, folder)}) == 5, "it repeats none"
 
 
 @pytest.mark.soak
@@ -380,21 +401,57 @@ def test_a_trial_that_fails_is_a_result(folder: Path, started: Callable[..., Any
     assert all("is not finite" in str(error) for error in errors)
 
 
+@pytest.mark.soak
+def test_a_study_joins_a_cluster_and_leaves_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that someone has started, which asks for a token, goes on afterwards."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef" * 4)
+    port, before = 6399, set(Path(tempfile.gettempdir()).glob("trainyard-ray-*"))
+    options = ["--head", "--block", f"--port={port}", "--node-ip-address=127.0.0.1", "--num-cpus=1"]
+    short = tempfile.mkdtemp(prefix="head-")  # the path of a socket has 107 characters at most
+    more = [f"--temp-dir={short}", "--include-dashboard=false", "--disable-usage-stats"]
+
+    def joined() -> None:
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, *more]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as head:
+            assert head.stdout is not None
+            try:
+                assert any("Ray runtime started" in line for line in head.stdout)
+                tuner = {"type": "ray", "scheduler": "fifo", "address": f"127.0.0.1:{port}"}
+                trainyard.tune(config_of(tuner=tuner), runs_dir="runs")
+                assert head.poll() is None
+                assert set(Path(tempfile.gettempdir()).glob("trainyard-ray-*")) <= before
+            finally:
+                os.killpg(head.pid, signal.SIGTERM)
+
+    try:
+        apart(joined)
+    finally:
+        shutil.rmtree(short, ignore_errors=True)
+    trials = check_trials(study_in(folder), folder)
+    assert [one.ending.status for one in trials if one.ending] == ["completed"] * 2
+
+
+def apart(test: Callable[[], None]) -> None:
+    """Run a test in a process with a network of its own."""
+    if not loopback.is_permitted():
+        pytest.skip("no network of its own is permitted here, and Ray listens on all interfaces")
+    if (child := os.fork()) == 0:
+        try:
+            loopback.enter()
+            test()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 class Apart(TunerSuite):
     cls = RayTuner
 
     def apart(self, test: Callable[[], None]) -> None:
-        if not loopback.is_permitted():
-            pytest.skip("no network of its own is permitted here, and Ray listens on all interfaces")
-        if (child := os.fork()) == 0:
-            try:
-                loopback.enter()
-                test()
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
+        apart(test)
 
     test_all_trials_begin_and_end = pytest.mark.soak(TunerSuite.test_all_trials_begin_and_end)
     test_it_stops_and_goes_on = pytest.mark.soak(TunerSuite.test_it_stops_and_goes_on)

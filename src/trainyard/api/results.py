@@ -391,8 +391,11 @@ def report(
 
         return write_overlay(folders, Path(output or FILE))
     from trainyard.reports.html import write_report
+    from trainyard.reports.studies import link_from_study
 
-    return write_report(folders[0])
+    path = write_report(folders[0])
+    link_from_study(folders[0])  # so that the page of a search links to this one
+    return path
 
 
 def _check_report(runs: int, output: Path | str | None, *, card: bool) -> None:

@@ -39,6 +39,21 @@ def write_report(folder: Path) -> Path:
     return path
 
 
+def link_from_study(run_dir: Path) -> None:
+    """Write the report of the study again that a run is a trial of, if any: it links to the run's page.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    try:
+        manifest = RunDir(run_dir).manifest()
+    except CheckpointError:  # which the run's own page says
+        return
+    parent = manifest.parent if manifest else None
+    if parent is not None and (run_dir.parent / parent.run_id / StudyRecord.FILE).exists():
+        write_report(run_dir.parent / parent.run_id)
+
+
 def _rendered(folder: Path) -> str:
     record, result = _record(folder), _read(folder, StudyRecord.RESULT)
     kind, state = (record.kind, record.status) if record else ("", "unknown")

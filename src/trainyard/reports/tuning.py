@@ -58,7 +58,7 @@ def section(folder: Path, result: Json, metric: str, mode: str) -> dict[str, Any
         "contour": _markup(_contour(valued, result, name, mode)),
         "timeline": _timeline(folder, trials),
         "front": _front(trials, result),
-        "trials": _table(trials, name, mode),
+        "trials": _table(folder, trials, name, mode),
     }
 
 
@@ -297,7 +297,7 @@ def _keeps(values: Mapping[str, float], result: Json) -> bool:
     return True
 
 
-def _table(trials: Sequence[LoggedTrial], name: str, mode: str) -> dict[str, Any]:
+def _table(folder: Path, trials: Sequence[LoggedTrial], name: str, mode: str) -> dict[str, Any]:
     keys, more = _keys(trials), _measured(trials, name)
     sign = -1.0 if mode == "max" else 1.0
     ordered = sorted(
@@ -317,7 +317,10 @@ def _table(trials: Sequence[LoggedTrial], name: str, mode: str) -> dict[str, Any
         )
         for trial in ordered[:_MOST_ROWS]
     ]
-    return {"head": ["trial", "status", name, *map(metric_title, more), *keys, ""], "rows": rows}
+    runs = {run_id for run_id, _ in rows if run_id}
+    pages = {run_id for run_id in runs if (folder.parent / run_id / "report.html").exists()}
+    head = ["trial", "status", name, *map(metric_title, more), *keys, ""]
+    return {"head": head, "rows": rows, "pages": pages, "are_without_page": pages != runs}
 
 
 def _measured(trials: Sequence[LoggedTrial], name: str) -> list[str]:

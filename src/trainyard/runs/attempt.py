@@ -531,7 +531,17 @@ class _Attempt:
             recorder.ended(result.steps, result.status, result.metrics)
             recorder.journal.close()
 
-        self._session.publish(result, end_journal)
+        self._session.publish(result, end_journal, page=self._has_page)
+
+    @property
+    def _has_page(self) -> bool:
+        """Whether the run writes its report when it ends.
+
+        A trial of a search does so only for its trackers: few pages of hundreds are ever opened, and
+        `trainyard report RUN` writes one that is.
+        """
+        parent = self._manifest.parent
+        return parent is None or parent.relation != "tune" or bool(self._request.resolved.config.tracking)
 
     def _record_failure(self, error: Exception, loop: Loop, components: Components) -> None:
         """Write down how the attempt failed, as far as the disk permits.

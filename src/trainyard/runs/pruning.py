@@ -45,7 +45,8 @@ def _prune(run: RunDir, trackers: Sequence[str]) -> None:
             journal.end(paused.steps, "pruned")
             journal.close()
 
-        session.publish(paused.with_values(status="pruned", attempts=session.number), end_journal)
+        result = paused.with_values(status="pruned", attempts=session.number)
+        session.publish(result, end_journal, page=bool(trackers))  # as at the end of other trials
         status = "pruned"
     finally:
         session.close(status, "")

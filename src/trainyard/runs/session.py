@@ -106,8 +106,8 @@ class Session:
         self._feeders = Feeders(self.run.path, trackers)
         self._feeders.start()
 
-    def publish(self, result: Result, end_journal: Callable[[], None]) -> None:
-        """Write the result and end the attempt: journal, record, report, trackers.
+    def publish(self, result: Result, end_journal: Callable[[], None], *, page: bool = True) -> None:
+        """Write the result and end the attempt: journal, record, report (if `page`), trackers.
 
         The trackers come last: what they have not got when the process ends is sent by the next attempt, or
         by `runs sync`.
@@ -120,7 +120,7 @@ class Session:
         self.run.write(Result.FILE, result)
         end_journal()
         self.record(result.status, result.error, result.steps)
-        if result.status != "paused":  # a trial of many rungs would write a report for each
+        if page and result.status != "paused":  # a run of many pauses would write a report for each
             report(self.run.path, write_report)
         self.lease.end(result.status)
         for warning in self._feeders.finish() if self._feeders else ():
@@ -149,7 +149,7 @@ class SilentSession:
     def feed(self, trackers: Sequence[str]) -> None:
         """Leave it to the main process."""
 
-    def publish(self, result: Result, end_journal: Callable[[], None]) -> None:
+    def publish(self, result: Result, end_journal: Callable[[], None], *, page: bool = True) -> None:
         """Leave it to the main process."""
 
 

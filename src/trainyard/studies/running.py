@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from trainyard.config import Resolved
@@ -12,7 +12,8 @@ from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import InputError, TrainyardError
 from trainyard.records.manifest import Parent
 from trainyard.records.result import Result
-from trainyard.records.status import TESTED
+from trainyard.records.run_dir import RunDir
+from trainyard.records.status import FINAL, TESTED
 from trainyard.runs.attempt import run_attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.cleanup import discard_folder
@@ -25,6 +26,7 @@ from trainyard.semantics import computing_by, older_versions
 from trainyard.studies.study import RESULT, Study, StudyPlan, StudyRequest, Trial
 from trainyard.studies.unchanged import check_completed_runs
 from trainyard.trackers.base import StudyCard
+from trainyard.trackers.feed import send_rest
 from trainyard.trackers.feed.studies import tell_end
 
 log = logging.getLogger("trainyard")
@@ -96,13 +98,16 @@ def run_study(study: Study, trials: Sequence[Trial], request: StudyRequest, plan
         tell_trackers(study, trials[0].resolved)
 
 
-def tell_trackers(study: Study, resolved: Resolved) -> None:
+def tell_trackers(study: Study, resolved: Resolved, runs: Iterable[RunDir] = ()) -> None:
     """Tell the trackers of a study's runs how it has ended; what goes wrong is a warning.
 
     Args:
         study: The study.
         resolved: The config that its runs share.
+        runs: The runs, of which the trackers get what they lack.
     """
+    if resolved.config.tracking:
+        _send_rest(runs)
     result, tracking = study.result, [(one.type, one.params) for one in resolved.config.tracking]
     best = result.get("best") or {}
     values = {result.get("metric", ""): best.get("value"), **(best.get("values") or {})}
@@ -110,6 +115,16 @@ def tell_trackers(study: Study, resolved: Resolved) -> None:
     tags = {"trainyard.digest": result["digest"]} if result.get("digest") else {}
     card = StudyCard(study.id, study.path.parent.name, study.path, study.record.status, metrics, tags)
     tell_end(card, tracking)
+
+
+def _send_rest(runs: Iterable[RunDir]) -> None:
+    """Send what trackers lack of runs that have ended; if one is away, it is not waited for again."""
+    for run in runs:
+        warnings = send_rest(run.path, run.status()) if run.status() in FINAL else []
+        for warning in warnings:
+            log.warning("%s", warning)
+        if warnings:
+            return
 
 
 def _train_all(

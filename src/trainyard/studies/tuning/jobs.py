@@ -35,6 +35,7 @@ from trainyard.runs.request import Request
 from trainyard.runs.trust import of_own_config
 from trainyard.studies.tuning.agenda import Share
 from trainyard.studies.tuning.pruning import Curve, Judge, judge_of
+from trainyard.trackers.feed import send_rest
 from trainyard.types import Mode
 
 log = logging.getLogger("trainyard")
@@ -49,7 +50,8 @@ class Job:
     """A trial to train: its runs, one after the other.
 
     `curves` are those that its pruner may know, by status. `study_id` is that of the study. `until` is the
-    share of the training after which it pauses, if it does.
+    share of the training after which it pauses, if it does. `configs` are those of runs that this process
+    has just created, by run id; another process reads them from their files.
     """
 
     number: int
@@ -60,6 +62,7 @@ class Job:
     pruner: Pruner = field(default_factory=NoPruner)
     curves: Mapping[str, Sequence[Curve]] = field(default_factory=dict)
     until: Share | None = None
+    configs: Mapping[str, Resolved] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
@@ -119,10 +122,14 @@ def _train_run(
     verdict: Verdict | None,
 ) -> str:
     _wait_for_owner(run)
-    if (status := run.status()) in FINAL:
+    if (status := run.status()) in FINAL:  # when it ended, its trackers may not have had it all yet
+        for warning in send_rest(run.path, status):
+            log.warning("%s", warning)
         return status
     with as_fresh_process():
-        resolved = load_config(run.checked_config_file(), adapters=Catalog())
+        resolved = job.configs.get(run.id)
+        if resolved is None:
+            resolved = load_config(run.checked_config_file(), adapters=Catalog())
         objects = replace(objects, data=bundle(resolved))
         parent = Parent(run_id=job.study_id, relation="tune")
         request = Request(resolved, run, objects, parent, verdict=verdict, until=job.until, keep=True)

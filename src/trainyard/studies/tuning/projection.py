@@ -32,6 +32,7 @@ log = logging.getLogger("trainyard")
 FILE = "optuna.db"
 _SECONDS = 10.0  # between two updates of a study that goes on
 _PATIENCE = 10.0  # seconds that the end of a study waits for a server
+_PAUSED = "RUNNING"  # Optuna's name for what has not ended
 _DIRECTIONS = {"min": "minimize", "max": "maximize"}
 _SERVER = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "application_name": "trainyard"}
 
@@ -124,21 +125,35 @@ class Projector:
         tables.reflect(self._engine)
         number = self._study()
         with self._engine.begin() as connection:
-            one, count = tables.tables["studies"], self._sqlalchemy.func.count()
+            one = tables.tables["studies"]
             # Whoever else writes this study, as another process may after a kill, does so before or after.
             connection.execute(one.select().where(one.c.study_id == number).with_for_update())
             made = tables.tables["trials"]
-            known = connection.execute(
-                self._sqlalchemy.select(count).select_from(made).where(made.c.study_id == number)
-            ).scalar_one()
+            of_study = connection.execute(made.select().where(made.c.study_id == number)).all()
+            stored = {row.number: row for row in of_study}
             rows = defaultdict(list)
-            for trial, logged in zip(frozen[known:], trials[known:], strict=True):
+            for trial, logged in zip(frozen, trials, strict=True):
+                known = stored.get(logged.number)
+                if known is not None and known.state != _PAUSED:
+                    continue
                 own = {"study_id": number, **_trial_row(trial, logged, self._folder.parent)}
-                key = connection.execute(made.insert(), own).inserted_primary_key[0]
+                if known is None:
+                    key = connection.execute(made.insert(), own).inserted_primary_key[0]
+                else:
+                    key = known.trial_id
+                    self._clear(connection, tables, key)
+                    connection.execute(made.update().where(made.c.trial_id == key), own)
                 for table, row in _rows(trial, logged):
                     rows[table].append({"trial_id": key, **row})
             for table, several in rows.items():
                 connection.execute(tables.tables[table].insert(), several)
+
+    @staticmethod
+    def _clear(connection: Any, tables: Any, trial: int) -> None:
+        """Delete what belongs to a trial, but not the trial."""
+        for name, table in tables.tables.items():
+            if name != "trials" and "trial_id" in table.c:
+                connection.execute(table.delete().where(table.c.trial_id == trial))
 
     def _study(self) -> int | None:
         """Return the number of the study in the storage; None if it is not there."""
@@ -187,12 +202,21 @@ class Projector:
 
 
 def _trial_row(trial: Any, logged: LoggedTrial, runs: Path) -> dict[str, Any]:
-    """Return the row of a trial: when the first attempt of its run began and the last one ended, in UTC."""
+    """Return the row of a trial: when the first attempt of its run began and the last one ended, in UTC.
+
+    One that is paused has not ended; when it goes on, it is written again.
+    """
     attempts = RunDir(runs / logged.run_id).attempts() if logged.run_id else []
     began = attempts[0].started if attempts else time.time()
+    own = {"number": logged.number, "datetime_start": _utc(began)}
+    if _is_paused(logged):
+        return {**own, "state": _PAUSED, "datetime_complete": None}
     ended = (attempts[-1].ended or attempts[-1].started) if attempts else began
-    times = {"datetime_start": _utc(began), "datetime_complete": _utc(ended)}
-    return {"number": logged.number, "state": trial.state.name, **times}
+    return {**own, "state": trial.state.name, "datetime_complete": _utc(ended)}
+
+
+def _is_paused(logged: LoggedTrial) -> bool:
+    return logged.ending is not None and logged.ending.status == "paused"
 
 
 def _utc(seconds: float) -> datetime:
@@ -213,7 +237,7 @@ def _rows(trial: Any, logged: LoggedTrial) -> Iterator[tuple[str, dict[str, Any]
                 "distribution_json": distribution_to_json(distribution),
             },
         )
-    for objective, value in enumerate(trial.values or ()):
+    for objective, value in enumerate(() if _is_paused(logged) else trial.values or ()):
         stored, kind = _stored(value)
         yield "trial_values", {"objective": objective, "value": stored, "value_type": kind}
     for step, value in trial.intermediate_values.items():

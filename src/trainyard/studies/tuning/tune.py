@@ -22,6 +22,7 @@ from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import ConfigError, InputError, Problem, TrainingError, TrainyardError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog
+from trainyard.reports.html import write_report as write_run_report
 from trainyard.reports.studies import write_report
 from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.pruning import prune_paused
@@ -244,6 +245,7 @@ class _Search:
         alone = request.data is not None or request.callbacks  # no other process has these
         self._joined = None if alone else JoinedWorkers(study.path)
         self._running: set[int] = set()
+        self._made: dict[str, Resolved] = {}  # the configs of the runs of the trial that has just begun
         self._began = time.monotonic()
         self._progress = Progress(plan.trials, plan.tuning.max_minutes)
         goals = plan.goals
@@ -291,7 +293,9 @@ class _Search:
                 self._log.close()
             study.update(status=status)
             report(study.path, write_report)
-            tell_trackers(study, self._base.resolved)
+            trained = [trial for trial in self._log.trials if trial.same_as is None]
+            runs = [RunDir(path) for trial in trained for path in self._runs(trial)]
+            tell_trackers(study, self._base.resolved, runs if status == "completed" else ())
 
     def _new_executor(self) -> Executor:
         """Return what does the jobs now: this process alone, unless it has to look after others."""
@@ -397,7 +401,8 @@ class _Search:
         if first is not None:
             trial = LoggedTrial(number, params, first.run_id, first.number, jobs=jobs, running=running)
         else:
-            runs = [self._create(resolved).id for resolved in self._parts.of(params)]
+            self._made = {self._create(resolved).id: resolved for resolved in self._parts.of(params)}
+            runs = [*self._made]
             others = tuple(runs[1:])
             trial = LoggedTrial(number, params, runs[0], jobs=jobs, others=others, running=running)
         self._log.begin(trial)
@@ -447,6 +452,7 @@ class _Search:
             self._plan.tuning.pruner,
             curves,
             self._agenda.until(job),
+            self._made,
         )
 
     def _copy_endings(self) -> None:
@@ -505,6 +511,7 @@ class _Search:
         if best is not None:
             run = final or RunDir(self._study.path.parent / best.run_id)
             self._study.write_text(BEST, run.config_file.read_bytes())
+            report(run.path, write_run_report)  # the page of another trial is written when it is asked for
         identity = {"study_id": self._study.id, "experiment": self._study.path.parent.name}
         of_space = importances(
             self._plan.space, [observation(trial, trial.ending) for trial in trials], self._plan.mode

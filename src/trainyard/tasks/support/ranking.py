@@ -37,6 +37,15 @@ class _Counts(NamedTuple):
     hits: Floats
     alarms: Floats
 
+    @staticmethod
+    def of(one: Answers) -> _Counts:
+        """Return the counts at each distinct probability."""
+        values, inverse = np.unique(-one.probability.astype(np.float64), return_inverse=True)
+        weights = np.ones(len(inverse)) if one.weights is None else one.weights
+        hits = np.bincount(inverse, weights=weights * one.positive)
+        alarms = np.bincount(inverse, weights=weights * ~one.positive)
+        return _Counts(-values, np.cumsum(hits), np.cumsum(alarms))
+
     @property
     def all_positive(self) -> float:
         return float(self.hits[-1])
@@ -53,17 +62,23 @@ def figures(answers: Sequence[Answers]) -> list[Json]:
         return []
     areas = [binary_auc(one.positive, one.probability, one.weights) for one in usable]
     worst = sorted(np.argsort(np.nan_to_num(areas), kind="stable")[:CURVES].tolist())
-    shown = [(usable[i], areas[i]) for i in worst]
+    shown = [_Shown(usable[i], _Counts.of(usable[i]), areas[i]) for i in worst]
     left_out = len(usable) - len(shown)
     more = f" Shown: the {len(shown)} of {len(usable)} classes that it tells apart worst." if left_out else ""
-    made = [_roc(shown, more), _precision_recall([one for one, _ in shown], more)]
-    return [*made, _calibration([one for one, _ in shown], more), _lift([one for one, _ in shown], more)]
+    return [draw(shown, more) for draw in (_roc, _precision_recall, _calibration, _lift)]
 
 
-def _roc(shown: Sequence[tuple[Answers, float]], more: str) -> Json:
+class _Shown(NamedTuple):
+    """The answers for a class that is shown, their counts, and the area under their ROC curve."""
+
+    one: Answers
+    counts: _Counts
+    area: float
+
+
+def _roc(shown: Sequence[_Shown], more: str) -> Json:
     lines = []
-    for one, area in shown:
-        counts = _counts(one)
+    for one, counts, area in shown:
         alarms, hits = counts.alarms / counts.all_negative, counts.hits / counts.all_positive
         lines.append(_line(f"{one.name}: {area:.3f}", [0.0, *alarms], [0.0, *hits]))
     caption = (
@@ -73,10 +88,9 @@ def _roc(shown: Sequence[tuple[Answers, float]], more: str) -> Json:
     return _figure("ROC", ("false positive rate", "recall"), lines, caption + more, exact=True)
 
 
-def _precision_recall(shown: Sequence[Answers], more: str) -> Json:
+def _precision_recall(shown: Sequence[_Shown], more: str) -> Json:
     lines = []
-    for one in shown:
-        counts = _counts(one)
+    for one, counts, _ in shown:
         precision = ratio(counts.hits, counts.hits + counts.alarms)
         area = binary_average_precision(one.positive, one.probability, one.weights)
         recall = counts.hits / counts.all_positive
@@ -88,8 +102,8 @@ def _precision_recall(shown: Sequence[Answers], more: str) -> Json:
     return _figure("Precision and recall", ("recall", "precision"), lines, caption + more)
 
 
-def _calibration(shown: Sequence[Answers], more: str) -> Json:
-    lines = [_line(one.name, *_reliability(one)) for one in shown]
+def _calibration(shown: Sequence[_Shown], more: str) -> Json:
+    lines = [_line(one.name, *_reliability(one)) for one, _, _ in shown]
     caption = (
         "Rows in ten groups of rising probability. On the dashed line, what the model says is what happens; "
         "below it, the class is rarer than the model says."
@@ -110,10 +124,9 @@ def _reliability(one: Answers) -> tuple[Floats, Floats]:
     return ratio(said, totals)[totals > 0], ratio(true, totals)[totals > 0]
 
 
-def _lift(shown: Sequence[Answers], more: str) -> Json:
+def _lift(shown: Sequence[_Shown], more: str) -> Json:
     lines = []
-    for one in shown:
-        counts = _counts(one)
+    for one, counts, _ in shown:
         total = counts.hits + counts.alarms
         share = total / total[-1]
         lift = ratio(counts.hits, total) / (counts.all_positive / total[-1])
@@ -144,25 +157,16 @@ def _figure(
 
 def _line(name: str, x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Json:
     kept = _spaced(len(x))
-    return {
-        "name": name,
-        "x": [round(float(x[i]), 4) for i in kept],
-        "y": [round(float(y[i]), 4) for i in kept],
-    }
+    return {"name": name, "x": _rounded(np.asarray(x)[kept]), "y": _rounded(np.asarray(y)[kept])}
+
+
+def _rounded(values: Floats) -> list[float]:
+    return [round(value, 4) for value in values.astype(np.float64).tolist()]
 
 
 def _spaced(count: int, points: int = POINTS) -> NDArray[np.int64]:
     """Return at most `points` evenly spaced positions, the first and the last among them."""
     return np.unique(np.linspace(0, count - 1, min(count, points)).round().astype(np.int64))
-
-
-def _counts(one: Answers) -> _Counts:
-    """Return the counts at each distinct probability."""
-    values, inverse = np.unique(-one.probability.astype(np.float64), return_inverse=True)
-    weights = np.ones(len(inverse)) if one.weights is None else one.weights
-    hits = np.bincount(inverse, weights=weights * one.positive)
-    alarms = np.bincount(inverse, weights=weights * ~one.positive)
-    return _Counts(-values, np.cumsum(hits), np.cumsum(alarms))
 
 
 def thresholds(one: Answers) -> Json | None:
@@ -173,7 +177,7 @@ def thresholds(one: Answers) -> Json | None:
     """
     if not one.positive.any() or one.positive.all():
         return None
-    counts = _counts(one)
+    counts = _Counts.of(one)
     kept = _spaced(len(counts.threshold), POINTS - 1)
     return {
         "name": one.name,

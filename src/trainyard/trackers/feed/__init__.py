@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard.errors import InputError
 from trainyard.records.journal import read
 from trainyard.safe_open import open_regular
 from trainyard.trackers.feed.state import State, state_file
@@ -59,8 +60,29 @@ class Feeders:
         Returns:
             A warning for each tracker that has not received everything.
         """
-        reports = _finish(self._feeders, timeout)
-        return [_warning(report, self._run_dir.name) for report in reports if report.pending or report.error]
+        return _warnings(_finish(self._feeders, timeout), self._run_dir)
+
+
+def send_rest(run_dir: Path, status: str) -> list[str]:
+    """Send what the trackers of a run lack that has ended: they were not ready in time, or all was killed.
+
+    Args:
+        run_dir: The run.
+        status: How it has ended.
+
+    Returns:
+        A warning for each tracker that has not received everything, or why the run cannot be read.
+    """
+    from trainyard.trackers.feed.card import read_feed_inputs
+
+    try:
+        names = [name for name, _ in read_feed_inputs(run_dir).trackers]
+        states = [State.load(state_file(run_dir, index, name)) for index, name in enumerate(names)]
+        if all(one.closed == status and not pending(run_dir / "journal", one) for one in states):
+            return []
+        return _warnings(sync(run_dir), run_dir)
+    except (InputError, OSError) as error:
+        return [str(error)]
 
 
 def sync(run_dir: Path, *, timeout: float | None = None) -> list[SyncReport]:
@@ -168,6 +190,10 @@ def _finish(feeders: Sequence[_Feeder], timeout: float | None) -> list[SyncRepor
     for feeder in feeders:
         feeder.ask_to_finish()
     return [feeder.wait(None if end is None else max(0.0, end - time.monotonic())) for feeder in feeders]
+
+
+def _warnings(reports: Sequence[SyncReport], run_dir: Path) -> list[str]:
+    return [_warning(report, run_dir.name) for report in reports if report.pending or report.error]
 
 
 def _warning(report: SyncReport, run: str) -> str:

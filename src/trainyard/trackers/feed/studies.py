@@ -17,7 +17,7 @@ from trainyard import registry
 from trainyard.trackers.base import StudyCard, StudyTracker
 
 log = logging.getLogger("trainyard")
-_PATIENCE = 20.0  # seconds in all
+_PATIENCE = 60.0  # seconds in all; a busy machine takes long to import a tracker
 
 
 def tell_end(card: StudyCard, tracking: Sequence[tuple[str, Mapping[str, Any]]]) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from trainyard.errors import TrainingError
 from trainyard.tuners.base import Begun, Trials
 from trainyard.tuners.ray import schedulers
 from trainyard.tuners.ray.actor import ERROR, EVALUATION, OBJECTIVE, TrialActor, config_of, trial_of
+from trainyard.tuners.ray.folders import own_folder
 from trainyard.tuners.ray.params import HyperbandScheduler, PbtScheduler, RayParams
 from trainyard.tuners.ray.space import decoded, domains, encoded
 
@@ -214,9 +214,14 @@ class _Proposals(Searcher):  # type: ignore[misc]
 
 
 def _optuna(trials: Trials) -> Any:
-    """Return Ray's search of Optuna, which knows the trials that have ended."""
-    search = OptunaSearch(space=domains(trials.space), metric=OBJECTIVE, mode=trials.mode, seed=trials.seed)
-    for one in trials.ended():
+    """Return Ray's search of Optuna, which knows the trials that have ended.
+
+    In a study that goes on, it does not draw once more what it drew at first.
+    """
+    ended = trials.ended()
+    seed = trials.seed + len(ended) + len(trials.begun())
+    search = OptunaSearch(space=domains(trials.space), metric=OBJECTIVE, mode=trials.mode, seed=seed)
+    for one in ended:
         failed = one.status == "failed" or one.value is None
         search.add_evaluated_point(
             encoded(trials.space, one.params),
@@ -260,24 +265,29 @@ def _joined(params: RayParams) -> Iterator[None]:
         "configure_logging": False,
         "logging_level": logging.CRITICAL,
     }
-    own = None if params.address or ray.is_initialized() else tempfile.mkdtemp(prefix="trainyard-ray-")
-    alone: dict[str, Any] = {
+    if ray.is_initialized():  # by the program that calls us, which ends it
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        if params.address:
+            options: dict[str, Any] = {"address": params.address}
+        else:
+            options = _alone(params, stack.enter_context(own_folder()))
+        stack.callback(ray.shutdown)
+        _start(lambda: ray.init(**quiet, **options), params)
+        yield
+
+
+def _alone(params: RayParams, folder: str) -> dict[str, Any]:
+    """Return the options of a Ray of this machine alone."""
+    return {
+        "address": "local",
         "num_cpus": params.num_cpus,
         "include_dashboard": False,
         "object_store_memory": _OBJECT_STORE,
         "_node_ip_address": "127.0.0.1",
-        "_temp_dir": own,
+        "_temp_dir": folder,
     }
-    if ray.is_initialized():  # by the program that calls us, which ends it
-        yield
-        return
-    try:
-        _start(lambda: ray.init(address=params.address or "local", **quiet, **(alone if own else {})), params)
-        yield
-    finally:
-        ray.shutdown()
-        if own:
-            shutil.rmtree(own, ignore_errors=True)
 
 
 def _start(init: Callable[[], object], params: RayParams) -> None:
@@ -293,8 +303,18 @@ def _start(init: Callable[[], object], params: RayParams) -> None:
         except Exception as error:
             if not left:
                 where = f"join {params.address}" if params.address else "start here"
-                raise TrainingError(f"Ray cannot {where}: {_first_line(error)}") from error
+                raise TrainingError(f"Ray cannot {where}: {_first_line(error)}{_hint(error)}") from error
             ray.shutdown()
+
+
+def _hint(error: BaseException) -> str:
+    """Return what to do about a cluster that asks for a token."""
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+        causes.append(cause)
+    if not any("InvalidAuthToken" in str(one) for one in causes):
+        return ""
+    return "; it asks for its token: set RAY_AUTH_MODE=token, and have the token in ~/.ray/auth_token"
 
 
 @contextlib.contextmanager
