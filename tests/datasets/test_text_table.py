@@ -222,7 +222,9 @@ def test_texts_in_folders_are_those_of_a_table(tmp_path: Path, monkeypatch: pyte
         with pytest.raises(DataError, match=message):
             dataset(tmp_path, folder).load()
         (tmp_path / "all/good/x.txt").unlink(missing_ok=True)
-    with pytest.raises(DataError, match=r"texts\.csv is not a folder on this machine; text_folder reads such"):
+    with pytest.raises(
+        DataError, match=r"texts\.csv is not a folder on this machine; text_folder reads such"
+    ):
         dataset(tmp_path / "texts.csv", {"type": "text_folder"}).load()
 
 
