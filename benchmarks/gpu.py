@@ -41,9 +41,10 @@ tracking: []
 """
 GPT = """\
 experiment: {{name: gpt, seed: 1}}
-data: {{type: text, path: text.txt, length: {length}, split: {{val: 0.01, test: 0.01}}}}
-model:
-  {{type: gpt, hidden_size: {hidden}, num_layers: {layers}, num_heads: {heads}, vocab_size: {vocabulary}}}
+data:
+  {{type: text, path: text.txt, length: {length}, split: {{val: 0.01, test: 0.01}},
+    tokenizer: vocabulary.json, end_of_text: false}}
+model: {{type: gpt, hidden_size: {hidden}, num_layers: {layers}, num_heads: {heads}}}
 training:
   {{max_steps: {steps}, batch_size: {batch}, learning_rate: 3e-4, weight_decay: 0.1, precision: bf16,
     device: {device}, compile: {compiled}}}
@@ -121,6 +122,7 @@ def peer(name: str, device: str, steps: int) -> list[str]:
 def gpt_rows(folder: Path, given: argparse.Namespace, device: str) -> list[list[str]]:
     """Return the rows of the table of GPT-2, eager and compiled."""
     write_text(folder / "text.txt")
+    write_vocabulary(folder / "vocabulary.json")
     hidden, layers, heads, length, batch = SIZES[given.device]
     sizes = {"hidden": hidden, "layers": layers, "heads": heads, "length": length, "batch": batch}
     rows = []
@@ -128,7 +130,6 @@ def gpt_rows(folder: Path, given: argparse.Namespace, device: str) -> list[list[
         config = f"{'compiled' if compiled else 'eager'}.yaml"
         text = GPT.format(
             **sizes,
-            vocabulary=VOCABULARY,
             steps=given.steps,
             device=given.device,
             compiled=str(compiled).lower(),
@@ -148,6 +149,17 @@ def gpt_rows(folder: Path, given: argparse.Namespace, device: str) -> list[list[
             ratio = f"{statistics.median(ratios):.3f}x" if job == "trainyard" else ""
             rows.append([f"{job}, {'compiled' if compiled else 'eager'}", *shown, ratio])
     return rows
+
+
+def write_vocabulary(path: Path) -> None:
+    """Write a tokenizer of bytes, with as many unused tokens as make the vocabulary of GPT-2."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    names = sorted(pre_tokenizers.ByteLevel.alphabet())
+    names += [f"<unused{number}>" for number in range(len(names), VOCABULARY)]
+    made = Tokenizer(models.BPE({name: number for number, name in enumerate(names)}, []))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.save(str(path))
 
 
 def utilisation(rate: float, kind: str, device: str) -> str:
