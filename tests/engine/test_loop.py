@@ -136,8 +136,7 @@ def test_a_signal_stops_it_after_the_step_that_it_comes_in(at: int, tmp_path: Pa
 def test_the_owner_looks_at_the_first_step_the_first_saves_and_the_end(tmp_path: Path) -> None:
     bench, calls = Bench(tmp_path, [3, 2, 1], checkpoint={"every_n_steps": 2}), list[int]()
     loop = bench.loop()
-    loop.check_state = lambda: bool(calls.append(bench.learner.steps))  # type: ignore[func-returns-value]
-    loop.run()
+    loop.run(lambda: bool(calls.append(bench.learner.steps)))  # type: ignore[func-returns-value]
     ended(loop)
     assert calls == [1, 2, 4, 6, 23]
 
