@@ -74,7 +74,8 @@ class TroubledServer:
                 return self._failed("500 Internal Server Error", start_response)
             if kind.endswith("503"):
                 return self._failed("503 Service Unavailable", start_response)
-        return self._app(environ, start_response)
+        body = self._app(environ, start_response)
+        return [b"".join(body)[:-100]] if "cut" in kinds else body
 
     def _failed(self, status: str, start_response: Callable[..., Any]) -> Iterable[bytes]:
         body = b"<Error><Code>InternalError</Code><Message>injected</Message></Error>"

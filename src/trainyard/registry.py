@@ -84,7 +84,9 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
             ["digits", "iris", "wine", "breast_cancer", "diabetes"],
         ),
         "text": BuiltIn("trainyard.datasets.text:TextDataset", None, ["text"]),
-        "text_table": BuiltIn("trainyard.datasets.text_table:TextTableDataset", None, ["text_table"]),
+        "text_table": BuiltIn(
+            "trainyard.datasets.text_table:TextTableDataset", None, ["text_table", "text_folder"]
+        ),
         "tfrecord": BuiltIn("trainyard.datasets.tfrecord:TfrecordDataset", "tfrecord", ["tfrecord"]),
         "webdataset": BuiltIn("trainyard.datasets.webdataset:WebdatasetDataset", None, ["webdataset"]),
     },

@@ -16,7 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from s3_server import S3Server
 from small_runs import SMALL, assert_same, whole_and_resumed
+from trainyard.config import load
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.huggingface import HuggingfaceDataset, HuggingfaceParams
 from trainyard.datasets.parquet import ParquetDataset, ParquetParams
@@ -24,7 +26,14 @@ from trainyard.datasets.rows import arrow_rows, file_hashes
 from trainyard.datasets.rows.shards import expanded
 from trainyard.datasets.webdataset import WebdatasetDataset, WebdatasetParams
 from trainyard.errors import DataError
+from trainyard.records.manifest import DataIdentity
+from trainyard.records.run_dir import RunDir
+from trainyard.records.urls import open_store
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.inputs import data_inputs
+from trainyard.runs.wiring import load_data
 from trainyard.testing.dataset_suite import DatasetSuite
+from troubled_server import Trouble
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (12, 4, 5, 3), dtype=np.uint8)
@@ -61,6 +70,10 @@ def write_tars(folder: Path, form: int = tarfile.PAX_FORMAT, prefix: str = "") -
 def tars(path: str, images: Any = "torchrgb", **settings: Any) -> Any:
     config = DataConfig(type="webdataset", train_path=path, **settings)
     return WebdatasetDataset(config, WebdatasetParams(images=images)).load()
+
+
+def parquet_inputs(data: dict[str, Any]) -> DataIdentity:
+    return data_inputs(load_data(load({"data": data, "model": {"type": "mlp"}}, adapters=Catalog()).config))
 
 
 def write_saved(folder: Path) -> str:
@@ -315,15 +328,26 @@ def test_a_parquet_shard_that_changes_while_it_is_copied_is_refused(
 
 
 @pytest.mark.slow
-def test_a_run_on_shards_is_resumed_exactly(tmp_path: Path) -> None:
-    pq.write_table(table(0, 120), tmp_path / "t.parquet")
-    data = {
-        "type": "parquet",
-        "streaming": True,
-        "train_path": str(tmp_path / "t.parquet"),
-        "target": "label",
-        "workers": 1,
-    }
-    whole, resumed = whole_and_resumed(tmp_path, {"data": data})
+def test_a_run_on_shards_in_a_store_is_resumed_exactly(bucket: str, s3: S3Server, tmp_path: Path) -> None:
+    """Reads that fail, and one whose connection breaks within the content, are done again."""
+
+    def put(rows: Any) -> None:
+        pq.write_table(rows, tmp_path / "t.parquet")
+        open_store(bucket).put("data/t.parquet", tmp_path / "t.parquet")
+
+    put(table(0, 120))
+    data = {"type": "parquet", "streaming": True, "target": "label", "workers": 1}
+    url = f"{bucket}/data/t.parquet"
+    cut, failed = Trouble("cut", [1], "GET", "t.parquet"), Trouble("500", [2], "GET", "t.parquet")
+    with s3.troubled(cut, failed):
+        whole, resumed = whole_and_resumed(tmp_path, {"data": {**data, "train_path": url}})
+    assert (cut.met, failed.met) == (3, 3)
     assert_same(resumed, whole)
     assert SMALL["training"]["max_steps"] == whole.result["steps"]
+    before = RunDir(whole.path).require_manifest()
+    assert parquet_inputs({**data, "train_path": str(tmp_path / "t.parquet")}).hash == before.data.hash
+    put(table(120, 240))
+    now = before.model_copy(update={"data": parquet_inputs({**data, "train_path": url})})
+    assert f"data: file {url} was {before.data.files[url]}, is " in "\n".join(
+        map(str, before.differences(now))
+    )

@@ -18,6 +18,7 @@ from late import Late
 from small_runs import SMALL, assert_same, whole_and_resumed
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
+from trainyard.datasets.rows.sniff import draft_config
 from trainyard.datasets.text_table import TextTableDataset, TextTableParams
 from trainyard.errors import DataError
 from trainyard.testing.dataset_suite import DatasetSuite
@@ -185,6 +186,46 @@ def test_a_run_ends_with_the_same_bits_and_predicts_raw_rows(tmp_path: Path) -> 
     assert written.rows == 60
     assert out["prediction"].tolist() == predicted.tolist()
     assert out["review"].tolist() == texts
+
+
+def test_texts_in_folders_are_those_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One folder to split, and folders of splits; against the same texts in a table."""
+    monkeypatch.chdir(tmp_path)
+    texts = frame().sort_values("label", kind="stable")
+    for number, (text, label) in enumerate(zip(texts["review"], texts["label"], strict=True)):
+        for root in ("all", f"split/{'valid' if number % 5 == 0 else 'train'}"):
+            path = tmp_path / root / label / ("more" if root == "all" else "") / f"{number:03}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8-sig" if number % 2 else "utf-8")
+    (tmp_path / "all" / "good" / "notes.md").write_text("no text")
+    texts.to_csv("texts.csv", index=False)
+
+    def arrays(bundle: DataBundle) -> dict[str, Any]:
+        batches = {name: split.take(np.arange(len(split))) for name, split in bundle.splits.items()}
+        return {
+            f"{name} {key}": array.tolist() for name, one in batches.items() for key, array in one.items()
+        }
+
+    folder = {"type": "text_folder", "path": "all"}
+    assert arrays(dataset(tmp_path, folder).load()) == arrays(dataset(tmp_path / "texts.csv").load())
+    splits = dataset(tmp_path, {**folder, "path": "split"}).load().splits
+    assert {name: len(split) for name, split in splits.items()} == {"train": 48, "val": 12}
+    with pytest.raises(
+        DataError, match=r"of texts with a subfolder for each class, .* \{type: text_folder, path"
+    ):
+        draft_config(tmp_path / "all", "label")
+    for change, message in (
+        (lambda: (tmp_path / "all/good/x.txt").write_bytes(b"caf\xe9"), r"x\.txt is not in UTF-8 \(byte 3\)"),
+        ((tmp_path / "all/none").mkdir, r"all/none holds no text: no file that ends in \.txt"),
+    ):
+        change()  # type: ignore[no-untyped-call]
+        with pytest.raises(DataError, match=message):
+            dataset(tmp_path, folder).load()
+        (tmp_path / "all/good/x.txt").unlink(missing_ok=True)
+    with pytest.raises(
+        DataError, match=r"texts\.csv is not a folder on this machine; text_folder reads such"
+    ):
+        dataset(tmp_path / "texts.csv", {"type": "text_folder"}).load()
 
 
 @pytest.mark.soak

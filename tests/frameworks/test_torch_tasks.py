@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import runpy
 import sys
@@ -20,6 +21,7 @@ from torch.nn import functional
 
 import trainyard
 from small_runs import checkpoints
+from trainyard.cli.main import main
 from trainyard.errors import CheckpointError, DataError, InputError, ModelError
 from trainyard.frameworks.torch.losses import build_loss
 from trainyard.frameworks.torch.models.gpt import Gpt
@@ -258,6 +260,37 @@ def test_text_is_generated_token_by_token(with_tokens: Run) -> None:
             model.generate("a", 5, **options)
     with pytest.raises(InputError, match="the prompt is not text in UTF-8"):
         model.generate("\udcff", 5)
+
+
+def test_the_command_generates_the_same_text(with_tokens: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*options: str) -> str:
+        arguments = [
+            "generate",
+            str(with_tokens.path),
+            "--prompt",
+            "def text",
+            "--max-tokens",
+            "20",
+            *options,
+        ]
+        assert main([*arguments, "--json"]) == 0
+        return str(json.loads(capsys.readouterr().out)["text"])
+
+    model = trainyard.load(with_tokens.id)
+    assert said("--temperature", "0") == model.generate("def text", 20, temperature=0)
+    assert said("--seed", "2", "--top-k", "5") == model.generate("def text", 20, seed=2, top_k=5)
+    assert main(["generate", str(with_tokens.path), "--prompt", "def ", "--max-tokens", "0"]) == 0
+    assert capsys.readouterr().out == "def \n"
+    for options, message in (
+        (["--temperature", "-1"], "--temperature"),
+        (["--top-k", "0"], "--top-k"),
+    ):
+        assert main(["generate", str(with_tokens.path), "--prompt", "a", *options]) == 2
+        assert message in capsys.readouterr().err
+    model_section = {"type": "mlp", "hidden": [4]}
+    trainyard.train({"data": "iris", "model": model_section, "training": {"max_steps": 1, "threads": 1}})
+    assert main(["generate", "last", "--prompt", "a"]) == 2
+    assert "generates no text: its task is classification; call predict" in capsys.readouterr().err
 
 
 def test_a_damaged_tokenizer_is_not_used(with_tokens: Run) -> None:

@@ -175,6 +175,7 @@ class DataBundle:
     are their positions in each source (None: none were looked for). `tokenizer` is what made tokens of text,
     as `rows.tokenizers` writes it; None: there is no text, or its bytes are the tokens. `unrepeatable` says
     why samples cannot be read again as they were, so that no run can be repeated to the bit; empty: they can.
+    `files` are the SHA-256 of each shard by its name, to tell which of them has changed.
     """
 
     info: DataInfo
@@ -190,6 +191,7 @@ class DataBundle:
     skips: Skips | None = None
     tokenizer: dict[str, Any] | None = field(default=None, repr=False)
     unrepeatable: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 class Dataset(Protocol):

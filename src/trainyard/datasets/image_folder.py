@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field
 from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.files import is_url, names_in
+from trainyard.datasets.rows.class_folders import classes_in, folders_by_split
 from trainyard.datasets.rows.images.bundle import CLASS_NAMES, GivenMasks, ImageSource, Labeled, bundle
 from trainyard.datasets.rows.images.masks import masks_of
 from trainyard.datasets.rows.images.pixels import ENDINGS, Mode
@@ -33,19 +33,9 @@ from trainyard.datasets.rows.images.preparation import files_of
 from trainyard.datasets.rows.images.sources import FileImages, image_files, log_left_out
 from trainyard.datasets.rows.objects import refuse_column_settings
 from trainyard.datasets.rows.table import listed
-from trainyard.datasets.rows.tabular import paths_by_split
 from trainyard.errors import DataError
 from trainyard.require import require
 from trainyard.types import SplitName
-
-_FOLDERS: dict[str, SplitName] = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
-}
 
 
 class ImageFolderParams(Section):
@@ -82,7 +72,7 @@ class ImageFolderDataset:
             raise DataError("data.class_names: the classes are the names of folders; leave it out")
         files: list[str] = []
         parts: dict[SplitName, Labeled] = {}
-        for name, folder in _folders(config).items():
+        for name, folder in folders_by_split(config).items():
             found = _files(folder)
             positions = np.arange(len(files), len(files) + len(found), dtype=np.int64)
             parts[name] = Labeled(positions, np.array([label for _, label in found], dtype=object))
@@ -94,7 +84,7 @@ class ImageFolderDataset:
         files: list[Path] = []
         masks: list[Path] = []
         parts: dict[SplitName, Labeled] = {}
-        for name, folder in _folders(config).items():
+        for name, folder in folders_by_split(config).items():
             found = files_of(folder)
             assert found is not None, "`_folders` checks it"
             root = config.path or folder
@@ -130,41 +120,19 @@ def _mask_folder(given: str | dict[SplitName, str], split: SplitName, config: Da
     return Path(folder).expanduser()
 
 
-def _folders(config: DataConfig) -> dict[SplitName, str]:
-    """Return the folder of classes of each split that has its own."""
-    paths = paths_by_split(config)
-    for path in paths.values():
-        if is_url(path) or not Path(path).expanduser().is_dir():
-            raise DataError(f"data: {path} is not a folder on this machine; image_folder reads such folders")
-    if config.path is None:
-        return paths
-    inside = {
-        _FOLDERS[name]: name
-        for name in names_in(str(Path(config.path).expanduser())) or ()
-        if name in _FOLDERS
-    }
-    if "train" not in inside:
-        return paths
-    return {split: str(Path(config.path, name)) for split, name in inside.items()}
-
-
 def _files(folder: str) -> list[tuple[str, str]]:
     """Return the images below a folder of classes, each with its class, sorted.
 
     Raises:
         DataError: There are no folders of classes, or one holds no image.
     """
-    root = Path(folder).expanduser()
-    classes = sorted(one.name for one in root.iterdir() if one.is_dir() and not one.name.startswith("."))
-    if not classes:
-        raise DataError(f"{folder}: there is no folder for each class of images in it")
     found: list[tuple[str, str]] = []
     left_out: Counter[str] = Counter()
-    for label in classes:
-        files, others = image_files(root / label)
+    for one in classes_in(folder, "images"):
+        files, others = image_files(one)
         left_out += others
         if not files:
-            raise DataError(f"{root / label} holds no image; their endings are {listed(ENDINGS)}")
-        found += [(str(file), label) for file in files]
+            raise DataError(f"{one} holds no image; their endings are {listed(ENDINGS)}")
+        found += [(str(file), one.name) for file in files]
     log_left_out(folder, left_out)
     return found

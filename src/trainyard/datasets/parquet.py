@@ -50,27 +50,48 @@ class ParquetDataset:
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         if not self._params.streaming:
-            return load_files(self._config, self.read)
+            return load_files(self._config, self._checked)
         paths = paths_by_split(self._config)
         files = {name: parquet_as_arrow(path) for name, path in paths.items()}
         return arrow_bundle(files, self._config, self._params.images)
 
-    def read(self, path: str, text: Collection[str] = ()) -> Table:  # noqa: ARG002
-        """Return all rows of one file.
+    def read(self, path: str, text: Collection[str] = ()) -> Table:
+        """Return all rows of one file; columns in `text`, and the target, may hold lists.
+
+        Other columns of lists, and of structures, are not read.
 
         Raises:
-            DataError: The file is not a Parquet file, or a column holds lists or structures.
+            DataError: The file is not a Parquet file.
         """
-        return self._table(path, self._arrow_table(path))
+        return self._table(path, self._arrow_table(path), text)
 
-    def chunks(self, path: str, text: Collection[str] = ()) -> ParquetChunks:  # noqa: ARG002
+    def _checked(self, path: str, text: Collection[str] = ()) -> Table:
+        """Return the same rows, to be trained on.
+
+        Raises:
+            DataError: A feature holds lists or structures.
+        """
+        whole, config = self._arrow_table(path), self._config
+        self._refuse_nested(path, whole.schema, config)
+        return self._table(path, whole, text)
+
+    def _refuse_nested(self, path: str, schema: Any, config: DataConfig) -> None:
+        used = set(config.features or schema.names) - {*config.exclude, *config.targets}
+        for field in schema:
+            if field.name in used and self._arrow.types.is_nested(field.type):
+                raise DataError(
+                    f"{path}: column {field.name!r} holds {field.type}; give each of its values a column of "
+                    "its own, or data.exclude it"
+                )
+
+    def chunks(self, path: str, text: Collection[str] = ()) -> ParquetChunks:
         """Return the rows of one file, to be read chunk by chunk; see `read`.
 
         Raises:
             DataError: The file is not a Parquet file.
         """
         file = existing_file(path, mapped=True)
-        return ParquetChunks(path, file, lambda column, name: self._column(column, name, path))
+        return ParquetChunks(path, file, lambda column, name: self._column(column, name, path, text))
 
     def sample(self) -> Table:
         """Return the first training rows.
@@ -82,6 +103,7 @@ class ParquetDataset:
         try:
             with existing_file(path).open("rb") as stream:
                 file = self._parquet.ParquetFile(stream)
+                self._refuse_nested(path, file.schema_arrow, self._config)
                 batches = [next(file.iter_batches(SAMPLE))] if file.metadata.num_rows else []
                 return self._table(path, self._arrow.Table.from_batches(batches, file.schema_arrow))
         except (self._arrow.ArrowException, OSError) as error:
@@ -98,15 +120,28 @@ class ParquetDataset:
     def _unreadable(self, path: str, error: Exception) -> DataError:
         return DataError(f"{path} cannot be read as Parquet (is it complete?): {str(error).splitlines()[0]}")
 
-    def _table(self, path: str, table: Any) -> Table:
+    def _table(self, path: str, table: Any, text: Collection[str] = ()) -> Table:
         columns = {name: table.column(name) for name in table.column_names}
+        unread = [name for name in columns if self._is_unread(columns[name].type, name, text)]
+        columns = {name: columns[name] for name in columns if name not in unread}
         coded = {name for name in columns if self._arrow.types.is_dictionary(columns[name].type)}
         del table  # each column is freed when it is converted
-        values = {name: self._column(columns.pop(name), name, path) for name in [*columns]}
-        return Table(values, path, categorical=frozenset(coded))
+        values = {name: self._column(columns.pop(name), name, path, text) for name in [*columns]}
+        return Table(values, path, unread=unread, categorical=frozenset(coded))
 
-    def _column(self, column: Any, name: str, path: str) -> Array:
+    def _is_unread(self, kind: Any, name: str, text: Collection[str]) -> bool:
+        """Return whether a column holds structures, or lists where single values are needed."""
         types = self._arrow.types
+        is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+        return types.is_nested(kind) and not (is_list and name in {*text, *self._config.targets})
+
+    def _column(self, column: Any, name: str, path: str, text: Collection[str]) -> Array:
+        types = self._arrow.types
+        if types.is_nested(column.type) and not self._is_unread(column.type, name, text):
+            values = np.empty(len(column), dtype=object)
+            for row, value in enumerate(column.to_pylist()):
+                values[row] = value
+            return values
         if types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if types.is_decimal(column.type):
@@ -118,9 +153,9 @@ class ParquetDataset:
             )
         if types.is_string(column.type) or types.is_large_string(column.type):
             return strings(column)
-        values = (
+        numbers = (
             column.to_numpy(zero_copy_only=False)
             if column.num_chunks
             else np.empty(0, column.type.to_pandas_dtype())
         )
-        return tidy(values, name, path)
+        return tidy(numbers, name, path)

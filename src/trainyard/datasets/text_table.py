@@ -3,15 +3,23 @@
 Another column is the target (`data.target`); there may be one of weights, and those that rows are divided by.
 Each text becomes `input_ids` and `attention_mask`, of `max_length` tokens: a longer text is cut, a shorter
 one is padded at its end. So the shape of a sample does not depend on the others of its batch.
+
+Texts may also be files in folders, one folder for each class:
+
+    PATH/good/1.txt, PATH/good/more/2.txt, PATH/bad/3.txt ...   to be split
+    PATH/train/good/1.txt ... [PATH/val/...] [PATH/test/...]    of each split
+
+In a Parquet file a text may be a list of words, and the target a list of a tag for each of them (token
+classification), or of the labels of a row (multilabel).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -23,26 +31,31 @@ from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows import checks, objects, tokenizers
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.cache import data_cache
+from trainyard.datasets.rows.class_folders import text_tables
 from trainyard.datasets.rows.frames import read_table
+from trainyard.datasets.rows.list_cells import holds_lists, tags_of, with_label_columns
 from trainyard.datasets.rows.table import Table
 from trainyard.datasets.rows.tabular import named_columns, paths_by_split
 from trainyard.datasets.rows.target import Target, rows_with_target
-from trainyard.datasets.rows.text_preparation import TextPreparation, texts_of
-from trainyard.datasets.rows.tokenizers import Choice, Tokenizer
+from trainyard.datasets.rows.text_preparation import TextPreparation, texts_of, words_of
+from trainyard.datasets.rows.tokenizers import Choice, Tokenizer, Words
 from trainyard.datasets.rows.weights import encode as encode_weights
 from trainyard.digest import sha256_json
 from trainyard.errors import DataError
-from trainyard.types import Array, Ids, SplitName
+from trainyard.registry import task_of
+from trainyard.tasks.support.columns import OF_TAG_LISTS
+from trainyard.types import LABELS, Array, DataInfo, Ids, SplitName
 
 _FORMAT = 1  # of the file of tokens; a change of how tokens are made raises it, too
 _BYTES_PER_CHARACTER = 4  # of the file of tokens, at most, for usual text
+Text = str | list[str]  # or its words
 _ROW = "row"  # the array that stands for the texts until they are tokens
 
 
 class TextTableParams(Section):
-    """Tables with a column of texts."""
+    """Tables with a column of texts, or folders of texts."""
 
-    text: str = Field("text", min_length=1, description="the column of texts")
+    text: str = Field("text", min_length=1, description="the column of texts, or of lists of words")
     max_length: int = Field(
         256, gt=0, description="tokens of a sample: longer texts are cut, shorter ones padded"
     )
@@ -56,9 +69,9 @@ class TextTableParams(Section):
 
 
 class TextTableDataset:
-    """A CSV or Parquet file with a column of texts, to be split; or one for each split."""
+    """A CSV or Parquet file with a column of texts, or a folder of texts, to be split; or one for each."""
 
-    names: ClassVar[Sequence[str]] = ("text_table",)
+    names: ClassVar[Sequence[str]] = ("text_table", "text_folder")
     Params: ClassVar[type[BaseModel]] = TextTableParams
 
     def __init__(self, config: DataConfig, params: BaseModel) -> None:
@@ -82,19 +95,30 @@ class TextTableDataset:
                 raise DataError(f"data.{key} is for tables of features, not for texts; leave it out")
         choice = tokenizers.chosen(params.tokenizer, params.vocab_size, end_of_text=False)
         tables, warnings = self._tables()
-        texts = [text for table in tables.values() for text in self._texts(table)]
-        divided = self._divided(tables)
+        of_words = holds_lists(tables["train"].column(params.text, "data.text"))
+        texts = [text for table in tables.values() for text in self._texts(table, of_words=of_words)]
+        has_tags = of_words and self._has_tags(tables["train"])
+        if has_tags:
+            config = config.model_copy(update={"task": OF_TAG_LISTS})
+        else:
+            expanded, config = with_label_columns(tables, config)
+            tables = dict(expanded)
+        divided = self._divided(tables, config)
         rows = {name: split.take(np.arange(len(split)))[_ROW] for name, split in divided.splits.items()}
         with announced(f"making tokens of {len(texts):,} texts"):
             tokenizer, samples = _tokens(texts, rows["train"], choice, params.max_length)
         info = divided.info
-        target = Target(info.target, info.task, info.classes, names=tuple(info.target_names))
-        preparation = TextPreparation(params.text, tokenizer, params.max_length, target)
+        preparation = TextPreparation(
+            params.text, tokenizer, params.max_length, self._target(config, info), of_words=of_words
+        )
         splits = {}
         for name, split in divided.splits.items():
-            arrays = preparation.padded((samples[row] for row in rows[name].tolist()), len(split))
+            own = [samples[row] for row in rows[name].tolist()]
+            arrays = preparation.padded((one.ids for one in own), len(split))
             assert isinstance(split, Arrays), "`from_arrays` made it"
             others = {key: array for key, array in split.arrays.items() if key != _ROW}
+            if has_tags:
+                others[LABELS] = preparation.of_tokens(others[LABELS], own)
             splits[name] = Arrays({**arrays, **others})
         return replace(
             divided,
@@ -110,9 +134,11 @@ class TextTableDataset:
         config, text = self._config, self._params.text
         tables: dict[SplitName, Table] = {}
         warnings: list[str] = []
+        if config.type == "text_folder":
+            return dict(text_tables(config, text)), warnings
         for name, path in paths_by_split(config).items():
             with announced(f"reading {path}"):
-                table = read_table(path, text=[text])
+                table = read_table(path, text=[text], target=config.targets[0])
             warnings += table.remarks
             if config.missing_target == "drop":
                 for target in config.targets:
@@ -121,20 +147,46 @@ class TextTableDataset:
             tables[name] = table
         return tables, warnings
 
-    def _texts(self, table: Table) -> list[str]:
+    def _texts(self, table: Table, *, of_words: bool) -> Sequence[Text]:
         name = self._params.text
-        return texts_of(table.column(name, "data.text").tolist(), f"{table.source}: column {name!r}")
+        cells, where = list(table.column(name, "data.text")), f"{table.source}: column {name!r}"
+        return words_of(cells, where) if of_words else texts_of(cells, where)
 
-    def _divided(self, tables: Mapping[SplitName, Table]) -> DataBundle:
+    def _has_tags(self, train: Table) -> bool:
+        """Return whether the target has a tag for each word, and not the labels of a row.
+
+        Raises:
+            DataError: The task wants tags, and the target holds no lists.
+        """
+        name, task = self._config.target_name, self._config.task
+        wants = task != "auto" and task_of(task).has_inner_labels
+        if len(self._config.targets) > 1 or not (wants or task == "auto"):
+            return False
+        is_list = holds_lists(train.column(name, "data.target"))
+        if wants and not is_list:
+            raise DataError(
+                f"{train.source}: the target {name!r} holds no lists, but the task is {task}, which needs a "
+                "tag for each word"
+            )
+        return is_list
+
+    def _target(self, config: DataConfig, info: DataInfo) -> Target:
+        """Return the target, as files of other rows have it."""
+        several = tuple(config.targets) if len(config.targets) > 1 else ()
+        lists = None if config.target_name == self._config.target_name else self._config.target_name
+        classes = None if several else info.classes
+        return Target(info.target, info.task, classes, names=several, lists=lists)
+
+    def _divided(self, tables: Mapping[SplitName, Table], config: DataConfig) -> DataBundle:
         """Return the data with an array of row numbers in place of the texts.
 
         The rows of all sources are counted one after the other.
         """
-        config, start = self._config, 0
+        start = 0
         pairs: dict[SplitName, objects.Pair] = {}
         weights: dict[SplitName, Array] = {}
         for name, table in tables.items():
-            pairs[name] = ({_ROW: np.arange(start, start + len(table))}, self._targets(table))
+            pairs[name] = ({_ROW: np.arange(start, start + len(table))}, self._targets(table, config))
             start += len(table)
             if config.weight is not None:
                 weights[name] = encode_weights(table, config.weight)
@@ -142,64 +194,85 @@ class TextTableDataset:
         columns = named_columns(train, config)
         return objects.from_arrays(pairs, config, sample_weights=weights, columns=columns)
 
-    def _targets(self, table: Table) -> Array:
-        """Return the targets, (rows,), or (rows, columns) of several."""
-        names = self._config.targets
+    def _targets(self, table: Table, config: DataConfig) -> Array:
+        """Return the targets, (rows,), (rows, columns) of several, or (rows, words) of tags."""
+        names = config.targets
+        if config.task != "auto" and task_of(config.task).has_inner_labels:
+            where = f"{table.source}: the target {names[0]!r}"
+            return tags_of(self._texts(table, of_words=True), table.column(names[0], "data.target"), where)
         if len(names) == 1:
             return table.column(names[0], "data.target")
         return np.stack([table.column(name, "data.target").astype(np.float32) for name in names], axis=1)
 
 
 def _tokens(
-    texts: Sequence[str], train: Ids, choice: Choice, max_length: int
-) -> tuple[Tokenizer, Sequence[Ids]]:
+    texts: Sequence[Text], train: Ids, choice: Choice, max_length: int
+) -> tuple[Tokenizer, Sequence[Words]]:
     """Return the tokenizer, and the tokens of each text; from the cache, if they were made before.
 
     Args:
-        texts: The texts.
+        texts: The texts, or the words of each.
         train: (rows,) the positions of those that a tokenizer may learn from.
         choice: The tokenizer that the config asks for.
         max_length: The number of tokens of a text at most.
     """
     if choice.kind == tokenizers.BYTES:
         made = choice.made()
-        return made, list(made.samples(texts, max_length))
+        return made, _encoded(made, texts, max_length)
     content = [sha256_json(list(texts)), train.tolist(), max_length]
     file = data_cache().made(
         f"samples {sha256_json([_FORMAT, content, choice.identity()])}",
         "the tokens of the texts",
-        _BYTES_PER_CHARACTER * sum(map(len, texts)),
+        _BYTES_PER_CHARACTER * sum(map(len, _pieces(texts))),
         lambda path: _write(path, texts, train, choice, max_length),
     )
     return _read(file)
 
 
-def _write(path: Path, texts: Sequence[str], train: Ids, choice: Choice, max_length: int) -> None:
-    """Write the tokens of the texts, the number of tokens of each, and the tokenizer."""
+def _encoded(made: Tokenizer, texts: Sequence[Text], max_length: int) -> list[Words]:
+    """Return the tokens of each text; without the words that they begin, where it is not cut into words."""
+    if any(isinstance(text, str) for text in texts[:1]):
+        plain = cast(Sequence[str], texts)
+        return [Words(ids, np.empty(0, np.int64)) for ids in made.samples(plain, max_length)]
+    return list(made.words(cast(Sequence[list[str]], texts), max_length))
+
+
+def _write(path: Path, texts: Sequence[Text], train: Ids, choice: Choice, max_length: int) -> None:
+    """Write the tokens of the texts, how many each has, the words that they begin, and the tokenizer."""
     made = (
-        choice.trained((texts[row] for row in train.tolist()), [tokenizers.PADDING])
+        choice.trained(_pieces(texts[row] for row in train.tolist()), [tokenizers.PADDING])
         if choice.needs_training
         else choice.made()
     )
-    samples = list(made.samples(texts, max_length))
+    samples = _encoded(made, texts, max_length)
     dtype = np.min_scalar_type(made.vocab_size - 1)
-    flat = np.concatenate([np.empty(0, dtype), *(one.astype(dtype) for one in samples)])
-    lengths = np.array([len(one) for one in samples], np.int64)
+    flat = np.concatenate([np.empty(0, dtype), *(one.ids.astype(dtype) for one in samples)])
+    begins = np.concatenate([np.empty(0, np.int64), *(one.begins for one in samples)])
+    lengths = np.array([len(one.ids) for one in samples], np.int64)
     plain = np.frombuffer(json.dumps(made.to_json()).encode(), np.uint8)
     with path.open("wb") as file:
-        np.savez(file, tokens=flat, lengths=lengths, tokenizer=plain)
+        np.savez(file, tokens=flat, lengths=lengths, tokenizer=plain, begins=begins)
 
 
-def _read(path: Path) -> tuple[Tokenizer, Sequence[Ids]]:
+def _pieces(texts: Iterable[Text]) -> Iterator[str]:
+    """Yield the texts, or their words."""
+    for text in texts:
+        yield from [text] if isinstance(text, str) else text
+
+
+def _read(path: Path) -> tuple[Tokenizer, Sequence[Words]]:
     with np.load(path, allow_pickle=False) as kept:
         flat, lengths, plain = kept["tokens"], kept["lengths"], kept["tokenizer"]
-    samples = np.split(flat, np.cumsum(lengths)[:-1])
+        begins = kept["begins"] if "begins" in kept else np.empty(0, np.int64)
+    ends = np.cumsum(lengths)[:-1]
+    firsts = np.split(begins, ends) if len(begins) else [begins] * len(lengths)
+    samples = [Words(*pair) for pair in zip(np.split(flat, ends), firsts, strict=True)]
     return tokenizers.from_json(json.loads(plain.tobytes())), samples
 
 
-def _in_words(samples: Sequence[Ids], max_length: int) -> str:
+def _in_words(samples: Sequence[Words], max_length: int) -> str:
     """Return how many texts there are, and how long they are."""
-    lengths = np.array([len(one) for one in samples])
+    lengths = np.array([len(one.ids) for one in samples])
     cut = int((lengths == max_length).sum())
     middle = f"{np.median(lengths):,.0f} tokens in the median, {lengths.max():,} at most"
     return f"{len(samples):,} texts, {middle}" + (f"; {cut:,} fill data.max_length" if cut else "")

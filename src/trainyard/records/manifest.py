@@ -16,6 +16,7 @@ Json = dict[str, Any]
 KINDS = ("config", "data", "code", "environment", "model", "weights")  # of inputs, as differences are listed
 SEMANTICS_OF = "semantics of "  # begins the name of a difference in our own code
 _SHOWN_CHARACTERS = 40  # of a value in a message
+_SHOWN_FILES = 3  # that have changed
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class DataIdentity(Record):
     """What identifies the data.
 
     `rows` identifies the rows of each split, however their features were prepared; `preparation` is the
-    SHA-256 of what was fitted to prepare them: rows in another unit may have the same features.
+    SHA-256 of what was fitted to prepare them: rows in another unit may have the same features. `files` has
+    the beginning of the SHA-256 of each shard, by its name, to say which of them has changed.
     """
 
     hash: str | None = None
@@ -61,6 +63,7 @@ class DataIdentity(Record):
     features: list[str] = Field(default_factory=list)
     classes: list[str] | None = None
     content_hashed: bool = True
+    files: dict[str, str] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
 
 
@@ -367,7 +370,18 @@ def _data_view(manifest: Manifest, other: Manifest) -> Json:
         for key, value in _without_none(split.to_json()).items()
     }
     recorded = manifest.data.preparation and other.data.preparation  # older versions did not
-    return splits | ({"preparation": manifest.data.preparation} if recorded else {})
+    fitted = {"preparation": manifest.data.preparation} if recorded else {}
+    return splits | fitted | _changed_files(manifest, other)
+
+
+def _changed_files(manifest: Manifest, other: Manifest) -> dict[str, str]:
+    """Return the first files whose content is not that of the same name in another manifest.
+
+    Files may have other names there, and the same content: then they are no difference.
+    """
+    files, others = manifest.data.files, other.data.files
+    changed = [name for name in files if others.get(name, files[name]) != files[name]]
+    return {f"file {name}": files[name] for name in changed[:_SHOWN_FILES]}
 
 
 def _weights_view(manifest: Manifest) -> Json:

@@ -40,6 +40,7 @@ from trainyard.version import VERSION
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
+_NOTED = 16  # digits of the SHA-256 of a shard: the whole ones are in that of its split
 REMOVED = "removed"  # instead of the hash of a source that is gone
 
 # Distributions that are not called like their modules.
@@ -98,6 +99,7 @@ def data_inputs(bundle: DataBundle) -> DataIdentity:
         features=[str(name) for name in info.feature_names],
         classes=None if info.classes is None else [str(label) for label in info.classes],
         content_hashed=bundle.content_hashed,
+        files={name: sha256[:_NOTED] for name, sha256 in bundle.files.items()},
         warnings=[*bundle.warnings, *([in_words(bundle.skipped)] if bundle.skipped else [])],
     )
 

@@ -58,7 +58,7 @@ from trainyard.runs.wiring import available_threads, form_for, framework_for, lo
 from trainyard.runs.workdir import working_directory
 from trainyard.semantics import computing_by, older_versions
 from trainyard.tasks.support.transforms import transform_of
-from trainyard.types import FEATURES, INPUT_IDS, TARGET, WEIGHT, Array, DataInfo, SplitName
+from trainyard.types import FEATURES, INPUT_IDS, WEIGHT, Array, DataInfo, SplitName
 from trainyard.world import ALONE
 
 log = logging.getLogger("trainyard")
@@ -372,7 +372,7 @@ class Predictor:
         if self._task.gives_masks:  # which are smaller than the probabilities
             masks = [mask for part in self._parts(rows) for mask in self.table(part, threshold)["prediction"]]
             return self._frame(rows, {"prediction": masks})
-        return self._frame(rows, self.table(self.outputs(rows), threshold))
+        return self._frame(rows, self.table_of(rows, self.outputs(rows), threshold))
 
     @property
     def gives_masks(self) -> bool:
@@ -436,6 +436,15 @@ class Predictor:
         if not 0 <= threshold <= 1:
             raise InputError(f"a threshold of {threshold:g} given; a probability is from 0 to 1")
         return dict(self._task.columns_at(outputs, threshold))
+
+    def table_of(self, rows: Any, outputs: Array, threshold: float | None = None) -> dict[str, Any]:
+        """Return the same for rows; where these are lists of words, with an answer for each word."""
+        table, preparation = self.table(outputs, threshold), self._preparation
+        if not (isinstance(preparation, TextPreparation) and preparation.of_words):
+            return table
+        if not self._task.has_inner_labels:
+            return table
+        return {name: preparation.by_word(rows, answers) for name, answers in table.items()}
 
     def check_probabilities(self) -> None:
         """Check that the task has probabilities.
@@ -537,7 +546,7 @@ class Predictor:
             transform.check(targets, "targets given")
         if weights:
             check_totals({"given": weights[WEIGHT]}, "data.weight")
-        return Arrays({**self._rows.prepared(rows), TARGET: targets, **weights})
+        return Arrays({**self._rows.prepared(rows), self._task.target: targets, **weights})
 
     def _weights(self, rows: Any) -> dict[str, Array]:
         """Return the weights of rows, if they have the column that held them in training."""

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainyard.datasets.rows.chunks import RowChunks
+from trainyard.datasets.rows.class_folders import TEXT_ENDING, text_files, text_of
 from trainyard.datasets.rows.images.pixels import ENDINGS
 from trainyard.datasets.rows.images.preparation import ImagePreparation, files_of
 from trainyard.datasets.rows.raw import frame_of
 from trainyard.datasets.rows.table import Table, nearest
+from trainyard.datasets.rows.text_preparation import TextPreparation
 from trainyard.errors import DataError, InputError
 from trainyard.require import require
 from trainyard.runs.intervals import Intervals
@@ -88,8 +90,8 @@ def predicted_chunks(
             outputs = predictor.outputs(rows_from(arrays, start, step))
             yield _frame({}, _columns(predictor, outputs, columns))
         return
-    if isinstance(predictor.preparation, ImagePreparation) and (files := images_below(path)) is not None:
-        yield from _of_images(predictor, files, columns)
+    if (frames := _of_folder(predictor, path, columns)) is not None:
+        yield from frames
         return
     chunks, rows = predictor.chunks(path), predictor.chunk_rows
     if missing := [name for name in columns.keep if name not in chunks.names]:
@@ -100,8 +102,8 @@ def predicted_chunks(
     empty = True
     for table, kept in _with_kept(chunks, needed, columns.keep, rows, as_written=as_written):
         empty = False
-        outputs = predictor.outputs(predictor.rows_of(table))
-        yield _frame(kept, _columns(predictor, outputs, columns))
+        some = predictor.rows_of(table)
+        yield _frame(kept, _columns(predictor, predictor.outputs(some), columns, some))
     if empty:
         raise DataError(f"{path}: there are columns, but no rows")
 
@@ -109,6 +111,15 @@ def predicted_chunks(
 def images_below(path: Path | str) -> list[Path] | None:
     """Return the image at a path, or those in a folder; None if it is neither."""
     return [Path(path)] if Path(path).suffix.lower() in ENDINGS else files_of(path)
+
+
+def _of_folder(predictor: Predictor, path: Path | str, columns: PredictionColumns) -> Iterator[Any] | None:
+    """Return the frames of predictions for images or texts in files; None if the path is a file of rows."""
+    if isinstance(predictor.preparation, ImagePreparation) and (files := images_below(path)) is not None:
+        return _of_images(predictor, files, columns)
+    if isinstance(predictor.preparation, TextPreparation) and Path(path).is_dir():
+        return _of_texts(predictor, text_files(path), columns)
+    return None
 
 
 def _of_images(predictor: Predictor, files: Sequence[Path], columns: PredictionColumns) -> Iterator[Any]:
@@ -130,6 +141,20 @@ def _of_images(predictor: Predictor, files: Sequence[Path], columns: PredictionC
         yield _frame({name: paths}, _columns(predictor, outputs, columns))
 
 
+def _of_texts(predictor: Predictor, files: Sequence[Path], columns: PredictionColumns) -> Iterator[Any]:
+    """Yield data frames of the predictions for texts in files, with their paths in the first column."""
+    assert isinstance(predictor.preparation, TextPreparation), "the caller checks it"
+    if columns.keep:
+        raise InputError("texts in a folder have no columns to keep; their paths are kept as 'file'")
+    if not files:
+        raise DataError(f"the folder holds no text: no file that ends in {TEXT_ENDING}")
+    for start in range(0, len(files), predictor.chunk_rows):
+        some = files[start : start + predictor.chunk_rows]
+        texts = [{predictor.preparation.column: text_of(file)} for file in some]
+        paths = np.array([str(file) for file in some], dtype=object)
+        yield _frame({"file": paths}, _columns(predictor, predictor.outputs(texts), columns))
+
+
 def _with_kept(
     chunks: RowChunks, needed: Sequence[str], keep: Sequence[str], rows: int, *, as_written: bool
 ) -> Iterator[tuple[Table, Mapping[str, Array]]]:
@@ -145,8 +170,14 @@ def _with_kept(
         yield Table(own, table.source, table.numbers, unread=unread), kept
 
 
-def _columns(predictor: Predictor, outputs: Array, columns: PredictionColumns) -> dict[str, Any]:
-    table = predictor.table(outputs, columns.threshold)
+def _columns(
+    predictor: Predictor, outputs: Array, columns: PredictionColumns, rows: Any = None
+) -> dict[str, Any]:
+    table = (
+        predictor.table(outputs, columns.threshold)
+        if rows is None
+        else predictor.table_of(rows, outputs, columns.threshold)
+    )
     if columns.proba is False:
         table = {name: values for name, values in table.items() if not name.startswith("probability_")}
     return {**table, **(columns.intervals.columns(outputs) if columns.intervals is not None else {})}

@@ -143,6 +143,11 @@ class ArrowRows(items.BatchReader):
         """Whether no function of the user's takes part; see `StoredSamples`."""
         return True
 
+    @property
+    def files(self) -> dict[str, str]:
+        """The SHA-256 of each file, by its name."""
+        return dict(zip(self._names, self._sha256s, strict=True))
+
     def name_of(self, position: int) -> str:
         """Return the name of a row in messages."""
         file = int(np.searchsorted(self._file_ends, position, side="right"))
@@ -242,8 +247,8 @@ def parquet_as_arrow(pattern: str) -> list[ArrowFile]:
         DataError: A file is not a Parquet file, or there is no room for its rows.
     """
     cache, names, converted = data_cache(), shard_paths(pattern), []
-    for name, sha256 in zip(names, hashes_of(names), strict=True):
-        file = existing_file(name, mapped=True)
+    files = [existing_file(name, mapped=True) for name in names]  # which verifies copies of objects, once
+    for name, file, sha256 in zip(names, files, hashes_of([str(file) for file in files]), strict=True):
         path = cache.made(
             f"{_CONVERTED} {sha256}",
             f"the rows of {name}",

@@ -43,7 +43,7 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
     named = {
         "data.target": config.targets,
         "data.features": config.features or [],
-        "data.exclude": config.exclude,
+        "data.exclude": [name for name in config.exclude if name not in table.unread],
         "data.weight": [config.weight] if config.weight else [],
         "data.sampling.weight": [drawn] if (drawn := sampling_column(config.sampling)) else [],
         "data.columns": list(config.columns),

@@ -41,6 +41,10 @@ class StoredSamples(Protocol):
     def fingerprint(self) -> str:
         """Return the SHA-256 of the contents, and of how they are decoded."""
 
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The SHA-256 of each file, by its name."""
+
     def name_of(self, position: int) -> str:
         """Return the name of a sample in messages: the file, and its place there."""
 

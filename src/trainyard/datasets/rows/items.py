@@ -19,7 +19,7 @@ from trainyard.config.schema import DataConfig
 from trainyard.config.splits import SplitConfig
 from trainyard.datasets.base import DataBundle, Draw, Reading, Split, unnoted
 from trainyard.datasets.rows.arrays import as_array
-from trainyard.datasets.rows.corrupt import without_corrupt
+from trainyard.datasets.rows.corrupt import StoredSamples, without_corrupt
 from trainyard.datasets.rows.drawing import Drawing
 from trainyard.datasets.rows.own import sample_function
 from trainyard.datasets.rows.sampling import balanced, item_weights
@@ -449,6 +449,12 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
         warnings=warnings,
         unrepeatable=_reason(unrepeatable) if version("samples") > 1 else "",
         content_hashed=all(own_fingerprint(dataset) is not None for dataset in datasets.values()),
+        files={
+            name: sha256
+            for dataset in datasets.values()
+            if isinstance(dataset, StoredSamples)
+            for name, sha256 in dataset.files.items()
+        },
     )
 
 

@@ -98,7 +98,8 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         return items.bundle(parts, config)
     if forms["train"] == "frame":
         return tabular.build(
-            {name: as_table(part, f"the {name} rows") for name, part in parts.items()}, config
+            {name: as_table(part, f"the {name} rows", lists=config.targets) for name, part in parts.items()},
+            config,
         )
     keep = config.impute == "keep"
     if forms["train"] == "named":

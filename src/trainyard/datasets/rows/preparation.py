@@ -87,7 +87,7 @@ class TabularPreparation:
         """The columns to read as text from files without types."""
         names = [column.name for column in self.columns if column.reads == "text"]
         names += [name for name, kind in self.kinds.items() if kind.reads_text and name not in names]
-        text_target = any(isinstance(label, str) for label in self.target.classes or ())
+        text_target = self.target.lists or any(isinstance(label, str) for label in self.target.classes or ())
         return [*names, *self.target.columns] if text_target else names
 
     def features(self, rows: Any) -> Array:
@@ -164,7 +164,7 @@ class TabularPreparation:
     def _table(self, rows: Any, names: set[str]) -> Table:
         """Return the columns `names` of the rows, read as their kinds."""
         kinds = {name: self.kinds[name] for name in names & self.kinds.keys()}
-        return typed(as_table(rows, only=names), kinds, trains=False)
+        return typed(as_table(rows, only=names, lists=self.target.columns), kinds, trains=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""

@@ -90,26 +90,27 @@ def open_shards(pattern: str, indexer: Indexer) -> list[Shard]:
     """
     paths, shards, began = shard_paths(pattern), list[Shard](), time.monotonic()
     with announced(f"hashing {len(paths):,} shards"):
-        sha256s = hashes_of(paths)
-    for number, (path, sha256) in enumerate(zip(paths, sha256s, strict=True)):
-        shards.append(_opened(path, sha256, indexer))
+        files = [existing_file(path, mapped=True) for path in paths]  # which verifies copies of objects, once
+        sha256s = hashes_of([str(file) for file in files])
+    for number, (path, file, sha256) in enumerate(zip(paths, files, sha256s, strict=True)):
+        shards.append(Shard(path, file, sha256, _index(file, sha256, indexer)))
         if time.monotonic() - began > _SAID_AFTER:
             began = time.monotonic()
             log.info("data: %d of %d shards of %s are indexed", number + 1, len(paths), pattern)
     return shards
 
 
-def _opened(path: str, sha256: str, indexer: Indexer) -> Shard:
-    file = existing_file(path, mapped=True)
+def _index(file: Path, sha256: str, indexer: Indexer) -> Tables:
+    """Return the index of a shard, from the cache if it was made before."""
     kept = cache_folder() / "shards" / f"{indexer.kind}-{sha256}.npz"
     try:
         with np.load(kept, allow_pickle=False) as arrays:
-            return Shard(path, file, sha256, dict(arrays))
+            return dict(arrays)
     except Exception:  # there is none, or it is damaged, for which zip files have many errors
         index, buffer = indexer.make(file), io.BytesIO()
     np.savez(buffer, allow_pickle=False, **index)
     keep_in_cache(kept, buffer.getvalue())
-    return Shard(path, file, sha256, index)
+    return index
 
 
 def keep_in_cache(path: Path, data: bytes) -> None:
@@ -139,6 +140,11 @@ class ShardFiles:
 
     def __len__(self) -> int:
         return int(self._firsts[-1])
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The SHA-256 of each shard, by its name."""
+        return {shard.name: shard.sha256 for shard in self.shards}
 
     @property
     def sha256s(self) -> list[str]:

@@ -308,13 +308,19 @@ def _refuse_mixture(values: Array, absent: Array, word: Mapping[type, str | None
     raise DataError(f"{where} holds {kinds}; {advice}, or train without it (data.exclude)")
 
 
-def as_table(rows: Any, source: str = "the rows given", only: Collection[str] | None = None) -> Table:
+def as_table(
+    rows: Any,
+    source: str = "the rows given",
+    only: Collection[str] | None = None,
+    lists: Collection[str] = (),
+) -> Table:
     """Return a data frame, a sequence of mappings, a mapping of columns, or a table as a table.
 
     Args:
         rows: What to convert.
         source: Its name in messages.
         only: The columns to convert; others may hold anything.
+        lists: The columns whose cells may be lists.
 
     Raises:
         DataError: `rows` is none of these, or a column cannot be used.
@@ -337,12 +343,28 @@ def as_table(rows: Any, source: str = "the rows given", only: Collection[str] | 
     else:
         raise DataError(f"rows must be a data frame or a sequence of mappings, not {type(rows).__name__}")
     columns = {
-        name: tidy(values, name, source) for name, values in raw.items() if only is None or name in only
+        name: _cells(values, name, source, lists)
+        for name, values in raw.items()
+        if only is None or name in only
     }
     unread = [name for name in raw if name not in columns]
     frame, categorical = rows if hasattr(rows, "iloc") else None, _categorical(rows) & columns.keys()
     remarks = [f"{source}: {remark}"] if remark else []
     return Table(columns, source, unread=unread, categorical=categorical, frame=frame, remarks=remarks)
+
+
+def _cells(values: Any, name: str, source: str, lists: Collection[str]) -> Array:
+    """Return the values of a column as `tidy` does, or its lists."""
+    if name in lists and any(isinstance(value, list | tuple | np.ndarray) for value in values):
+        return _objects([_plain(value) for value in values])
+    return tidy(values, name, source)
+
+
+def _plain(value: Any) -> Any:
+    """Return a tuple or an array as a list, and a missing value as None."""
+    if isinstance(value, tuple | np.ndarray):
+        return value.tolist() if isinstance(value, np.ndarray) else list(value)
+    return None if _is_missing(value) else value
 
 
 def _categorical(rows: Any) -> frozenset[str]:
@@ -356,7 +378,8 @@ def _categorical(rows: Any) -> frozenset[str]:
 
 def _objects(values: Sequence[Any]) -> Array:
     array = np.empty(len(values), dtype=object)
-    array[:] = values
+    for row, value in enumerate(values):  # not at once: lists of one length would be taken for a matrix
+        array[row] = value
     return array
 
 

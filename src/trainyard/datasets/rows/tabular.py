@@ -26,6 +26,7 @@ from trainyard.datasets.rows.kinds import (
     judge,
     typed,
 )
+from trainyard.datasets.rows.list_cells import with_label_columns
 from trainyard.datasets.rows.preparation import TabularPreparation, fit
 from trainyard.datasets.rows.raw import RawPreparation
 from trainyard.datasets.rows.sampling import SAMPLING, sampling_weights
@@ -137,6 +138,8 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     for table in tables.values():
         if not len(table):
             raise DataError(f"{table.source}: there are columns, but no rows")
+    given = config.target_name
+    tables, config = with_label_columns(tables, config)
     names = checks.feature_columns(tables["train"], config)
     judges = semantics.version("preparation") > 1 and not (known and not config.columns)
     before = _kinds_before_split(tables["train"], names, config) if judges else Inference({})
@@ -149,7 +152,8 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     form = feature_form()
     provided = provided_splits(tables, config)
     several = tuple(config.targets) if len(config.targets) > 1 else ()
-    target = Target(config.target_name, task, dtype=form.dtype, names=several)
+    lists = None if given == config.target_name else given
+    target = Target(config.target_name, task, dtype=form.dtype, names=several, lists=lists)
     target, rows, more = _split(train, config, target, fractions(config.split, provided))
     infers = judges and not form.frames
     columns = infer(train, names, config, rows["train"]) if infers else Inference({})
@@ -294,7 +298,7 @@ def _split(
     table: Table, config: DataConfig, target: Target, shares: tuple[float, float]
 ) -> tuple[Target, Rows, list[str]]:
     val, test = shares
-    values = table.column(target.columns[0])
+    values = table.column((target.names or [target.name])[0])
     labels = None if target.names else task_of(target.task).labels(values)
     if labels is None:
         return target, split_rows(table, config.split, val, test, None), []

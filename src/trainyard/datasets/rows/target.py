@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.config.schema import DataConfig
+from trainyard.datasets.rows.list_cells import expanded
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing
 from trainyard.errors import DataError
 from trainyard.registry import task_of
@@ -22,7 +23,8 @@ _UNLIKE = 10  # times: targets whose standard deviations differ by more are of u
 class Target:
     """The column to predict, and its task; `classes` are the labels in the order of their indices, if any.
 
-    Values become `dtype`. Of several columns, `names` are theirs, and `name` joins them.
+    Values become `dtype`. Of several columns, `names` are theirs, and `name` joins them. `lists` is the
+    column that holds the names of those that are 1, if they come so.
     """
 
     name: str
@@ -30,11 +32,12 @@ class Target:
     classes: Sequence[Any] | None = None
     dtype: str = "float32"
     names: Sequence[str] = ()
+    lists: str | None = None
 
     @property
     def columns(self) -> list[str]:
         """The columns that hold it."""
-        return list(self.names) or [self.name]
+        return [self.lists] if self.lists is not None else list(self.names) or [self.name]
 
     def encode(self, table: Table) -> Array:
         """Return the targets of a table.
@@ -45,6 +48,8 @@ class Target:
         Raises:
             DataError: A cell is empty, not a class of the training rows, or not a finite number.
         """
+        if self.lists is not None and self.lists in table.columns:
+            table = expanded(table, self.lists, self.names)
         if self.names:
             dtype = "float32" if task_of(self.task).targets_are_labels else self.dtype
             return _matrix(table, self.names, self.task).astype(dtype)
@@ -73,6 +78,7 @@ class Target:
         classes = None if self.classes is None else list(self.classes)
         more: dict[str, Any] = {} if self.dtype == "float32" else {"dtype": self.dtype}
         more |= {"names": list(self.names)} if self.names else {}
+        more |= {"lists": self.lists} if self.lists is not None else {}
         return {"name": self.name, "task": self.task, "classes": classes, **more}
 
     @staticmethod
@@ -84,6 +90,7 @@ class Target:
             data["classes"],
             data.get("dtype", "float32"),
             tuple(data.get("names", ())),
+            data.get("lists"),
         )
 
 

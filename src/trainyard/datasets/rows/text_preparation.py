@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from trainyard.datasets.rows import tokenizers
+from trainyard.datasets.rows.list_cells import lists_of, tags_of
 from trainyard.datasets.rows.table import Table, as_table, nearest
 from trainyard.datasets.rows.target import Target
-from trainyard.datasets.rows.tokenizers import Tokenizer
+from trainyard.datasets.rows.tokenizers import Tokenizer, Words
 from trainyard.errors import DataError
-from trainyard.types import ATTENTION_MASK, INPUT_IDS, Array, ArraySpec, Ids
+from trainyard.registry import task_of
+from trainyard.types import ATTENTION_MASK, INPUT_IDS, NO_LABEL, Array, ArraySpec, Ids
 
 
 class TextPreparation:
@@ -23,14 +25,18 @@ class TextPreparation:
         tokenizer: What makes their tokens.
         max_length: The number of tokens of each row.
         target: The target.
+        of_words: Whether a cell is a list of words, and not a text.
     """
 
     encodes_training_otherwise = False
     feature_names: Sequence[str] = ()
     categories: Sequence[int] = ()
 
-    def __init__(self, column: str, tokenizer: Tokenizer, max_length: int, target: Target) -> None:
+    def __init__(
+        self, column: str, tokenizer: Tokenizer, max_length: int, target: Target, *, of_words: bool = False
+    ) -> None:
         self.column = column
+        self.of_words = of_words
         self.tokenizer = tokenizer
         self.target = target
         self.max_length = max_length
@@ -43,7 +49,7 @@ class TextPreparation:
     @property
     def text_columns(self) -> list[str]:
         """The columns to read as text from files without types."""
-        text_target = any(isinstance(label, str) for label in self.target.classes or ())
+        text_target = self.target.lists or any(isinstance(label, str) for label in self.target.classes or ())
         return [self.column, *(self.target.columns if text_target else ())]
 
     @property
@@ -61,6 +67,9 @@ class TextPreparation:
         Raises:
             DataError: There is no such column, or a cell holds no text.
         """
+        if self.of_words:
+            words = self._words(rows)
+            return self.padded((one.ids for one in self.tokenizer.words(words, self.max_length)), len(words))
         texts = self._texts(rows)
         return self.padded(self.tokenizer.samples(texts, self.max_length), len(texts))
 
@@ -84,18 +93,45 @@ class TextPreparation:
     def _texts(self, rows: Any) -> list[str]:
         if isinstance(rows, str):
             return [rows]
-        if isinstance(rows, Table) or hasattr(rows, "columns") or isinstance(rows, Mapping):
-            return self._of_column(as_table(rows, only={self.column}))
-        values = list(rows)
-        if values and all(isinstance(value, Mapping) for value in values):
-            return self._of_column(as_table(values, only={self.column}))
-        return texts_of(values, "the texts given")
+        cells, where = self._cells(rows, "the texts given")
+        return texts_of(cells, where)
 
-    def _of_column(self, table: Table) -> list[str]:
+    def _words(self, rows: Any) -> list[list[str]]:
+        cells, where = self._cells(rows, "the lists given")
+        return words_of(cells, where)
+
+    def _cells(self, rows: Any, given: str) -> tuple[Sequence[Any], str]:
+        """Return the cells of the column of texts, or the rows if they are cells, and their name in messages.
+
+        Raises:
+            DataError: There is no such column.
+        """
+        is_table = isinstance(rows, Table | Mapping) or hasattr(rows, "columns")
+        if not is_table:
+            rows = list(rows)
+            if not rows or not all(isinstance(row, Mapping) for row in rows):
+                return rows, given
+        table = as_table(rows, only={self.column}, lists={self.column})
         if self.column not in table.columns:
             known = nearest(self.column, [*table.columns, *table.unread])
             raise DataError(f"the rows have no column {self.column!r}, which holds the texts; {known}")
-        return texts_of(table.columns[self.column].tolist(), f"column {self.column!r}")
+        return list(table.columns[self.column]), f"column {self.column!r}"
+
+    def by_word(self, rows: Any, labels: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """Return labels of tokens as those of words: that of the first token; None of words that are cut off.
+
+        Args:
+            rows: As for `arrays`; each has a list of words.
+            labels: A label for each token of each row, those of padding too.
+        """
+        words, answers = self._words(rows), list[list[Any]]()
+        encoded = self.tokenizer.words(words, self.max_length)
+        for row, one, own in zip(words, encoded, labels, strict=True):
+            answer: list[Any] = [None] * len(row)
+            for token in np.flatnonzero(one.begins >= 0).tolist():
+                answer[one.begins[token]] = own[token]
+            answers.append(answer)
+        return answers
 
     def remarks(self, rows: Any, known: Collection[str]) -> dict[str, str]:  # noqa: ARG002
         """Return nothing: any text can be made tokens of."""
@@ -107,8 +143,28 @@ class TextPreparation:
 
     def targets(self, rows: Any) -> Array | None:
         """Return the targets as in training; None without such a column."""
-        table = as_table(rows, only=set(self.target.columns))
-        return self.target.encode(table) if set(self.target.columns) <= set(table.columns) else None
+        columns = set(self.target.columns)
+        table = as_table(rows, only=columns, lists=columns)
+        if not columns <= set(table.columns):
+            return None
+        task = task_of(self.target.task)
+        if not task.has_inner_labels:
+            return self.target.encode(table)
+        where, words = f"{table.source}: the target {self.target.name!r}", self._words(rows)
+        tags = tags_of(words, table.columns[self.target.name], where)
+        codes = task.encode_inner(tags, self.target.classes or (), where)
+        return self.of_tokens(codes, self.tokenizer.words(words, self.max_length))
+
+    def of_tokens(self, codes: Array, encoded: Iterable[Words]) -> Array:
+        """Return the labels of words, (rows, words), as those of tokens, (rows, max_length) int64.
+
+        The first token of a word has its label, all others have none (NO_LABEL).
+        """
+        labels = np.full((len(codes), self.max_length), NO_LABEL, np.int64)
+        for row, one in enumerate(encoded):
+            at = np.flatnonzero(one.begins >= 0)
+            labels[row, at] = codes[row, one.begins[at]]
+        return labels
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
@@ -118,13 +174,15 @@ class TextPreparation:
             "max_length": self.max_length,
             "tokenizer": self.tokenizer.to_json(),
             "target": self.target.to_json(),
+            **({"of_words": True} if self.of_words else {}),
         }
 
 
 def from_json(data: Mapping[str, Any]) -> TextPreparation:
     """Restore the preparation that `to_json` was called on."""
     tokenizer = tokenizers.from_json(data["tokenizer"])
-    return TextPreparation(data["texts"], tokenizer, data["max_length"], Target.from_json(data["target"]))
+    target, of_words = Target.from_json(data["target"]), data.get("of_words", False)
+    return TextPreparation(data["texts"], tokenizer, data["max_length"], target, of_words=of_words)
 
 
 def texts_of(values: Sequence[Any], where: str) -> list[str]:
@@ -140,3 +198,19 @@ def texts_of(values: Sequence[Any], where: str) -> list[str]:
         elif not isinstance(text, str):
             raise DataError(f"{where}: {text!r} in row {row + 1} is no text")
     return texts
+
+
+def words_of(values: Sequence[Any], where: str) -> list[list[str]]:
+    """Return the lists of words in cells.
+
+    Raises:
+        DataError: A cell holds something else, or one of its words is no text.
+    """
+    cells = np.empty(len(values), dtype=object)
+    for row, value in enumerate(values):
+        cells[row] = value.tolist() if isinstance(value, np.ndarray) else value
+    words = lists_of(cells, where)
+    for row, cell in enumerate(words):
+        if wrong := [word for word in cell if not isinstance(word, str)]:
+            raise DataError(f"{where}: {wrong[0]!r} in row {row + 1} is no word")
+    return words

@@ -38,6 +38,16 @@ class Encoded(NamedTuple):
     text_bytes: Ids
 
 
+class Words(NamedTuple):
+    """The tokens of a list of words, (tokens,) int64, and which word each begins, (tokens,) int64.
+
+    That is -1 for later tokens of a word, and for those that are of none.
+    """
+
+    ids: Ids
+    begins: Ids
+
+
 class Tokenizer(Protocol):
     """What turns text into tokens and back."""
 
@@ -62,6 +72,13 @@ class Tokenizer(Protocol):
 
     def samples(self, texts: Sequence[str], max_length: int) -> Iterator[Ids]:
         """Yield the first tokens of each text, with those that a model's template adds: (tokens,) int64.
+
+        Raises:
+            DataError: The template alone has more tokens.
+        """
+
+    def words(self, rows: Sequence[Sequence[str]], max_length: int) -> Iterator[Words]:
+        """Yield the same as `samples` of texts that are cut into words.
 
         Raises:
             DataError: The template alone has more tokens.
@@ -103,6 +120,16 @@ class ByteTokenizer:
         """Yield the first bytes of each text, (bytes,) int64."""
         for text in texts:
             yield np.frombuffer(text.encode()[:max_length], np.uint8).astype(np.int64)
+
+    def words(self, rows: Sequence[Sequence[str]], max_length: int) -> Iterator[Words]:
+        """Yield the first bytes of the words of each row, with a blank between two."""
+        for row in rows:
+            lengths = np.array([len(word.encode()) for word in row], np.int64)
+            ids = np.frombuffer(" ".join(row).encode(), np.uint8).astype(np.int64)
+            begins = np.full(len(ids), -1, np.int64)
+            starts = np.concatenate([[0], np.cumsum(lengths + 1)[:-1]]).astype(np.int64)
+            begins[starts[lengths > 0]] = np.flatnonzero(lengths)
+            yield Words(ids[:max_length], begins[:max_length])
 
     def decode(self, ids: Ids) -> str:
         """Return the text of bytes; the end of a text is left out."""
@@ -184,6 +211,22 @@ class LibraryTokenizer:
         Raises:
             DataError: The template alone has more tokens.
         """
+        for encoding in self._cut(texts, max_length):
+            yield np.array(encoding.ids, np.int64)
+
+    def words(self, rows: Sequence[Sequence[str]], max_length: int) -> Iterator[Words]:
+        """Yield the same as `samples` of texts that are cut into words."""
+        for encoding in self._cut(rows, max_length):
+            of = np.array([-1 if word is None else word for word in encoding.word_ids], np.int64)
+            is_first = of != np.concatenate([[-1], of[:-1]])
+            yield Words(np.array(encoding.ids, np.int64), np.where(is_first, of, -1))
+
+    def _cut(self, texts: Sequence[Any], max_length: int) -> Iterator[Any]:
+        """Yield the encodings of texts, or of lists of words, cut to a length, with the template's tokens.
+
+        Raises:
+            DataError: The template alone has more tokens.
+        """
         added = self._tokenizer.num_special_tokens_to_add(False)
         if added >= max_length:
             raise DataError(
@@ -193,10 +236,13 @@ class LibraryTokenizer:
         for start in range(0, len(texts), _BATCH):
             for encoding in self._batch(texts[start : start + _BATCH]):
                 encoding.truncate(max_length - added)
-                yield np.array(self._tokenizer.post_process(encoding).ids, np.int64)
+                yield self._tokenizer.post_process(encoding)
 
-    def _batch(self, texts: Sequence[str]) -> Sequence[Any]:
-        encodings: Sequence[Any] = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+    def _batch(self, texts: Sequence[Any]) -> Sequence[Any]:
+        are_words = bool(len(texts)) and not isinstance(texts[0], str)
+        encodings: Sequence[Any] = self._tokenizer.encode_batch(
+            texts, is_pretokenized=are_words, add_special_tokens=False
+        )
         return encodings
 
     def decode(self, ids: Ids) -> str:

@@ -87,6 +87,11 @@ class Records:
         """Whether no function of the user's takes part; see `StoredSamples`."""
         return True
 
+    @property
+    def files(self) -> dict[str, str]:
+        """The SHA-256 of each shard, by its name."""
+        return self._files.files
+
     def name_of(self, position: int) -> str:
         """Return the name of a record in messages."""
         number, row = self._files.locate(position)

@@ -135,6 +135,11 @@ class TarSamples:
         """Whether no function of the user's takes part; see `StoredSamples`."""
         return self._transform is None
 
+    @property
+    def files(self) -> dict[str, str]:
+        """The SHA-256 of each shard, by its name."""
+        return self._files.files
+
     def name_of(self, position: int) -> str:
         """Return the name of a sample in messages."""
         number, row = self._files.locate(position)

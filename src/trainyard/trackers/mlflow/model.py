@@ -151,7 +151,7 @@ def _columns(preparation: AnyPreparation) -> list[str]:
     if isinstance(preparation, ImagePreparation):
         return [f"{preparation.column}: image"]
     if isinstance(preparation, TextPreparation):
-        return [f"{preparation.column}: text"]
+        return [f"{preparation.column}: {'words' if preparation.of_words else 'text'}"]
     if isinstance(preparation, RawPreparation):
         pairs = zip(preparation.feature_names, preparation.dtypes, strict=True)
         return [f"{name}: {dtype}" for name, dtype in pairs]

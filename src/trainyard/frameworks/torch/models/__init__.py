@@ -123,7 +123,8 @@ def _check_tokens(type_name: str, known: Collection[str]) -> None:
     """
     if "context_length" not in known:
         raise ModelError(
-            f"model {type_name} needs text: data.type: text or text_table, or arrays named {INPUT_IDS}"
+            f"model {type_name} needs text: data.type: text, text_table or text_folder, or arrays named "
+            f"{INPUT_IDS}"
         )
     if "vocab_size" not in known:
         raise ModelError(

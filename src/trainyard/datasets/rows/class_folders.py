@@ -1,0 +1,104 @@
+"""Folders of files, one for each class; of each split, if there are such folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from trainyard.config.schema import DataConfig
+from trainyard.datasets.rows.files import is_url, names_in
+from trainyard.datasets.rows.table import Table
+from trainyard.datasets.rows.tabular import paths_by_split
+from trainyard.errors import DataError
+from trainyard.types import SplitName
+
+TEXT_ENDING = ".txt"
+_FOLDERS: dict[str, SplitName] = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+}
+
+
+def folders_by_split(config: DataConfig) -> dict[SplitName, str]:
+    """Return the folder of classes of each split that has its own.
+
+    Raises:
+        DataError: One is no folder on this machine.
+    """
+    paths = paths_by_split(config)
+    for path in paths.values():
+        if is_url(path) or not Path(path).expanduser().is_dir():
+            raise DataError(f"data: {path} is not a folder on this machine; {config.type} reads such folders")
+    if config.path is None:
+        return paths
+    inside = {
+        _FOLDERS[name]: name
+        for name in names_in(str(Path(config.path).expanduser())) or ()
+        if name in _FOLDERS
+    }
+    if "train" not in inside:
+        return paths
+    return {split: str(Path(config.path, name)) for split, name in inside.items()}
+
+
+def classes_in(folder: str, what: str) -> list[Path]:
+    """Return the folders of classes in a folder, sorted.
+
+    Args:
+        folder: The folder.
+        what: What the files are, in messages.
+
+    Raises:
+        DataError: There are none.
+    """
+    root = Path(folder).expanduser()
+    classes = sorted(one for one in root.iterdir() if one.is_dir() and not one.name.startswith("."))
+    if not classes:
+        raise DataError(f"{folder}: there is no folder for each class of {what} in it")
+    return classes
+
+
+def text_files(folder: Path | str) -> list[Path]:
+    """Return the texts in a folder and those below it, sorted."""
+    return [path for path in sorted(Path(folder).expanduser().rglob(f"*{TEXT_ENDING}")) if path.is_file()]
+
+
+def text_of(file: Path) -> str:
+    """Return the content of a file.
+
+    Raises:
+        DataError: It cannot be read, or is not in UTF-8.
+    """
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is not in UTF-8 (byte {error.start}); convert it") from error
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def text_tables(config: DataConfig, column: str) -> Mapping[SplitName, Table]:
+    """Return the texts of each split as a table: a column of texts, and the target with their classes.
+
+    Raises:
+        DataError: There are no folders of classes, or one of them holds no text.
+    """
+    tables: dict[SplitName, Table] = {}
+    for split, folder in folders_by_split(config).items():
+        texts: list[str] = []
+        labels: list[str] = []
+        for one in classes_in(folder, "texts"):
+            files = text_files(one)
+            if not files:
+                raise DataError(f"{one} holds no text: no file that ends in {TEXT_ENDING}")
+            texts += [text_of(file) for file in files]
+            labels += [one.name] * len(files)
+        columns = {column: np.array(texts, object), config.target_name: np.array(labels, object)}
+        tables[split] = Table(columns, folder)
+    return tables

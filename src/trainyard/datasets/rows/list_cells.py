@@ -1,0 +1,118 @@
+"""Cells that hold lists: the labels of a row, the words of a text, or their tags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from trainyard.config.schema import DataConfig
+from trainyard.datasets.rows.table import Table, listed
+from trainyard.errors import DataError
+from trainyard.tasks.support.columns import OF_LABEL_LISTS
+from trainyard.types import NO_LABEL, Array, SplitName
+
+
+def holds_lists(values: Array) -> bool:
+    """Return whether the cells of a column, (rows,), are lists; missing ones tell nothing."""
+    if values.dtype.kind != "O":
+        return False
+    return isinstance(next((value for value in values if value is not None), None), list)
+
+
+def lists_of(values: Array, where: str) -> list[list[Any]]:
+    """Return the cells of a column of lists.
+
+    Raises:
+        DataError: A cell holds something else.
+    """
+    for row, value in enumerate(values):
+        if not isinstance(value, list):
+            raise DataError(f"{where}: {value!r} in row {row + 1} is no list; an empty list is []")
+    return list(values)
+
+
+def with_label_columns(
+    tables: Mapping[SplitName, Table], config: DataConfig
+) -> tuple[Mapping[SplitName, Table], DataConfig]:
+    """Return tables whose target, a column of lists of labels, is a column of 0 and 1 for each label.
+
+    The labels are those of the training source, sorted. Without such a column all is returned as it is.
+
+    Raises:
+        DataError: A list is missing, or has a label that no training row has, or the task is another one.
+    """
+    name = config.target_name
+    if len(config.targets) > 1 or not holds_lists(tables["train"].columns.get(name, np.empty(0))):
+        return tables, config
+    if config.task not in ("auto", OF_LABEL_LISTS):
+        raise DataError(
+            f"{tables['train'].source}: the target {name!r} holds lists, of labels for each row, but the "
+            f"task is {config.task}; leave it out, or give data.task: {OF_LABEL_LISTS}"
+        )
+    if config.missing_target == "drop":
+        tables = {key: _present(table, name) for key, table in tables.items()}
+    cells = lists_of(tables["train"].column(name), f"{tables['train'].source}: the target {name!r}")
+    labels = sorted({str(label) for cell in cells for label in cell})
+    if len(labels) < 2:
+        only = f"hold {listed(labels)} only" if labels else "are all empty"
+        raise DataError(f"{tables['train'].source}: the lists of the target {name!r} {only}")
+    tables = {key: expanded(table, name, labels) for key, table in tables.items()}
+    return tables, config.model_copy(update={"target": labels, "task": OF_LABEL_LISTS})
+
+
+def expanded(table: Table, name: str, labels: Sequence[str]) -> Table:
+    """Return a table with a column of 0 and 1 for each label instead of a column of lists of them.
+
+    Raises:
+        DataError: A cell is no list, or has another label.
+    """
+    where = f"{table.source}: the target {name!r}"
+    index = {label: i for i, label in enumerate(labels)}
+    matrix = np.zeros((len(table), len(labels)), np.int64)
+    for row, cell in enumerate(lists_of(table.column(name), where)):
+        for label in map(str, cell):
+            if label not in index:
+                raise DataError(
+                    f"{where} has {label!r} in row {row + 1}, a label without training rows; training knows "
+                    f"{listed(labels)}"
+                )
+            matrix[row, index[label]] = 1
+    table = replace(table, columns={key: table.columns[key] for key in table.columns if key != name})
+    for label, values in zip(labels, matrix.T, strict=True):
+        table = table.with_column(label, values)
+    return table
+
+
+def tags_of(words: Sequence[Sequence[Any]], tags: Array, where: str) -> Array:
+    """Return the tags of words, (rows, words of the longest row): int64, or str as objects.
+
+    What is no tag (None, or beyond a row's words) is NO_LABEL, or an empty text.
+
+    Raises:
+        DataError: A row has not as many tags as words, or tags are neither texts nor whole numbers.
+    """
+    cells = lists_of(tags, where)
+    for row, (some, own) in enumerate(zip(words, cells, strict=True)):
+        if len(some) != len(own):
+            raise DataError(
+                f"{where} has {len(own)} tags in row {row + 1}, which has {len(some)} words; give one for "
+                f"each word, or data.task: {OF_LABEL_LISTS} if they are the labels of a row"
+            )
+    kinds = {type(tag) for cell in cells for tag in cell} - {type(None)}
+    if not kinds <= {int} and not kinds <= {str}:
+        names = listed(sorted(kind.__name__ for kind in kinds))
+        raise DataError(f"{where} holds tags of type {names}; give texts, or whole numbers")
+    blank = NO_LABEL if kinds == {int} else ""
+    shape = len(cells), max(1, *(len(cell) for cell in cells)) if cells else 1
+    matrix = np.full(shape, blank, np.int64 if kinds == {int} else object)
+    for row, cell in enumerate(cells):
+        matrix[row, : len(cell)] = [blank if tag is None else tag for tag in cell]
+    return matrix
+
+
+def _present(table: Table, name: str) -> Table:
+    present = np.flatnonzero(np.array([value is not None for value in table.column(name)], bool))
+    return table if len(present) == len(table) else table.take(present)
