@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,26 @@ def test_a_manifest_of_other_types_is_damaged(odd: str, checkpoints: Checkpoints
     assert commit is not None
     assert (commit.step, len(complaints)) == (10, 1)
     assert "is damaged" in complaints[0]
+
+
+def test_what_lies_in_the_store_of_the_run_is_fetched_before_it_is_read(
+    checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    """Of the checkpoints in a store, only the names are known here, until one is wanted."""
+    here, fetched = tmp_path / "here", list[str]()
+
+    def fetch(path: str) -> None:
+        fetched.append(path)
+        shutil.copytree(tmp_path / path, here / path, dirs_exist_ok=True)
+
+    for name in checkpoints.names():
+        (here / "checkpoints" / name).mkdir(parents=True)
+        (here / "checkpoints" / name / "manifest.json").touch()
+    copies = Checkpoints(LocalStore(here), "checkpoints", fetch=fetch)
+    commit, complaints = copies.newest()
+    assert commit is not None
+    assert (commit.step, complaints, copies.state(commit)) == (20, [], {"step": 20})
+    assert fetched == [f"checkpoints/{commit.name}"]
 
 
 def test_a_state_that_json_cannot_hold_is_refused(checkpoints: Checkpoints) -> None:
