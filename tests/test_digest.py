@@ -161,6 +161,13 @@ def test_a_file_with_permissions_of_its_own_is_new(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_killed_process_has_left_is_written_over(tmp_path: Path) -> None:
+    """In a container, process ids come again."""
+    (tmp_path / f".f.{os.getpid()}{module.TEMPORARY_SUFFIX}").write_bytes(b"half of an older one")
+    write_atomically(tmp_path / "f", b"new")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("f", b"new")]
+
+
 def test_what_is_written_atomically_has_a_durable_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

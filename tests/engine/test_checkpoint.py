@@ -26,6 +26,8 @@ class FakeSnapshot:
     def write(self, folder: Path) -> list[FileRecord]:
         if self._error:
             (folder / "weights.safetensors").write_bytes(b"half")
+            if self._error.errno == errno.ESTALE:  # all that was written is gone
+                shutil.rmtree(folder)
             raise self._error
         buffer = NamedBuffer("w", "F32", (1000,), memoryview(self._array.view(np.uint8)))
         return [write_tensors(folder / "weights.safetensors", [buffer])]
@@ -178,7 +180,7 @@ def test_what_dead_processes_left_in_staging_is_swept(checkpoints: Checkpoints, 
     assert not list(tmp_path.glob(".staging-*"))
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.ESTALE])
 def test_a_save_that_fails_leaves_the_earlier_ones(
     code: int, checkpoints: Checkpoints, tmp_path: Path
 ) -> None:

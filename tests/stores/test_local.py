@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -324,6 +325,21 @@ def test_reading_makes_no_folder(tmp_path: Path) -> None:
         store.get("log/1")
     store.delete("log/1")
     assert not (tmp_path / "none").exists()
+
+
+def test_a_folder_that_another_process_makes_at_once_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir, made = Path.mkdir, list[Path]()
+
+    def meanwhile(folder: Path, *args: Any, **kwargs: Any) -> None:
+        mkdir(folder)
+        made.append(folder)
+        mkdir(folder, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", meanwhile)
+    assert LocalStore(tmp_path).put_if_absent("a/b/key", b"data")
+    assert made == [tmp_path / "a", tmp_path / "a" / "b"]
 
 
 @pytest.mark.parametrize("operation", ["put_if_absent", "move"])
