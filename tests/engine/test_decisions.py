@@ -446,3 +446,31 @@ def test_two_changes_of_processes_at_one_step_are_two_decisions() -> None:
     assert list(decisions) == [first, second]
     assert decisions.processes() == 1
     assert Decisions([STOP, GO_ON]).processes() is None
+
+
+class NoJudge:
+    def __call__(self, step: int) -> str:
+        return "keep"
+
+
+def one_argument(step: int) -> str:
+    return "keep"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "problem"),
+    [
+        ("keep", "verdict: 'keep' is no function; give a function that takes"),
+        (one_argument, r"verdict: one_argument cannot be called with \(step, metrics\): too many"),
+        (NoJudge(), r"verdict: NoJudge cannot be called with \(step, metrics\): too many"),
+    ],
+)
+def test_a_verdict_that_cannot_be_asked_is_refused(verdict: Any, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        outside_module.check_verdict(verdict)
+
+
+@pytest.mark.parametrize("verdict", [None, max, lambda *_: "keep", lambda step, metrics: "keep"])
+def test_a_verdict_that_may_be_asked_is_not(verdict: Any) -> None:
+    """Of a function that is built in, Python may not know the arguments."""
+    outside_module.check_verdict(verdict)
