@@ -142,6 +142,8 @@ class Run:
         self.failed: list[str] = []
         self.seconds = 0.0  # of the processors, without a fault
         self._jobs = jobs
+        self._has_fault = False
+        self._errors = os.fdopen(os.dup(2), "w")  # forks write nothing but what fails without a fault
         self._folder = Path(tempfile.mkdtemp(prefix="mutation-"))
         self._tracer = Tracer({str(SOURCES / name) for group in groups for name in group.sources})
 
@@ -154,11 +156,16 @@ class Run:
             gc.collect()
             gc.freeze()  # what all children share is not copied for their collections of garbage
             self._control()
+            self._has_fault = True
             for group in self.groups:
                 self._mutate(group)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
         return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self._has_fault:
+            print(report.nodeid, report.longreprtext, sep="\n", file=self._errors, flush=True)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
