@@ -517,9 +517,11 @@ class Noisy(torch.optim.Optimizer):
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.1})
         self.drawn: list[float] = []
+        self.rates: list[float] = []
 
     def step(self, closure: Any = None) -> None:
         self.drawn.append(torch.rand(()).item())
+        self.rates.append(self.param_groups[0]["lr"])
 
 
 def test_what_an_update_draws_depends_on_seed_and_step_alone() -> None:
@@ -534,13 +536,14 @@ def test_what_an_update_draws_depends_on_seed_and_step_alone() -> None:
         precision,
         StepSettings(seed=5, microbatch_size=3),
     )
-    for number in range(3):
-        step(number, 0.1, batches, batches)  # type: ignore[arg-type]
+    rates = [0.5, 0.25, 0.125]
+    for number, rate in enumerate(rates):
+        step(number, rate, batches, batches)  # type: ignore[arg-type]
     expected = []
     for number in range(3):
         torch.manual_seed(stream_seed(stream_seed(5, STEP), number, 2**64 - 1))
         expected.append(torch.rand(()).item())
-    assert optimizer.drawn == expected
+    assert (optimizer.drawn, optimizer.rates) == (expected, rates)
 
 
 @pytest.mark.parametrize(
