@@ -377,6 +377,16 @@ def test_a_pruned_run_ends_where_it_can_go_on(tmp_path: Path) -> None:
     assert evaluated(tmp_path) == [7]
 
 
+@pytest.mark.parametrize(("boundary", "end"), [(1, 7), (5, 10)])
+def test_a_pause_ends_the_attempt_where_the_run_can_go_on(boundary: int, end: int, tmp_path: Path) -> None:
+    """It decides nothing, and leaves a commit."""
+    bench = Bench(tmp_path, [3, 2, 1], plan=Plan(BATCH, STEPS, 0.1, boundary=boundary))
+    judged(bench, lambda step, metrics: "pause")
+    loop = bench.run()
+    assert (loop.state.step, list(loop.state.decisions)) == (end, [])
+    assert list(steps_in(tmp_path / "checkpoints"))[-1] == end
+
+
 def test_a_verdict_that_comes_too_late_to_end_the_run_is_kept(tmp_path: Path) -> None:
     bench = Bench(tmp_path, [3, 2, 1], plan=Plan(BATCH, STEPS, 0.1, boundary=30))
     judged(bench, Judge(7))
