@@ -1,11 +1,12 @@
-"""Memory for the first snapshots, and what a snapshot says of a model's architecture."""
+"""What snapshots hold, by name, and the memory of the first ones."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from trainyard.errors import ModelError
@@ -13,13 +14,15 @@ from trainyard.frameworks.torch import snapshot as module
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.frameworks.torch.snapshot import TrainingState, saved_architecture
 
+FP32 = Precision("fp32", torch.device("cpu"))
+
 
 def state_of(elements: int) -> TrainingState:
     """The state of plain gradient descent: the weights alone, of four bytes each."""
     model = nn.Module()
     model.register_parameter("weight", nn.Parameter(torch.zeros(elements)))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    return TrainingState(model, optimizer, Precision("fp32", torch.device("cpu")))
+    return TrainingState(model, optimizer, FP32)
 
 
 @pytest.mark.parametrize(
@@ -79,3 +82,65 @@ def test_an_architecture_that_is_not_there_is_named(tmp_path: Path) -> None:
     text = json.dumps({"model_type": "gpt2"}).encode()
     save_file({"architecture": torch.tensor(list(text), dtype=torch.uint8)}, path)
     assert saved_architecture(tmp_path) == {"model_type": "gpt2"}
+
+
+class Counting(nn.Module):
+    """Has buffers that are not persistent, of its own and of a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.tensor([3.0]), persistent=False)
+        self.inner = nn.Linear(2, 1)
+        self.inner.register_buffer("mask", torch.tensor([1.0, 0.0]), persistent=False)
+
+
+def test_the_files_name_tensors_by_their_modules(tmp_path: Path) -> None:
+    model = Counting()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    TrainingState(model, optimizer, FP32).copy(weights_only=False).write(tmp_path)
+    assert load_file(tmp_path / "weights.safetensors").keys() == {"inner.weight", "inner.bias"}
+    others = load_file(tmp_path / "module.safetensors")
+    assert {name: value.tolist() for name, value in others.items()} == {
+        "buffers/count": [3.0],
+        "buffers/inner.mask": [1.0, 0.0],
+    }
+
+
+def test_weights_alone_say_nothing_of_what_was_trained() -> None:
+    """Only a resume goes on with what the model itself has frozen meanwhile."""
+    model = nn.Linear(2, 1)
+    state = TrainingState(model, torch.optim.SGD(model.parameters(), 0.1), FP32)
+    model.bias.requires_grad_(False)
+    assert "module.safetensors" not in state.files(weights_only=True)
+    changes = state.files(weights_only=False)["module.safetensors"]["changes"]
+    assert json.loads(bytes(changes.tolist())) == {"requires_grad": {"bias": False}}
+
+
+class Scaled(Precision):
+    """Has a gradient scaler, which only GPUs have."""
+
+    scale = 1.0
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {"scale": torch.tensor(self.scale)}
+
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        self.scale = state["scale"].item()
+
+
+def test_the_scale_of_gradients_is_restored(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    saved, restored = (Scaled("fp32", torch.device("cpu")) for _ in range(2))
+    saved.scale = 4096.0
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    TrainingState(model, optimizer, saved).copy(weights_only=False).write(tmp_path)
+    assert load_file(tmp_path / "optimizer.safetensors").keys() == {"scaler/scale"}
+    TrainingState(model, optimizer, restored).load(tmp_path, weights_only=False)
+    assert restored.scale == 4096.0
+
+
+def test_an_empty_snapshot_writes_nothing(tmp_path: Path) -> None:
+    """It is the share of a process in a save to which it adds nothing."""
+    assert module.NOTHING.write(tmp_path) == []
+    module.NOTHING.release()
+    assert list(tmp_path.iterdir()) == []
