@@ -117,7 +117,7 @@ def groups_of(only: str, share: str) -> list[Group]:
         keys = {mutant.key for mutant in mutants}
         mutants = [m for m in mutants if _number(m.key) % shares == number - 1]
         guards = [str(TESTS / guard) for guard in entry["guards"]]
-        if mutants:
+        if keys:
             groups.append(Group(group, keys, mutants, guards, sources))
     return groups
 
@@ -490,7 +490,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--share", default=os.environ.get("SHARE") or "1/1", help="for example 2/4")
     parser.add_argument("--only", default="", help="parts of FILE::FUNCTION, with commas between")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    # More than there are processors: some wait for a deadlock to show.
+    parser.add_argument("--jobs", type=int, default=2 * len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     groups = groups_of(options.only, options.share)
     guards = sorted({guard for group in groups for guard in group.guards})
