@@ -249,6 +249,15 @@ def test_a_column_that_tells_a_value() -> None:
     assert "'cents' determines the target" in warnings_of(rows, target="price", task="regression")
 
 
+def test_a_column_that_tells_a_class_in_all_rows_or_in_the_first_ones() -> None:
+    rare = [
+        {"odd": 5.0 + i / 1e3, "noise": i % 7, "kind": "rare" if i >= 600 else "usual"} for i in range(640)
+    ]
+    assert "'odd' determines the target" in warnings_of(rare, target="kind", split={"val": 0, "test": 0})
+    rare[-1]["odd"] = 5.3001
+    assert warnings_of(rare, target="kind", split={"val": 0, "test": 0}) == ""
+
+
 def test_the_same_rows_in_two_splits() -> None:
     assert "10 of 20 test rows are also train rows" in _with_repeats()
 

@@ -11,10 +11,10 @@ from trainyard_toy import ToyFramework, ToyLearner
 
 import trainyard
 from small_runs import SMALL, SignalAt, assert_same, checkpoints
-from trainyard.engine.checkpoint import step_of
 from trainyard.errors import CheckpointError
 from trainyard.frameworks.base import WEIGHTS_FILE, LearnerInputs, Plan, Snapshot
 from trainyard.frameworks.support.stored import StoredSnapshot, buffers
+from trainyard.records.commit import step_of
 from trainyard.records.journal import SegmentReader, segments
 from trainyard.types import NamedBuffer, StepResult
 

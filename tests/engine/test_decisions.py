@@ -383,7 +383,7 @@ def test_a_pause_ends_the_attempt_where_the_run_can_go_on(boundary: int, end: in
     bench = Bench(tmp_path, [3, 2, 1], plan=Plan(BATCH, STEPS, 0.1, boundary=boundary))
     judged(bench, lambda step, metrics: "pause")
     loop = bench.run()
-    assert (loop.state.step, list(loop.state.decisions)) == (end, [])
+    assert (bench.status, loop.state.step, list(loop.state.decisions)) == ("paused", end, [])
     assert list(steps_in(tmp_path / "checkpoints"))[-1] == end
 
 

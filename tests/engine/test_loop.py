@@ -146,8 +146,7 @@ def test_the_owner_looks_at_the_first_step_the_first_saves_and_the_end(
         calls.append(bench.learner.steps)
         return found
 
-    loop.check_state = look
-    loop.run()
+    loop.run(look)
     ended(loop)
     assert calls == looks
 

@@ -17,13 +17,14 @@ from scripted import BATCH, STEPS, Bench, Weights, checkpoints_of, steps_in
 from small_runs import SMALL, flip, preempted
 from trainyard import resume
 from trainyard.engine import saver as saver_module
-from trainyard.engine.checkpoint import RunCheckpoints, step_of
+from trainyard.engine.checkpoint import RunCheckpoints
 from trainyard.engine.loop import Loop
 from trainyard.engine.state import RunState
 from trainyard.engine.writer import PendingWrite
 from trainyard.errors import CheckpointError, TrainingError
 from trainyard.frameworks.base import Plan
 from trainyard.frameworks.torch.learner import TorchLearner
+from trainyard.records.commit import step_of
 from trainyard.types import Evaluation
 
 

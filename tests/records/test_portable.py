@@ -3,9 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from trainyard.digest import array_buffer, damage, digest, tensor_records, write_tensors
 from trainyard.errors import InputError
+from trainyard.records.commit import Commit, step_of
 from trainyard.records.portable import stored_weights, weights_digest, write_portable
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
@@ -26,9 +29,12 @@ def run(tmp_path: Path) -> RunDir:
         "checkpoints/step-000000012-a0002",
     ):
         (path / name).mkdir(parents=True)
-        (path / name / "weights.safetensors").write_text(name)
-        files = [{"name": "weights.safetensors"}, {"name": "optimizer.safetensors"}]
-        (path / name / "manifest.json").write_text(json.dumps({"digest": name, "files": files}))
+        step = step_of(Path(name).name)
+        files = [
+            write_tensors(path / name / f"{kind}.safetensors", [array_buffer("x", np.array([step, i]))])
+            for i, kind in enumerate(["weights", "optimizer"])
+        ]
+        (path / name / "manifest.json").write_bytes(Commit(Path(name).name, step, 1, files).manifest())
     (path / "config.yaml").write_text(CONFIG)
     (path / "data.json").write_text("{}")
     manifest = {
@@ -43,7 +49,10 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def test_the_best_model_is_taken_else_the_newest(run: RunDir) -> None:
-    assert weights_digest(stored_weights(run)) == "best/step-000000005-a0001"
+    assert stored_weights(run).name == "step-000000005-a0001"
+    assert weights_digest(stored_weights(run)) == digest(
+        tensor_records([array_buffer("weights.x", np.array([5, 0]))])
+    )
     Result(status="completed").save(run.path / "result.json")
     assert stored_weights(run).name == "step-000000012-a0002"
 
@@ -56,6 +65,9 @@ def test_secrets_variables_trackers_and_other_files_stay_behind(run: RunDir, tmp
     assert "tracking: []" in config
     files = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
     folder = "best/step-000000005-a0001"
+    commit = Commit.read("step-000000005-a0001", (made / folder / "manifest.json").read_bytes())
+    assert [file.name for file in commit.files] == ["weights.safetensors"]
+    assert damage(made / folder / "weights.safetensors", commit.files[0]) is None
     own = ["config.yaml", "data.json", "manifest.json", "result.json"]
     assert files == [f"{folder}/manifest.json", f"{folder}/weights.safetensors", *own]
     copied = RunDir(made).require_manifest()
@@ -67,6 +79,15 @@ def test_a_model_object_is_refused(run: RunDir, tmp_path: Path) -> None:
     manifest = run.require_manifest().model_copy(update={"objects": ["model"]})
     manifest.save(run.path / "manifest.json")
     with pytest.raises(InputError, match="was trained with a model object passed from Python, which no file"):
+        write_portable(run, stored_weights(run), tmp_path / "made")
+
+
+def test_a_damaged_manifest_is_named(run: RunDir, tmp_path: Path) -> None:
+    manifest = stored_weights(run) / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"attempt": 1', b'"attempt": 2'))
+    with pytest.raises(
+        InputError, match="step-000000005-a0001 is damaged: its manifest is not what was written"
+    ):
         write_portable(run, stored_weights(run), tmp_path / "made")
 
 

@@ -6,6 +6,7 @@ import locale
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -321,3 +322,32 @@ def test_libraries_and_plugins_stay_imported(tmp_path: Path, monkeypatch: pytest
     assert "colorsys" in sys.modules
     assert not {"mine", "mine.part"} & set(sys.modules)
     assert os.environ["KMP_INIT_AT_FORK"] == "FALSE"
+
+
+FREED = """
+import contextlib, resource
+import numpy as np
+from trainyard.runs.process import keeping_freed_memory
+
+def pages_of_a_step():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [np.ones(1 << 17) for _ in range(20)]  # 1 MiB each
+    del blocks
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+with keeping_freed_memory():
+    pages_of_a_step()
+    print(max(pages_of_a_step() for _ in range(3)))
+print(min(pages_of_a_step() for _ in range(3)))
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="glibc's allocator can be told to keep memory, others not"
+)
+def test_a_step_gets_the_memory_that_the_last_one_freed():
+    done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
+    kept, afterwards = map(int, done.stdout.split())
+    page = os.sysconf("SC_PAGE_SIZE")
+    assert kept < 20  # new pages from the system, of 20 MiB
+    assert afterwards > 10 * 2**20 / page  # it is given back again

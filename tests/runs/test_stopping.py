@@ -210,6 +210,28 @@ def test_a_verdict_that_cannot_be_asked_is_refused_before_anything_is_made(
     assert len(trainyard.list_runs(whole.path.parent.parent)) == runs
 
 
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        ({"data.split.val": 0, "evaluation.every_n_steps": None}, "no validation split; set data.split.val"),
+        (
+            {"evaluation.every_n_steps": 30},
+            "evaluated after the last step only; see evaluation.every_n_steps",
+        ),
+        ({"evaluation.every_n_steps": 29}, ""),
+    ],
+)
+def test_a_verdict_that_nobody_asks_for_is_said(
+    overrides: dict[str, Any], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    judge = Judge(0)
+    trainyard.train(SMALL, overrides, runs_dir=tmp_path, verdict=judge)
+    assert judge.asked == ([] if reason else [29])
+    said = [record.message for record in caplog.records if record.message.startswith("verdict:")]
+    assert len(said) == bool(reason)
+    assert reason in "".join(said)
+
+
 # -- requests
 
 

@@ -11,79 +11,22 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import stat
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from trainyard.digest import FileRecord, TensorRecord, damage, digest, sha256_json, write_file
+from trainyard.digest import FileRecord, damage, write_file
 from trainyard.engine.lease import Lease
 from trainyard.errors import CheckpointError
-from trainyard.frameworks.base import WEIGHTS_FILE, Snapshot
+from trainyard.frameworks.base import Snapshot
+from trainyard.records.commit import DEPTH, MANIFEST, NAME, Commit, attempt_of, step_of
 from trainyard.safe_open import open_regular
 from trainyard.stores.base import FileStore
 
-FORMAT = 1
 STATE_FILE = "state.json"
-_MANIFEST = "manifest.json"
-_DEPTH = 3  # names in `checkpoints/<checkpoint>/<file>`
-_NAME = re.compile(r"step-\d{9,}-a\d{4,}")
-
-
-@dataclass(frozen=True)
-class Commit:
-    """A committed checkpoint, as its manifest describes it.
-
-    `best` are the steps of the best models that a resume from it needs. `run_files` maps the files of the run
-    directory that a prediction depends on (config, preparation of the data) to their SHA-256. Checkpoints of
-    version 1 have neither.
-    """
-
-    name: str
-    step: int
-    attempt: int
-    files: Sequence[FileRecord]
-    best: frozenset[int] = frozenset()
-    run_files: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def tensors(self) -> list[TensorRecord]:
-        """The tensors of the framework's state."""
-        return [tensor for file in self.files for tensor in file.state()]
-
-    @property
-    def digest(self) -> str:
-        """The digest of the model's weights."""
-        return digest(tensor for file in self.files if file.name == WEIGHTS_FILE for tensor in file.state())
-
-    @property
-    def state_digest(self) -> str:
-        """The digest of all tensors."""
-        return digest(self.tensors)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of the manifest."""
-        body: dict[str, Any] = {
-            "format": FORMAT,
-            "step": self.step,
-            "attempt": self.attempt,
-            "digest": self.digest,
-            "state_digest": self.state_digest,
-            "saved": time.time(),
-            "best": sorted(self.best),
-            "run_files": dict(self.run_files),
-            "files": [file.to_json() for file in self.files],
-        }
-        return body | {"sha256": sha256_json(body)}
-
-
-_COMMIT = TypeAdapter(Commit)  # checks the types of what a manifest holds
 
 
 class StoredCommit:
@@ -156,14 +99,12 @@ class Checkpoints:
         """
         name = f"step-{step:09d}-a{self._attempt:04d}"
         failed = f"the {self._what} of step {step} cannot be written"
-        if next(self._store.list(f"{self._kind}/{name}/{_MANIFEST}"), None):
+        if next(self._store.list(f"{self._kind}/{name}/{MANIFEST}"), None):
             raise CheckpointError(f"{failed}: {name} is committed already")
         try:
             files = self._write_files(name, snapshot, state)
             commit = Commit(name, step, self._attempt, files, best, self._run_files)
-            is_ours = self._store.put_if_absent(
-                f"{self._kind}/{name}/{_MANIFEST}", json.dumps(commit.to_json()).encode()
-            )
+            is_ours = self._store.put_if_absent(f"{self._kind}/{name}/{MANIFEST}", commit.manifest())
         except OSError as error:
             raise CheckpointError(f"{failed}: {error}") from error
         if not is_ours:
@@ -194,7 +135,7 @@ class Checkpoints:
             CheckpointError, OSError: A file is gone or cannot be read, or the copy cannot be written.
         """
         folder = self.folder(commit)
-        for name in (*(file.name for file in commit.files), _MANIFEST):
+        for name in (*(file.name for file in commit.files), MANIFEST):
             store.put(f"{self._kind}/{commit.name}/{name}", folder / name)
 
     def sweep(self) -> None:
@@ -207,12 +148,12 @@ class Checkpoints:
         With `published`, only of those that have a manifest.
         """
         paths = [key.split("/") for key in self._store.list(f"{self._kind}/")]
-        names = {path[1] for path in paths if len(path) == 3 and (not published or path[2] == _MANIFEST)}
+        names = {path[1] for path in paths if len(path) == 3 and (not published or path[2] == MANIFEST)}
         return sorted((name for name in names if self._exists(name)), reverse=True)
 
     def _exists(self, name: str) -> bool:
         is_named = self._committed is None or name in self._committed or name in self._own
-        return is_named and _NAME.fullmatch(name) is not None
+        return is_named and NAME.fullmatch(name) is not None
 
     def load(self, name: str) -> Commit:
         """Read a manifest, and verify every file against it.
@@ -224,7 +165,7 @@ class Checkpoints:
             self._fetch(f"{self._kind}/{name}")
         commit = self.read_manifest(name)
         for file in commit.files:
-            if problem := damage(self.folder(commit) / file.name, file, depth=_DEPTH):
+            if problem := damage(self.folder(commit) / file.name, file, depth=DEPTH):
                 raise CheckpointError(f"{self._what} {name} is damaged: {problem}")
         recorded = {file.name for file in commit.files}
         for path in self.folder(commit).iterdir():
@@ -276,14 +217,14 @@ class Checkpoints:
         If there are such, this attempt has lost the run and does not know it yet.
         """
         folders = {key.split("/")[1] for key in self._store.list(f"{self._kind}/") if key.count("/") == 2}
-        for name in sorted(filter(_NAME.fullmatch, folders)):
+        for name in sorted(filter(NAME.fullmatch, folders)):
             if name not in keep and attempt_of(name) <= self._attempt:
                 self.delete(name)
 
     def delete(self, name: str) -> None:
         """Delete one checkpoint, its manifest first: a crash in between leaves nothing that looks valid."""
         prefix = f"{self._kind}/{name}/"
-        self._store.delete(prefix + _MANIFEST)
+        self._store.delete(prefix + MANIFEST)
         for key in list(self._store.list(prefix)):
             self._store.delete(key)
 
@@ -294,18 +235,12 @@ class Checkpoints:
             CheckpointError: It is missing or damaged.
         """
         try:
-            data = json.loads(self._store.get(f"{self._kind}/{name}/{_MANIFEST}"))
-            claimed = data.pop("sha256")
-            if sha256_json(data) != claimed:
-                raise ValueError("its manifest is not what was written")
-            if data["format"] != FORMAT:
-                raise ValueError(f"it has format {data['format']}, this version of Trainyard reads {FORMAT}")
-            return _COMMIT.validate_python({**data, "name": name})
+            return Commit.read(name, self._store.get(f"{self._kind}/{name}/{MANIFEST}"))
         except CheckpointError as error:
             raise CheckpointError(
                 f"{self._what} {name} was never finished, or has lost its manifest: {error}"
             ) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except ValueError as error:
             raise CheckpointError(f"{self._what} {name} is damaged: {error}") from error
 
 
@@ -362,13 +297,3 @@ def copy_file(source: Path, target: Path) -> None:
         shutil.copyfileobj(original, copy)
         copy.flush()
         os.fsync(copy.fileno())
-
-
-def attempt_of(name: str) -> int:
-    """Return the attempt in a checkpoint's name."""
-    return int(name.rpartition("-a")[2])
-
-
-def step_of(name: str) -> int:
-    """Return the step in a checkpoint's name."""
-    return int(name.split("-")[1])

@@ -47,7 +47,7 @@ class LoopParts:
     """The components of a loop.
 
     `evaluate` returns the metrics of the validation split, empty if there is none. `remedies` are what a user
-    can try where the loss is not finite. The loop ends at step `until`, if given, as if it went on after it.
+    can try where the loss is not finite. The loop pauses at step `until`, if given.
     """
 
     learner: Learner
@@ -90,21 +90,26 @@ class Loop:
         self._agreement = parts.agreement(state.step)
         self._clock = self._logged_at = time.perf_counter()
         self._logged_samples = 0
-        # Set by the attempt; called after the first step, before the first saves, and at the end,
-        # until it returns that there is nothing left to look for.
-        self.check_state: Callable[[], bool] | None = None
+        self._check: Callable[[], bool] | None = None
         self._has_stepped, self._checked_saves = False, 0
 
-    def run(self) -> Ended:
+    def run(self, check_state: Callable[[], bool] | None = None) -> Ended:
         """Train, and return how it ended.
 
-        It is `completed`, `stopped` or `pruned` by a decision, or `preempted` or `interrupted` by a signal.
+        Args:
+            check_state: Looks for state that no checkpoint holds: after the first step, before the first
+                saves, and at the end, until it returns that there is nothing left to look for.
+
+        Returns:
+            `completed`, `stopped` or `pruned` by a decision, `preempted` or `interrupted` by a signal, or
+            `paused`: at the step `until`, or by the verdict.
 
         Raises:
             ModelError: The library rejects the model's options or the data.
             TrainingError: A loss is not finite, the verdict fails, or the run directory is gone.
         """
         parts, state, step = self.parts, self.state, self.parts.learner.step
+        self._check = check_state
         parts.signals.wake = self._wake
         parts.saver.start(self._wake)
         parts.outside.start(self._wake, state.train_seconds, state.decisions)
@@ -113,7 +118,7 @@ class Loop:
             self._plan()
             if state.settled < state.step:
                 self._settle()
-            if self.check_state:  # make the first step due: the check must run right after it
+            if self._check:  # make the first step due: the check must run right after it
                 self._next_due = 0
             # Read only where no loss waits: a signal may come between any two lines.
             stop = self._agreement.signal
@@ -142,11 +147,13 @@ class Loop:
     def _ended(self) -> Ended:
         decision = self.state.decisions.end(self.state.step)
         is_now = decision is not None and decision.step == self.state.step
-        return ENDS[decision.kind] if decision is not None and is_now else "completed"
+        if decision is not None and is_now:
+            return ENDS[decision.kind]
+        return "completed" if self.state.step >= self._natural_end() else "paused"
 
     def _check_state(self) -> None:
-        if self.check_state and self._has_stepped and self.check_state():
-            self.check_state = None
+        if self._check and self._has_stepped and self._check():
+            self._check = None
 
     def _settle(self) -> None:
         """Do what is due after the last step: evaluate, decide, journal, save."""

@@ -124,6 +124,10 @@ class Rules:
         """Return whether the validation split is evaluated after this step in a run of any length."""
         return self._evaluations.holds(step)
 
+    def next_evaluation(self, step: int) -> int:
+        """Return the first step after `step` at which the validation split is evaluated."""
+        return min(self.total_steps, self._evaluations.after(step))
+
     def saves(self, step: int) -> bool:
         """Return whether as many epochs are over after this step as `checkpoint.every_n_epochs` asks for."""
         return self._saves is not None and self._saves.holds(step)

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config.schema import CheckpointConfig
-from trainyard.engine.checkpoint import Commit, RunCheckpoints, step_of
+from trainyard.engine.checkpoint import RunCheckpoints
 from trainyard.engine.interval import MTBF_HOURS, SaveCost, chosen_interval
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.state import RunState
 from trainyard.engine.writer import PendingWrite, Writer
 from trainyard.errors import CheckpointError
 from trainyard.frameworks.base import Learner, Plan, Snapshot
+from trainyard.records.commit import Commit, step_of
 
 _FIRST_MINUTES = 1.0  # to the save that `every_n_minutes: auto` measures
 

@@ -6,27 +6,24 @@ optimizer state, no trackers, and no paths with secrets. `trainyard.load(folder)
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trainyard.config.emit import emit
 from trainyard.config.env import VARIABLE
-from trainyard.digest import sha256_bytes, sha256_json
+from trainyard.digest import sha256_bytes
 from trainyard.errors import InputError
+from trainyard.frameworks.base import WEIGHTS_FILE
+from trainyard.records.commit import DEPTH, MANIFEST, NAME, Commit, step_of
 from trainyard.records.data import DataDescription
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted
 from trainyard.safe_open import read_regular, refuse_links
-
-WEIGHTS = "weights.safetensors"
-_MANIFEST = "manifest.json"  # of a checkpoint
-_NAME = re.compile(r"step-(\d{9,})-a\d{4,}")
 
 
 def stored_weights(run: RunDir) -> Path:
@@ -39,9 +36,9 @@ def stored_weights(run: RunDir) -> Path:
     best = result.best if result else None
     kind = "best" if best else "checkpoints"
     folders = [
-        path.parent for path in run.path.glob(f"{kind}/*/{_MANIFEST}") if _NAME.fullmatch(path.parent.name)
+        path.parent for path in run.path.glob(f"{kind}/*/{MANIFEST}") if NAME.fullmatch(path.parent.name)
     ]
-    folders = [path for path in folders if best is None or _step(path) == best.step]
+    folders = [path for path in folders if best is None or step_of(path.name) == best.step]
     if not folders:
         raise InputError(f"run {run.id} has no weights that could be taken along")
     return max(folders, key=lambda path: path.name)
@@ -49,7 +46,7 @@ def stored_weights(run: RunDir) -> Path:
 
 def weights_digest(weights: Path) -> str:
     """Return the digest of the weights in the folder of a checkpoint."""
-    return str(json.loads(read_regular(weights / _MANIFEST, depth=3))["digest"])
+    return _commit(weights).digest
 
 
 def write_portable(run: RunDir, weights: Path, target: Path) -> Path:
@@ -61,7 +58,7 @@ def write_portable(run: RunDir, weights: Path, target: Path) -> Path:
         target: The folder to make.
 
     Raises:
-        InputError: The run was trained with a model object.
+        InputError: The run was trained with a model object, or the manifest of the checkpoint is damaged.
         OSError: A file cannot be read or written.
     """
     manifest = run.require_manifest()
@@ -90,28 +87,31 @@ def _write_weights(source: Path, target: Path, run_files: dict[str, str]) -> tup
     Returns:
         The step and the digest of the weights.
     """
-    commit = json.loads(read_regular(source / _MANIFEST, depth=3))
-    files = [file for file in commit["files"] if file["name"] == WEIGHTS]
+    commit = _commit(source)
+    files = [file for file in commit.files if file.name == WEIGHTS_FILE]
     folder = target / "best" / source.name
     folder.mkdir(parents=True)
-    _copy(source / WEIGHTS, folder / WEIGHTS)
-    body = {key: value for key, value in commit.items() if key != "sha256"}
-    body |= {"files": files, "run_files": run_files, "best": [], "state_digest": commit["digest"]}
-    (folder / _MANIFEST).write_text(json.dumps(body | {"sha256": sha256_json(body)}), encoding="utf-8")
-    return _step(source), commit["digest"]
+    _copy(source / WEIGHTS_FILE, folder / WEIGHTS_FILE)
+    portable = replace(commit, files=files, run_files=run_files, best=frozenset())
+    (folder / MANIFEST).write_bytes(portable.manifest())
+    return commit.step, commit.digest
+
+
+def _commit(folder: Path) -> Commit:
+    """Return what the manifest in the folder of a checkpoint says."""
+    try:
+        return Commit.read(folder.name, read_regular(folder / MANIFEST, depth=DEPTH))
+    except ValueError as error:
+        raise InputError(f"{folder} is damaged: {error}") from error
 
 
 def _copy(source: Path, target: Path) -> None:
     """Copy a file that never changes: by a second name where the file system can do that."""
-    refuse_links(source, depth=3)
+    refuse_links(source, depth=DEPTH)
     try:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def _step(folder: Path) -> int:
-    return int(folder.name.split("-")[1])
 
 
 def _config(run: RunDir) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from trainyard import registry
 from trainyard.config.schema import RunConfig
 from trainyard.digest import digest, sha256_bytes, tensor_records
-from trainyard.engine.checkpoint import Commit, RunCheckpoints
+from trainyard.engine.checkpoint import RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.loop import Loop
 from trainyard.engine.outside import Outside
@@ -27,6 +27,7 @@ from trainyard.errors import (
     RunLostError,
     TrainingError,
 )
+from trainyard.records.commit import Commit
 from trainyard.records.decision import Decision, Decisions, journalled_decisions
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import Result
@@ -53,6 +54,7 @@ from trainyard.runs.nodes import SharedFiles
 from trainyard.runs.origin import Origin
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
 from trainyard.runs.placement import place, placed, say_threads
+from trainyard.runs.process import keeping_freed_memory
 from trainyard.runs.process_forks import in_owner
 from trainyard.runs.ranks import is_launched, launch, lead, require_same_state
 from trainyard.runs.recorded_inputs import check_manifest, compare_inputs, record_inputs
@@ -66,6 +68,7 @@ from trainyard.runs.wiring import (
     framework_name,
     run_checkpoints,
     run_view,
+    warn_unjudged,
 )
 from trainyard.safe_open import read_regular
 from trainyard.semantics import computing_by, older_versions
@@ -158,7 +161,7 @@ class _Attempt:
             status, stopped.run_id = stopped.status, run.id
             raise
         except Exception as error:
-            message = self._hidden(error)
+            message = self._message_of(error)
             is_new = self._session.number == 1 and not run.journal.exists() and not self._request.keep
             if isinstance(error, InputError) and is_new and self._session.lease is not None:
                 discard_run(run, self._session.lease)  # nothing was computed, and nobody has seen it before
@@ -168,7 +171,7 @@ class _Attempt:
             if self._session.lease is not None:
                 self._session.lease.release()
 
-    def _hidden(self, error: Exception) -> str:
+    def _message_of(self, error: Exception) -> str:
         """Return an error's message without the values of `${env:NAME}` and passwords in URIs."""
         return self._request.resolved.hide(str(error) or type(error).__name__)
 
@@ -188,10 +191,12 @@ class _Attempt:
         source = self._files.source(self._world.from_main(lambda: self._first_weights(components, past)))
         if source is not None and not past.has_lost(source):
             initialize(components, source)
-        self._manifest = self._world.from_main(lambda: self._recorded(past, components, determinism, source))
+        self._manifest = self._world.from_main(
+            lambda: self._record_or_compare(past, components, determinism, source)
+        )
         self._checkpoints = self._own_checkpoints()
         seed_global_random(components.config.experiment.seed)  # building may have drawn from them
-        return self._restored(past, components, decisions)
+        return self._restore_newest(past, components, decisions)
 
     def _open_files(self) -> None:
         """Bring the run's files here, and see where the run begins."""
@@ -228,7 +233,7 @@ class _Attempt:
             say_threads(config, components.inputs.threads)
         return components, determinism
 
-    def _restored(
+    def _restore_newest(
         self, past: _Earlier, components: Components, decisions: Decisions
     ) -> tuple[Components, RunState]:
         """Restore the newest checkpoint, the parent's for a new run; or make its steps ready first."""
@@ -244,11 +249,11 @@ class _Attempt:
             )
         state = RunState() if commit is None else self._restore(components, commit, past.saved)
         self._origin.enter(components, state)
-        self._complete(components, state, decisions)
+        self._add_decisions(components, state, decisions)
         require_same_state(components)
         return components, state
 
-    def _recorded(
+    def _record_or_compare(
         self, past: _Earlier, components: Components, determinism: Determinism, source: Path | None
     ) -> Manifest:
         """Record the inputs of the run, or compare them with those of before; return the manifest."""
@@ -282,7 +287,7 @@ class _Attempt:
         }
         return run_checkpoints(run, hashes, self._session.lease)
 
-    def _complete(self, components: Components, state: RunState, decisions: Decisions) -> None:
+    def _add_decisions(self, components: Components, state: RunState, decisions: Decisions) -> None:
         """Give a state the decisions that were made before this attempt, and those to go on."""
         if choices := components.learner.choices():
             decisions.add(Decision(0, "choice", dict(choices)))
@@ -319,7 +324,7 @@ class _Attempt:
         seed_global_random(config.experiment.seed)
         state = RunState() if commit is None else self._restore(components, commit, saved)
         self._origin.exclude_lost(components, self._origin.commit)
-        self._complete(components, state, decisions)
+        self._add_decisions(components, state, decisions)
         return components, state
 
     def _newest_commit(self) -> Commit | None:
@@ -366,11 +371,13 @@ class _Attempt:
         try:
             if replay is not None:
                 result = self._run_loop(*replay, journal, self._origin.step, replays=True)
-                if result.status != "completed":
+                if not self._has_replayed(result):
                     return result
                 del replay
                 state = self._begin_own_steps(components)
             pause = components.rules.pause(self._request.until)
+            if self._request.verdict is not None and self._request.parent is None:
+                warn_unjudged(components, state.step)
             return self._run_loop(components, state, journal, pause, replays=False)
         finally:
             with contextlib.suppress(OSError):
@@ -392,7 +399,7 @@ class _Attempt:
         seed_global_random(components.config.experiment.seed)
         state = self._restore(components, commit, saved)
         self._origin.enter(components, state)
-        self._complete(components, state, decisions)
+        self._add_decisions(components, state, decisions)
         if self._world.is_main:
             log.info("resuming run %s from step %d", self._run.id, state.step)
         return state
@@ -417,14 +424,18 @@ class _Attempt:
         loop.parts.recorder.started(run_view(components, self._run, state, self._session.number))
         try:
             result = in_owner(lambda: self._train_and_evaluate(loop, components, replays=replays))
-            if not replays or result.status != "completed":
+            if not (replays and self._has_replayed(result)):
                 self._end(result, loop)
         except Exception as error:
-            self._fail(error, loop, components)
+            self._record_failure(error, loop, components)
             raise
         finally:
             loop.parts.close()
         return result
+
+    def _has_replayed(self, result: Result) -> bool:
+        """Return whether the steps of the parent are repeated, so that the run's own are due."""
+        return result.steps == self._origin.step and result.status in ("completed", "paused")
 
     def _outside(self, config: RunConfig) -> Outside:
         """Return what may end this run from outside; a repetition is ended where the repeated run was."""
@@ -444,17 +455,11 @@ class _Attempt:
                 loop.parts.recorder.decided(decision)
         saver.resume_from(state, components.rules.best_steps(state.evaluations))
         before = components.learner.unsaved_state()
-        loop.check_state = lambda: self._check_unsaved(components, before)
-        status = loop.run()
+        with keeping_freed_memory():
+            status = loop.run(lambda: self._check_unsaved(components, before))
         self._world.main_only(lambda: self._finish_saves(loop))
-        if (
-            status == "completed"
-            and not replays
-            and state.step < components.rules.last_step(state.evaluations)
-        ):
-            status = "paused"
         result = self._result = self._result_so_far(components, state, status)
-        if status == "completed" and replays:
+        if replays and self._has_replayed(result):
             return result
         if status == "completed":
             saver.drop_superseded_best()
@@ -528,13 +533,13 @@ class _Attempt:
 
         self._session.publish(result, end_journal)
 
-    def _fail(self, error: Exception, loop: Loop, components: Components) -> None:
+    def _record_failure(self, error: Exception, loop: Loop, components: Components) -> None:
         """Write down how the attempt failed, as far as the disk permits.
 
         Raises:
             TrainingError: The disk failed, or the run directory is gone.
         """
-        message, run = self._hidden(error), self._run
+        message, run = self._message_of(error), self._run
         if isinstance(error, RunLostError) or not self._world.is_main:
             return  # nothing more is written
         loop.parts.saver.drain()

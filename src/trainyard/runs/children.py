@@ -11,11 +11,12 @@ from trainyard import registry
 from trainyard.config import Overrides, Resolved
 from trainyard.config import load as load_resolved
 from trainyard.config.schema import PLACEMENT
-from trainyard.engine.checkpoint import Commit, RunCheckpoints, step_of
+from trainyard.engine.checkpoint import RunCheckpoints
 from trainyard.engine.rules import NOTHING_INHERITED, Inherited, Rules
 from trainyard.errors import CheckpointError, InputError
 from trainyard.frameworks.base import Plan
 from trainyard.order import START, Cursor, SampleOrder
+from trainyard.records.commit import Commit, step_of
 from trainyard.records.copies import download_all
 from trainyard.records.lineage import FOLDER, Lineage
 from trainyard.records.manifest import InitialState

@@ -15,11 +15,12 @@ from trainyard.config import load as load_resolved
 from trainyard.config.env import filled_in
 from trainyard.datasets.base import DataBundle
 from trainyard.digest import sha256_json
-from trainyard.engine.checkpoint import Checkpoints, Commit, RunCheckpoints, StoredCommit
+from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints, StoredCommit
 from trainyard.engine.rules import NOTHING_INHERITED, Inherited
 from trainyard.engine.state import RunState
 from trainyard.errors import ChangedInputsError, CheckpointError, InputError, ModelError
 from trainyard.order import START, Cursor
+from trainyard.records.commit import Commit
 from trainyard.records.lineage import FOLDER, Lineage
 from trainyard.records.manifest import DataIdentity, InitialState, Manifest, Parent
 from trainyard.records.run_dir import RunDir

@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 from trainyard.config.tree import DEFAULT
 from trainyard.datasets.base import DataBundle
-from trainyard.engine.checkpoint import Commit
 from trainyard.errors import ChangedInputsError
+from trainyard.records.commit import Commit
 from trainyard.records.manifest import DeterminismRecord, Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.manifest import check_unchanged, describe_data

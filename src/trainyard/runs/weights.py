@@ -9,12 +9,13 @@ from pathlib import Path
 from trainyard.config import load as load_config
 from trainyard.config.schema import RunConfig
 from trainyard.digest import sha256_bytes
-from trainyard.engine.checkpoint import Commit, RunCheckpoints
+from trainyard.engine.checkpoint import RunCheckpoints
 from trainyard.engine.history import best_evaluations
 from trainyard.engine.state import evaluations_from_json
 from trainyard.errors import CheckpointError, InputError, ModelError
 from trainyard.evaluation.metrics import mode_in
 from trainyard.frameworks.base import WEIGHTS_FILE
+from trainyard.records.commit import Commit
 from trainyard.records.copies import download_all
 from trainyard.records.data import DataDescription
 from trainyard.records.listing import find_run, has_model

@@ -435,7 +435,7 @@ def build_loop(
     outside: Outside,
     until: int | None = None,
 ) -> Loop:
-    """Build the loop, which ends at step `until`, if given, as if it went on after it."""
+    """Build the loop, which pauses at step `until`, if given."""
     config, world = components.config, components.inputs.world
     recorder = Recorder(journal, callbacks if world.is_main else ())
     if world.is_main:
@@ -468,6 +468,19 @@ def build_loop(
         ),
         state,
     )
+
+
+def warn_unjudged(components: Components, step: int) -> None:
+    """Warn that a verdict will judge nothing, where no evaluation comes between `step` and the last one."""
+    rules, reason = components.rules, ""
+    if "val" not in components.bundle.splits:
+        reason = "the run has no validation split; set data.split.val or data.val_path"
+    elif rules.total_steps == 1:
+        reason = "this model is made in one step"
+    elif rules.next_evaluation(step) >= rules.total_steps:
+        reason = "the validation split is evaluated after the last step only; see evaluation.every_n_steps"
+    if reason and components.inputs.world.is_main:
+        log.warning("verdict: nothing is judged: %s", reason)
 
 
 def _remedies(components: Components) -> list[str]:

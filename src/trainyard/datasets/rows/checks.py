@@ -22,6 +22,7 @@ NUMBERS_ROWS = "only numbers the rows"
 GIVES_AWAY = "determines the target all by itself (is it known when you predict?)"
 _SAMPLE = 10_000  # rows on which a column is checked first, as most columns fail there
 _LARGE = 100  # standardized values are hardly ever as large
+_FEW = 200  # numbers of which each class must be one interval, before more are sorted
 _ENOUGH = 20  # with fewer rows, a column determines the target by chance too easily
 _IDENTIFIERS = 50  # more distinct texts, most of them used once, are identifiers rather than categories
 
@@ -239,6 +240,9 @@ def _tells_class(values: Array, targets: Array) -> bool:
             for value, target in zip(values, targets.tolist(), strict=True)
         )
         return alike and len(classes) <= len(values) // 4
+    # The intervals of all rows are those of any of them, so that most columns fail in a moment.
+    if len(values) > _FEW and not _tells_class(values[:_FEW], targets[:_FEW]):
+        return False
     order = np.lexsort((targets, values))
     ordered, classes_in_order = values[order], targets[order]
     changes = classes_in_order[1:] != classes_in_order[:-1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -92,17 +92,17 @@ class ColumnKind:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads; defaults are left out."""
-        values = {name: list(value) if name == "missing" else value for name, value in asdict(self).items()}
-        return {
-            field.name: values[field.name]
-            for field in fields(self)
-            if values[field.name] not in (field.default, [])
-        }
+        values = {field: getattr(self, field) for field in _DEFAULTS}
+        values["missing"] = list(self.missing)
+        return {field: value for field, value in values.items() if value not in (_DEFAULTS[field], [])}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> ColumnKind:
         """Restore what `to_json` was called on."""
         return ColumnKind(**data)
+
+
+_DEFAULTS = {field.name: field.default for field in fields(ColumnKind)}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -112,7 +112,7 @@ class Encoder(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
-        return {"kind": self.kind, **asdict(self)}
+        return {"kind": self.kind, **{field.name: getattr(self, field.name) for field in fields(self)}}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
