@@ -3,14 +3,17 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from trainyard.config.optimization import EmaConfig
 from trainyard.errors import ModelError
 from trainyard.frameworks.torch import snapshot as module
+from trainyard.frameworks.torch.ema import Average
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.frameworks.torch.snapshot import TrainingState, saved_architecture
 
@@ -48,16 +51,24 @@ def test_sixteen_mebibytes_are_reserved(elements: int, weights: bool, is_much: b
     }
 
 
-def test_a_copy_waits_for_the_memory_that_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MUCH", 0)
+class Slow:
+    """Reserves memory no sooner than somebody waits for it."""
+
+    def __init__(self, spare: list[Any], memory: Any) -> None:
+        self._spare, self._memory = spare, memory
+
+    def join(self) -> None:
+        self._spare.append(self._memory)
+
+
+def test_a_copy_waits_for_the_memory_that_is_reserved() -> None:
     state = state_of(3)
-    state.reserve()
-    reserving = state._reserving
-    assert reserving is not None
-    state.copy(weights_only=True)
-    assert not reserving.is_alive()
+    memory = {"weights.safetensors": {"weight": torch.ones(3)}}
+    state._reserving = Slow(state._spare[True], memory)  # type: ignore[assignment]
+    copied = state.copy(weights_only=True)._files["weights.safetensors"]["weight"]
+    assert copied is memory["weights.safetensors"]["weight"]
+    assert copied.tolist() == [0.0] * 3
     assert state._reserving is None
-    assert [len(state._spare[alone]) for alone in (False, True)] == [1, 0]
 
 
 def test_a_byte_is_written_into_each_page_that_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,3 +155,39 @@ def test_an_empty_snapshot_writes_nothing(tmp_path: Path) -> None:
     assert module.NOTHING.write(tmp_path) == []
     module.NOTHING.release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_architecture_of_a_model_is_saved_with_it(tmp_path: Path) -> None:
+    architecture = {"model_type": "bert", "hidden_size": 8}
+    state = TrainingState(nn.Linear(2, 1), None, FP32, architecture=architecture)
+    state.copy(weights_only=True).write(tmp_path)
+    assert saved_architecture(tmp_path) == architecture
+
+
+def test_an_average_begins_with_the_weights_that_are_given(tmp_path: Path) -> None:
+    """A file of weights alone says nothing of an average."""
+    given, model = nn.Linear(2, 1), nn.Linear(2, 1)
+    TrainingState(given, None, FP32).copy(weights_only=True).write(tmp_path)
+    average = Average(model, EmaConfig(decay=0.5))
+    TrainingState(model, None, FP32, average=average).load(tmp_path, weights_only=True)
+    with average.in_place():
+        assert torch.equal(model.weight, given.weight)
+
+
+class OwnOptimizer(torch.optim.SGD):
+    """An optimizer of the user's own."""
+
+
+def test_an_older_checkpoint_says_nothing_of_what_are_no_tensors(tmp_path: Path) -> None:
+    models = [nn.Linear(2, 1) for _ in range(2)]
+    states = [
+        TrainingState(model, OwnOptimizer(model.parameters(), 0.1, momentum=0.9), FP32) for model in models
+    ]
+    states[0].copy(weights_only=False).write(tmp_path)
+    path = tmp_path / "optimizer.safetensors"
+    tensors = load_file(path)
+    values = tensors.pop("values")
+    assert b"momentum" in bytes(values.tolist())
+    save_file(tensors, path)
+    states[1].load(tmp_path, weights_only=False)
+    assert torch.equal(models[0].weight, models[1].weight)
