@@ -133,3 +133,15 @@ def test_weights_count_by_their_share_of_the_batch() -> None:
     step(0, 0.5, batches, batches)  # type: ignore[arg-type]
     squares(whole(batches.take(batches.batch(0))["features"]), None).backward()
     torch.testing.assert_close(model.weight, whole.weight - 0.5 * whole.weight.grad)
+
+
+def test_a_batch_without_weight_moves_nothing() -> None:
+    model = nn.Linear(FEATURES, 3)
+    before = copy.deepcopy(model.state_dict())
+    step, batches = (
+        step_of(model, StepSettings(5, 16, weights=lambda taking: np.zeros(len(taking)))),
+        Batches(),
+    )
+    result = step(0, 0.5, batches, batches)  # type: ignore[arg-type]
+    assert result.loss.item() == 0.0
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
