@@ -84,6 +84,28 @@ def test_every_flipped_bit_is_found(arrays: dict[str, np.ndarray], chunk_bytes: 
     assert "No such file" in (damage(path, record) or "")
 
 
+def test_a_flipped_bit_of_a_large_file_is_found_in_its_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads hash large chunks."""
+    monkeypatch.setattr(module, "CHUNK_BYTES", 100_000)
+    path, data = tmp_path / "t.safetensors", np.arange(250_000, dtype=np.uint8)
+    record = write_tensors(path, [buffer("a", data)])
+    assert damage(path, record) is None
+    header, *sizes = (chunk.bytes for chunk in record.chunks)
+    assert sizes == [100_000, 100_000, 50_000]
+    whole = path.read_bytes()
+    for at, (start, end) in {
+        0: (0, 100_000),
+        150_000: (100_000, 200_000),
+        249_999: (200_000, 250_000),
+    }.items():
+        flipped = header + at
+        path.write_bytes(whole[:flipped] + bytes([whole[flipped] ^ 1]) + whole[flipped + 1 :])
+        where = f"bytes {header + start} to {header + end}"
+        assert damage(path, record) == f"t.safetensors: {where} are not those that were written"
+
+
 def test_the_digest_sees_name_dtype_shape_and_bytes_but_not_the_order(arrays: dict[str, np.ndarray]) -> None:
     base = [buffer(name, array) for name, array in arrays.items()]
     changed = [
@@ -137,6 +159,13 @@ def test_a_file_with_permissions_of_its_own_is_new(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         write_atomically(tmp_path / "f", b"secret", mode=0o600)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_has_left_is_written_over(tmp_path: Path) -> None:
+    """In a container, process ids come again."""
+    (tmp_path / f".f.{os.getpid()}{module.TEMPORARY_SUFFIX}").write_bytes(b"half of an older one")
+    write_atomically(tmp_path / "f", b"new")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("f", b"new")]
 
 
 def test_what_is_written_atomically_has_a_durable_name(

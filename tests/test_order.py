@@ -261,6 +261,20 @@ def test_draws_are_a_function_of_seed_epoch_and_number() -> None:
     assert SampleOrder(50, 8, seed=9).draw_numbers(0) is None
 
 
+def test_huge_weights_are_drawn_as_small_ones() -> None:
+    """Their sum is no number."""
+    weights = np.array([1.0, 0.5, 1.5])
+    draws = WeightedDraws(weights * 2.0**1023).at(3, 0, 100)
+    assert draws.tolist() == [drawn_by_hand(3, weights.tolist(), i) for i in range(100)]
+
+
+def test_a_weight_of_zero_is_never_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by a random number that is 0, or just where two shares meet."""
+    keys = np.array([0, 1 << 62, 1 << 63, 3 << 62, (1 << 64) - 1], dtype=np.uint64)
+    monkeypatch.setattr(order, "random_keys", lambda seed, n, start: keys[start : start + n])
+    assert WeightedDraws(np.array([0.0, 1.0, 0.0, 0.0, 1.0])).at(0, 0, 5).tolist() == [1, 1, 4, 4, 4]
+
+
 def test_draws_have_the_distribution_of_their_weights() -> None:
     weights = np.random.default_rng(0).pareto(1.0, 40)
     weights[::7] = 0.0

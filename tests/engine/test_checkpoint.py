@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ class FakeSnapshot:
     def write(self, folder: Path) -> list[FileRecord]:
         if self._error:
             (folder / "weights.safetensors").write_bytes(b"half")
+            if self._error.errno == errno.ESTALE:  # all that was written is gone
+                shutil.rmtree(folder)
             raise self._error
         buffer = NamedBuffer("w", "F32", (1000,), memoryview(self._array.view(np.uint8)))
         return [write_tensors(folder / "weights.safetensors", [buffer])]
@@ -119,6 +122,26 @@ def test_a_manifest_of_other_types_is_damaged(odd: str, checkpoints: Checkpoints
     assert "is damaged" in complaints[0]
 
 
+def test_what_lies_in_the_store_of_the_run_is_fetched_before_it_is_read(
+    checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    """Of the checkpoints in a store, only the names are known here, until one is wanted."""
+    here, fetched = tmp_path / "here", list[str]()
+
+    def fetch(path: str) -> None:
+        fetched.append(path)
+        shutil.copytree(tmp_path / path, here / path, dirs_exist_ok=True)
+
+    for name in checkpoints.names():
+        (here / "checkpoints" / name).mkdir(parents=True)
+        (here / "checkpoints" / name / "manifest.json").touch()
+    copies = Checkpoints(LocalStore(here), "checkpoints", fetch=fetch)
+    commit, complaints = copies.newest()
+    assert commit is not None
+    assert (commit.step, complaints, copies.state(commit)) == (20, [], {"step": 20})
+    assert fetched == [f"checkpoints/{commit.name}"]
+
+
 def test_a_state_that_json_cannot_hold_is_refused(checkpoints: Checkpoints) -> None:
     with pytest.raises(ValueError, match="JSON"):
         checkpoints.commit(30, FakeSnapshot(30), {"loss": math.nan})
@@ -157,7 +180,7 @@ def test_what_dead_processes_left_in_staging_is_swept(checkpoints: Checkpoints, 
     assert not list(tmp_path.glob(".staging-*"))
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.ESTALE])
 def test_a_save_that_fails_leaves_the_earlier_ones(
     code: int, checkpoints: Checkpoints, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from scripted import Bench
+from test_loop import saved_state
 
 from small_runs import Crash, CrashAt
 
@@ -95,8 +96,6 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     disk = Disk(monkeypatch)
     state = None
     if request.param == "resumed":
-        from test_loop import saved_state
-
         with pytest.raises(Crash):
             bench.run(callbacks=[CrashAt(12)])
         saver[-1].drain()

@@ -377,6 +377,16 @@ def test_a_pruned_run_ends_where_it_can_go_on(tmp_path: Path) -> None:
     assert evaluated(tmp_path) == [7]
 
 
+@pytest.mark.parametrize(("boundary", "end"), [(1, 7), (5, 10)])
+def test_a_pause_ends_the_attempt_where_the_run_can_go_on(boundary: int, end: int, tmp_path: Path) -> None:
+    """It decides nothing, and leaves a commit."""
+    bench = Bench(tmp_path, [3, 2, 1], plan=Plan(BATCH, STEPS, 0.1, boundary=boundary))
+    judged(bench, lambda step, metrics: "pause")
+    loop = bench.run()
+    assert (bench.status, loop.state.step, list(loop.state.decisions)) == ("paused", end, [])
+    assert list(steps_in(tmp_path / "checkpoints"))[-1] == end
+
+
 def test_a_verdict_that_comes_too_late_to_end_the_run_is_kept(tmp_path: Path) -> None:
     bench = Bench(tmp_path, [3, 2, 1], plan=Plan(BATCH, STEPS, 0.1, boundary=30))
     judged(bench, Judge(7))
@@ -446,3 +456,31 @@ def test_two_changes_of_processes_at_one_step_are_two_decisions() -> None:
     assert list(decisions) == [first, second]
     assert decisions.processes() == 1
     assert Decisions([STOP, GO_ON]).processes() is None
+
+
+class NoJudge:
+    def __call__(self, step: int) -> str:
+        return "keep"
+
+
+def one_argument(step: int) -> str:
+    return "keep"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "problem"),
+    [
+        ("keep", "verdict: 'keep' is no function; give a function that takes"),
+        (one_argument, r"verdict: one_argument cannot be called with \(step, metrics\): too many"),
+        (NoJudge(), r"verdict: NoJudge cannot be called with \(step, metrics\): too many"),
+    ],
+)
+def test_a_verdict_that_cannot_be_asked_is_refused(verdict: Any, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        outside_module.check_verdict(verdict)
+
+
+@pytest.mark.parametrize("verdict", [None, max, lambda *_: "keep", lambda step, metrics: "keep"])
+def test_a_verdict_that_may_be_asked_is_not(verdict: Any) -> None:
+    """Of a function that is built in, Python may not know the arguments."""
+    outside_module.check_verdict(verdict)

@@ -217,6 +217,7 @@ class Uploads:
 
     def __init__(self) -> None:
         self.folders: list[str] = []
+        self.fetched: list[str] = []
         self.names: list[tuple[Collection[str], Collection[str]]] = []
         self.entries: list[Entry] = []
         self.beats: list[int] = []
@@ -235,7 +236,7 @@ class Uploads:
         self.entries.append(entry)
 
     def fetch(self, folder: str) -> None:
-        raise AssertionError("nothing is read")
+        self.fetched.append(folder)
 
     @property
     def heartbeats(self) -> "Uploads":
@@ -281,6 +282,13 @@ def test_each_entry_of_a_run_in_a_store_names_its_files(tmp_path: Path) -> None:
     assert head == uploads.entries[-1]
     assert Log(store).numbers() == [3, 4], "the others are folded"
     assert (uploads.beats, uploads.stopped) == ([], []), "it ended before the first heartbeat was due"
+
+
+def test_what_is_fetched_comes_from_the_store_of_the_run(tmp_path: Path) -> None:
+    uploads = Uploads()
+    Lease(Log(LocalStore(tmp_path)), 0, 1, uploads).fetch("best/step-000000007-a0001")
+    Lease(Log(LocalStore(tmp_path)), 0, 1).fetch("best/step-000000014-a0001")
+    assert uploads.fetched == ["best/step-000000007-a0001"], "the files of the other are here"
 
 
 def test_a_run_is_created_before_its_first_attempt(tmp_path: Path) -> None:

@@ -133,12 +133,22 @@ def test_a_signal_stops_it_after_the_step_that_it_comes_in(at: int, tmp_path: Pa
     assert max(steps_in(tmp_path / "checkpoints")) == at + 1
 
 
-def test_the_owner_looks_at_the_first_step_the_first_saves_and_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("found", "looks"), [(False, [1, 2, 4, 6, 23]), (True, [1])], ids=["nothing found", "found at once"]
+)
+def test_the_owner_looks_at_the_first_step_the_first_saves_and_the_end(
+    found: bool, looks: list[int], tmp_path: Path
+) -> None:
     bench, calls = Bench(tmp_path, [3, 2, 1], checkpoint={"every_n_steps": 2}), list[int]()
     loop = bench.loop()
-    loop.run(lambda: bool(calls.append(bench.learner.steps)))  # type: ignore[func-returns-value]
+
+    def look() -> bool:
+        calls.append(bench.learner.steps)
+        return found
+
+    loop.run(look)
     ended(loop)
-    assert calls == [1, 2, 4, 6, 23]
+    assert calls == looks
 
 
 def test_a_clock_that_rings_while_it_plans_is_heard_at_the_next_step(tmp_path: Path) -> None:

@@ -29,3 +29,9 @@ def test_a_pause_is_an_evaluated_boundary(
     config = RunConfig.model_validate({"model": {"type": "mlp"}, "evaluation": {"every_n_steps": every}})
     rules = Rules(config, Plan(10, 100, 0.1, boundary=boundary), 10, partial(mode_in, config))
     assert rules.pause(share) == step
+
+
+def test_the_next_evaluation_is_after_the_step_and_at_the_end_at_the_latest() -> None:
+    config = RunConfig.model_validate({"model": {"type": "mlp"}, "evaluation": {"every_n_steps": 7}})
+    rules = Rules(config, Plan(10, 100, 0.1), 10, partial(mode_in, config))
+    assert [rules.next_evaluation(step) for step in (0, 6, 7, 97, 98, 99)] == [7, 7, 14, 98, 100, 100]

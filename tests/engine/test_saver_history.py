@@ -3,8 +3,11 @@
 With a framework that is written down.
 """
 
+import errno
 import math
+import os
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,14 @@ from scripted import BATCH, STEPS, Bench, Weights, checkpoints_of, steps_in
 from small_runs import SMALL, flip, preempted
 from trainyard import resume
 from trainyard.engine import saver as saver_module
+from trainyard.engine.checkpoint import RunCheckpoints
 from trainyard.engine.loop import Loop
 from trainyard.engine.state import RunState
 from trainyard.engine.writer import PendingWrite
 from trainyard.errors import CheckpointError, TrainingError
 from trainyard.frameworks.base import Plan
 from trainyard.frameworks.torch.learner import TorchLearner
+from trainyard.records.commit import step_of
 from trainyard.types import Evaluation
 
 
@@ -526,6 +531,33 @@ def test_the_journal_is_stored_after_the_saves_that_wait(is_in_store: bool, tmp_
     assert lease.renewed == (["trainyard-writer"] if is_in_store else [])
     ended(loop)
     assert list(steps_in(tmp_path / "checkpoints")) == [5]
+
+
+def test_a_checkpoint_that_the_log_does_not_get_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not exist for a resume, so it does not count, and takes the place of no other."""
+    publish, named, there = RunCheckpoints.publish, list[list[int]](), list[list[int]]()
+
+    def failing(checkpoints: RunCheckpoints, kept: Collection[str]) -> None:
+        named.append(sorted(map(step_of, kept)))
+        there.append(sorted(steps_in(tmp_path / "checkpoints")))
+        if len(named) == 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        publish(checkpoints, kept)
+
+    monkeypatch.setattr(RunCheckpoints, "publish", failing)
+    bench = Bench(tmp_path)
+    loop, failures = bench.loop(), list[tuple[int, str]]()
+    for step in (5, 10, 15):
+        bench.learner.steps = step
+        loop.parts.saver.save(state_at(step), [])
+        loop.parts.saver.drain()
+        failures += loop.parts.saver.failures()
+    ended(loop)
+    assert named == [[5], [5, 10], [5, 15]]
+    assert there == [[5], [5, 10], [5, 15]]
+    assert [step for step, _ in failures] == [10]
 
 
 # -- what was restored

@@ -400,6 +400,34 @@ def test_a_process_that_is_gone_is_an_error_of_the_world(
         exchange.finish()
 
 
+def test_too_little_memory_is_no_lost_process(
+    collectives: Callable[[int], Collectives], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = collectives(1)
+    exchange, _ = exchange_of(weights(2), together)
+
+    def full(*_: Tensor) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(together, "batch_isend_irecv", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        exchange.finish()
+
+
+def test_an_exchange_that_is_closed_leaves_the_parameters_alone(
+    collectives: Callable[[int], Collectives],
+) -> None:
+    """Another one, of fewer parameters, comes in its place."""
+    parameters = weights(3)
+    first, _ = exchange_of(parameters, collectives(1))
+    first.close()
+    first.arm()
+    total(parameters).backward()
+    assert first._seen == set()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        first._thread.submit(print)
+
+
 def test_a_tensor_of_each_process_is_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
     value, other = torch.tensor([[1.0, -0.0]]), torch.tensor([[3.0, 4.0]])
     (alone,) = gather_tensor(value, ALONE)
@@ -489,9 +517,11 @@ class Noisy(torch.optim.Optimizer):
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.1})
         self.drawn: list[float] = []
+        self.rates: list[float] = []
 
     def step(self, closure: Any = None) -> None:
         self.drawn.append(torch.rand(()).item())
+        self.rates.append(self.param_groups[0]["lr"])
 
 
 def test_what_an_update_draws_depends_on_seed_and_step_alone() -> None:
@@ -506,13 +536,14 @@ def test_what_an_update_draws_depends_on_seed_and_step_alone() -> None:
         precision,
         StepSettings(seed=5, microbatch_size=3),
     )
-    for number in range(3):
-        step(number, 0.1, batches, batches)  # type: ignore[arg-type]
+    rates = [0.5, 0.25, 0.125]
+    for number, rate in enumerate(rates):
+        step(number, rate, batches, batches)  # type: ignore[arg-type]
     expected = []
     for number in range(3):
         torch.manual_seed(stream_seed(stream_seed(5, STEP), number, 2**64 - 1))
         expected.append(torch.rand(()).item())
-    assert optimizer.drawn == expected
+    assert (optimizer.drawn, optimizer.rates) == (expected, rates)
 
 
 @pytest.mark.parametrize(

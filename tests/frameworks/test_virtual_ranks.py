@@ -10,7 +10,7 @@ import torch
 import trainyard
 from small_runs import SMALL
 from trainyard.errors import ConfigError, ModelError
-from trainyard.frameworks.torch.virtual_ranks import GradientTree, cut, tree_sum
+from trainyard.frameworks.torch.virtual_ranks import GradientTree, PartGradients, cut, microbatches, tree_sum
 
 
 @pytest.mark.parametrize(("samples", "ranks"), [(12, 4), (13, 4), (3, 8), (1, 1), (64, 2)])
@@ -19,6 +19,34 @@ def test_the_parts_are_the_batch_in_its_order(samples: int, ranks: int) -> None:
     assert len(parts) == ranks
     assert [i for part in parts for i in part] == list(range(samples))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_microbatches_are_full_but_for_the_last() -> None:
+    cuts = {
+        samples: [part.tolist() for part in microbatches(np.arange(samples), 3)] for samples in (0, 1, 3, 7)
+    }
+    assert cuts == {0: [], 1: [[0]], 3: [[0, 1, 2]], 7: [[0, 1, 2], [3, 4, 5], [6]]}
+
+
+def test_the_gradients_of_a_part_are_those_of_backward_passes() -> None:
+    """The loss does not depend on the second parameter, the third one is frozen, the fourth is added as it is."""
+    rows = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    ours, torchs = ([torch.nn.Parameter(torch.arange(3.0)) for _ in range(5)] for _ in range(2))
+    part = PartGradients(ours)
+    for parameters in (ours, torchs):
+        parameters[2].requires_grad_(False)
+        for some in (rows[:2], rows[2:4], rows[4:]):
+            first, _, frozen, fourth, fifth = parameters
+            loss = (some @ (first * frozen) + (fourth + fifth).sum()).sum()
+            if parameters is ours:
+                part.add(loss)
+            else:
+                loss.backward()
+    assert [parameter.grad for parameter in ours] == [None] * 5
+    part.put_back()
+    for one, other in zip(ours, torchs, strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        assert one.grad is None or torch.equal(one.grad, other.grad)
 
 
 def by_halves(values: list[Any]) -> Any:

@@ -5,8 +5,10 @@
     python tests/mutation/run.py --only engine/saver   what is called so, as FILE or FILE::FUNCTION
 
 One process imports and collects everything. Each fault then gets a fork of it, where the changed functions
-get their changed code, and the tests that reach the changed line run until one fails. It ends with 1 where a
-fault survives that `survivors.toml` does not explain, or where less than 95% are caught.
+get their changed code, and the tests that reach the changed line run until one fails. As a control, one fork for
+each group gets the same code anew, without a fault: no test may fail there. The run ends with 1 where a fault
+survives that `survivors.toml` does not explain, or where less than 95% are caught. Explained faults, and those that
+could not be put in, count as not caught.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ import threading
 import time
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, islice
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -39,8 +42,15 @@ HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
 SOURCES = TESTS.parent / "src" / "trainyard"
 LEAST_CAUGHT = 0.95
-SURVIVED, CAUGHT, NOT_IN = 0, 1, 3  # how the process of a fault ends
-RESULTS = {SURVIVED: "survived", NOT_IN: "could not be put in"}
+T = TypeVar("T")
+SURVIVED, CAUGHT, NOT_IN, NOT_IMPORTED, BROKEN = 0, 1, 201, 202, 203  # how the process of a fault ends
+SURVIVALS = {SURVIVED: "survived", NOT_IN: "could not be put in", BROKEN: "could not be tried"}
+CATCHES = {
+    CAUGHT: "a test fails",
+    NOT_IMPORTED: "its file cannot be imported",
+    -signal.SIGALRM: "a test waits for ever",
+    -signal.SIGPROF: "a test computes for ever",
+}
 # Seconds that a test may take beyond twice what it took without a fault (and traced, which is slow): on the
 # clock, and of the processors.
 DEADLOCK, ENDLESS = 20.0, 5.0
@@ -98,17 +108,24 @@ def groups_of(only: str, share: str) -> list[Group]:
     groups = []
     targets = tomllib.loads((HERE / "targets.toml").read_text(encoding="utf-8"))["groups"]
     for group, entry in targets.items():
-        parts = only.split(",")
-        wanted = [name for name in entry["files"] if any(part.split("::")[0] in name for part in parts)]
+        wanted = [
+            name for name in entry["files"] if any(part.split("::")[0] in name for part in only.split(","))
+        ]
         sources = {name: (SOURCES / name).read_text(encoding="utf-8") for name in wanted}
         mutants = [m for name, source in sources.items() for m in mutants_of(name, source)]
-        mutants = [m for m in mutants if any(part in f"{m.file}::{m.function}" for part in parts)]
+        mutants = [m for m in mutants if is_wanted(m.key, only)]
         keys = {mutant.key for mutant in mutants}
         mutants = [m for m in mutants if _number(m.key) % shares == number - 1]
         guards = [str(TESTS / guard) for guard in entry["guards"]]
-        if mutants:
+        if keys:
             groups.append(Group(group, keys, mutants, guards, sources))
     return groups
+
+
+def is_wanted(key: str, only: str) -> bool:
+    """Return whether a fault is in one of the functions that are asked for."""
+    file, function, _ = key.split("::", 2)
+    return any(part in f"{file}::{function}" for part in only.split(","))
 
 
 def _number(text: str) -> int:
@@ -120,10 +137,13 @@ class Run:
 
     def __init__(self, groups: list[Group], jobs: int) -> None:
         self.groups = groups
-        self.results: dict[str, str] = {}
+        self.survived: dict[str, str] = {}  # by the fault: how
+        self.caught: dict[str, str] = {}
         self.failed: list[str] = []
         self.seconds = 0.0  # of the processors, without a fault
         self._jobs = jobs
+        self._has_fault = False
+        self._errors = os.fdopen(os.dup(2), "w")  # forks write nothing but what fails without a fault
         self._folder = Path(tempfile.mkdtemp(prefix="mutation-"))
         self._tracer = Tracer({str(SOURCES / name) for group in groups for name in group.sources})
 
@@ -135,11 +155,17 @@ class Run:
             self._functions = live_functions()
             gc.collect()
             gc.freeze()  # what all children share is not copied for their collections of garbage
+            self._control()
+            self._has_fault = True
             for group in self.groups:
                 self._mutate(group)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
         return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self._has_fault:
+            print(report.nodeid, report.longreprtext, sep="\n", file=self._errors, flush=True)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
@@ -153,22 +179,15 @@ class Run:
         files: dict[str, list[pytest.Item]] = defaultdict(list)
         for item in items:
             files[str(item.path)].append(item)
-        pending = list(files.items())
-        running: dict[int, str] = {}
-        while pending or running:
-            while pending and len(running) < self._jobs:
-                name, some = pending.pop()
-                if (pid := self._fork()) == 0:
-                    self._trace(some, self._folder / f"{_number(name)}.json")
-                running[pid] = name
-            pid, status, used = os.wait4(-1, 0)
-            self.seconds += used.ru_utime + used.ru_stime
-            if status:
-                self.failed.append(f"{running[pid]}: ended with {status} where there is no fault")
-            del running[pid]
+        reports = {name: self._folder / f"{_number(name)}.json" for name in files}
+        tasks = [(name, partial(self._trace, some, reports[name])) for name, some in files.items()]
+        for name, code, seconds in self._forks(tasks):
+            self.seconds += seconds
+            if code:
+                self.failed.append(f"{name}: ended with {code} where there is no fault")
         late: set[str] = set()
         for name, some in files.items():
-            report = self._folder / f"{_number(name)}.json"
+            report = reports[name]
             known, imported = json.loads(report.read_text()) if report.exists() else ({}, [])
             late.update(imported)
             self.failed += [f"{i} fails where there is no fault" for i, (ok, _, _) in known.items() if not ok]
@@ -184,7 +203,7 @@ class Run:
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
 
-    def _trace(self, items: list[pytest.Item], report: Path) -> None:
+    def _trace(self, items: list[pytest.Item], report: Path) -> int:
         known, before = {}, set(sys.modules)
         for i, item in enumerate(items):
             failed, started = self._session.testsfailed, time.perf_counter()
@@ -195,68 +214,112 @@ class Run:
         here = {name.partition(".")[0] for name in before}
         late = [name for name in sys.modules.keys() - before if name.partition(".")[0] in here]
         report.write_text(json.dumps([known, late]))
-        os._exit(0)
+        return 0
+
+    def _control(self) -> None:
+        """Put the code of each group in as it is: a test that fails would count as one that notices faults."""
+        tasks = []
+        for group in self.groups:
+            codes = {
+                name: compile(source, str(SOURCES / name), "exec", dont_inherit=True)
+                for name, source in group.sources.items()
+            }
+            guards, at = (
+                sorted(group.known, key=lambda guard: guard.seconds),
+                self._folder / f"{group.name}.at",
+            )
+            tasks.append(((guards, at), partial(self._attack, codes, guards, at)))
+        for (guards, at), code, seconds in self._forks(tasks):
+            self.seconds += seconds
+            if code != SURVIVED:
+                name = guards[int(at.read_text())].item.nodeid if at.exists() else "the control"
+                self.failed.append(f"{name} fails where the code is put in as it is ({code})")
 
     # -- with a fault
 
     def _mutate(self, group: Group) -> None:
-        pending, running = list(reversed(group.mutants)), dict[int, tuple[Mutant, list[Guard], Path]]()
-        while pending or running:
-            while pending and len(running) < self._jobs:
-                mutant = pending.pop()
-                guards, at = group.guards_of(mutant), self._folder / f"{_number(mutant.key)}.at"
-                if not guards:
-                    self.results[mutant.key] = "no test reaches it"
-                    continue
-                if (pid := self._fork()) == 0:
-                    self._attack(mutant, group.sources[mutant.file], guards, at)
-                running[pid] = mutant, guards, at
-            if not running:
-                break
-            pid, status, used = os.wait4(-1, 0)
-            seconds = used.ru_utime + used.ru_stime
+        for (mutant, guards, at), code, seconds in self._forks(self._attacks(group)):
             group.seconds += seconds
-            mutant, guards, at = running.pop(pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)  # what a test of it left behind
-            self.results[mutant.key] = RESULTS.get(os.waitstatus_to_exitcode(status), "")
-            if not self.results[mutant.key] and at.exists() and (text := at.read_text()):
-                guards[int(text)].kills += 1
-            shutil.rmtree(self._folder / f"base-{pid}", ignore_errors=True)
-            done, result = len(self.results), self.results[mutant.key] or "caught"
+            if code in SURVIVALS:
+                result = self.survived[mutant.key] = SURVIVALS[code]
+            else:
+                self.caught[mutant.key] = CATCHES.get(code, "the process dies")
+                result = f"caught ({self.caught[mutant.key]})"
+                if at.exists():
+                    guards[int(at.read_text())].kills += 1
+            done = len(self.survived) + len(self.caught)
             print(f"{done:5d} {seconds:6.1f} s {result}: {mutant.key}", flush=True)
 
-    def _attack(self, mutant: Mutant, source: str, guards: list[Guard], at: Path) -> None:
-        """Put the fault in, and run tests until one fails; in a process of its own, which ends here."""
-        try:
-            is_in = apply(mutant, source, self._functions[str(SOURCES / mutant.file)])
-        except Exception:
-            os._exit(CAUGHT)  # it cannot even be imported
-        if not is_in:
-            os._exit(NOT_IN)
+    def _attacks(self, group: Group) -> Iterator[tuple[tuple[Mutant, list[Guard], Path], Callable[[], int]]]:
+        """Yield the attacks that `_forks` makes, one by one: what has caught others so far comes first."""
+        for mutant in group.mutants:
+            guards, at = group.guards_of(mutant), self._folder / f"{_number(mutant.key)}.at"
+            if guards:
+                code = mutant.compiled(group.sources[mutant.file], str(SOURCES / mutant.file))
+                yield (
+                    (mutant, guards, at),
+                    partial(self._attack, {mutant.file: code}, guards, at, mutant.at_import),
+                )
+            else:
+                self.survived[mutant.key] = "no test reaches it"
+
+    def _attack(
+        self, codes: dict[str, CodeType], guards: list[Guard], at: Path, at_import: bool = True
+    ) -> int:
+        """Put code in, run tests until one fails, and return how that ended."""
+        for name, code in codes.items():
+            try:
+                is_in = put_in(name, code, self._functions[str(SOURCES / name)], at_import)
+            except ImportError:
+                return NOT_IMPORTED
+            if not is_in:
+                return NOT_IN
         for alarm in (signal.SIGALRM, signal.SIGPROF):
             signal.signal(alarm, signal.SIG_DFL)
         for i, guard in enumerate(guards):
             at.write_text(str(i))
             signal.setitimer(signal.ITIMER_REAL, DEADLOCK + 5 * guard.seconds)
             signal.setitimer(signal.ITIMER_PROF, ENDLESS + 2 * guard.seconds)
-            self._test(guard.item, guards[i + 1].item if i + 1 < len(guards) else None)
+            try:
+                self._test(guard.item, guards[i + 1].item if i + 1 < len(guards) else None)
+            except (KeyboardInterrupt, pytest.exit.Exception):
+                return CAUGHT
             if self._session.testsfailed:
-                os._exit(CAUGHT)
-        os._exit(SURVIVED)
+                return CAUGHT
+        return SURVIVED
 
-    def _fork(self) -> int:
+    # -- forks
+
+    def _forks(self, tasks: Iterable[tuple[T, Callable[[], int]]]) -> Iterator[tuple[T, int, float]]:
+        """Call each function in a fork, and yield what it is for, what it returned, and its processor seconds."""
+        pending, running = iter(tasks), dict[int, T]()
+        while True:
+            for subject, task in islice(pending, self._jobs - len(running)):
+                running[self._fork(task)] = subject
+            if not running:
+                return
+            pid, status, used = os.wait4(-1, 0)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)  # what a test of it left behind
+            shutil.rmtree(self._folder / f"base-{pid}", ignore_errors=True)
+            yield running.pop(pid), os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
+
+    def _fork(self, task: Callable[[], int]) -> int:
         sys.stdout.flush()
         if pid := os.fork():
             return pid
-        os.setsid()
-        sink = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(sink, fd)
-        base = self._folder / f"base-{os.getpid()}"
-        factory = self._session.config._tmp_path_factory  # type: ignore[attr-defined]
-        factory._given_basetemp, factory._basetemp = base, None
-        return 0
+        code = BROKEN
+        try:
+            os.setsid()
+            sink = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(sink, fd)
+            base = self._folder / f"base-{os.getpid()}"
+            factory = self._session.config._tmp_path_factory  # type: ignore[attr-defined]
+            factory._given_basetemp, factory._basetemp = base, None
+            code = task()
+        finally:
+            os._exit(code)
 
     def _test(self, item: pytest.Item, following: pytest.Item | None) -> None:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -325,18 +388,23 @@ def live_functions() -> dict[str, list[FunctionType]]:
     return functions
 
 
-def apply(mutant: Mutant, source: str, functions: list[FunctionType]) -> bool:
-    """Give the functions of an imported module the code of a mutant, and return whether there was one to change."""
-    code = mutant.compiled(source, str(SOURCES / mutant.file))
+def put_in(file: str, code: CodeType, functions: list[FunctionType], at_import: bool) -> bool:
+    """Give the functions of an imported module other code, and return whether that changed anything.
+
+    Raises:
+        ImportError: What runs at import fails.
+    """
     changed = {(c.co_qualname, c.co_firstlineno): c for c in _codes(code)}
-    is_in = mutant.at_import
+    is_in = at_import
     for function in functions:
         new = changed.get((function.__code__.co_qualname, function.__code__.co_firstlineno))
         if new is not None and new != function.__code__:
+            if len(new.co_freevars) != len(function.__code__.co_freevars):
+                return False  # Python refuses it: the function holds the variables of the one around it
             function.__code__ = new
             is_in = True
-    if mutant.at_import:
-        _apply_at_import(module_name(mutant.file), code, functions)
+    if at_import:
+        _put_in_at_import(module_name(file), code, functions)
     return is_in
 
 
@@ -352,11 +420,14 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def _apply_at_import(name: str, code: CodeType, functions: list[FunctionType]) -> None:
+def _put_in_at_import(name: str, code: CodeType, functions: list[FunctionType]) -> None:
     """Carry over what importing a module decides: constants, defaults of arguments and of fields."""
     old, new = sys.modules[name], ModuleType(name)
     new.__file__ = old.__file__
-    exec(code, vars(new))
+    try:
+        exec(code, vars(new))
+    except Exception as error:
+        raise ImportError(name) from error
     defaults = {
         (f.__code__.co_qualname, f.__code__.co_firstlineno): (f.__defaults__, f.__kwdefaults__)
         for f in gc.get_objects()
@@ -368,7 +439,7 @@ def _apply_at_import(name: str, code: CodeType, functions: list[FunctionType]) -
             function.__defaults__, function.__kwdefaults__ = defaults[key]
     for key, value in vars(new).items():
         if isinstance(value, type) and value.__module__ == name:
-            _apply_to_class(vars(old)[key], value)
+            _put_in_class(vars(old)[key], value)
         elif isinstance(value, int | float | tuple | dict | MethodType) and vars(old)[key] != value:
             before = vars(old)[key]
             for module in list(sys.modules.values()):
@@ -376,7 +447,7 @@ def _apply_at_import(name: str, code: CodeType, functions: list[FunctionType]) -
                     setattr(module, key, value)
 
 
-def _apply_to_class(old: type, new: type) -> None:
+def _put_in_class(old: type, new: type) -> None:
     for key, value in vars(new).items():
         is_plain = isinstance(value, int | float | tuple) and vars(old).get(key) != value
         if is_plain or (key == "__init__" and value.__code__.co_filename == "<string>"):  # a dataclass's
@@ -388,42 +459,49 @@ def _apply_to_class(old: type, new: type) -> None:
 # -- the verdict
 
 
-def verdict(groups: list[Group], results: dict[str, str], complete: bool) -> list[str]:
+def verdict(run: Run, only: str) -> list[str]:
     """Print the figures, and return what is wrong."""
-    files = Counter(mutant.file for group in groups for mutant in group.mutants)
-    there = {key for group in groups for key in group.keys}
-    survived = {m.key: m for group in groups for m in group.mutants if results[m.key]}
+    mutants = [mutant for group in run.groups for mutant in group.mutants]
     print("\n  caught   of")
-    for file, count in sorted(files.items()):
-        print(f"{count - sum(m.file == file for m in survived.values()):8d} {count:4d}  {file}")
-    caught = len(results) - len(survived)
-    print(f"{caught:8d} {len(results):4d}  in all: {caught / max(1, len(results)):.1%}")
-    wrong = [f"{results[key]}: {key}" for key in survived if key not in EXPLAINED]
+    for file, count in sorted(Counter(m.file for m in mutants).items()):
+        print(f"{sum(m.file == file and m.key in run.caught for m in mutants):8d} {count:4d}  {file}")
+    caught = len(run.caught)
+    print(f"{caught:8d} {len(mutants):4d}  in all: {caught / max(1, len(mutants)):.1%}\n")
+    for how, count in Counter([*run.caught.values(), *map(_how, run.survived.items())]).most_common():
+        print(f"{count:8d}  {how}")
+    wrong = [f"{how}: {key}" for key, how in run.survived.items() if key not in EXPLAINED]
+    there = {key for group in run.groups for key in group.keys}
     for key in EXPLAINED:
-        if key in results and not results[key]:
+        if key in run.caught:
             wrong.append(f"survivors.toml explains what is caught: {key}")
-        elif complete and key not in there:
+        elif key not in there and is_wanted(key, only):
             wrong.append(f"survivors.toml explains what is not there: {key}")
-    if complete and caught < LEAST_CAUGHT * len(results):
+    if not only and caught < LEAST_CAUGHT * len(mutants):
         wrong.append(f"less than {LEAST_CAUGHT:.0%} are caught")
     return wrong
+
+
+def _how(survivor: tuple[str, str]) -> str:
+    key, how = survivor
+    return f"{how}, explained" if key in EXPLAINED else how
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--share", default=os.environ.get("SHARE") or "1/1", help="for example 2/4")
     parser.add_argument("--only", default="", help="parts of FILE::FUNCTION, with commas between")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    # More than there are processors: some wait for a deadlock to show.
+    parser.add_argument("--jobs", type=int, default=2 * len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     groups = groups_of(options.only, options.share)
     guards = sorted({guard for group in groups for guard in group.guards})
-    for module in [*WARM, *(module_name(m.file) for group in groups for m in group.mutants)]:
+    for module in [*WARM, *(module_name(name) for group in groups for name in group.sources)]:
         importlib.import_module(module)
     run, started = Run(groups, options.jobs), time.perf_counter()
     plugins = ["no:cacheprovider", "no:timeout", "no:xdist"]
     switches = [part for plugin in plugins for part in ("-p", plugin)]
     pytest.main(["-q", "-s", "-m", "not slow", *switches, *guards], plugins=[run])
-    wrong = run.failed + verdict(groups, run.results, not options.only)
+    wrong = run.failed + verdict(run, options.only)
     print("\n  seconds of the processors")
     for name, seconds in [("without a fault", run.seconds), *((g.name, g.seconds) for g in groups)]:
         print(f"{seconds:8.0f}  {name}")

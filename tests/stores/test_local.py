@@ -5,11 +5,13 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trainyard import digest
 from trainyard.errors import CheckpointError, InputError, RunGoneError
+from trainyard.machine import machine_id
 from trainyard.stores import local
 from trainyard.stores.local import LocalStore
 from trainyard.testing.faults import kill
@@ -215,6 +217,19 @@ class TestLocal(StoreSuite):
             store.delete(f"checkpoints/step-1/{name}")
             assert synced == ([root / folder] if folder else []), name
 
+    def test_a_run_directory_is_swept_by_its_owner_only(self, store: LocalStore, root: Path) -> None:
+        dead = _make_old(root / f".staging-0123abcd-{os.getpid()}-x")
+        store.staging()
+        assert dead.is_dir()
+
+    def test_a_sweep_passes_over_what_another_one_has_deleted(
+        self, store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        left = store.staging()
+        _list_first(monkeypatch, root / ".staging-0123abcd-7-gone")
+        store.sweep()
+        assert not left.exists()
+
     def test_other_files_of_the_run_are_untouched_by_a_sweep(self, store: LocalStore, root: Path) -> None:
         (root / "journal").mkdir()
         (root / "journal" / "0001.jsonl").write_text("{}\n")
@@ -252,6 +267,51 @@ def test_a_new_process_sweeps_what_dead_ones_have_left(tmp_path: Path) -> None:
     assert set(root.glob(".staging-*")) == {mine, elsewhere}
 
 
+def test_what_other_machines_have_left_is_a_day_old_by_the_clock_of_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Theirs and ours differ: here, by a year."""
+    mkdir, made, now = os.mkdir, list[str](), 1_900_000_000.0
+
+    def make_there(path: str, mode: int = 0o777) -> None:
+        mkdir(path, mode)
+        if Path(path).parent == tmp_path:
+            made.append(Path(path).name)
+            os.utime(path, (now, now))
+
+    young, old = (_make_old(tmp_path / f".staging-0123abcd-7-{age}", now - age) for age in (86400.0, 86400.5))
+    monkeypatch.setattr(os, "mkdir", make_there)
+    assert LocalStore(tmp_path.as_uri()).staging().name == made[-1]
+    assert young.is_dir()
+    assert not old.exists()
+    assert len(made) == 2
+    assert made[0].startswith(f".staging-{machine_id('pid')}-{os.getpid()}-"), "a kill leaves it for ever"
+
+
+def test_what_another_process_sweeps_at_once_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(ended, 0)
+    left = _make_old(tmp_path / f".staging-{machine_id('pid')}-{ended}-x")
+    for gone in (f"{machine_id('pid')}-{ended}", "0123abcd-7"):
+        _list_first(monkeypatch, tmp_path / f".staging-{gone}-gone")
+    LocalStore(tmp_path.as_uri()).staging()
+    assert not left.exists()
+
+
+def test_a_store_looks_once_for_what_dead_processes_have_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listing a folder over the network takes time."""
+    swept: list[Path] = []
+    monkeypatch.setattr(local, "_sweep_dead", swept.append)
+    store = LocalStore(tmp_path.as_uri())
+    for key in ("a", "b"):
+        store.put_if_absent(key, b"1")
+    assert swept == [tmp_path]
+
+
 @pytest.mark.parametrize("url", ["file:runs", "file://host/runs", "file:", "s3://bucket"])
 def test_a_url_must_name_a_folder_here(url: str) -> None:
     with pytest.raises(InputError, match="write file:///path"):
@@ -265,6 +325,21 @@ def test_reading_makes_no_folder(tmp_path: Path) -> None:
         store.get("log/1")
     store.delete("log/1")
     assert not (tmp_path / "none").exists()
+
+
+def test_a_folder_that_another_process_makes_at_once_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir, made = Path.mkdir, list[Path]()
+
+    def meanwhile(folder: Path, *args: Any, **kwargs: Any) -> None:
+        mkdir(folder)
+        made.append(folder)
+        mkdir(folder, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", meanwhile)
+    assert LocalStore(tmp_path).put_if_absent("a/b/key", b"data")
+    assert made == [tmp_path / "a", tmp_path / "a" / "b"]
 
 
 @pytest.mark.parametrize("operation", ["put_if_absent", "move"])
@@ -300,6 +375,18 @@ def test_a_folder_that_another_process_deletes_is_made_again(
         assert act() in (True, None)
         assert store.get("probe/x") == b"data"
     assert deleted == [tmp_path / "probe"] * times
+
+
+def _make_old(folder: Path, changed: float = 0.0) -> Path:
+    folder.mkdir()
+    os.utime(folder, (changed, changed))
+    return folder
+
+
+def _list_first(monkeypatch: pytest.MonkeyPatch, gone: Path) -> None:
+    """Let `glob` find a file, too, that is deleted before anybody looks at it."""
+    glob = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda folder, pattern: iter([gone, *glob(folder, pattern)]))
 
 
 def _raise(code: int):  # type: ignore[no-untyped-def]

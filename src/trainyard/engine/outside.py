@@ -31,7 +31,7 @@ def check_verdict(verdict: Verdict | None) -> None:
     if not callable(verdict):
         raise InputError(f"verdict: {verdict!r} is no function; {advice}")
     try:
-        inspect.signature(verdict).bind(1, {})
+        inspect.signature(verdict).bind(None, None)
     except TypeError as error:
         name = getattr(verdict, "__name__", type(verdict).__name__)
         raise InputError(

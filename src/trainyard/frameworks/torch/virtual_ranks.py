@@ -38,8 +38,6 @@ def cut(rows: AnyRows, ranks: int) -> list[AnyRows]:
 
 def microbatches(rows: AnyRows, size: int) -> list[AnyRows]:
     """Cut the samples of a part of a batch, (part,), into microbatches; there is none if it is empty."""
-    if 0 < len(rows) <= size:
-        return [rows]
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 

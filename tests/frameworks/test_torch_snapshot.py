@@ -1,0 +1,193 @@
+"""What snapshots hold, by name, and the memory of the first ones."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from trainyard.config.optimization import EmaConfig
+from trainyard.errors import ModelError
+from trainyard.frameworks.torch import snapshot as module
+from trainyard.frameworks.torch.ema import Average
+from trainyard.frameworks.torch.precision import Precision
+from trainyard.frameworks.torch.snapshot import TrainingState, saved_architecture
+
+FP32 = Precision("fp32", torch.device("cpu"))
+
+
+def state_of(elements: int) -> TrainingState:
+    """The state of plain gradient descent: the weights alone, of four bytes each."""
+    model = nn.Module()
+    model.register_parameter("weight", nn.Parameter(torch.zeros(elements)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    return TrainingState(model, optimizer, FP32)
+
+
+@pytest.mark.parametrize(
+    ("elements", "weights", "is_much"),
+    [
+        ((4 << 20) - 1, False, False),
+        (4 << 20, False, True),
+        ((2 << 20) - 1, True, False),
+        (2 << 20, True, True),
+    ],
+)
+def test_sixteen_mebibytes_are_reserved(elements: int, weights: bool, is_much: bool) -> None:
+    """Of the state, and of the weights alone if there will be snapshots of them."""
+    state = state_of(elements)
+    state.reserve(weights=weights)
+    assert (state._reserving is not None) == is_much
+    if state._reserving is not None:
+        assert (state._reserving.name, state._reserving.daemon) == ("trainyard-reserve", True)
+        state._reserving.join()
+    assert {alone: len(spare) for alone, spare in state._spare.items()} == {
+        False: int(is_much),
+        True: int(is_much and weights),
+    }
+
+
+class Slow:
+    """Reserves memory no sooner than somebody waits for it."""
+
+    def __init__(self, spare: list[Any], memory: Any) -> None:
+        self._spare, self._memory = spare, memory
+
+    def join(self) -> None:
+        self._spare.append(self._memory)
+
+
+def test_a_copy_waits_for_the_memory_that_is_reserved() -> None:
+    state = state_of(3)
+    memory = {"weights.safetensors": {"weight": torch.ones(3)}}
+    state._reserving = Slow(state._spare[True], memory)  # type: ignore[assignment]
+    copied = state.copy(weights_only=True)._files["weights.safetensors"]["weight"]
+    assert copied is memory["weights.safetensors"]["weight"]
+    assert copied.tolist() == [0.0] * 3
+    assert state._reserving is None
+
+
+def test_a_byte_is_written_into_each_page_that_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the tensor's kind; pages have 4096 bytes."""
+    empty_like = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda *args, **how: empty_like(*args, **how).fill_(-1.7))
+    for tensor in (torch.ones(3, 5).t(), torch.ones(0), torch.ones(5000, dtype=torch.float64)):
+        memory = module._touched(tensor)
+        assert (memory.shape, memory.dtype, memory.stride()) == (tensor.shape, tensor.dtype, tensor.stride())
+        content = memory.as_strided((memory.numel(),), (1,)).view(torch.uint8)
+        written = torch.nonzero(content == 0).flatten()
+        assert written.tolist() == list(range(0, memory.nbytes, 4096))
+
+
+def test_an_architecture_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "module.safetensors"
+    with pytest.raises(ModelError, match="does not say what model it is of"):
+        saved_architecture(tmp_path)
+    save_file({"other": torch.zeros(1)}, path)
+    with pytest.raises(ModelError, match="does not say what model it is of"):
+        saved_architecture(tmp_path)
+    text = json.dumps({"model_type": "gpt2"}).encode()
+    save_file({"architecture": torch.tensor(list(text), dtype=torch.uint8)}, path)
+    assert saved_architecture(tmp_path) == {"model_type": "gpt2"}
+
+
+class Counting(nn.Module):
+    """Has buffers that are not persistent, of its own and of a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.tensor([3.0]), persistent=False)
+        self.inner = nn.Linear(2, 1)
+        self.inner.register_buffer("mask", torch.tensor([1.0, 0.0]), persistent=False)
+
+
+def test_the_files_name_tensors_by_their_modules(tmp_path: Path) -> None:
+    model = Counting()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    TrainingState(model, optimizer, FP32).copy(weights_only=False).write(tmp_path)
+    assert load_file(tmp_path / "weights.safetensors").keys() == {"inner.weight", "inner.bias"}
+    others = load_file(tmp_path / "module.safetensors")
+    assert {name: value.tolist() for name, value in others.items()} == {
+        "buffers/count": [3.0],
+        "buffers/inner.mask": [1.0, 0.0],
+    }
+
+
+def test_weights_alone_say_nothing_of_what_was_trained() -> None:
+    """Only a resume goes on with what the model itself has frozen meanwhile."""
+    model = nn.Linear(2, 1)
+    state = TrainingState(model, torch.optim.SGD(model.parameters(), 0.1), FP32)
+    model.bias.requires_grad_(False)
+    assert "module.safetensors" not in state.files(weights_only=True)
+    changes = state.files(weights_only=False)["module.safetensors"]["changes"]
+    assert json.loads(bytes(changes.tolist())) == {"requires_grad": {"bias": False}}
+
+
+class Scaled(Precision):
+    """Has a gradient scaler, which only GPUs have."""
+
+    scale = 1.0
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {"scale": torch.tensor(self.scale)}
+
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        self.scale = state["scale"].item()
+
+
+def test_the_scale_of_gradients_is_restored(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    saved, restored = (Scaled("fp32", torch.device("cpu")) for _ in range(2))
+    saved.scale = 4096.0
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    TrainingState(model, optimizer, saved).copy(weights_only=False).write(tmp_path)
+    assert load_file(tmp_path / "optimizer.safetensors").keys() == {"scaler/scale"}
+    TrainingState(model, optimizer, restored).load(tmp_path, weights_only=False)
+    assert restored.scale == 4096.0
+
+
+def test_an_empty_snapshot_writes_nothing(tmp_path: Path) -> None:
+    """It is the share of a process in a save to which it adds nothing."""
+    assert module.NOTHING.write(tmp_path) == []
+    module.NOTHING.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_architecture_of_a_model_is_saved_with_it(tmp_path: Path) -> None:
+    architecture = {"model_type": "bert", "hidden_size": 8}
+    state = TrainingState(nn.Linear(2, 1), None, FP32, architecture=architecture)
+    state.copy(weights_only=True).write(tmp_path)
+    assert saved_architecture(tmp_path) == architecture
+
+
+def test_an_average_begins_with_the_weights_that_are_given(tmp_path: Path) -> None:
+    """A file of weights alone says nothing of an average."""
+    given, model = nn.Linear(2, 1), nn.Linear(2, 1)
+    TrainingState(given, None, FP32).copy(weights_only=True).write(tmp_path)
+    average = Average(model, EmaConfig(decay=0.5))
+    TrainingState(model, None, FP32, average=average).load(tmp_path, weights_only=True)
+    with average.in_place():
+        assert torch.equal(model.weight, given.weight)
+
+
+class OwnOptimizer(torch.optim.SGD):
+    """An optimizer of the user's own."""
+
+
+def test_an_older_checkpoint_says_nothing_of_what_are_no_tensors(tmp_path: Path) -> None:
+    models = [nn.Linear(2, 1) for _ in range(2)]
+    states = [
+        TrainingState(model, OwnOptimizer(model.parameters(), 0.1, momentum=0.9), FP32) for model in models
+    ]
+    states[0].copy(weights_only=False).write(tmp_path)
+    path = tmp_path / "optimizer.safetensors"
+    tensors = load_file(path)
+    values = tensors.pop("values")
+    assert b"momentum" in bytes(values.tolist())
+    save_file(tensors, path)
+    states[1].load(tmp_path, weights_only=False)
+    assert torch.equal(models[0].weight, models[1].weight)
