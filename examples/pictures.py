@@ -1,46 +1,62 @@
-"""Make the pictures of docs/report.md: train two small models, and take figures out of their pages.
+"""Make the pictures of README.md and docs/report.md: train two small models, and picture their pages.
 
 Run it with `python examples/pictures.py [FOLDER]`; the default folder is docs/images. It takes half a minute,
-downloads nothing, and leaves no run behind. The pages themselves are written there with `--pages`.
+downloads nothing, and leaves no run behind. A figure is cut out of a page as SVG. The pictures of whole
+pages need a Chromium or Chrome on this machine (or `--chromium PATH`), and Pillow; without, the figure is
+all that is made. The pages themselves are written there with `--pages`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import trainyard
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+LARGEST = 150_000  # bytes of a picture
 BASE = {
-    "experiment": {"name": "pictures", "seed": 1},
+    "experiment": {"name": "breast-cancer", "seed": 1},
     "data": {"type": "breast_cancer"},
     "model": {"type": "mlp", "params": {"hidden": [32]}},
     "training": {"epochs": 20, "learning_rate": 0.003, "threads": 1},
 }
 
 
-def main() -> None:
-    """Train the runs, and write the pictures."""
+def main() -> int:
+    """Train the runs, and make the pictures; return 1 where those of whole pages are missing."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=IMAGES)
     parser.add_argument("--pages", action="store_true", help="write the pages, too")
+    parser.add_argument("--chromium", metavar="PATH", help="the browser that takes pictures of pages")
     given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as runs:
-        first = trainyard.train(BASE, runs_dir=runs)
-        second = trainyard.train(BASE, {"training.learning_rate": 0.03}, runs_dir=runs)
-        report = trainyard.report(first)
-        several = trainyard.report(first, second, output=Path(runs) / "runs.html")
-        cut_out(report, "ROC", given.folder / "roc.svg")
-        cut_out(report, "Calibration", given.folder / "calibration.svg")
-        cut_out(several, "validation loss", given.folder / "overlay.svg")
+    folder = given.folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    browser = given.chromium or next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    with tempfile.TemporaryDirectory() as work:
+        os.chdir(work)  # pages name the directory of the runs' commands
+        first = trainyard.train(BASE, runs_dir="runs")
+        second = trainyard.train(BASE, {"training.learning_rate": 0.03}, runs_dir="runs")
+        report = trainyard.report(second)
+        several = trainyard.report(first, second, output=Path("runs.html"))
+        cut_out(report, "ROC", folder / "roc.svg")
         if given.pages:
             for page in (report, several):
-                shutil.copy(page, given.folder)
+                shutil.copy(page, folder)
+        if browser is not None:
+            take_picture(browser, report, folder / "report.png", (1060, 1400))
+            take_picture(browser, several, folder / "comparison.png", (1060, 1400))
+        os.chdir(folder)
+    if browser is None:
+        print(f"no picture of whole pages: none of {', '.join(BROWSERS)} is on this machine", file=sys.stderr)
+    return 0 if browser is not None else 1
 
 
 def cut_out(page: Path, title: str, path: Path) -> None:
@@ -57,5 +73,20 @@ def cut_out(page: Path, title: str, path: Path) -> None:
     path.write_text(chart.replace("<svg", head, 1).replace(">", rules, 1) + "\n", encoding="utf-8")
 
 
+def take_picture(browser: str, page: Path, path: Path, size: tuple[int, int]) -> None:
+    """Take a picture of the beginning of a page, `size` (width, height) pixels, with few colors."""
+    from PIL import Image
+
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    window = [f"--window-size={size[0]},{size[1]}", f"--screenshot={path}"]
+    with tempfile.TemporaryDirectory() as profile:
+        command = [browser, *options, f"--user-data-dir={profile}", *window, page.absolute().as_uri()]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+    with Image.open(path) as picture:
+        picture.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+    if path.stat().st_size > LARGEST:
+        raise SystemExit(f"{path} has {path.stat().st_size:,} bytes, and may have {LARGEST:,}")
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,18 @@ def test_compare_shows_only_what_differs(command: Command, runs_dir: Path) -> No
     assert "other inputs" not in text
     assert text.startswith("config:\n")
     assert "val_loss" in command("runs", "compare", A, B, "--all", "--runs-dir", runs_dir).out
+
+
+def test_compare_says_in_words_what_runs_start_from(command: Command, runs_dir: Path) -> None:
+    path = runs_dir / "digits" / B / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    state = {"run_id": A, "relation": "fork", "step": 300, "state_digest": "ab" * 32, "replays": "cd" * 32}
+    path.write_text(json.dumps(manifest | {"initial": state}), encoding="utf-8")
+    words = ("runs", "compare", A, B, "--runs-dir", runs_dir)
+    text = command(*words).out
+    assert re.search(r"starts from +the beginning +another run, step 300\n", text)
+    assert "initial state" not in text
+    assert "weights: initial state, state_digest" in command(*words, "--all").out
 
 
 def test_compare_several(command: Command, runs_dir: Path) -> None:

@@ -48,7 +48,7 @@ def test_gains_are_means_over_the_rows():
     made = compared(fitted(data), result, split, info)
     assert made is not None
     constant = made["baselines"][0]
-    assert constant["words"] == "always answering a, the most frequent class"
+    assert constant["words"] == "always answering “a”, the most frequent class"
     share = float((targets == 0).mean())
     assert constant["metrics"]["test_accuracy"] == pytest.approx(share)
     gain = constant["gains"]["accuracy"]
@@ -64,7 +64,7 @@ def test_curves_end_where_they_must_and_areas_are_those_of_scikit_learn():
     answers = ranking.Answers("yes", positive, probability)
     roc, precision, calibration, lift = ranking.figures([answers])
     (line,) = roc["lines"]
-    assert line["name"] == f"yes {metrics.roc_auc_score(positive, probability):.3f}"
+    assert line["name"] == f"yes: {metrics.roc_auc_score(positive, probability):.3f}"
     assert (line["x"][0], line["y"][0], line["x"][-1], line["y"][-1]) == (0, 0, 1, 1)
     area = np.trapezoid(line["y"], line["x"])
     assert area == pytest.approx(metrics.roc_auc_score(positive, probability), abs=1e-3)

@@ -101,7 +101,7 @@ def test_only_one_class_is_answered(tmp_path):
         run_of(tmp_path, bundle(classes(2, 4), features, targets, ROWS), cut(outputs), (falls, falls))
     )
     assert (finding.kind, finding.mend) == ("one class", "training.class_weights: balanced")
-    assert "it answers class 0 for all 200 test rows" in finding.seen
+    assert "it answers “class 0” for all 200 test rows" in finding.seen
 
 
 def test_a_rare_class_is_missed(tmp_path):
@@ -113,7 +113,7 @@ def test_a_rare_class_is_missed(tmp_path):
     (finding,) = found(
         run_of(tmp_path, bundle(classes(3, 4), features, targets, ROWS), cut(outputs), HEALTHY)
     )
-    assert (finding.kind, finding.title) == ("missed class", "It misses the rare class class 2")
+    assert (finding.kind, finding.title) == ("missed class", "It misses the rare class “class 2”")
 
 
 def test_a_column_gives_the_target_away(tmp_path):

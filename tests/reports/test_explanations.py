@@ -265,6 +265,8 @@ def test_bars_show_value_and_error():
     assert root.find("title").text == "Importance"
     assert root.find("desc").text.startswith("gain: a 2.000;")
     assert texts(root, "value") == ["2.000", "-1.000"]
+    counts = bars([Bar("a", 12.0), Bar("b", 0.0)], "Importance", "split")
+    assert texts(parsed(counts), "value") == ["12", "0"]
     assert [group.find("title").text for group in root.iter("g")] == [
         "a: 2.000 ± 0.5000",
         f"{'b' * 40}: -1.000",

@@ -15,6 +15,7 @@ from trainyard.evaluation.metrics import evaluate_predictions
 from trainyard.evaluation.tables import tables
 from trainyard.records.result import AttemptRecord
 from trainyard.records.run_dir import RunDir
+from trainyard.reports import charts
 from trainyard.reports.html import write_report
 from trainyard.reports.summary import html_table, summary_table
 from trainyard.types import DataInfo, Predictions, features_spec
@@ -185,6 +186,37 @@ def test_a_whole_run(run):
         assert fact in shown.text, fact
     assert "Problems" not in shown.text
     assert "trainyard resume" not in shown.text
+
+
+def test_a_page_says_what_to_do_next(run):
+    steps = page(run).text.partition("What next")[2]
+    assert steps.index(f"trainyard explain {RUN_ID}") < steps.index(f"trainyard predict {RUN_ID} rows.csv")
+    command = [*MANIFEST["command"], "--runs-dir", "my runs"]
+    changed = MANIFEST | {"command": command, "working_directory": str(run.parent)}
+    (run / "manifest.json").write_text(json.dumps(changed))
+    text = page(run).text
+    assert f"trainyard reproduce {RUN_ID} --runs-dir 'my runs'" in text
+    assert f"trainyard tune --suggest {RUN_ID}/config.yaml" in text
+    (run / "manifest.json").write_text(json.dumps(MANIFEST | {"trainer": {"name": "transformers"}}))
+    assert "What next" not in page(run).text
+
+
+def test_the_config_is_shown_as_it_was_set_and_then_whole(run):
+    assert "what was set" not in page(run).text
+    created = {"working_directory": "/", "time": 0.0, "settings": ["experiment.name"]}
+    (run / "created.json").write_text(json.dumps(created))
+    _, short, whole = re.split("· what was set|All values", page(run).text)
+    assert short.split() == ["experiment", ":", "name", ":", "digits", "model", ":", "type", ":", "mlp"]
+    assert "seed: 1" in whole
+
+
+def test_a_matrix_of_two_classes_has_letters_of_the_size_of_others(run):
+    def scale(labels):
+        head = charts.heat_map(labels, np.eye(len(labels), dtype=int).tolist(), "matrix").partition(">")[0]
+        width = float(re.search(r'viewBox="0 0 ([\d.]+)', head)[1])
+        return float(re.search(r"max-width:(\d+)px", head)[1]) / width
+
+    assert scale(["no", "yes"]) == pytest.approx(scale(range(10)), rel=0.02) == pytest.approx(1.25, rel=0.02)
 
 
 def test_a_run_of_another_trainer_says_why_there_are_no_tables(run):

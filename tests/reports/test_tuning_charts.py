@@ -43,7 +43,9 @@ def test_an_axis_is_logarithmic_where_numbers_need_it_and_leaves_gaps() -> None:
     assert named.shares[0] == named.shares[3] == 0.25
     assert named.shares[2] == 0.75
     assert [label for _, label in named.ticks] == ["adam", "sgd"]
-    assert axis("flag", [True, False]).ticks[0][1] == "True"
+    assert axis("flag", [True, False]).ticks[0][1] == "False"
+    layers = axis("hidden", [[32], [64, 32], [8]])
+    assert [label for _, label in layers.ticks] == ["[8]", "[32]", "[64, 32]"]
     assert len(axis("none", [None, None]).ticks) == 0
 
 

@@ -36,7 +36,7 @@ def test_the_page_begins_with_the_question_and_the_verdict(run):
     text = Page(write_report(run).read_text(encoding="utf-8")).text
     order = [
         "tell which of 2 classes kind is: class 0 or class 1, from 4 features of people.csv: 600 rows to learn",
-        "Better than always answering class 0, the most frequent class, and than a linear model",
+        "Better than always answering “class 0”, the most frequent class, and than a linear model",
         "constant answer",
         "Nothing is suspicious",
         "Precision and recall",
@@ -82,7 +82,7 @@ def test_a_card_has_the_metadata_that_hubs_read(run):
     values = {one["type"]: one["value"] for one in result["metrics"]}
     assert values["accuracy"] == read_run(run).metrics["test_accuracy"]
     assert "| test accuracy |" in body
-    assert "**Better than always answering class 0" in body
+    assert "**Better than always answering “class 0”" in body
 
 
 def test_a_card_can_be_written_elsewhere(run, tmp_path):

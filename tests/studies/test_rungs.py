@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import signal
 from collections.abc import Sequence
@@ -336,6 +337,14 @@ def test_optuna_sees_in_the_end_how_a_paused_trial_has_ended(
 
 
 # -- processes
+
+
+def test_the_page_shows_the_brackets(study: Tuning) -> None:
+    page = (study.path / "report.html").read_text(encoding="utf-8")
+    rows = re.findall(r'<tr><th scope="row">(\d+)</th><td>([^<]*)</td><td class="n">[^<]*</td>', page)
+    assert rows == [("1", "9 to 1 → 3 to 3 → 1 to 9"), ("2", "4 to 3 → 1 to 9")]
+    assert "to how many epochs" in page
+    assert [one["first"] for one in study.result["brackets"]] == [0, 9]
 
 
 @pytest.mark.slow

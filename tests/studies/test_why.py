@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -239,6 +240,35 @@ def test_a_killed_study_goes_on_and_finds_the_change(
     assert manifest is not None
     assert manifest.parent is not None
     assert (manifest.parent.run_id, manifest.parent.relation) == (crashed, "why")
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_kill_9_within_a_run_of_a_study(tmp_path: Path) -> None:
+    """A study that is killed before its sixth run has a result goes on, and ends like one that was not."""
+    from warm_commands import command
+
+    before, after = two_runs(tmp_path / "runs", CHANGED)
+    words = ("why", before.id, after.id, "--metric", "loss", "--runs-dir", "runs", "--json")
+    killed = command(*words, folder=tmp_path, killed=("SIGKILL", "end", 6))
+    assert killed.returncode == -signal.SIGKILL
+    folder = tmp_path / "runs" / "why"
+    written = {path: path.stat().st_mtime_ns for path in folder.glob("2*/result.json")}
+    assert len(written) == 2 + 5
+    assert len([*folder.glob("2*/config.yaml")]) == len(written) + 1
+    resumed = command(*words, "--resume", folder=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    found = json.loads(resumed.stdout)
+    assert {path: path.stat().st_mtime_ns for path in written} == written  # none was trained again
+    assert len([*folder.glob("2*/result.json")]) == found["trained"] + 2
+    whole = trainyard.why(*two_runs(tmp_path / "other", CHANGED), metric="loss", runs_dir=tmp_path / "other")
+    assert measured(found) == measured(whole.result)
+    assert found["trained"] == whole.result["trained"]
+    assert found["answer"] == whole.answer
+
+
+def measured(document: Mapping[str, Any]) -> dict[tuple[str, int], float]:
+    return {(one["label"], one["seed"]): one["value"] for one in document["measured"]}
 
 
 @pytest.mark.slow

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from trainyard.records.run_dir import RunDir
     from trainyard.runs.comparison import Comparison
     from trainyard.runs.run import Run
+
+_STATE = "weights: initial state, "  # of the facts of an initial state among the inputs that differ
+_HASH = re.compile("[0-9a-f]{64}")
 
 
 @click.group()
@@ -218,6 +222,7 @@ def _compared(pairs: Sequence[Comparison], *, everything: bool) -> Iterator[str]
     config = _side_by_side([pair.config for pair in pairs])
     yield from _section("config", config, ("key", *runs), "no differences", everything=everything)
     inputs = _side_by_side([pair.inputs or () for pair in pairs])
+    inputs = inputs if everything else _in_words(inputs)
     unknown = [pair for pair in pairs if pair.inputs is None]
     empty = "not known: a run ended before they were recorded" if unknown else "no differences"
     always = everything or bool(unknown)
@@ -250,6 +255,27 @@ def _side_by_side(differences: Sequence[Sequence[Difference]]) -> list[list[Any]
         name = what if kind == "config" else f"{kind}: {what}"
         rows.append([name, _short(before), *(_short(one.get((kind, what), before)) for one in changed)])
     return rows
+
+
+def _in_words(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Say in one row which states runs start from, instead of a row for each fact of these states."""
+    facts = {row[0].removeprefix(_STATE): row[1:] for row in rows if row[0].startswith(_STATE)}
+    others = [list(row) for row in rows if not row[0].startswith(_STATE)]
+    if not facts:
+        return others
+    count = len(next(iter(facts.values())))
+    said = [_start({fact: values[i] for fact, values in facts.items()}) for i in range(count)]
+    return [["starts from", *said], *others]
+
+
+def _start(facts: Mapping[str, Any]) -> str:
+    """Return what a run starts from, by what differs of its initial state from others'."""
+    if facts.get("step") is not None:
+        return f"another run, step {facts['step']}"
+    if "step" in facts:
+        return "the beginning"
+    known = next((str(value) for value in facts.values() if value is not None), "")
+    return f"another state, {known[:12]}" if known else "another state"
 
 
 def _results(pairs: Sequence[Comparison], runs: Sequence[str], *, everything: bool) -> Iterator[str]:
@@ -297,6 +323,8 @@ def _section(
 
 def _short(value: Any, width: int = 40) -> Any:
     text = str(value)
+    if _HASH.fullmatch(text):
+        return f"{text[:12]}…"
     return value if len(text) <= width else f"{text[: width - 1]}…"
 
 

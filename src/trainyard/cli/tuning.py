@@ -136,7 +136,7 @@ def show_study(study: str, runs_dir: str | None, as_json: bool) -> None:
     facts = [(key, document[key]) for key in ("study_id", "kind", "status", "path")]
     if digest := chosen.result.get("digest"):
         facts.append(("digest", digest))
-    lines = [*table(facts), *table([("report", existing(chosen.path / "report.html") or "none")])]
+    lines = table([*facts, ("report", existing(chosen.path / "report.html") or "none")])
     if chosen.record.kind == "tune":
         document["trials"] = rows(chosen.path)
         lines += ["", *table(_ranked(Tuning(chosen.path), document["trials"], len(document["trials"])))]

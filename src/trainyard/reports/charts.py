@@ -93,7 +93,7 @@ def line_chart(chart: LineChart, width: float = 420, height: float = 230) -> str
     """Draw curves over the steps; of too many points, their mean and a band from lowest to highest."""
     cut = [thinned(line.data, chart.points) for line in chart.lines]
     strip = 20 if chart.markers else 6
-    left, right, top, bottom = 46.0, width - 70, float(strip), height - 34
+    left, right, top, bottom = 46.0, width - 82, float(strip), height - 34
     y_axis = fitted_to(cut, bottom, top, chart.log)
     ends = [line.data.x[[0, -1]] for line in chart.lines if len(line.data.x)]
     shown = np.concatenate([chart.span, *ends, [marker.x for marker in chart.markers]])
@@ -228,7 +228,15 @@ def heat_map(labels: Sequence[Any], matrix: Sequence[Sequence[int]], title: str)
     """
     counts = np.asarray(matrix, np.int64).reshape(len(labels), len(labels))
     names = [_short(label) for label in labels]
-    size = 34.0 if len(names) <= 16 else 24.0 if len(names) <= 30 else max(3.0, 720 / len(names))
+    size = (
+        48.0
+        if len(names) <= 4
+        else 34.0
+        if len(names) <= 16
+        else 24.0
+        if len(names) <= 30
+        else max(3.0, 720 / len(names))
+    )
     left = 30 + 6.6 * max((len(name) for name in names), default=1)
     slanted = any(len(name) > 4 for name in names)
     top = 30 + (4.8 * max((len(name) for name in names), default=1) if slanted else 8)
@@ -245,8 +253,10 @@ def heat_map(labels: Sequence[Any], matrix: Sequence[Sequence[int]], title: str)
     parts.append(f'<rect class="frame" x="{left:.1f}" y="{top:.1f}" width="{side:.1f}" height="{side:.1f}"/>')
     right = int(np.trace(counts))
     desc = f"{right} of {int(counts.sum())} rows lie on the diagonal. {_confusions(counts, labels)}"
-    width = left + side + (6 + 4.8 * len(names[-1]) if slanted else 4)
-    return svg("heat", (round(width, 1), round(top + side + 4, 1)), (title, desc), parts)
+    width = round(left + side + (6 + 4.8 * len(names[-1]) if slanted else 4), 1)
+    # A matrix of few classes is small: stretched over the page, its letters would be larger than headlines.
+    fixed = f' style="max-width:{1.25 * width:.0f}px"'
+    return svg("heat", (width, round(top + side + 4, 1)), (title, desc), parts, fixed)
 
 
 def _confusions(counts: Array, labels: Sequence[Any]) -> str:

@@ -124,7 +124,9 @@ def bars(entries: Sequence[Bar], title: str, label: str) -> str:
     """Draw a bar for each value that is finite, with a whisker for its error."""
     rows = [bar for bar in entries if np.isfinite([bar.value, bar.error]).all()]
     ends = np.array([[bar.value - bar.error, bar.value + bar.error] for bar in rows]).reshape(-1)
-    frame = _rows([bar.name for bar in rows], ends, [number(bar.value) for bar in rows], zero=True)
+    are_counts = all(bar.value >= 0 and float(bar.value).is_integer() for bar in rows)
+    remarks = [number(int(bar.value) if are_counts else bar.value) for bar in rows]
+    frame = _rows([bar.name for bar in rows], ends, remarks, zero=True)
     parts = [part for row, bar in enumerate(rows) for part in _bar(bar, frame, row)]
     desc = "; ".join(f"{bar.name} {number(bar.value)}" for bar in rows[:10])
     return frame.chart("bars", (title, f"{label}: {desc or 'no values'}."), label, parts)
@@ -244,12 +246,21 @@ def mark(kind: str) -> str:
     return _alone("symbol", f'<path class="mark {kind}" d="{_MARKS[kind]}"/>')
 
 
+def stroke(kind: str) -> str:
+    """Return a piece of the line of a kind of output by itself, for a legend."""
+    return _alone("symbol told", f'<path class="line {kind}" d="M-11 0H11"/>', width=22)
+
+
+def block(kind: str) -> str:
+    """Return a piece of a bar by itself, for a legend."""
+    return _alone("symbol", f'<path class="bars {kind}" d="M-6-5H6V5H-6Z"/>')
+
+
 def shade(level: int) -> str:
     """Return a point of a swarm by itself, for a legend."""
     return _alone("symbol", f'<path class="dot s{level}" d="M0 0h0"/>')
 
 
-def _alone(kind: str, shape: str) -> str:
-    return (
-        f'<svg class="{kind}" viewBox="-7 -7 14 14" width="14" height="14" aria-hidden="true">{shape}</svg>'
-    )
+def _alone(kind: str, shape: str, width: int = 14) -> str:
+    box = f'viewBox="{-width / 2:g} -7 {width} 14" width="{width}" height="14"'
+    return f'<svg class="{kind}" {box} aria-hidden="true">{shape}</svg>'

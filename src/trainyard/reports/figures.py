@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from trainyard.reports import charts
 from trainyard.reports.charts import axes, svg, text
-from trainyard.reports.explanation_charts import KINDS, mark
+from trainyard.reports.explanation_charts import KINDS, block, stroke
 from trainyard.reports.rundir import Json
 from trainyard.reports.scales import Scale, fitted, number
 
@@ -31,7 +31,7 @@ def drawn(figure: Json) -> Section:
         case "lines":
             chart = lines(figure, title, labels)
             names = [str(line["name"]) for line in figure["lines"]]
-            legend = [(Markup(mark(kind)), name) for kind, name in zip(KINDS, names, strict=False)]
+            legend = [(Markup(stroke(kind)), name) for kind, name in zip(KINDS, names, strict=False)]
         case "scatter":
             chart = charts.errors(figure["xs"], figure["ys"], title, labels)
         case _:
@@ -63,7 +63,7 @@ def lines(figure: Json, title: str, labels: tuple[str, str]) -> str:
             parts.append(f'<path class="dots {kind}" d="{points}"/>')
     plot = f' data-plot="46 {width - 12:g} 8 {height - 36:g}" data-x="{text(labels[0])}"'
     desc = f"{labels[1]} over {labels[0]}: {', '.join(name for name, _, _ in rows)}."
-    return svg("lines", _SIZE, (title, desc), parts, plot)
+    return svg("lines told", _SIZE, (title, desc), parts, plot)
 
 
 def _line(kind: str, name: str, points: Sequence[tuple[float, float, float, float]]) -> Iterator[str]:
@@ -85,7 +85,7 @@ def histogram(edges: Sequence[float], series: Mapping[str, Sequence[float]], tit
         draw = _bars if i == 0 else _outline
         parts.append(draw(_SERIES.get(name, "val"), edges, share, x_axis, y_axis))
     desc = "; ".join(f"{_NAMES.get(name, name)}: {number(int(sum(series[name])))}" for name in series)
-    return svg("bars", (width, height), (title, f"Shares of the rows. {desc}."), parts)
+    return svg("bars told", (width, height), (title, f"Shares of the rows. {desc}."), parts)
 
 
 def _bars(kind: str, edges: Sequence[float], share: Any, x_axis: Scale, y_axis: Scale) -> str:
@@ -149,5 +149,8 @@ def _share(position: int, kind: str, y: float, axis: Scale, value: float) -> str
 
 
 def split_legend(splits: Sequence[str]) -> list[tuple[Markup, str]]:
-    """Return the colors of the splits and their names."""
-    return [(Markup(mark(_SERIES.get(name, "val"))), _NAMES.get(name, name)) for name in splits]
+    """Return how the splits are drawn, and their names: the first as bars, the others as lines."""
+    return [
+        (Markup((block if i == 0 else stroke)(_SERIES.get(name, "val"))), _NAMES.get(name, name))
+        for i, name in enumerate(splits)
+    ]

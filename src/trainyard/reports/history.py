@@ -72,9 +72,9 @@ def loss_chart(curves: Curves, marks: Sequence[Marker]) -> LineChart | None:
 def other_charts(curves: Curves, marks: Sequence[Marker]) -> list[LineChart]:
     """Return a chart for each other metric that changes, those of the validation split first."""
     left_out = ("loss", "train_loss", "val_loss", "epoch")
-    validated = [name for name in curves if name.startswith("val_") and name not in left_out]
-    rest = [name for name in curves if name not in (*validated, *left_out) and not constant(curves[name])]
-    return [_chart(name, curves, marks) for name in validated + rest]
+    moving = [name for name in curves if name not in left_out and not constant(curves[name])]
+    moving.sort(key=lambda name: not name.startswith("val_"))
+    return [_chart(name, curves, marks) for name in moving]
 
 
 def _chart(name: str, curves: Curves, marks: Sequence[Marker]) -> LineChart:

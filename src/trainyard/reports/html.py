@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.digest import write_atomically
-from trainyard.reports import diagnosis, explanations, pages, processes, verdict
+from trainyard.reports import diagnosis, explanations, next_steps, pages, processes, verdict
 from trainyard.reports.rundir import RunFiles, read_run
 from trainyard.reports.templates import template
 
@@ -18,6 +18,7 @@ _SECTIONS: dict[str, Section] = {
     "headline": pages.headline,
     "verdict": verdict.section,
     "diagnosis": diagnosis.section,
+    "next_steps": next_steps.section,
     "curves": pages.curves,
     "evaluations": pages.evaluations,
     "unevaluated": pages.unevaluated,

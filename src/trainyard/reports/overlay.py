@@ -15,7 +15,7 @@ from trainyard.redact import redacted_value
 from trainyard.reports import charts, history
 from trainyard.reports.charts import Line, LineChart
 from trainyard.reports.diagnosis import diagnose
-from trainyard.reports.rundir import Json, RunFiles, read_run
+from trainyard.reports.rundir import Json, RunFiles, part, read_run
 from trainyard.reports.scales import duration, number
 from trainyard.reports.templates import script, style, template
 
@@ -61,6 +61,8 @@ def _described(named: _Named) -> Json:
         "name": named.name,
         "id": run.run_id,
         "experiment": run.experiment,
+        "model": str(part(run.settings, "model").get("type", "")),
+        "origin": f"It {run.lineage.in_words()}." if run.lineage else "",
         "status": run.status,
         "steps": number(run.steps),
         "time": duration(run.result.train_seconds) if run.result else "",
@@ -134,6 +136,8 @@ def _charts(runs: Sequence[_Named]) -> list[tuple[str, Markup]]:
     names = list(dict.fromkeys(name for _, _, run in runs for name in run.history.curves))
     counts = {name: sum(name in run.history.curves for _, _, run in runs) for name in names}
     shared = [name for name in names if counts[name] > 1 and name != "epoch" and "system_" not in name]
+    if "loss" in shared and counts["loss"] == counts.get("train_loss"):
+        shared.remove("loss")  # the loss of every step, of which `train_loss` is the mean
     shared.sort(key=lambda name: (name != "val_loss", not name.startswith("val_"), name != "train_loss"))
     return [(history.title(name), Markup(_chart(name, runs))) for name in shared[:MAX_CHARTS]]
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from trainyard.config.emit import emit
 from trainyard.records.result import Result
 from trainyard.redact import redacted
+from trainyard.registry import adapters
 from trainyard.reports import charts, costs, distributions, figures, history
+from trainyard.reports.next_steps import config_path, runs_option
 from trainyard.reports.rundir import Json, RunFiles, numbers, part
 from trainyard.reports.scales import duration, number
 
@@ -123,7 +126,7 @@ def curves(run: RunFiles) -> Section | None:
     constant = [
         name
         for name in data
-        if not name.startswith("val_") and name != "epoch" and history.constant(data[name])
+        if name not in ("epoch", "loss", "train_loss", "val_loss") and history.constant(data[name])
     ]
     return {
         "loss": loss and Markup(charts.line_chart(loss, 920, 320)),
@@ -165,7 +168,7 @@ def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
         "worst_note": "",
         "rows": number(tables.get("rows", 0)),
         "metrics": [
-            (history.title(metric), number(value))
+            (history.title(metric), number(value), _meaning(tables, metric) if first else "")
             for metric, value in numbers(part(tables, "metrics")).items()
         ],
         "sample": bool(tables.get("sample")),
@@ -199,6 +202,18 @@ def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
     return made
 
 
+def _meaning(tables: Json, metric: str) -> str:
+    """Return what a metric measures, and which way is better; nothing for one of the user's own."""
+    bare = metric.partition("_")[2]
+    if bare == "loss":
+        return "what the training lowers; less is better"
+    task = next((task for name, task in adapters("task") if name == tables.get("task")), None)
+    known = task.metrics.get(bare) if task else None
+    if known is None or not known.mode:
+        return ""
+    return f"{known.description}; {'less' if known.mode == 'min' else 'more'} is better"
+
+
 def _class_row(row: Json) -> Section:
     scores = [f"{row[name]:.3f}" for name in ("precision", "recall", "f1")]
     return {
@@ -214,7 +229,12 @@ def _worst_row(row: Json) -> list[str]:
     last = f"{row['probability']:.3f}" if "probability" in row else number(row["error"])
     where = number(row["number"] if "number" in row else row["row"])
     own = [str(row["id"])] if "id" in row else []
-    return [where, *own, number(row["true"]), number(row["predicted"]), last]
+    return [where, *own, _as_given(row["true"]), number(row["predicted"]), last]
+
+
+def _as_given(value: Any) -> str:
+    """Return a target for people: a whole number without decimals, as it is in most files."""
+    return number(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _worst_names(tables: Json) -> tuple[list[str], str]:
@@ -308,17 +328,16 @@ def _origin(run: RunFiles) -> list[str]:
 
 
 def _own_commands(run: RunFiles) -> Facts:
+    name = shlex.quote(run.run_id) + runs_option(run)
     if run.status == "created":
-        return [("make its first attempt", f"trainyard work {shlex.quote(run.run_id)}")]
-    commands = [("train it again, and compare every bit", f"trainyard reproduce {shlex.quote(run.run_id)}")]
+        return [("make its first attempt", f"trainyard work {name}")]
+    commands = [("train it again, and compare every bit", f"trainyard reproduce {name}")]
     if run.status != "completed":
-        commands.insert(
-            0, ("continue it from its last checkpoint", f"trainyard resume {shlex.quote(run.run_id)}")
-        )
+        commands.insert(0, ("continue it from its last checkpoint", f"trainyard resume {name}"))
     commands.append(
         (
             "train the same config as a new run",
-            f"trainyard train {shlex.quote(str(run.folder / 'config.yaml'))}",
+            f"trainyard train {config_path(run)}",
         )
     )
     return commands
@@ -380,10 +399,28 @@ def attempts(run: RunFiles) -> list[dict[str, str]]:
     ]
 
 
-def config(run: RunFiles) -> Markup | None:
-    """Return the config with its keys highlighted."""
-    lines = [_yaml_line(line) for line in redacted(run.config).splitlines()]
-    return Markup("\n").join(lines) if lines else None
+def config(run: RunFiles) -> Section | None:
+    """Return the config with its keys highlighted: what the user set of it, where that is known, and all."""
+    if not run.config:
+        return None
+    chosen = _chosen(run.settings, "", run.set_keys) if run.set_keys else {}
+    return {"set": _highlighted(emit(chosen)) if chosen else None, "all": _highlighted(run.config)}
+
+
+def _chosen(values: Json, prefix: str, keys: Collection[str]) -> dict[str, Any]:
+    """Return the values that the user set, by section; the model's type is always shown."""
+    made: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if name in keys or name == "model.type":
+            made[key] = value
+        elif isinstance(value, Mapping) and (inner := _chosen(value, f"{name}.", keys)):
+            made[key] = inner
+    return made
+
+
+def _highlighted(source: str) -> Markup:
+    return Markup("\n").join(_yaml_line(line) for line in redacted(source).splitlines())
 
 
 _YAML_KEY = re.compile(r"^(\s*(?:- +)*)([^\s#'\"\[{:][^:#]*?)(:)(?=\s|$)(.*)$")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +31,8 @@ class RunFiles:
     """What a run directory holds; a part that is missing is empty or None.
 
     `status` is the status of the run, or `damaged` where its records do not tell. `problems` names the files
-    that could not be read. The journal is read once, when `history` is first used.
+    that could not be read. The journal is read once, when `history` is first used. `set_keys` are the dotted
+    keys of the values that the user set, as far as they are known.
     """
 
     folder: Path
@@ -43,6 +44,7 @@ class RunFiles:
     evaluations: Mapping[str, Json] = field(default_factory=dict)
     profile: Json = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    set_keys: Sequence[str] = ()
 
     @cached_property
     def history(self) -> History:
@@ -124,7 +126,8 @@ def read_run(folder: Path) -> RunFiles:
     """Read a run directory, as far as it is there and undamaged."""
     run, problems = RunDir(folder), list[str]()
     manifest = _undamaged(run.manifest, Manifest.FILE, folder, problems)
-    is_waiting = run.creation() is not None and run.next_attempt() == 1
+    created = run.creation()
+    is_waiting = created is not None and run.next_attempt() == 1
     if manifest is None and not problems and not is_waiting:
         problems.append(f"{Manifest.FILE}: missing, so the inputs of this run are not known")
     result = _undamaged(run.result, Result.FILE, folder, problems)
@@ -141,6 +144,7 @@ def read_run(folder: Path) -> RunFiles:
         {split: tables for split, tables in evaluations.items() if tables},
         _read_tables(folder, "data", problems),
         problems,
+        (created.settings if created else None) or (),
     )
 
 

@@ -62,7 +62,9 @@ def _rendered(folder: Path) -> str:
         "notes": [],
     }
     made |= dict.fromkeys(("importance", "slices", "curves", "trials"))
-    made |= dict.fromkeys(("parallel", "contour", "timeline", "front"))
+    made |= dict.fromkeys(
+        ("parallel", "contour", "timeline", "front", "brackets", "asked", "commands", "pruned")
+    )
     if kind == "tune" and record is not None:
         made |= tuning.section(folder, result, *_tuned(record, result))
     elif result and state in ("completed", "failed"):
@@ -133,9 +135,10 @@ def _cross_validation(folder: Path, result: Json) -> Section:
     figures.append(_figure("folds", str(len(folds)), f"{number(result.get('rows', 0))} rows", "cost"))
     figures.append(_figure("training time", duration(float(result.get("train_seconds", 0))), "", "cost"))
     return {
+        "asked": f"The model was trained {len(folds)} times, each time without the fold that then tested it.",
         "figures": figures,
         "picture": Markup(_fold_chart(metrics, folds)) if metrics else None,
-        "summary": (METRICS_HEAD, metric_rows(result)),
+        "summary": (METRICS_HEAD, [[metric_title(name), *rest] for name, *rest in metric_rows(result)]),
         "detail": _fold_rows(folds),
         "pooled": _pooled(_read(folder, "out_of_fold.json")),
     }
@@ -252,6 +255,7 @@ def _benchmark(result: Json) -> Section:
     ranked = [model for model in models if model["rank"]]
     made: Section = {"summary": (BENCHMARK_HEAD, benchmark_rows(models)), "detail": None}
     if ranked:
+        made["asked"] = _compared(result, models, ranked)
         made["figures"] = _benchmark_figures(result, ranked)
         made["picture"] = Markup(_benchmark_chart(ranked))
         made["trade_off"] = Markup(_trade_off(ranked))
@@ -262,6 +266,15 @@ def _benchmark(result: Json) -> Section:
     ]
     made["notes"] += [f"{model['model']}: {model['error']}" for model in models if model["error"]]
     return made
+
+
+def _compared(result: Json, models: Sequence[Json], ranked: Sequence[Json]) -> str:
+    """Return what was compared, and which model came out best, in sentences."""
+    folds, metric = result.get("folds"), metric_title(ranked[0]["metric"])
+    rows = f"over {folds} folds" if folds else "on the same rows"
+    best = [str(model["model"]) for model in ranked if model["rank"] == 1]
+    has = f"{' and '.join(best)} {'have' if len(best) > 1 else 'has'} the best, {_number(ranked[0]['mean'])}"
+    return f"{len(models)} models were compared by their {metric} {rows}. {has}."
 
 
 def _benchmark_figures(result: Json, ranked: Sequence[Json]) -> list[dict[str, str]]:
@@ -275,7 +288,7 @@ def _benchmark_figures(result: Json, ranked: Sequence[Json]) -> list[dict[str, s
         _figure(
             "significantly worse", f"{beaten} of {len(ranked) - 1}", "p < 0.05, Holm over all pairs", "cost"
         ),
-        _figure("folds", str(folds) if folds else "1 split", "", "cost"),
+        _figure("tested on", f"{folds} folds" if folds else "1 split", "", "cost"),
     ]
 
 

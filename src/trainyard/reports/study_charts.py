@@ -37,7 +37,7 @@ class Point:
     kind: str = "val"
 
 
-def dot_plot(rows: Sequence[Spread], title: str, x_label: str, width: float = 720) -> str:
+def dot_plot(rows: Sequence[Spread], title: str, x_label: str, width: float = 560) -> str:
     """Draw rows of small dots for the values, a large dot for the mean, and a whisker around it."""
     left = 16 + _CHARACTER * max((len(row.label) for row in rows), default=1)
     right, bottom = width - 76, 10 + _ROW * len(rows)
@@ -68,7 +68,7 @@ def _dots(row: Spread, axis: Scale, y: float, ends: tuple[float, float]) -> Iter
     yield f'<text class="value" x="{right + 8:.1f}" y="{y + 4:.1f}">{number(row.mean)}</text>'
 
 
-def trade_off(points: Sequence[Point], title: str, labels: tuple[str, str], width: float = 720) -> str:
+def trade_off(points: Sequence[Point], title: str, labels: tuple[str, str], width: float = 560) -> str:
     """Draw named points on a logarithmic horizontal axis; `labels` are those of the axes (x, y)."""
     left, right, top, bottom = 66.0, width - 130, 12.0, 300.0
     real = [point for point in points if point.x > 0 and math.isfinite(point.x) and math.isfinite(point.y)]
@@ -93,9 +93,10 @@ def point_plot(
     *,
     log: bool = False,
     best: Sequence[float] = (),
+    width: float = 420,
 ) -> str:
     """Draw small points without names; `best`, if given, is the best value up to each of them, as a line."""
-    width, left, right, top, bottom = 420.0, 62.0, 410.0, 8.0, 190.0
+    left, right, top, bottom = 62.0, width - 10, 8.0, 190.0 if width < 500 else 260.0
     real = [point for point in points if math.isfinite(point.x) and math.isfinite(point.y)]
     x_axis = fitted(np.array([point.x for point in real], np.float64), left, right, log=log and bool(real))
     y_axis = fitted(np.array([point.y for point in real], np.float64), bottom, top, pad=0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ import numpy as np
 from markupsafe import Markup
 
 from trainyard.errors import CheckpointError
+from trainyard.records.result import AttemptRecord
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import LoggedTrial, read_trials
-from trainyard.reports import tuning_charts
+from trainyard.reports import brackets, tuning_charts
+from trainyard.reports.explanation_charts import Bar, bars
 from trainyard.reports.history import title as metric_title
 from trainyard.reports.rundir import Json, part
 from trainyard.reports.scales import LOG_FROM, duration, number
 from trainyard.reports.study_charts import Point, Spread, dot_plot, point_plot
+from trainyard.reports.tuning_charts import natural
 
 _MOST_CURVES = 60
 _MOST_LINES = 200  # of the parallel coordinates
@@ -41,7 +45,11 @@ def section(folder: Path, result: Json, metric: str, mode: str) -> dict[str, Any
     name = metric_title(metric)
     valued = [trial for trial in trials if _value(trial) is not None]
     return {
+        "asked": _asked(trials, result, name, mode),
+        "commands": _commands(folder, result),
         "figures": _figures(trials, result, name),
+        "pruned": any(trial.ending and trial.ending.status == "pruned" for trial in trials),
+        "brackets": brackets.section(trials, result, mode),
         "picture": Markup(_history(trials, name, mode)) if valued else None,
         "importance": Markup(_importance(part(result, "importance"))) if result.get("importance") else None,
         "slices": [Markup(chart) for chart in _slices(valued, name)],
@@ -52,6 +60,35 @@ def section(folder: Path, result: Json, metric: str, mode: str) -> dict[str, Any
         "front": _front(trials, result),
         "trials": _table(folder, trials, name, mode),
     }
+
+
+def _asked(trials: Sequence[LoggedTrial], result: Json, name: str, mode: str) -> str:
+    """Return what was searched, and what was found, in sentences."""
+    keys = [f"{key}" for key in _keys(trials)]
+    several = [metric_title(one) for one in part(result, "metrics")]
+    wanted = (
+        f"a good trade-off of {' and '.join(several)}"
+        if len(several) > 1
+        else f"the {'lowest' if mode == 'min' else 'highest'} {name}"
+    )
+    words = f"{len(trials)} trials searched for {wanted}, by changing {', '.join(keys)}."
+    best = part(result, "best")
+    if not best:
+        return words
+    found = ", ".join(f"{key} {_text(value)}" for key, value in part(best, "params").items())
+    return f"{words} The best is trial {best['trial']}: {found}."
+
+
+def _commands(folder: Path, result: Json) -> list[tuple[str, str]]:
+    """Return what to do with the result of a study, and the commands for it."""
+    config = folder / "best.yaml"
+    if not config.is_file():
+        return []
+    train = ("train the best one again", f"trainyard train {shlex.quote(str(config))}")
+    if not (run_id := part(result, "best").get("run_id")):
+        return [train]
+    run = shlex.quote(str(folder.parent / str(run_id)))
+    return [train, ("predict with it", f"trainyard predict {run} rows.csv")]
 
 
 def _markup(chart: str | None) -> Markup | None:
@@ -87,7 +124,7 @@ def _history(trials: Sequence[LoggedTrial], name: str, mode: str) -> str:
     best = (np.fmin if mode == "min" else np.fmax).accumulate([_number(trial) for trial in trials])
     points = [_point(trial, trial.number) for trial in trials]
     title = f"{name} of each trial, and the best so far"
-    return point_plot(points, title, ("trial", name), best=best.tolist())
+    return point_plot(points, title, ("trial", name), best=best.tolist(), width=560)
 
 
 def _number(trial: LoggedTrial) -> float:
@@ -107,8 +144,8 @@ def _label(trial: LoggedTrial) -> str:
 
 
 def _importance(importance: Mapping[str, float]) -> str:
-    rows = [Spread(key, [], value) for key, value in importance.items()]
-    return dot_plot(rows, "Importance of each parameter", "share of the variance")
+    rows = [Bar(key, value) for key, value in importance.items()]
+    return bars(rows, "Importance of each parameter", "share of the variance")
 
 
 def _slices(trials: Sequence[LoggedTrial], name: str) -> list[str]:
@@ -127,6 +164,7 @@ def _slice(key: str, trials: Sequence[LoggedTrial], name: str) -> str:
     groups: dict[str, list[float]] = {}
     for trial, value in zip(trials, values, strict=True):
         groups.setdefault(str(value), []).append(_number(trial))
+    groups = {one: groups[one] for one in sorted(groups, key=natural)}
     rows = [Spread(value, scores, float(np.mean(scores)), kind="other") for value, scores in groups.items()]
     return dot_plot(rows, title, f"{name}, by {key}", width=420)
 
@@ -203,15 +241,24 @@ def _timeline(folder: Path, trials: Sequence[LoggedTrial]) -> dict[str, Any] | N
         for trial in trials
         if trial.run_id and trial.same_as is None
         for attempt in RunDir(folder.parent / trial.run_id).attempts()
-        if attempt.ended is not None
+        if attempt.ended is not None and not _is_end_of_pause(trial, attempt)
     ]
     if not spans:
         return None
     return {
         "chart": Markup(tuning_charts.timeline(spans, "When the workers trained which trial")),
         "workers": len(tuning_charts.lanes(spans)),
+        "kinds": [
+            kind for kind in ("completed", "pruned", "failed") if any(one.kind == kind for one in spans)
+        ],
         "idle": f"{tuning_charts.idle_share(spans):.0%}",
     }
+
+
+def _is_end_of_pause(trial: LoggedTrial, attempt: AttemptRecord) -> bool:
+    """Return whether an attempt only ended a trial that was paused at a rung: it trained nothing."""
+    last = trial.jobs[-1].ending if trial.jobs else None
+    return attempt.status == "pruned" and last is not None and last.status == "paused"
 
 
 def _front(trials: Sequence[LoggedTrial], result: Json) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ class Span(NamedTuple):
 
 
 def axis(name: str, values: Sequence[Any]) -> Axis:
-    """Return the axis of a parameter: numbers on a scale, anything else evenly spaced as it appears."""
+    """Return the axis of a parameter: numbers on a scale, anything else evenly spaced, in order."""
     real = [value for value in values if value is not None]
     if real and all(isinstance(value, int | float) and not isinstance(value, bool) for value in real):
         numbers = np.array([math.nan if value is None else float(value) for value in values])
@@ -48,10 +49,16 @@ def axis(name: str, values: Sequence[Any]) -> Axis:
             scale = fitted(finite, 0.0, 1.0, log=bool(log))
             shares = [scale(value) if math.isfinite(value) else math.nan for value in numbers]
             return Axis(name, np.array(shares), [(scale(at), label) for at, label in scale.ticks(4)])
-    names = list(dict.fromkeys(str(value) for value in real))
+    names = sorted({str(value) for value in real}, key=natural)
     at = {label: (index + 0.5) / len(names) for index, label in enumerate(names)}
     shares = [math.nan if value is None else at[str(value)] for value in values]
     return Axis(name, np.array(shares), [(share, _short(label)) for label, share in at.items()])
+
+
+def natural(label: str) -> list[tuple[float, str]]:
+    """Return a key that sorts texts as people do: by the numbers in them, `[8]` before `[64, 32]`."""
+    pieces = re.split(r"(\d+(?:\.\d+)?)", label)
+    return [(float(piece), "") if i % 2 else (-1.0, piece) for i, piece in enumerate(pieces)]
 
 
 def _short(label: str) -> str:
@@ -67,7 +74,7 @@ def parallel(columns: Sequence[Axis], ranks: Floats, labels: Sequence[str], titl
         labels: What each line says.
         title: The title.
     """
-    top, bottom, left, right = 30.0, 270.0, 40.0, _WIDTH - 60
+    top, bottom, left, right = 30.0, 270.0, 48.0, _WIDTH - 60
     xs = np.linspace(left, right, len(columns))
     parts = []
     for trial in np.argsort(-ranks, kind="stable"):

@@ -47,11 +47,20 @@ def _rendered(folder: Path) -> str:
         name=name,
         figures=_figures(result, name) if result else [],
         picture=Markup(_picture(result, name)) if result.get("shares") else None,
-        head=HEAD,
-        rows=share_rows(result) if result else [],
+        **_table(share_rows(result) if result else []),
         runs=_runs(result),
         made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
     )
+
+
+def _table(rows: list[list[str]]) -> dict[str, Any]:
+    """Return the table of shares without columns that are empty, and which of them are words."""
+    kept = [i for i in range(len(HEAD)) if any(row[i] for row in rows)]
+    return {
+        "head": [HEAD[i] for i in kept],
+        "rows": [[row[i] for i in kept] for row in rows],
+        "words": HEAD[:3],
+    }
 
 
 def _read(folder: Path) -> tuple[StudyRecord | None, Json]:

@@ -53,9 +53,12 @@ class Intervals:
         values = forward(outputs.astype(np.float64).reshape(len(outputs), -1))
         return inverse(values - self.radius), inverse(values + self.radius)
 
-    def columns(self, outputs: Array) -> Mapping[str, Floats]:
+    def columns(self, outputs: Array) -> Mapping[str, Array]:
         """Return the ends as columns: `lower` and `upper`; of several targets `lower_<name>` and so on."""
-        ends = dict(zip(("lower", "upper"), self.ends(outputs), strict=True))
+        # In the precision of the predictions, so that a file has as many digits of all three.
+        with np.errstate(over="ignore"):
+            lower, upper = (end.astype(outputs.dtype) for end in self.ends(outputs))
+        ends = {"lower": lower, "upper": upper}
         if self.info.outputs == 1:
             return {side: values[:, 0] for side, values in ends.items()}
         names = self.info.target_names or range(self.info.outputs)

@@ -183,7 +183,9 @@ class ClassificationTask(Task):
 
     def constant_in_words(self, constant: Floats) -> str:
         """Return the class that occurs most."""
-        return f"always answering {self._labels[int(constant.argmax())]!s}, the most frequent class"
+        label = self._labels[int(constant.argmax())]
+        answer = f"“{label}”" if isinstance(label, str) else label
+        return f"always answering {answer}, the most frequent class"
 
     def asked(self) -> str:
         """Return the classes to tell apart, or their number."""

@@ -9,7 +9,7 @@ from trainyard.reports.diagnosis.answers import few_rows, known_by_heart, one_cl
 from trainyard.reports.diagnosis.base import Finding
 from trainyard.reports.diagnosis.curves import diverged, flat, overfitting, unfinished
 from trainyard.reports.diagnosis.data import leakage, repeated, shift
-from trainyard.reports.rundir import RunFiles
+from trainyard.reports.rundir import RunFiles, part
 
 __all__ = ["Finding", "diagnose", "section"]
 
@@ -38,4 +38,19 @@ def section(run: RunFiles) -> dict[str, Any] | None:
     findings = diagnose(run)
     if not findings and not (run.evaluations or run.profile):
         return None
-    return {"findings": [finding._asdict() for finding in findings]}
+    return {"findings": [finding._asdict() for finding in findings], "checked": _checked(run)}
+
+
+def _checked(run: RunFiles) -> str:
+    """Return what holds for a run without findings, as far as its records tell."""
+    tables = run.evaluations.values()
+    holds = {
+        "the loss moves": bool(run.history.curves.keys() & {"loss", "train_loss"}),
+        "the model does not overfit": "val_loss" in run.history.curves or "train" in run.evaluations,
+        "all classes are answered": any(part(one, "confusion") for one in tables),
+        "no column gives the target away": bool(run.profile.get("columns")),
+        "the splits are alike": bool(run.profile.get("adversarial")),
+        "there are enough rows": bool(tables),
+    }
+    *first, last = [words for words, is_known in holds.items() if is_known] or ["nothing was found"]
+    return f"{', '.join(first)}, and {last}" if len(first) > 1 else " and ".join([*first, last])

@@ -36,8 +36,8 @@ def _answered(counts: Floats, labels: list[object], split: str) -> Finding | Non
         chosen = int(answered.argmax())
         share = true[chosen] / true.sum()
         seen = (
-            f"it answers {labels[chosen]} for all {number(int(true.sum()))} {SPLITS[split]} rows, of which "
-            f"{share:.0%} are {labels[chosen]}"
+            f"it answers “{labels[chosen]}” for all {number(int(true.sum()))} {SPLITS[split]} rows, of which "
+            f"{share:.0%} are “{labels[chosen]}”"
         )
         return Finding("one class", "It only ever answers one class", seen, mend)
     recall = np.divide(np.diag(counts), true, out=np.ones(len(true)), where=true > 0)
@@ -47,9 +47,9 @@ def _answered(counts: Floats, labels: list[object], split: str) -> Finding | Non
     worst = int(np.flatnonzero(rare)[0])
     seen = (
         f"it finds {number(int(counts[worst, worst]))} of the {number(int(true[worst]))} {SPLITS[split]} "
-        f"rows of {labels[worst]}, which are {true[worst] / true.sum():.1%} of the rows"
+        f"rows of “{labels[worst]}”, which are {true[worst] / true.sum():.1%} of the rows"
     )
-    return Finding("missed class", f"It misses the rare class {labels[worst]}", seen, mend)
+    return Finding("missed class", f"It misses the rare class “{labels[worst]}”", seen, mend)
 
 
 def known_by_heart(run: RunFiles) -> Finding | None:

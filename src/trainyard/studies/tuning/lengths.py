@@ -119,3 +119,15 @@ def agenda_of(
     if not isinstance(pruner, HyperbandPruner):
         cycle = cycle[:1]
     return Rungs.plan(cycle, limits, pruner.reduction_factor, horizon, mode)
+
+
+def brackets_in(agenda: Agenda, config: RunConfig) -> dict[str, Any]:
+    """Return what `result.json` says of the brackets of a study with rungs; nothing for one without."""
+    if not isinstance(agenda, Rungs):
+        return {}
+    unit = {"training.epochs": "epochs", "training.max_steps": "steps"}.get(_key(config), "rounds")
+    brackets = [
+        {"first": one.first, "sizes": list(one.sizes), "resources": list(one.resources)}
+        for one in agenda.brackets
+    ]
+    return {"unit": unit, "brackets": brackets}

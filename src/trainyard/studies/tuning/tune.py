@@ -44,7 +44,7 @@ from trainyard.studies.tuning.final import final_run, train_final
 from trainyard.studies.tuning.goals import MEASURES, Goals
 from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden
 from trainyard.studies.tuning.joined import JoinedWorkers, leading
-from trainyard.studies.tuning.lengths import agenda_of, with_length
+from trainyard.studies.tuning.lengths import agenda_of, brackets_in, with_length
 from trainyard.studies.tuning.measures import measured
 from trainyard.studies.tuning.parts import Parts
 from trainyard.studies.tuning.progress import Progress
@@ -517,6 +517,7 @@ class _Search:
             self._plan.space, [observation(trial, trial.ending) for trial in trials], self._plan.mode
         )
         own = {"order": self._plan.tuning.order, "horizon": self._plan.horizon, "importance": of_space}
+        own |= brackets_in(self._agenda, self._base.resolved.config)
         result = result_of(trials, self._plan.goals, summary_of(best, final) if best else None)
         self._study.write(RESULT, {"status": "completed", **identity, **result, **own})
 

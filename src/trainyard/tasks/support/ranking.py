@@ -64,7 +64,7 @@ def figures(answers: Sequence[Answers]) -> list[Json]:
     worst = sorted(np.argsort(np.nan_to_num(areas), kind="stable")[:CURVES].tolist())
     shown = [_Shown(usable[i], _Counts.of(usable[i]), areas[i]) for i in worst]
     left_out = len(usable) - len(shown)
-    more = f" The {len(shown)} of {len(usable)} that it tells apart worst." if left_out else ""
+    more = f" Shown: the {len(shown)} of {len(usable)} classes that it tells apart worst." if left_out else ""
     return [draw(shown, more) for draw in (_roc, _precision_recall, _calibration, _lift)]
 
 
@@ -80,10 +80,10 @@ def _roc(shown: Sequence[_Shown], more: str) -> Json:
     lines = []
     for one, counts, area in shown:
         alarms, hits = counts.alarms / counts.all_negative, counts.hits / counts.all_positive
-        lines.append(_line(f"{one.name} {area:.3f}", [0.0, *alarms], [0.0, *hits]))
+        lines.append(_line(f"{one.name}: {area:.3f}", [0.0, *alarms], [0.0, *hits]))
     caption = (
-        "Of the rows that are not of the class, the share that is taken for it; and of its own rows, the "
-        "share that is found, as the threshold falls. The number is the area: 1 is perfect, 0.5 is chance."
+        "As the threshold falls: upwards, the share of the class that is found; across, the share of the "
+        "other rows that are wrongly taken for it. The number is the area below: 1 is perfect, 0.5 is chance."
     )
     return _figure("ROC", ("false positive rate", "recall"), lines, caption + more, exact=True)
 
@@ -94,19 +94,22 @@ def _precision_recall(shown: Sequence[_Shown], more: str) -> Json:
         precision = ratio(counts.hits, counts.hits + counts.alarms)
         area = binary_average_precision(one.positive, one.probability, one.weights)
         recall = counts.hits / counts.all_positive
-        lines.append(_line(f"{one.name} {area:.3f}", [0.0, *recall], [precision[0], *precision]))
-    caption = "Of the rows taken for the class, the share that is of it. The number is the average precision."
+        lines.append(_line(f"{one.name}: {area:.3f}", [0.0, *recall], [precision[0], *precision]))
+    caption = (
+        "Upwards, the share of the rows taken for the class that are of it; across, the share of its rows "
+        "that are found. The number is the average precision: 1 is perfect."
+    )
     return _figure("Precision and recall", ("recall", "precision"), lines, caption + more)
 
 
 def _calibration(shown: Sequence[_Shown], more: str) -> Json:
     lines = [_line(one.name, *_reliability(one)) for one, _, _ in shown]
     caption = (
-        "Rows in ten groups of rising probability: on the dashed line, what the model says is what happens. "
-        "Below it, the model is too sure."
+        "Rows in ten groups of rising probability. On the dashed line, what the model says is what happens; "
+        "below it, the class is rarer than the model says."
     )
     return _figure(
-        "Calibration", ("probability said", "share that is"), lines, caption + more, exact=True
+        "Calibration", ("predicted probability", "observed share"), lines, caption + more, exact=True
     ) | {"points": True}
 
 
@@ -130,9 +133,10 @@ def _lift(shown: Sequence[_Shown], more: str) -> Json:
         kept = share >= min(0.01, float(share[-1]))
         lines.append(_line(one.name, share[kept], lift[kept]))
     caption = (
-        "Whoever acts on the most probable rows first meets the class so many times as often as by chance."
+        "If you take the rows with the highest probability first, you find the class so many times as "
+        "often as by chance."
     )
-    return _figure("Lift", ("share of the rows", "times as many as by chance"), lines, caption + more)
+    return _figure("Lift", ("share of the rows taken", "times as often as by chance"), lines, caption + more)
 
 
 def _figure(

@@ -34,7 +34,7 @@ def _against(predicted: Floats, errors: Floats, target: str) -> Json:
         "xs": predicted[kept].tolist(),
         "ys": errors[kept].tolist(),
         "line": "zero",
-        "caption": "Good errors lie around 0 without a pattern. Triangles at the frame are beyond it.",
+        "caption": "Good errors lie around 0 without a pattern. Triangles at the frame are points beyond.",
     }
 
 
@@ -46,10 +46,10 @@ def _histogram(errors: Floats, target: str) -> Json:
     counts, edges = np.histogram(errors, _BARS, (low, high))
     beyond = len(errors) - int(counts.sum())
     median = float(np.median(np.abs(errors)))
-    caption = f"Half of the errors are within {median:.4g} of 0."
+    largest = float(np.abs(errors).max())
+    caption = f"Half of the errors are smaller than {median:.4g}, and the largest is {largest:.4g}."
     if beyond:
-        largest = float(np.abs(errors).max())
-        caption += f" {beyond} beyond the frame are not drawn; the largest error is {largest:.4g}."
+        caption += f" Not drawn, as beyond the frame: {beyond}."
     return {
         "kind": "histogram",
         "title": "Distribution of the errors",

@@ -1,0 +1,61 @@
+"""What to do next with a run: the commands that mend what was found, and those that use the model."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from itertools import pairwise
+
+from trainyard.reports.diagnosis import Finding, diagnose
+from trainyard.reports.explanations import FILE as EXPLANATION
+from trainyard.reports.rundir import RunFiles
+
+_BLANKS = ("COLUMN", "ALL_ROWS")  # what the reader must fill in
+
+
+def section(run: RunFiles) -> list[tuple[str, str]] | None:
+    """Return reasons and commands; None for a run that has not ended, or belongs to another trainer."""
+    manifest = run.manifest
+    if run.status != "completed" or manifest is None or manifest.trainer is not None:
+        return None
+    name, options = shlex.quote(run.run_id), runs_option(run)
+    config = config_path(run)
+    steps = []
+    if not manifest.objects and (changes := _changes(diagnose(run))):
+        steps.append(("mend what was found, in a new run", f"trainyard train {config} {changes}{options}"))
+    if manifest.data.features:
+        if not (run.folder / "evaluation" / EXPLANATION).exists():
+            steps.append(("see which columns the model looks at", f"trainyard explain {name}{options}"))
+        steps.append(("predict new rows", f"trainyard predict {name} rows.csv -o predictions.csv{options}"))
+    if not manifest.objects:
+        steps.append(
+            (
+                "get a search space for better settings, to add to the config",
+                f"trainyard tune --suggest {config}",
+            )
+        )
+    return steps
+
+
+def config_path(run: RunFiles) -> str:
+    """Return the path of the resolved config, quoted: from the run's working directory, if it is below."""
+    path = (run.folder / "config.yaml").absolute()
+    start = run.manifest.working_directory if run.manifest else ""
+    return shlex.quote(str(path.relative_to(start) if start and path.is_relative_to(start) else path))
+
+
+def runs_option(run: RunFiles) -> str:
+    """Return the option with the folder of the runs, as the run's own command named it; mostly empty."""
+    words: Sequence[str] = run.manifest.command if run.manifest else ()
+    for word, following in pairwise([*words, ""]):
+        option, _, value = word.partition("=")
+        if option == "--runs-dir" and (value or following):
+            return f" --runs-dir {shlex.quote(value or following)}"
+    return ""
+
+
+def _changes(findings: Sequence[Finding]) -> str:
+    """Return the lines of config that mend what was found, as arguments."""
+    lines = [finding.mend for finding in findings if not any(blank in finding.mend for blank in _BLANKS)]
+    pairs = dict(line.split(": ", 1) for line in lines)
+    return " ".join(shlex.quote(f"{key}={value}") for key, value in pairs.items())
