@@ -13,6 +13,7 @@ from test_exchange import BATCHES, FEATURES, Batches, Collectives, Member, built
 from torch import Tensor, nn
 
 from trainyard.config.optimization import FreezeConfig
+from trainyard.frameworks.support.ahead import Taking
 from trainyard.frameworks.torch.batch_norm import BatchNorms
 from trainyard.frameworks.torch.freezing import Freezing
 from trainyard.frameworks.torch.generators import drawing_from
@@ -145,3 +146,23 @@ def test_a_batch_without_weight_moves_nothing() -> None:
     result = step(0, 0.5, batches, batches)  # type: ignore[arg-type]
     assert result.loss.item() == 0.0
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def test_what_is_read_ahead_are_the_microbatches_of_the_own_virtual_ranks() -> None:
+    model, samples = nn.Linear(FEATURES, 3), Taking(np.arange(14))
+    whole = step_of(model, StepSettings(5, 3, 4))
+    assert [one.ids.tolist() for one in whole.own_microbatches(samples)] == [
+        [0, 1, 2], [3, 4, 5], [6], [7, 8, 9], [10, 11, 12], [13]
+    ]  # fmt: skip
+    second = step_of(model, StepSettings(5, 3, 4, Member(1, 2)))
+    assert [one.ids.tolist() for one in second.own_microbatches(samples)] == [[7, 8, 9], [10, 11, 12], [13]]
+
+
+def test_an_exchange_of_other_parameters_takes_the_place_of_the_first() -> None:
+    step = step_of(nn.Linear(FEATURES, 3), StepSettings(5, 16, 2, Member(0, 2)))
+    first = step._exchange
+    assert first is not None
+    step._prepare_sums()
+    assert step._exchange is not first
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        first._thread.submit(print)
