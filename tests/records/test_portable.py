@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trainyard.digest import array_buffer, damage, digest, tensor_records, write_tensors
-from trainyard.errors import InputError
+from trainyard.errors import CheckpointError, InputError
 from trainyard.records.commit import Commit, step_of
 from trainyard.records.portable import stored_weights, weights_digest, write_portable
 from trainyard.records.result import BestModel, Result
@@ -86,7 +86,7 @@ def test_a_damaged_manifest_is_named(run: RunDir, tmp_path: Path) -> None:
     manifest = stored_weights(run) / "manifest.json"
     manifest.write_bytes(manifest.read_bytes().replace(b'"attempt": 1', b'"attempt": 2'))
     with pytest.raises(
-        InputError, match="step-000000005-a0001 is damaged: its manifest is not what was written"
+        CheckpointError, match="step-000000005-a0001 is damaged: its manifest is not what was written"
     ):
         write_portable(run, stored_weights(run), tmp_path / "made")
 

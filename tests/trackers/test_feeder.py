@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from file_tracker import FileParams, FileTracker, statuses, stored
 
+from trainyard.digest import array_buffer, digest, tensor_records, write_tensors
 from trainyard.engine.journal import Journal
 from trainyard.errors import InputError
+from trainyard.records.commit import Commit
 from trainyard.records.creation import Creation
 from trainyard.trackers.base import Point
 from trainyard.trackers.feed.card import expanded, read_feed_inputs, without_secrets
@@ -324,8 +327,8 @@ def ended_with_model(
     got: list[str] = []
     step = bench.run_dir / "checkpoints" / "step-000000003-a0001"
     step.mkdir(parents=True)
-    (step / "weights.safetensors").write_bytes(b"weights")
-    (step / "manifest.json").write_text('{"digest": "d1", "files": [{"name": "weights.safetensors"}]}')
+    weights = write_tensors(step / "weights.safetensors", [array_buffer("x", np.ones(2))])
+    (step / "manifest.json").write_bytes(Commit(step.name, 3, 1, [weights]).manifest())
     (bench.run_dir / "data.json").write_text("{}")
     monkeypatch.setattr(
         bench, "connect", lambda: ModelFileTracker(FileParams(folder=str(bench.outside)), answers, got)
@@ -348,7 +351,8 @@ def test_a_model_that_fails_costs_neither_metrics_nor_status_and_is_sent_again(
     feeder.failed("no")
     feeder.forward()
     feeder.finish(crashed=False)
-    assert got == ["d1", "best", "config.yaml", "data.json", "manifest.json", "result.json"]
+    of_weights = digest(tensor_records([array_buffer("weights.x", np.ones(2))]))
+    assert got == [of_weights, "best", "config.yaml", "data.json", "manifest.json", "result.json"]
     assert bench.steps() == [1, 2, 3]
     assert list((bench.run_dir / "trackers").glob(".model-*")) == []
 

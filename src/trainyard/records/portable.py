@@ -15,7 +15,7 @@ from typing import Any
 from trainyard.config.emit import emit
 from trainyard.config.env import VARIABLE
 from trainyard.digest import sha256_bytes
-from trainyard.errors import InputError
+from trainyard.errors import CheckpointError, InputError
 from trainyard.frameworks.base import WEIGHTS_FILE
 from trainyard.records.commit import DEPTH, MANIFEST, NAME, Commit, step_of
 from trainyard.records.data import DataDescription
@@ -45,7 +45,11 @@ def stored_weights(run: RunDir) -> Path:
 
 
 def weights_digest(weights: Path) -> str:
-    """Return the digest of the weights in the folder of a checkpoint."""
+    """Return the digest of the weights in the folder of a checkpoint.
+
+    Raises:
+        CheckpointError: Its manifest is damaged.
+    """
     return _commit(weights).digest
 
 
@@ -58,7 +62,8 @@ def write_portable(run: RunDir, weights: Path, target: Path) -> Path:
         target: The folder to make.
 
     Raises:
-        InputError: The run was trained with a model object, or the manifest of the checkpoint is damaged.
+        InputError: The run was trained with a model object.
+        CheckpointError: The manifest of the checkpoint is damaged.
         OSError: A file cannot be read or written.
     """
     manifest = run.require_manifest()
@@ -102,7 +107,7 @@ def _commit(folder: Path) -> Commit:
     try:
         return Commit.read(folder.name, read_regular(folder / MANIFEST, depth=DEPTH))
     except ValueError as error:
-        raise InputError(f"{folder} is damaged: {error}") from error
+        raise CheckpointError(f"{folder} is damaged: {error}") from error
 
 
 def _copy(source: Path, target: Path) -> None:
