@@ -130,6 +130,11 @@ def test_tags_may_be_numbers_of_classes() -> None:
         (("words", [None]), {}, r"column 'words': None in row 3 is no list"),
         (("said", [None]), {"target": "said", "task": "multilabel"}, "'said': None in row 3 is no list"),
         (
+            ("said", [["x", None]]),
+            {"target": "said", "text": "text", "task": "multilabel"},
+            r"missing label, \['x', None\], in row 3; leave",
+        ),
+        (
             ("count", [1.0]),
             {"target": "count", "task": "token_classification"},
             "'count' holds no lists, but",

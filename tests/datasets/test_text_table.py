@@ -188,7 +188,9 @@ def test_a_run_ends_with_the_same_bits_and_predicts_raw_rows(tmp_path: Path) -> 
     assert out["review"].tolist() == texts
 
 
-def test_texts_in_folders_are_those_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_in_folders_are_those_of_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """One folder to split, and folders of splits; against the same texts in a table."""
     monkeypatch.chdir(tmp_path)
     texts = frame().sort_values("label", kind="stable")
@@ -207,7 +209,9 @@ def test_texts_in_folders_are_those_of_a_table(tmp_path: Path, monkeypatch: pyte
         }
 
     folder = {"type": "text_folder", "path": "all"}
+    caplog.set_level("INFO", "trainyard")
     assert arrays(dataset(tmp_path, folder).load()) == arrays(dataset(tmp_path / "texts.csv").load())
+    assert "of all, files that are no texts are left out: 1 .md" in caplog.text
     splits = dataset(tmp_path, {**folder, "path": "split"}).load().splits
     assert {name: len(split) for name, split in splits.items()} == {"train": 48, "val": 12}
     with pytest.raises(

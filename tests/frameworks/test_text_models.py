@@ -190,7 +190,7 @@ def test_so_is_a_step_on_labels_of_tokens(
 
 
 def test_models_of_tokens_say_what_they_lack() -> None:
-    with pytest.raises(ModelError, match=r"lstm needs text: data\.type: text or text_table"):
+    with pytest.raises(ModelError, match=r"lstm needs text: data\.type: text, text_table or text_folder"):
         built("lstm", {}, DataInfo("classification", features_spec((4,)), 3))
     unknown = DataInfo("classification", {"input_ids": SPEC}, 3)
     with pytest.raises(ModelError, match=r"how many different tokens.*give model\.vocab_size"):

@@ -151,7 +151,7 @@ def test_what_a_gpt_cannot_do_is_said(here: Path) -> None:
     with pytest.raises(InputError, match=r"metric 'f1' is for .*classification.*, but the task is language_"):
         trainyard.train(gpt(), ["evaluation.metrics=[f1]"])
     with pytest.raises(
-        ModelError, match=r"model gpt needs text: data\.type: text or text_table, or arrays named input_ids"
+        ModelError, match=r"model gpt needs text: data\.type: text, text_table or text_folder, or arrays"
     ):
         trainyard.train({"data": {"type": "iris"}, "model": {"type": "gpt"}})
 

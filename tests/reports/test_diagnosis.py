@@ -8,6 +8,8 @@ import pytest
 from constructed import bundle, classes, run_of, values
 
 from trainyard.reports.diagnosis import Finding, diagnose
+from trainyard.reports.diagnosis.answers import ALL_FOLDS
+from trainyard.reports.next_steps import _changes, section
 from trainyard.reports.rundir import read_run
 
 ROWS = (600, 200, 200)
@@ -121,8 +123,9 @@ def test_a_column_gives_the_target_away(tmp_path):
     features[:, 2] = targets + 0.05 * features[:, 2]
     outputs = probabilities(8 * (features[:, 2] - 0.5))
     data = bundle(classes(2, 4), features, targets, ROWS)
-    (finding,) = found(run_of(tmp_path, data, cut(outputs), HEALTHY))
-    assert (finding.kind, finding.mend) == ("leakage", "data.exclude: [column_2]")
+    excluded = {"data": {"exclude": ["number"]}}
+    (finding,) = found(run_of(tmp_path, data, cut(outputs), HEALTHY, **excluded))
+    assert (finding.kind, finding.mend) == ("leakage", "data.exclude: [number, column_2]")
 
 
 def test_rows_are_in_two_splits(tmp_path):
@@ -140,6 +143,21 @@ def test_too_few_rows(tmp_path, rows, said):
     assert finding.kind == "too few rows"
     assert said in finding.title
     assert "may as well be" in finding.seen
+    command = (section(read_run(next(tmp_path.glob("*/*")))) or [("", "")])[0][1]
+    path = "experiment/20260101-120000-abc123/config.yaml"
+    if rows[0] < 60:
+        assert finding.mend == ALL_FOLDS
+        assert command.startswith("trainyard cross-validate ")
+        assert command.endswith(f"{path} --folds 5")
+    else:
+        assert command.endswith(f"{path} data.split.test=0.3")
+
+
+def test_mends_of_several_findings_are_one_command():
+    mends = ["data.exclude: [a, b]", "data.split.group: COLUMN   # equal values", "data.exclude: [b, 'c: d']"]
+    assert _changes([*mends, "training.epochs: 90"]) == (
+        """'data.exclude=[a, b, "c: d"]' training.epochs=90"""
+    )
 
 
 def test_a_loss_that_does_not_move(tmp_path):

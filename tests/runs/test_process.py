@@ -338,7 +338,7 @@ def pages_of_a_step():
 with keeping_freed_memory():
     pages_of_a_step()
     print(max(pages_of_a_step() for _ in range(3)))
-print(min(pages_of_a_step() for _ in range(3)))
+print(pages_of_a_step())
 """
 
 
@@ -347,7 +347,7 @@ print(min(pages_of_a_step() for _ in range(3)))
 )
 def test_a_step_gets_the_memory_that_the_last_one_freed():
     done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
-    kept, afterwards = map(int, done.stdout.split())
+    kept, at_end = map(int, done.stdout.split())
     page = os.sysconf("SC_PAGE_SIZE")
     assert kept < 20  # new pages from the system, of 20 MiB
-    assert afterwards > 10 * 2**20 / page  # it is given back again
+    assert at_end > 10 * 2**20 / page  # which it had given back then

@@ -25,12 +25,12 @@ from pydantic import BaseModel, Field
 from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.class_folders import classes_in, folders_by_split
+from trainyard.datasets.rows.class_folders import classes_in, files_in, folders_by_split, log_left_out
 from trainyard.datasets.rows.images.bundle import CLASS_NAMES, GivenMasks, ImageSource, Labeled, bundle
 from trainyard.datasets.rows.images.masks import masks_of
 from trainyard.datasets.rows.images.pixels import ENDINGS, Mode
 from trainyard.datasets.rows.images.preparation import files_of
-from trainyard.datasets.rows.images.sources import FileImages, image_files, log_left_out
+from trainyard.datasets.rows.images.sources import FileImages
 from trainyard.datasets.rows.objects import refuse_column_settings
 from trainyard.datasets.rows.table import listed
 from trainyard.errors import DataError
@@ -129,10 +129,10 @@ def _files(folder: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     left_out: Counter[str] = Counter()
     for one in classes_in(folder, "images"):
-        files, others = image_files(one)
+        files, others = files_in(one, ENDINGS)
         left_out += others
         if not files:
             raise DataError(f"{one} holds no image; their endings are {listed(ENDINGS)}")
         found += [(str(file), one.name) for file in files]
-    log_left_out(folder, left_out)
+    log_left_out(folder, left_out, "images")
     return found

@@ -38,12 +38,12 @@ from trainyard.datasets.rows.table import Table
 from trainyard.datasets.rows.tabular import named_columns, paths_by_split
 from trainyard.datasets.rows.target import Target, rows_with_target
 from trainyard.datasets.rows.text_preparation import TextPreparation, texts_of, words_of
-from trainyard.datasets.rows.tokenizers import Choice, Tokenizer, Words
+from trainyard.datasets.rows.tokenizers import Choice, Tokenizer, WordTokens
 from trainyard.datasets.rows.weights import encode as encode_weights
 from trainyard.digest import sha256_json
 from trainyard.errors import DataError
 from trainyard.registry import task_of
-from trainyard.tasks.support.columns import OF_TAG_LISTS
+from trainyard.tasks.support.columns import TOKEN_CLASSIFICATION
 from trainyard.types import LABELS, Array, DataInfo, Ids, SplitName
 
 _FORMAT = 1  # of the file of tokens; a change of how tokens are made raises it, too
@@ -55,7 +55,11 @@ _ROW = "row"  # the array that stands for the texts until they are tokens
 class TextTableParams(Section):
     """Tables with a column of texts, or folders of texts."""
 
-    text: str = Field("text", min_length=1, description="the column of texts, or of lists of words")
+    text: str = Field(
+        "text",
+        min_length=1,
+        description="the column of texts, or of lists of words; for text_folder: that of rows to predict",
+    )
     max_length: int = Field(
         256, gt=0, description="tokens of a sample: longer texts are cut, shorter ones padded"
     )
@@ -99,7 +103,7 @@ class TextTableDataset:
         texts = [text for table in tables.values() for text in self._texts(table, of_words=of_words)]
         has_tags = of_words and self._has_tags(tables["train"])
         if has_tags:
-            config = config.model_copy(update={"task": OF_TAG_LISTS})
+            config = config.model_copy(update={"task": TOKEN_CLASSIFICATION})
         else:
             expanded, config = with_label_columns(tables, config)
             tables = dict(expanded)
@@ -118,7 +122,7 @@ class TextTableDataset:
             assert isinstance(split, Arrays), "`from_arrays` made it"
             others = {key: array for key, array in split.arrays.items() if key != _ROW}
             if has_tags:
-                others[LABELS] = preparation.of_tokens(others[LABELS], own)
+                others[LABELS] = preparation.labels_of_tokens(others[LABELS], own)
             splits[name] = Arrays({**arrays, **others})
         return replace(
             divided,
@@ -199,7 +203,8 @@ class TextTableDataset:
         names = config.targets
         if config.task != "auto" and task_of(config.task).has_inner_labels:
             where = f"{table.source}: the target {names[0]!r}"
-            return tags_of(self._texts(table, of_words=True), table.column(names[0], "data.target"), where)
+            tags = table.column(names[0], "data.target")
+            return tags_of(self._texts(table, of_words=True), tags, where, table)
         if len(names) == 1:
             return table.column(names[0], "data.target")
         return np.stack([table.column(name, "data.target").astype(np.float32) for name in names], axis=1)
@@ -207,7 +212,7 @@ class TextTableDataset:
 
 def _tokens(
     texts: Sequence[Text], train: Ids, choice: Choice, max_length: int
-) -> tuple[Tokenizer, Sequence[Words]]:
+) -> tuple[Tokenizer, Sequence[WordTokens]]:
     """Return the tokenizer, and the tokens of each text; from the cache, if they were made before.
 
     Args:
@@ -229,11 +234,11 @@ def _tokens(
     return _read(file)
 
 
-def _encoded(made: Tokenizer, texts: Sequence[Text], max_length: int) -> list[Words]:
+def _encoded(made: Tokenizer, texts: Sequence[Text], max_length: int) -> list[WordTokens]:
     """Return the tokens of each text; without the words that they begin, where it is not cut into words."""
     if any(isinstance(text, str) for text in texts[:1]):
         plain = cast(Sequence[str], texts)
-        return [Words(ids, np.empty(0, np.int64)) for ids in made.samples(plain, max_length)]
+        return [WordTokens(ids, np.empty(0, np.int64)) for ids in made.samples(plain, max_length)]
     return list(made.words(cast(Sequence[list[str]], texts), max_length))
 
 
@@ -260,17 +265,17 @@ def _pieces(texts: Iterable[Text]) -> Iterator[str]:
         yield from [text] if isinstance(text, str) else text
 
 
-def _read(path: Path) -> tuple[Tokenizer, Sequence[Words]]:
+def _read(path: Path) -> tuple[Tokenizer, Sequence[WordTokens]]:
     with np.load(path, allow_pickle=False) as kept:
         flat, lengths, plain = kept["tokens"], kept["lengths"], kept["tokenizer"]
         begins = kept["begins"] if "begins" in kept else np.empty(0, np.int64)
     ends = np.cumsum(lengths)[:-1]
     firsts = np.split(begins, ends) if len(begins) else [begins] * len(lengths)
-    samples = [Words(*pair) for pair in zip(np.split(flat, ends), firsts, strict=True)]
+    samples = [WordTokens(*pair) for pair in zip(np.split(flat, ends), firsts, strict=True)]
     return tokenizers.from_json(json.loads(plain.tobytes())), samples
 
 
-def _in_words(samples: Sequence[Words], max_length: int) -> str:
+def _in_words(samples: Sequence[WordTokens], max_length: int) -> str:
     """Return how many texts there are, and how long they are."""
     lengths = np.array([len(one.ids) for one in samples])
     cut = int((lengths == max_length).sum())

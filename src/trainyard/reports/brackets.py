@@ -14,7 +14,7 @@ _MOST = 30  # rows of the table
 
 def section(trials: Sequence[LoggedTrial], result: Json, mode: str) -> dict[str, Any] | None:
     """Return the table of the brackets; None for a study without, or before its end."""
-    brackets = result.get("brackets")
+    brackets = [one for one in result.get("brackets") or () if one["first"] < len(trials)]  # those that began
     if not brackets:
         return None
     rows = [_row(index, one, trials, mode) for index, one in enumerate(brackets[:_MOST])]

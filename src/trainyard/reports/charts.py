@@ -20,6 +20,7 @@ from trainyard.reports.scales import Scale, fitted, fitted_to, number, spread, t
 from trainyard.types import Array
 
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_CELLS = ((4, 48.0), (16, 34.0), (30, 24.0))  # up to so many classes, the side of a cell
 _SHAPES = {
     "best": "M0-5.5L1.6-1.8 5.5-1.6 2.5.9 3.5 4.7 0 2.6-3.5 4.7-2.5.9-5.5-1.6-1.6-1.8Z",  # a star
     "resume": "M-3.5-4.5L4.5 0-3.5 4.5Z",  # a triangle that points on
@@ -228,15 +229,7 @@ def heat_map(labels: Sequence[Any], matrix: Sequence[Sequence[int]], title: str)
     """
     counts = np.asarray(matrix, np.int64).reshape(len(labels), len(labels))
     names = [_short(label) for label in labels]
-    size = (
-        48.0
-        if len(names) <= 4
-        else 34.0
-        if len(names) <= 16
-        else 24.0
-        if len(names) <= 30
-        else max(3.0, 720 / len(names))
-    )
+    size = next((side for most, side in _CELLS if len(names) <= most), max(3.0, 720 / max(1, len(names))))
     left = 30 + 6.6 * max((len(name) for name in names), default=1)
     slanted = any(len(name) > 4 for name in names)
     top = 30 + (4.8 * max((len(name) for name in names), default=1) if slanted else 8)

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Sequence
 from itertools import pairwise
 
-from trainyard.reports.diagnosis import Finding, diagnose
+from trainyard.reports.diagnosis import diagnose
+from trainyard.reports.diagnosis.answers import ALL_FOLDS
 from trainyard.reports.explanations import FILE as EXPLANATION
 from trainyard.reports.rundir import RunFiles
 
@@ -21,8 +22,14 @@ def section(run: RunFiles) -> list[tuple[str, str]] | None:
     name, options = shlex.quote(run.run_id), runs_option(run)
     config = config_path(run)
     steps = []
-    if not manifest.objects and (changes := _changes(diagnose(run))):
-        steps.append(("mend what was found, in a new run", f"trainyard train {config} {changes}{options}"))
+    if not manifest.objects:
+        mends = [finding.mend for finding in diagnose(run)]
+        if changes := _changes([one for one in mends if one != ALL_FOLDS]):
+            steps.append(
+                ("mend what was found, in a new run", f"trainyard train {config} {changes}{options}")
+            )
+        if ALL_FOLDS in mends:
+            steps.append(("judge it by all rows", ALL_FOLDS.replace("CONFIG", config) + options))
     if manifest.data.features:
         if not (run.folder / "evaluation" / EXPLANATION).exists():
             steps.append(("see which columns the model looks at", f"trainyard explain {name}{options}"))
@@ -54,8 +61,21 @@ def runs_option(run: RunFiles) -> str:
     return ""
 
 
-def _changes(findings: Sequence[Finding]) -> str:
+def _changes(mends: Sequence[str]) -> str:
     """Return the lines of config that mend what was found, as arguments."""
-    lines = [finding.mend for finding in findings if not any(blank in finding.mend for blank in _BLANKS)]
-    pairs = dict(line.split(": ", 1) for line in lines)
+    lines = [one for one in mends if not any(blank in one for blank in _BLANKS)]
+    pairs: dict[str, str] = {}
+    for key, _, value in (line.partition(": ") for line in lines):
+        both = key == "data.exclude" and key in pairs  # several findings may leave columns out
+        pairs[key] = _union(pairs[key], value) if both else value
     return " ".join(shlex.quote(f"{key}={value}") for key, value in pairs.items())
+
+
+def _union(one: str, other: str) -> str:
+    """Return the items of two lists, which are in YAML, as one."""
+    from ruamel.yaml import YAML
+
+    from trainyard.config.emit import inline
+
+    parser = YAML(typ="safe", pure=True)
+    return inline(list(dict.fromkeys([*parser.load(one), *parser.load(other)])))

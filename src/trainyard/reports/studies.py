@@ -40,7 +40,7 @@ def write_report(folder: Path) -> Path:
 
 
 def link_from_study(run_dir: Path) -> None:
-    """Write the report of the study again that a run is a trial of, if any: it links to the run's page.
+    """Rewrite the report of the study that a run belongs to, if any, so that it links to the run's page.
 
     Raises:
         OSError: The file cannot be written.

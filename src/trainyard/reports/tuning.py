@@ -64,14 +64,16 @@ def section(folder: Path, result: Json, metric: str, mode: str) -> dict[str, Any
 
 def _asked(trials: Sequence[LoggedTrial], result: Json, name: str, mode: str) -> str:
     """Return what was searched, and what was found, in sentences."""
-    keys = [f"{key}" for key in _keys(trials)]
+    if not trials:
+        return ""
     several = [metric_title(one) for one in part(result, "metrics")]
     wanted = (
         f"a good trade-off of {' and '.join(several)}"
         if len(several) > 1
         else f"the {'lowest' if mode == 'min' else 'highest'} {name}"
     )
-    words = f"{len(trials)} trials searched for {wanted}, by changing {', '.join(keys)}."
+    count = "1 trial" if len(trials) == 1 else f"{len(trials)} trials"
+    words = f"{count}, in search of {wanted}: {', '.join(_keys(trials))} varied."
     best = part(result, "best")
     if not best:
         return words

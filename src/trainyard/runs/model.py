@@ -444,7 +444,7 @@ class Predictor:
             return table
         if not self._task.has_inner_labels:
             return table
-        return {name: preparation.by_word(rows, answers) for name, answers in table.items()}
+        return {name: preparation.labels_of_words(rows, answers) for name, answers in table.items()}
 
     def check_probabilities(self) -> None:
         """Check that the task has probabilities.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainyard.datasets.rows.chunks import RowChunks
-from trainyard.datasets.rows.class_folders import TEXT_ENDING, text_files, text_of
+from trainyard.datasets.rows.class_folders import TEXT_ENDING, files_in, log_left_out, text_of
 from trainyard.datasets.rows.images.pixels import ENDINGS
 from trainyard.datasets.rows.images.preparation import ImagePreparation, files_of
 from trainyard.datasets.rows.raw import frame_of
@@ -118,7 +118,9 @@ def _of_folder(predictor: Predictor, path: Path | str, columns: PredictionColumn
     if isinstance(predictor.preparation, ImagePreparation) and (files := images_below(path)) is not None:
         return _of_images(predictor, files, columns)
     if isinstance(predictor.preparation, TextPreparation) and Path(path).is_dir():
-        return _of_texts(predictor, text_files(path), columns)
+        files, others = files_in(Path(path), [TEXT_ENDING])
+        log_left_out(path, others, "texts")
+        return _of_texts(predictor, files, columns)
     return None
 
 

@@ -24,7 +24,8 @@ from trainyard.module_sources import is_installed
 
 # Parameters of glibc's mallopt(3), and values of theirs.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_NEVER, _DEFAULT_TRIM, _GREATEST_MMAP = -1, 128 * 1024, 32 * 1024**2
+_NEVER, _GREATEST_MMAP = -1, 32 * 1024**2
+_USUAL_TRIM = 2 * _GREATEST_MMAP  # what glibc sets by itself beside that threshold
 
 # scikit-learn sets these when it is imported, for every OpenMP library that this process loads later.
 _OF_THE_PROCESS = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
@@ -51,13 +52,15 @@ def as_fresh_process() -> Iterator[None]:
 
 @contextlib.contextmanager
 def keeping_freed_memory() -> Iterator[None]:
-    """Keep freed memory for the next step, and return it to the system at the end; glibc alone is told so.
+    """Keep freed memory for the next step, and return it to the system at the end.
 
-    By default, it returns memory and asks for it again within each step. The system then clears thousands
-    of pages per step, which can take a tenth of its time. Blocks beyond 32 MiB are returned all the same.
+    This has an effect with glibc only, which by default returns memory and asks for it again within each
+    step. The system then clears thousands of pages per step, which can take a tenth of its time. Blocks
+    beyond 32 MiB are returned all the same.
     """
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if library is None or not hasattr(library, "mallopt"):  # not glibc
+    is_set = os.environ.keys() & {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}  # by the user
+    if is_set or library is None or not hasattr(library, "mallopt"):
         yield
         return
     library.mallopt(_MMAP_THRESHOLD, _GREATEST_MMAP)  # it would rise to this by itself
@@ -65,7 +68,7 @@ def keeping_freed_memory() -> Iterator[None]:
     try:
         yield
     finally:
-        library.mallopt(_TRIM_THRESHOLD, _DEFAULT_TRIM)
+        library.mallopt(_TRIM_THRESHOLD, _USUAL_TRIM)
         library.malloc_trim(0)
 
 

@@ -471,16 +471,17 @@ def build_loop(
 
 
 def warn_unjudged(components: Components, step: int) -> None:
-    """Warn that a verdict will judge nothing, where no evaluation comes between `step` and the last one."""
+    """Warn that the verdict will not be asked, where no evaluation comes between `step` and the last one."""
     rules, reason = components.rules, ""
     if "val" not in components.bundle.splits:
         reason = "the run has no validation split; set data.split.val or data.val_path"
     elif rules.total_steps == 1:
         reason = "this model is made in one step"
     elif rules.next_evaluation(step) >= rules.total_steps:
-        reason = "the validation split is evaluated after the last step only; see evaluation.every_n_steps"
+        after = f" from step {step} on," if step else ""
+        reason = f"{after} the validation split is evaluated at the end only; see evaluation.every_n_steps"
     if reason and components.inputs.world.is_main:
-        log.warning("verdict: nothing is judged: %s", reason)
+        log.warning("the verdict will not be asked: %s", reason.strip())
 
 
 def _remedies(components: Components) -> list[str]:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from trainyard.announce import announced
 from trainyard.config import Resolved
 from trainyard.config import load as load_config
 from trainyard.engine.signals import Signals, Stopped
@@ -119,12 +120,13 @@ def tell_trackers(study: Study, resolved: Resolved, runs: Iterable[RunDir] = ())
 
 def _send_rest(runs: Iterable[RunDir]) -> None:
     """Send what trackers lack of runs that have ended; if one is away, it is not waited for again."""
-    for run in runs:
-        warnings = send_rest(run.path, run.status()) if run.status() in FINAL else []
-        for warning in warnings:
-            log.warning("%s", warning)
-        if warnings:
-            return
+    with announced("sending the trackers what they lack of the trials"):
+        for run in runs:
+            warnings = send_rest(run.path, run.status()) if run.status() in FINAL else []
+            for warning in warnings:
+                log.warning("%s", warning)
+            if warnings:
+                return
 
 
 def _train_all(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ from trainyard.datasets.rows.table import Table
 from trainyard.datasets.rows.tabular import paths_by_split
 from trainyard.errors import DataError
 from trainyard.types import SplitName
+
+log = logging.getLogger("trainyard")
 
 TEXT_ENDING = ".txt"
 _FOLDERS: dict[str, SplitName] = {
@@ -64,9 +68,26 @@ def classes_in(folder: str, what: str) -> list[Path]:
     return classes
 
 
-def text_files(folder: Path | str) -> list[Path]:
-    """Return the texts in a folder and those below it, sorted."""
-    return [path for path in sorted(Path(folder).expanduser().rglob(f"*{TEXT_ENDING}")) if path.is_file()]
+def files_in(folder: Path, endings: Collection[str]) -> tuple[list[Path], Counter[str]]:
+    """Return the files with these endings in a folder and below it, sorted; and the numbers of others."""
+    found: list[Path] = []
+    others: Counter[str] = Counter()
+    for path in sorted(folder.rglob("*")):
+        ending = path.suffix.lower()
+        if path.is_file() and ending in endings:
+            found.append(path)
+        elif path.is_file():
+            others[ending or "without an ending"] += 1
+        elif not path.is_dir():
+            others["broken links, pipes or the like"] += 1
+    return found, others
+
+
+def log_left_out(folder: str | Path, others: Counter[str], what: str) -> None:
+    """Say which files of a folder are none of those that are read, `what`."""
+    if others:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in others.most_common())
+        log.info("data: of %s, files that are no %s are left out: %s", folder, what, kinds)
 
 
 def text_of(file: Path) -> str:
@@ -93,12 +114,15 @@ def text_tables(config: DataConfig, column: str) -> Mapping[SplitName, Table]:
     for split, folder in folders_by_split(config).items():
         texts: list[str] = []
         labels: list[str] = []
+        left_out: Counter[str] = Counter()
         for one in classes_in(folder, "texts"):
-            files = text_files(one)
+            files, others = files_in(one, [TEXT_ENDING])
+            left_out += others
             if not files:
                 raise DataError(f"{one} holds no text: no file that ends in {TEXT_ENDING}")
             texts += [text_of(file) for file in files]
             labels += [one.name] * len(files)
+        log_left_out(folder, left_out, "texts")
         columns = {column: np.array(texts, object), config.target_name: np.array(labels, object)}
         tables[split] = Table(columns, folder)
     return tables

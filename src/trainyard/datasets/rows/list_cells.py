@@ -11,7 +11,8 @@ import numpy as np
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.rows.table import Table, listed
 from trainyard.errors import DataError
-from trainyard.tasks.support.columns import OF_LABEL_LISTS
+from trainyard.registry import task_of
+from trainyard.tasks.support.columns import MULTILABEL
 from trainyard.types import NO_LABEL, Array, SplitName
 
 
@@ -22,16 +23,42 @@ def holds_lists(values: Array) -> bool:
     return isinstance(next((value for value in values if value is not None), None), list)
 
 
-def lists_of(values: Array, where: str) -> list[list[Any]]:
+def lists_of(values: Array, where: str, table: Table | None = None) -> list[list[Any]]:
     """Return the cells of a column of lists.
+
+    Args:
+        values: (rows,) the cells.
+        where: The name of the column, in messages.
+        table: The table that it is from, which knows the rows of the file.
 
     Raises:
         DataError: A cell holds something else.
     """
     for row, value in enumerate(values):
         if not isinstance(value, list):
-            raise DataError(f"{where}: {value!r} in row {row + 1} is no list; an empty list is []")
+            raise DataError(f"{where}: {value!r} in {_place(row, table)} is no list; an empty list is []")
     return list(values)
+
+
+def _place(row: int, table: Table | None) -> str:
+    return f"row {row + 1}" if table is None else table.where(np.arange(len(table)) == row)
+
+
+def _labels_of(table: Table, name: str) -> list[list[str]]:
+    """Return the labels in the lists of a column.
+
+    Raises:
+        DataError: A cell is no list, or a label is missing.
+    """
+    where = f"{table.source}: the target {name!r}"
+    cells = lists_of(table.column(name), where, table)
+    for row, cell in enumerate(cells):
+        if None in cell:
+            raise DataError(
+                f"{where} has a list with a missing label, {cell}, in {_place(row, table)}; leave the "
+                "missing one out of the list"
+            )
+    return [[str(label) for label in cell] for cell in cells]
 
 
 def with_label_columns(
@@ -47,20 +74,19 @@ def with_label_columns(
     name = config.target_name
     if len(config.targets) > 1 or not holds_lists(tables["train"].columns.get(name, np.empty(0))):
         return tables, config
-    if config.task not in ("auto", OF_LABEL_LISTS):
+    if config.task != "auto" and not task_of(config.task).targets_are_labels:
         raise DataError(
             f"{tables['train'].source}: the target {name!r} holds lists, of labels for each row, but the "
-            f"task is {config.task}; leave it out, or give data.task: {OF_LABEL_LISTS}"
+            f"task is {config.task}; leave it out, or give data.task: {MULTILABEL}"
         )
     if config.missing_target == "drop":
         tables = {key: _present(table, name) for key, table in tables.items()}
-    cells = lists_of(tables["train"].column(name), f"{tables['train'].source}: the target {name!r}")
-    labels = sorted({str(label) for cell in cells for label in cell})
+    labels = sorted({label for cell in _labels_of(tables["train"], name) for label in cell})
     if len(labels) < 2:
         only = f"hold {listed(labels)} only" if labels else "are all empty"
         raise DataError(f"{tables['train'].source}: the lists of the target {name!r} {only}")
     tables = {key: expanded(table, name, labels) for key, table in tables.items()}
-    return tables, config.model_copy(update={"target": labels, "task": OF_LABEL_LISTS})
+    return tables, config.model_copy(update={"target": labels, "task": MULTILABEL})
 
 
 def expanded(table: Table, name: str, labels: Sequence[str]) -> Table:
@@ -69,15 +95,14 @@ def expanded(table: Table, name: str, labels: Sequence[str]) -> Table:
     Raises:
         DataError: A cell is no list, or has another label.
     """
-    where = f"{table.source}: the target {name!r}"
     index = {label: i for i, label in enumerate(labels)}
     matrix = np.zeros((len(table), len(labels)), np.int64)
-    for row, cell in enumerate(lists_of(table.column(name), where)):
-        for label in map(str, cell):
+    for row, cell in enumerate(_labels_of(table, name)):
+        for label in cell:
             if label not in index:
                 raise DataError(
-                    f"{where} has {label!r} in row {row + 1}, a label without training rows; training knows "
-                    f"{listed(labels)}"
+                    f"{table.source}: the target {name!r} has {label!r} in {_place(row, table)}, a label "
+                    f"without training rows; training knows {listed(labels)}"
                 )
             matrix[row, index[label]] = 1
     table = replace(table, columns={key: table.columns[key] for key in table.columns if key != name})
@@ -86,20 +111,26 @@ def expanded(table: Table, name: str, labels: Sequence[str]) -> Table:
     return table
 
 
-def tags_of(words: Sequence[Sequence[Any]], tags: Array, where: str) -> Array:
+def tags_of(words: Sequence[Sequence[Any]], tags: Array, where: str, table: Table | None = None) -> Array:
     """Return the tags of words, (rows, words of the longest row): int64, or str as objects.
 
     What is no tag (None, or beyond a row's words) is NO_LABEL, or an empty text.
 
+    Args:
+        words: The words of each row.
+        tags: (rows,) a list of tags for each.
+        where: The name of the column of tags, in messages.
+        table: The table that it is from, which knows the rows of the file.
+
     Raises:
         DataError: A row has not as many tags as words, or tags are neither texts nor whole numbers.
     """
-    cells = lists_of(tags, where)
+    cells = lists_of(tags, where, table)
     for row, (some, own) in enumerate(zip(words, cells, strict=True)):
         if len(some) != len(own):
             raise DataError(
-                f"{where} has {len(own)} tags in row {row + 1}, which has {len(some)} words; give one for "
-                f"each word, or data.task: {OF_LABEL_LISTS} if they are the labels of a row"
+                f"{where} has {len(own)} tags in {_place(row, table)}, which has {len(some)} words; give one "
+                f"for each word, or data.task: {MULTILABEL} if they are the labels of a row"
             )
     kinds = {type(tag) for cell in cells for tag in cell} - {type(None)}
     if not kinds <= {int} and not kinds <= {str}:

@@ -16,7 +16,7 @@ import numpy as np
 from trainyard import registry
 from trainyard.config.emit import emit, inline
 from trainyard.config.schema import ColumnConfig, DataConfig
-from trainyard.datasets.rows.class_folders import text_files
+from trainyard.datasets.rows.class_folders import TEXT_ENDING
 from trainyard.datasets.rows.encodings import guess_of_file
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.frames import read_table
@@ -206,7 +206,7 @@ def _without_strays(
 def _folder_advice(path: str) -> str:
     """Return what reads a folder: one of texts or of images, with a subfolder for each class."""
     kinds = {"texts": ("text_folder", "docs/tasks.md"), "images": ("image_folder", "docs/images.md")}
-    what = "texts" if text_files(path) else "images"
+    what = "texts" if next(Path(path).expanduser().rglob(f"*/*{TEXT_ENDING}"), None) else "images"
     kind, page = kinds[what]
     return (
         f"{path} is a folder; of {what} with a subfolder for each class, it is read by "

@@ -11,7 +11,7 @@ from trainyard.datasets.rows import tokenizers
 from trainyard.datasets.rows.list_cells import lists_of, tags_of
 from trainyard.datasets.rows.table import Table, as_table, nearest
 from trainyard.datasets.rows.target import Target
-from trainyard.datasets.rows.tokenizers import Tokenizer, Words
+from trainyard.datasets.rows.tokenizers import Tokenizer, WordTokens
 from trainyard.errors import DataError
 from trainyard.registry import task_of
 from trainyard.types import ATTENTION_MASK, INPUT_IDS, NO_LABEL, Array, ArraySpec, Ids
@@ -117,7 +117,7 @@ class TextPreparation:
             raise DataError(f"the rows have no column {self.column!r}, which holds the texts; {known}")
         return list(table.columns[self.column]), f"column {self.column!r}"
 
-    def by_word(self, rows: Any, labels: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    def labels_of_words(self, rows: Any, labels: Sequence[Sequence[Any]]) -> list[list[Any]]:
         """Return labels of tokens as those of words: that of the first token; None of words that are cut off.
 
         Args:
@@ -151,11 +151,11 @@ class TextPreparation:
         if not task.has_inner_labels:
             return self.target.encode(table)
         where, words = f"{table.source}: the target {self.target.name!r}", self._words(rows)
-        tags = tags_of(words, table.columns[self.target.name], where)
+        tags = tags_of(words, table.columns[self.target.name], where, table)
         codes = task.encode_inner(tags, self.target.classes or (), where)
-        return self.of_tokens(codes, self.tokenizer.words(words, self.max_length))
+        return self.labels_of_tokens(codes, self.tokenizer.words(words, self.max_length))
 
-    def of_tokens(self, codes: Array, encoded: Iterable[Words]) -> Array:
+    def labels_of_tokens(self, codes: Array, encoded: Iterable[WordTokens]) -> Array:
         """Return the labels of words, (rows, words), as those of tokens, (rows, max_length) int64.
 
         The first token of a word has its label, all others have none (NO_LABEL).

@@ -38,10 +38,10 @@ class Encoded(NamedTuple):
     text_bytes: Ids
 
 
-class Words(NamedTuple):
-    """The tokens of a list of words, (tokens,) int64, and which word each begins, (tokens,) int64.
+class WordTokens(NamedTuple):
+    """The tokens of a text that may be cut into words, (tokens,) int64, and which word each begins.
 
-    That is -1 for later tokens of a word, and for those that are of none.
+    `begins` is (tokens,) int64: -1 for later tokens of a word, and for those of none; (0,) without words.
     """
 
     ids: Ids
@@ -77,8 +77,8 @@ class Tokenizer(Protocol):
             DataError: The template alone has more tokens.
         """
 
-    def words(self, rows: Sequence[Sequence[str]], max_length: int) -> Iterator[Words]:
-        """Yield the same as `samples` of texts that are cut into words.
+    def words(self, rows: Sequence[Sequence[str]], max_length: int) -> Iterator[WordTokens]:
+        """Yield the first tokens of each row of words, and which token begins which word; see `samples`.
 
         Raises:
             DataError: The template alone has more tokens.
@@ -121,7 +121,7 @@ class ByteTokenizer:
         for text in texts:
             yield np.frombuffer(text.encode()[:max_length], np.uint8).astype(np.int64)
 
-    def words(self, rows: Sequence[Sequence[str]], max_length: int) -> Iterator[Words]:
+    def words(self, rows: Sequence[Sequence[str]], max_length: int) -> Iterator[WordTokens]:
         """Yield the first bytes of the words of each row, with a blank between two."""
         for row in rows:
             lengths = np.array([len(word.encode()) for word in row], np.int64)
@@ -129,7 +129,7 @@ class ByteTokenizer:
             begins = np.full(len(ids), -1, np.int64)
             starts = np.concatenate([[0], np.cumsum(lengths + 1)[:-1]]).astype(np.int64)
             begins[starts[lengths > 0]] = np.flatnonzero(lengths)
-            yield Words(ids[:max_length], begins[:max_length])
+            yield WordTokens(ids[:max_length], begins[:max_length])
 
     def decode(self, ids: Ids) -> str:
         """Return the text of bytes; the end of a text is left out."""
@@ -214,12 +214,12 @@ class LibraryTokenizer:
         for encoding in self._cut(texts, max_length):
             yield np.array(encoding.ids, np.int64)
 
-    def words(self, rows: Sequence[Sequence[str]], max_length: int) -> Iterator[Words]:
+    def words(self, rows: Sequence[Sequence[str]], max_length: int) -> Iterator[WordTokens]:
         """Yield the same as `samples` of texts that are cut into words."""
         for encoding in self._cut(rows, max_length):
             of = np.array([-1 if word is None else word for word in encoding.word_ids], np.int64)
             is_first = of != np.concatenate([[-1], of[:-1]])
-            yield Words(np.array(encoding.ids, np.int64), np.where(is_first, of, -1))
+            yield WordTokens(np.array(encoding.ids, np.int64), np.where(is_first, of, -1))
 
     def _cut(self, texts: Sequence[Any], max_length: int) -> Iterator[Any]:
         """Yield the encodings of texts, or of lists of words, cut to a length, with the template's tokens.

@@ -11,6 +11,7 @@ from trainyard.reports.rundir import Json, RunFiles, numbers, part
 from trainyard.reports.scales import number
 from trainyard.reports.verdict import SPLITS, evaluated
 
+ALL_FOLDS = "trainyard cross-validate CONFIG --folds 5"  # where no setting of a single run mends it
 _RARE = 0.2  # share of a class, below which imbalance explains that it is missed
 _ENOUGH = 5  # rows of a class
 _FEW_JUDGED = 25
@@ -79,12 +80,10 @@ def few_rows(run: RunFiles) -> Finding | None:
     split, tables = judged
     count = int(tables["rows"])
     share = setting(run, "data.split.test")
-    mend = "data.split.test: 0.3" if not isinstance(share, float) or share < 0.3 else "data.split.folds: 5"
+    mend = "data.split.test: 0.3" if not isinstance(share, float) or share < 0.3 else ALL_FOLDS
     if rows["train"] < _FEW_LEARNED:
         seen = f"{number(rows['train'])} rows train, and {number(count)} {SPLITS[split]} rows judge the model"
-        return Finding(
-            "too few rows", "There are too few rows", f"{seen}{_margin(tables, split)}", "data.split.folds: 5"
-        )
+        return Finding("too few rows", "There are too few rows", f"{seen}{_margin(tables, split)}", ALL_FOLDS)
     if count < _FEW_JUDGED:
         seen = f"{number(count)} {SPLITS[split]} rows judge the model{_margin(tables, split)}"
         return Finding("too few rows", "Too few rows judge the model", seen, mend)

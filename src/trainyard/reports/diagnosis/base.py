@@ -27,7 +27,10 @@ Kind = Literal[
 
 
 class Finding(NamedTuple):
-    """What is wrong with a run: in a line, what was seen to say so, and the line of config that mends it."""
+    """What is wrong with a run: in a line, what was seen to say so, and what mends it.
+
+    `mend` is a line of config, or a command with CONFIG in place of the config's path.
+    """
 
     kind: Kind
     title: str
@@ -111,11 +114,11 @@ def is_network(run: RunFiles) -> bool:
     return any(name in environment for name in ("torch", "keras", "tensorflow", "jax"))
 
 
-def listed(names: list[str]) -> str:
-    """Return column names for a config: `[a, b]`."""
+def excluding(run: RunFiles, names: list[str]) -> str:
+    """Return the line that excludes columns, besides those that the config excludes already."""
     from trainyard.config.emit import inline
 
-    return str(inline(names))
+    return f"data.exclude: {inline(list(dict.fromkeys([*(setting(run, 'data.exclude') or ()), *names])))}"
 
 
 def rows_of(run: RunFiles) -> Json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainyard.reports.diagnosis.base import Finding, listed, setting
+from trainyard.reports.diagnosis.base import Finding, excluding, setting
 from trainyard.reports.rundir import RunFiles, numbers, part
 from trainyard.reports.verdict import SPLITS
 
@@ -29,7 +29,7 @@ def leakage(run: RunFiles) -> Finding | None:
         "; ask whether it is known before the target is"
     )
     title = f"{names[0]} may give the target away" if len(names) == 1 else "Columns may give the target away"
-    return Finding("leakage", title, seen, f"data.exclude: {listed(names)}")
+    return Finding("leakage", title, seen, excluding(run, names))
 
 
 def repeated(run: RunFiles) -> Finding | None:
@@ -68,7 +68,7 @@ def _mend(run: RunFiles, columns: list[str]) -> str:
     """Return how to make splits alike: split one file at random, or leave the columns out that differ."""
     has_files = setting(run, "data.train_path") is not None
     if columns and not has_files:
-        return f"data.exclude: {listed(columns[:1])}"
+        return excluding(run, columns[:1])
     return (
         "data.path: ALL_ROWS.csv   # instead of a file for each split"
         if has_files

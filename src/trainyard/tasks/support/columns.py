@@ -8,8 +8,8 @@ import numpy as np
 
 from trainyard.types import Array
 
-OF_LABEL_LISTS = "multilabel"  # the task where the target is a list of labels for each row
-OF_TAG_LISTS = "token_classification"  # where it is a list of a tag for each word
+MULTILABEL = "multilabel"  # the task where the target is a list of labels for each row
+TOKEN_CLASSIFICATION = "token_classification"  # where it is a list of a tag for each word
 FEW = 20  # integers with more distinct values than this are taken for amounts, not classes
 
 

@@ -71,7 +71,7 @@ def figures(answers: Sequence[Answers]) -> list[Json]:
 class _Shown(NamedTuple):
     """The answers for a class that is shown, their counts, and the area under their ROC curve."""
 
-    one: Answers
+    answers: Answers
     counts: _Counts
     area: float
 
@@ -133,8 +133,8 @@ def _lift(shown: Sequence[_Shown], more: str) -> Json:
         kept = share >= min(0.01, float(share[-1]))
         lines.append(_line(one.name, share[kept], lift[kept]))
     caption = (
-        "If you take the rows with the highest probability first, you find the class so many times as "
-        "often as by chance."
+        "If you take the rows with the highest probability first, the class is this many times as frequent "
+        "among them as among all rows."
     )
     return _figure("Lift", ("share of the rows taken", "times as often as by chance"), lines, caption + more)
 

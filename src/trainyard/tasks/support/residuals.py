@@ -47,9 +47,9 @@ def _histogram(errors: Floats, target: str) -> Json:
     beyond = len(errors) - int(counts.sum())
     median = float(np.median(np.abs(errors)))
     largest = float(np.abs(errors).max())
-    caption = f"Half of the errors are smaller than {median:.4g}, and the largest is {largest:.4g}."
+    caption = f"Half of the errors are within {median:.4g} of 0, and the largest is {largest:.4g} from it."
     if beyond:
-        caption += f" Not drawn, as beyond the frame: {beyond}."
+        caption += f" {beyond} beyond the frame {'is' if beyond == 1 else 'are'} not drawn."
     return {
         "kind": "histogram",
         "title": "Distribution of the errors",

@@ -35,6 +35,9 @@ class SyncReport(NamedTuple):
     error: str
 
 
+_REST = 60.0  # seconds for what a run left; a busy machine takes long to import a tracker
+
+
 class Feeders:
     """The feeder processes of one attempt, one per tracker."""
 
@@ -64,7 +67,9 @@ class Feeders:
 
 
 def send_rest(run_dir: Path, status: str) -> list[str]:
-    """Send what the trackers of a run lack that has ended: they were not ready in time, or all was killed.
+    """Send the trackers of a run that has ended what they have not received, within a minute.
+
+    They were not ready in time, or everything was killed.
 
     Args:
         run_dir: The run.
@@ -80,7 +85,7 @@ def send_rest(run_dir: Path, status: str) -> list[str]:
         states = [State.load(state_file(run_dir, index, name)) for index, name in enumerate(names)]
         if all(one.closed == status and not pending(run_dir / "journal", one) for one in states):
             return []
-        return _warnings(sync(run_dir), run_dir)
+        return _warnings(sync(run_dir, timeout=_REST), run_dir)
     except (InputError, OSError) as error:
         return [str(error)]
 

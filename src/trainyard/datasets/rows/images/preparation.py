@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from trainyard.config.transforms import Transform
+from trainyard.datasets.rows.class_folders import files_in, log_left_out
 from trainyard.datasets.rows.corrupt import log_corrupt
 from trainyard.datasets.rows.images.pixels import (
     CHANNELS,
@@ -21,7 +22,6 @@ from trainyard.datasets.rows.images.pixels import (
     as_bytes,
     decode,
 )
-from trainyard.datasets.rows.images.sources import image_files, log_left_out
 from trainyard.datasets.rows.images.split import Pipeline
 from trainyard.datasets.rows.table import Table, as_table
 from trainyard.datasets.rows.target import Target
@@ -176,8 +176,8 @@ def files_of(folder: str | Path) -> list[Path] | None:
     root = Path(folder).expanduser()
     if not root.is_dir():
         return None
-    found, others = image_files(root)
-    log_left_out(folder, others)
+    found, others = files_in(root, ENDINGS)
+    log_left_out(folder, others, "images")
     if not found:
         raise DataError(f"{folder} holds no image; their endings are {', '.join(ENDINGS)}")
     return found

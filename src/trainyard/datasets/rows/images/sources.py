@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 from trainyard.datasets.rows.file_hashes import hashes_of
 from trainyard.datasets.rows.files import available_memory, read_bytes
-from trainyard.datasets.rows.images.pixels import ENDINGS, Image, Mode, decode
+from trainyard.datasets.rows.images.pixels import Image, Mode, decode
 from trainyard.digest import sha256_bytes
 
 log = logging.getLogger("trainyard")
@@ -110,25 +108,3 @@ class CachedImages:
     def hashes(self, positions: Sequence[int]) -> list[str]:
         """Return the hashes of the images as they were."""
         return self._images.hashes(positions)
-
-
-def image_files(folder: Path) -> tuple[list[Path], Counter[str]]:
-    """Return the image files in a folder and those below it, sorted, and the numbers of others by kind."""
-    found: list[Path] = []
-    others: Counter[str] = Counter()
-    for path in sorted(folder.rglob("*")):
-        ending = path.suffix.lower()
-        if path.is_file() and ending in ENDINGS:
-            found.append(path)
-        elif path.is_file():
-            others[ending or "without an ending"] += 1
-        elif not path.is_dir():
-            others["broken links, pipes or the like"] += 1
-    return found, others
-
-
-def log_left_out(folder: str | Path, others: Counter[str]) -> None:
-    """Say which files of a folder are no images."""
-    if others:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in others.most_common())
-        log.info("data: of %s, files that are no images are left out: %s", folder, kinds)
