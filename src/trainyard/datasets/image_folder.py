@@ -25,7 +25,8 @@ from pydantic import BaseModel, Field
 from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.class_folders import classes_in, files_in, folders_by_split, log_left_out
+from trainyard.datasets.rows.class_folders import classes_in, folders_by_split
+from trainyard.datasets.rows.files import files_in, log_left_out
 from trainyard.datasets.rows.images.bundle import CLASS_NAMES, GivenMasks, ImageSource, Labeled, bundle
 from trainyard.datasets.rows.images.masks import masks_of
 from trainyard.datasets.rows.images.pixels import ENDINGS, Mode

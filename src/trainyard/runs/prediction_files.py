@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainyard.datasets.rows.chunks import RowChunks
-from trainyard.datasets.rows.class_folders import TEXT_ENDING, files_in, log_left_out, text_of
+from trainyard.datasets.rows.class_folders import TEXT_ENDING, text_of
+from trainyard.datasets.rows.files import files_in, log_left_out
 from trainyard.datasets.rows.images.pixels import ENDINGS
 from trainyard.datasets.rows.images.preparation import ImagePreparation, files_of
 from trainyard.datasets.rows.raw import frame_of

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.rows.files import is_url, names_in
+from trainyard.datasets.rows.files import files_in, is_url, log_left_out, names_in
 from trainyard.datasets.rows.table import Table
 from trainyard.datasets.rows.tabular import paths_by_split
 from trainyard.errors import DataError
 from trainyard.types import SplitName
-
-log = logging.getLogger("trainyard")
 
 TEXT_ENDING = ".txt"
 _FOLDERS: dict[str, SplitName] = {
@@ -66,28 +63,6 @@ def classes_in(folder: str, what: str) -> list[Path]:
     if not classes:
         raise DataError(f"{folder}: there is no folder for each class of {what} in it")
     return classes
-
-
-def files_in(folder: Path, endings: Collection[str]) -> tuple[list[Path], Counter[str]]:
-    """Return the files with these endings in a folder and below it, sorted; and the numbers of others."""
-    found: list[Path] = []
-    others: Counter[str] = Counter()
-    for path in sorted(folder.rglob("*")):
-        ending = path.suffix.lower()
-        if path.is_file() and ending in endings:
-            found.append(path)
-        elif path.is_file():
-            others[ending or "without an ending"] += 1
-        elif not path.is_dir():
-            others["broken links, pipes or the like"] += 1
-    return found, others
-
-
-def log_left_out(folder: str | Path, others: Counter[str], what: str) -> None:
-    """Say which files of a folder are none of those that are read, `what`."""
-    if others:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in others.most_common())
-        log.info("data: of %s, files that are no %s are left out: %s", folder, what, kinds)
 
 
 def text_of(file: Path) -> str:

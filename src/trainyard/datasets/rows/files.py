@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import stat
+from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 from trainyard.datasets.rows.table import nearest
 from trainyard.errors import DataError
+
+log = logging.getLogger("trainyard")
 
 _KINDS = {
     stat.S_IFIFO: "a pipe (FIFO)",
@@ -184,3 +189,25 @@ def read_bytes(path: str) -> bytes:
         return existing_file(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def files_in(folder: Path, endings: Collection[str]) -> tuple[list[Path], Counter[str]]:
+    """Return the files with these endings in a folder and below it, sorted; and the numbers of others."""
+    found: list[Path] = []
+    others: Counter[str] = Counter()
+    for path in sorted(folder.rglob("*")):
+        ending = path.suffix.lower()
+        if path.is_file() and ending in endings:
+            found.append(path)
+        elif path.is_file():
+            others[ending or "without an ending"] += 1
+        elif not path.is_dir():
+            others["broken links, pipes or the like"] += 1
+    return found, others
+
+
+def log_left_out(folder: str | Path, others: Counter[str], what: str) -> None:
+    """Say which files of a folder are none of those that are read, `what`."""
+    if others:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in others.most_common())
+        log.info("data: of %s, files that are no %s are left out: %s", folder, what, kinds)

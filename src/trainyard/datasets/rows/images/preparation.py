@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from trainyard.config.transforms import Transform
-from trainyard.datasets.rows.class_folders import files_in, log_left_out
 from trainyard.datasets.rows.corrupt import log_corrupt
+from trainyard.datasets.rows.files import files_in, log_left_out
 from trainyard.datasets.rows.images.pixels import (
     CHANNELS,
     ENDINGS,
