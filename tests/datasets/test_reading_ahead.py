@@ -21,7 +21,7 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import SampleSplit
 from trainyard.datasets.rows.objects import from_objects
 from trainyard.errors import DataError, InputError, ModelError, TrainingError
-from trainyard.frameworks.support.ahead import Ahead, Taking
+from trainyard.frameworks.support.ahead import Ahead, Samples
 from trainyard.frameworks.torch.data import TensorSource
 from trainyard.order import SAMPLE, stream_seed
 
@@ -64,22 +64,22 @@ def split_of(dataset: Any, **settings: Any) -> SampleSplit:
 
 
 @contextmanager
-def reading(dataset: Any, *takings: Taking, **settings: Any) -> Iterator[Ahead]:
-    """Has the takings read ahead."""
+def reading(dataset: Any, *parts: Samples, **settings: Any) -> Iterator[Ahead]:
+    """Has the parts read ahead."""
 
     def copied(batch: Any) -> Any:
         return {name: array.copy() for name, array in batch.items()}
 
     ahead = Ahead(split_of(dataset, **settings), 11, copied)
     try:
-        ahead.expect(iter(takings))
+        ahead.expect(iter(parts))
         yield ahead
     finally:
         ahead.close()
 
 
-def taking(*ids: int, epoch: int | None = 0) -> Taking:
-    return Taking(np.array(ids, np.int64), epoch)
+def samples(*ids: int, epoch: int | None = 0) -> Samples:
+    return Samples(np.array(ids, np.int64), epoch)
 
 
 def by_hand(i: int, epoch: int) -> Any:
@@ -93,11 +93,11 @@ def by_hand(i: int, epoch: int) -> Any:
 
 def test_a_sample_draws_by_seed_epoch_and_position_alone() -> None:
     wanted = {(i, epoch): by_hand(i, epoch) for i in (3, 8, 9) for epoch in (0, 1)}
-    takings = [taking(3, 8), taking(9), taking(9, 8, 3, epoch=1)]
+    parts = [samples(3, 8), samples(9), samples(9, 8, 3, epoch=1)]
     for workers in (0, 2):
-        with reading(Drawn(), *takings, workers=workers) as ahead:
+        with reading(Drawn(), *parts, workers=workers) as ahead:
             state = random.getstate(), torch.get_rng_state()
-            for one in (takings[2], takings[0], takings[1]):  # as in lockstep, not in order
+            for one in (parts[2], parts[0], parts[1]):  # as in lockstep, not in order
                 got = ahead.take(one)["features"]
                 np.testing.assert_array_equal(got, [wanted[int(i), one.epoch or 0] for i in one.ids])
             assert random.getstate() == state[0]
@@ -110,16 +110,16 @@ def test_draws_that_leave_no_trace_in_the_generators_are_noticed() -> None:
             with torch.random.fork_rng(devices=[]):
                 return torch.rand(3).numpy(), i % 2
 
-    takings = [taking(3, 8), taking(8, 3, epoch=1)]
+    parts = [samples(3, 8), samples(8, 3, epoch=1)]
     wanted = []
-    for one in takings:
+    for one in parts:
         for i in one.ids.tolist():
             torch.manual_seed(stream_seed(11, SAMPLE, (one.epoch or 0) + 1, i) & 0xFFFFFFFF)
             wanted.append(torch.rand(3).numpy())
     for workers in (0, 2):
         torch.manual_seed(workers)
-        with reading(Forked(), *takings, workers=workers) as ahead:
-            got = np.concatenate([ahead.take(one)["features"] for one in takings])
+        with reading(Forked(), *parts, workers=workers) as ahead:
+            got = np.concatenate([ahead.take(one)["features"] for one in parts])
         np.testing.assert_array_equal(got, wanted)
     assert len({(torch.manual_seed(i), split_of(Forked()).fingerprint())[1] for i in range(2)}) == 1
 
@@ -152,7 +152,7 @@ def test_a_data_set_that_reads_several_at_once_draws_the_same() -> None:
             return [self[i] for i in ids]
 
     with reading(AtOnce()) as ahead:
-        np.testing.assert_array_equal(ahead.take(taking(4, 7))["features"], [by_hand(4, 0), by_hand(7, 0)])
+        np.testing.assert_array_equal(ahead.take(samples(4, 7))["features"], [by_hand(4, 0), by_hand(7, 0)])
 
 
 def test_what_was_not_expected_is_read_all_the_same_and_batches_of_any_size_arrive() -> None:
@@ -160,10 +160,10 @@ def test_what_was_not_expected_is_read_all_the_same_and_batches_of_any_size_arri
         def __getitem__(self, i: int) -> tuple[Any, int]:
             return np.full((1 + 3000 * (i > 3),), i, np.float32), i % 2
 
-    takings = [taking(0, 1), taking(4, 5, 6), taking(2, 3)]
-    with reading(Wide(), *takings, workers=1) as ahead:
-        assert ahead.take(taking(7))["features"].shape == (1, 3001)
-        for one in takings:
+    parts = [samples(0, 1), samples(4, 5, 6), samples(2, 3)]
+    with reading(Wide(), *parts, workers=1) as ahead:
+        assert ahead.take(samples(7))["features"].shape == (1, 3001)
+        for one in parts:
             got = ahead.take(one)["features"]
             assert got.shape == (len(one.ids), 1 if one.ids[0] < 4 else 3001)
             assert (got == one.ids[:, None]).all()
@@ -180,9 +180,9 @@ def test_large_requests_and_answers_that_no_slot_holds_pass_each_other() -> None
         def __getitem__(self, i: int) -> tuple[Any, int]:
             return self.__getitems__([i])[0]
 
-    takings = [taking(*[first] * 30_000) for first in (3, 5)]  # 240 kB of ids, 960 kB of samples
-    with reading(Padded(), *takings, workers=1, prefetch=2) as ahead:
-        for one in takings:
+    parts = [samples(*[first] * 30_000) for first in (3, 5)]  # 240 kB of ids, 960 kB of samples
+    with reading(Padded(), *parts, workers=1, prefetch=2) as ahead:
+        for one in parts:
             features = ahead.take(one)["features"]
             assert features.shape == (30_000, 8)
             assert (features == one.ids[0]).all()
@@ -207,11 +207,11 @@ def test_a_worker_that_dies_or_hangs_is_named_with_its_sample(
         "raises": "the train dataset: item 5 cannot be read: ValueError: bad block",
     }
     kind = DataError if how == "raises" else TrainingError
-    takings = [taking(1, 2), taking(4, 5, 6)]
-    with reading(Faulty(happens[how]), *takings, workers=1, timeout=1.0) as ahead:
-        assert ahead.take(takings[0])["features"][:, 0].tolist() == [1, 2]
+    parts = [samples(1, 2), samples(4, 5, 6)]
+    with reading(Faulty(happens[how]), *parts, workers=1, timeout=1.0) as ahead:
+        assert ahead.take(parts[0])["features"][:, 0].tolist() == [1, 2]
         with pytest.raises(kind, match=messages[how]) as caught:
-            ahead.take(takings[1])
+            ahead.take(parts[1])
     if how == "hangs":
         assert "test_reading_ahead.py" in caplog.text  # the whole stack
     if how == "raises":
@@ -225,7 +225,7 @@ def test_a_slow_sample_is_no_hang_while_others_come() -> None:
                 threading.Event().wait(0.5)
             return np.full(2, i, np.float32), i % 2
 
-    one = taking(0, 1, 2, 3)
+    one = samples(0, 1, 2, 3)
     with reading(Slow(), one, workers=1, timeout=1.0) as ahead:
         assert ahead.take(one)["features"][:, 0].tolist() == [0, 1, 2, 3]
 
@@ -235,7 +235,7 @@ def test_workers_end_with_their_reader() -> None:
         def __getitem__(self, i: int) -> tuple[Any, int]:
             return np.array([os.getpid(), 0], np.float64), i % 2
 
-    one, two = taking(0), taking(1)
+    one, two = samples(0), samples(1)
     with reading(Writing(), one, two, workers=2) as ahead:
         pids = {int(ahead.take(each)["features"][0, 0]) for each in (one, two)}
     assert len(pids) == 2
@@ -252,7 +252,7 @@ def test_workers_end_with_the_process_that_trains() -> None:
 
     ours, theirs = os.pipe()
     if not (child := os.fork()):
-        one = taking(0)
+        one = samples(0)
         with reading(Telling(), one, workers=1) as ahead:
             os.write(theirs, str(int(ahead.take(one)["features"][0, 0])).encode())
             signal.pause()
@@ -279,7 +279,7 @@ def test_collate_makes_batches_of_the_samples() -> None:
             return np.full(1 + i % 3, i, np.float32), i % 2
 
     with reading(Ragged(), collate="test_reading_ahead:padded_together") as ahead:
-        batch = ahead.take(taking(1, 5, 4))
+        batch = ahead.take(samples(1, 5, 4))
     random.seed(stream_seed(11, SAMPLE, 1, 1))
     drawn = np.float32(random.random())
     np.testing.assert_array_equal(

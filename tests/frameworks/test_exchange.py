@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trainyard.config.schema import TrainingConfig
 from trainyard.errors import WorldError
-from trainyard.frameworks.support.ahead import Taking
+from trainyard.frameworks.support.ahead import Samples
 from trainyard.frameworks.torch.optim import build_optimizer
 from trainyard.frameworks.torch.parallel import exchange as module
 from trainyard.frameworks.torch.parallel.exchange import Bucket, GradientExchange, _buckets, gather_tensor
@@ -153,8 +153,8 @@ class Batches:
     def take(self, ids: Ids) -> dict[str, Tensor]:
         return {"features": self._features[torch.from_numpy(ids)]}
 
-    def take_from(self, taking: Taking) -> dict[str, Tensor]:
-        return self.take(taking.ids)
+    def take_from(self, samples: Samples) -> dict[str, Tensor]:
+        return self.take(samples.ids)
 
 
 def update_of(name: str, model: nn.Module, clip: float | None = None) -> Update:

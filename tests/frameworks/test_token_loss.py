@@ -16,7 +16,7 @@ from trainyard.datasets.base import Split
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.text import Windows
 from trainyard.frameworks.base import LearnerInputs
-from trainyard.frameworks.support.ahead import Taking
+from trainyard.frameworks.support.ahead import Samples
 from trainyard.frameworks.torch.labels import label_counts
 from trainyard.frameworks.torch.learner import TorchLearner
 from trainyard.frameworks.torch.models.gpt import Gpt
@@ -125,4 +125,4 @@ def test_rows_with_as_many_labels_need_no_counts() -> None:
     assert label_counts(Arrays(rows()), task, "mine:loss") is None
     counts = label_counts(Windows(np.arange(20, dtype=np.uint8), 6, every_byte=True), task, "auto")
     assert counts is not None
-    assert counts(Taking(np.arange(4), 0)).tolist() == [6, 6, 6, 1]
+    assert counts(Samples(np.arange(4), 0)).tolist() == [6, 6, 6, 1]

@@ -13,7 +13,7 @@ from test_exchange import BATCHES, FEATURES, Batches, Collectives, Member, built
 from torch import Tensor, nn
 
 from trainyard.config.optimization import FreezeConfig
-from trainyard.frameworks.support.ahead import Taking
+from trainyard.frameworks.support.ahead import Samples
 from trainyard.frameworks.torch.batch_norm import BatchNorms
 from trainyard.frameworks.torch.freezing import Freezing
 from trainyard.frameworks.torch.generators import drawing_from
@@ -149,7 +149,7 @@ def test_a_batch_without_weight_moves_nothing() -> None:
 
 
 def test_what_is_read_ahead_are_the_microbatches_of_the_own_virtual_ranks() -> None:
-    model, samples = nn.Linear(FEATURES, 3), Taking(np.arange(14))
+    model, samples = nn.Linear(FEATURES, 3), Samples(np.arange(14))
     whole = step_of(model, StepSettings(5, 3, 4))
     assert [one.ids.tolist() for one in whole.own_microbatches(samples)] == [
         [0, 1, 2], [3, 4, 5], [6], [7, 8, 9], [10, 11, 12], [13]

@@ -17,8 +17,8 @@ from trainyard.types import Array, Batch, Ids
 
 
 @dataclass(slots=True, eq=False)
-class Taking:
-    """Samples that are taken together; a slice of it are some of them.
+class Samples:
+    """Samples that are read together; a slice holds some of them.
 
     Attributes:
         ids: (n,) their positions.
@@ -31,21 +31,21 @@ class Taking:
     numbers: Ids | None = None
 
     @staticmethod
-    def of_step(order: SampleOrder, step: int) -> Taking:
+    def of_step(order: SampleOrder, step: int) -> Samples:
         """Return the samples of a step."""
-        return Taking(order.batch(step), order.cursor(step).epoch, order.draw_numbers(step))
+        return Samples(order.batch(step), order.cursor(step).epoch, order.draw_numbers(step))
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, some: slice) -> Taking:
-        return Taking(self.ids[some], self.epoch, None if self.numbers is None else self.numbers[some])
+    def __getitem__(self, some: slice) -> Samples:
+        return Samples(self.ids[some], self.epoch, None if self.numbers is None else self.numbers[some])
 
     def draw(self, seed: int) -> Draw:
         """Return what the random numbers of the samples depend on."""
         return Draw(seed, self.epoch, self.numbers)
 
-    def is_like(self, other: Taking) -> bool:
+    def is_like(self, other: Samples) -> bool:
         """Return whether these are the same samples, with the same random numbers."""
         same = self.epoch == other.epoch and np.array_equal(self.ids, other.ids)
         return same and np.array_equal(self._numbers, other._numbers)
@@ -72,15 +72,15 @@ class Ahead:
         self._seed = seed
         self._copied = copied
         self._workers: Workers | ReaderThread | None = None
-        self._upcoming: Iterator[Taking] = iter(())
-        self._tickets: deque[tuple[Taking, Any]] = deque()
+        self._upcoming: Iterator[Samples] = iter(())
+        self._tickets: deque[tuple[Samples, Any]] = deque()
 
     @property
     def has_workers(self) -> bool:
         """Whether worker processes, or a thread, read ahead."""
         return self._split.reading.workers > 0 or self._split.reading.in_thread
 
-    def expect(self, upcoming: Iterator[Taking]) -> None:
+    def expect(self, upcoming: Iterator[Samples]) -> None:
         """Have the workers read what will be taken, in this order, instead of what was expected before."""
         if not self.has_workers:
             return
@@ -88,16 +88,16 @@ class Ahead:
         self._upcoming = upcoming
         self._submit()
 
-    def take(self, taking: Taking) -> Any:
+    def take(self, samples: Samples) -> Any:
         """Return the samples, as `copied` copies them.
 
         Raises:
             DataError: A sample cannot be read.
             TrainingError: A worker has died, or hangs.
         """
-        found = next((index for index, (one, _) in enumerate(self._tickets) if one.is_like(taking)), None)
+        found = next((index for index, (one, _) in enumerate(self._tickets) if one.is_like(samples)), None)
         if found is None:
-            return self._copied(self._split.read(taking.ids, taking.draw(self._seed)))
+            return self._copied(self._split.read(samples.ids, samples.draw(self._seed)))
         assert self._workers is not None, "it has given the tickets"
         _, ticket = self._tickets[found]
         del self._tickets[found]
@@ -121,18 +121,18 @@ class Ahead:
 
     def _submit(self) -> None:
         """Keep the workers busy."""
-        for taking in self._upcoming:
-            self._workers = self._workers or self._started(taking)
-            self._tickets.append((taking, self._workers.submit(taking.ids, taking.draw(self._seed))))
+        for samples in self._upcoming:
+            self._workers = self._workers or self._started(samples)
+            self._tickets.append((samples, self._workers.submit(samples.ids, samples.draw(self._seed))))
             if len(self._tickets) >= self._workers.ahead:
                 return
 
-    def _started(self, taking: Taking) -> Workers | ReaderThread:
+    def _started(self, samples: Samples) -> Workers | ReaderThread:
         """Start what reads ahead; the samples say how much memory a batch takes."""
         if not self._split.reading.workers:
             return ReaderThread(self._split)
-        first = self._split.read(taking.ids[:1], taking.draw(self._seed))
-        return Workers(self._split, _nbytes(first), len(taking.ids))
+        first = self._split.read(samples.ids[:1], samples.draw(self._seed))
+        return Workers(self._split, _nbytes(first), len(samples.ids))
 
 
 def _nbytes(batch: Batch) -> int:

@@ -11,7 +11,7 @@ import torch
 from trainyard import semantics
 from trainyard.datasets.base import ArraySplit, SampleSplit, Split
 from trainyard.errors import DataError
-from trainyard.frameworks.support.ahead import Ahead, Taking
+from trainyard.frameworks.support.ahead import Ahead, Samples
 from trainyard.types import Array, Batch, DataInfo, Ids
 
 # A batch on the device: tensors by name, with the samples on the first axis.
@@ -53,13 +53,13 @@ class TensorSource:
 
     def take(self, ids: Ids) -> Tensors:
         """Return the samples `ids` on the device as they are outside of training, (rows, ...) each."""
-        return self.take_from(Taking(ids))
+        return self.take_from(Samples(ids))
 
-    def take_from(self, taking: Taking) -> Tensors:
+    def take_from(self, samples: Samples) -> Tensors:
         """Return samples on the device, (rows, ...) each."""
-        ids = taking.ids
+        ids = samples.ids
         if self._ahead is not None:
-            batch: Tensors = self._ahead.take(taking)
+            batch: Tensors = self._ahead.take(samples)
             return batch
         if self._arrays is None:
             return self._copied(self._split.take(ids))
@@ -69,7 +69,7 @@ class TensorSource:
             return {name: array.index_select(0, index) for name, array in self._arrays.items()}
         return self._moved({name: array.index_select(0, index) for name, array in self._arrays.items()})
 
-    def expect(self, upcoming: Iterator[Taking]) -> None:
+    def expect(self, upcoming: Iterator[Samples]) -> None:
         """Tell what will be taken, in this order; it replaces what was told before."""
         if self._ahead is not None:
             self._ahead.expect(upcoming)

@@ -13,13 +13,13 @@ import numpy as np
 
 from trainyard import semantics
 from trainyard.datasets.base import ArraySplit, Draw, EvenLabels, LabelSplit, SampleSplit, Split
-from trainyard.frameworks.support.ahead import Taking
+from trainyard.frameworks.support.ahead import Samples
 from trainyard.frameworks.torch.pixel_losses import BY_PIXEL
 from trainyard.tasks.base import Task
 from trainyard.types import NO_LABEL, Array, Ids
 
 TOKEN_LOSS = "token_cross_entropy"
-Counts = Callable[[Taking], Array]  # (n,) training samples -> their weights in the loss, (n,)
+Counts = Callable[[Samples], Array]  # (n,) training samples -> their weights in the loss, (n,)
 
 
 def label_counts(split: Split, task: Task, loss: str, seed: int = 0) -> Counts | None:
@@ -38,10 +38,10 @@ def label_counts(split: Split, task: Task, loss: str, seed: int = 0) -> Counts |
         return None
     if isinstance(split, ArraySplit):
         counts = _counted(split.arrays[target])  # (rows,)
-        return None if len(np.unique(counts)) == 1 else lambda taking: counts[taking.ids]
+        return None if len(np.unique(counts)) == 1 else lambda samples: counts[samples.ids]
     if isinstance(split, EvenLabels) and split.labels_per_row is not None:
         return None
-    return lambda taking: _counted(_labels(split, taking.ids, taking.draw(seed), target))
+    return lambda samples: _counted(_labels(split, samples.ids, samples.draw(seed), target))
 
 
 _SINCE = 3  # the version of `torch` that counts labels; before, each row counted the same

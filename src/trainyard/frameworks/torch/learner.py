@@ -23,7 +23,7 @@ from trainyard.frameworks.base import (
     Snapshot,
     require_plain_numbers,
 )
-from trainyard.frameworks.support.ahead import Taking
+from trainyard.frameworks.support.ahead import Samples
 from trainyard.frameworks.support.definition import path_of
 from trainyard.frameworks.torch import layout, optim
 from trainyard.frameworks.torch.activations import checkpoint_activations
@@ -236,11 +236,11 @@ class TorchLearner(Learner):
             source.close()
         self._is_expecting = False
 
-    def _upcoming(self, step: int) -> Iterator[Taking]:
+    def _upcoming(self, step: int) -> Iterator[Samples]:
         """Yield the samples that this process takes from a step on."""
         order = copy.copy(self._inputs.order)  # which keeps one epoch; this may be an epoch ahead
         for later in itertools.count(step):
-            yield from self._step.own_microbatches(Taking.of_step(order, later))
+            yield from self._step.own_microbatches(Samples.of_step(order, later))
 
     def _own_buffers(self) -> dict[str, str]:
         """Return a hash of each buffer that the virtual ranks do not share."""
@@ -273,7 +273,7 @@ class TorchLearner(Learner):
         arrays = known_arrays(train)
         weights = None if arrays is None else weights_of(arrays, inputs.info)
         if weights is not None:
-            return lambda taking: weights[taking.ids], network.weighted_loss
+            return lambda samples: weights[samples.ids], network.weighted_loss
         training, seed = inputs.config.training, inputs.config.experiment.seed
         counts = label_counts(train, network.task, training.loss, seed)
         is_cut = self._ranks > 1 or (training.microbatch_size or training.batch_size) < training.batch_size

@@ -15,7 +15,7 @@ from trainyard.datasets.base import Split
 from trainyard.digest import write_tensors
 from trainyard.errors import ModelError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
-from trainyard.frameworks.support.ahead import Taking
+from trainyard.frameworks.support.ahead import Samples
 from trainyard.frameworks.support.torch_draws import OwnGenerators
 from trainyard.frameworks.torch import structure
 from trainyard.frameworks.torch.calls import Calls
@@ -101,7 +101,7 @@ class LiveModel(_TorchModel):
         """
         module, source, world = self._module, self._source_of(split), self._world
         parts = self._network.parts(len(split))
-        source.expect(map(Taking, parts[world.rank :: world.size]))
+        source.expect(map(Samples, parts[world.rank :: world.size]))
         modes = structure.modes(module)
         held: structure.Held | None = self._state.hold()
         module.eval()

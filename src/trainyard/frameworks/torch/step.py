@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from trainyard.frameworks.support.ahead import Taking
+from trainyard.frameworks.support.ahead import Samples
 from trainyard.frameworks.torch import virtual_ranks
 from trainyard.frameworks.torch.batch_norm import BatchNorms
 from trainyard.frameworks.torch.data import Tensors, TensorSource
@@ -26,7 +26,7 @@ from trainyard.types import Array, StepResult
 from trainyard.world import ALONE, World
 
 _UPDATE = (1 << 64) - 1  # in a stream's key, in place of a virtual rank: the stream of the update
-Take = Callable[[Taking], Tensors]
+Take = Callable[[Samples], Tensors]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class StepSettings:
     virtual_ranks: int = 1
     world: World = ALONE
     # Returns the weights of training samples, (n,); `loss` then gives weighted sums. None: they are equal.
-    weights: Callable[[Taking], Array] | None = None
+    weights: Callable[[Samples], Array] | None = None
 
 
 class TorchStep:
@@ -91,7 +91,7 @@ class TorchStep:
         """
         if self._freezing is not None and self._freezing.apply(step):
             self._prepare_sums()
-        samples, ranks = Taking.of_step(order, step), self._settings.virtual_ranks  # (batch,)
+        samples, ranks = Samples.of_step(order, step), self._settings.virtual_ranks  # (batch,)
         take, total = source.take_from, self._total(samples)
         if ranks == 1:
             loss = self._part(take, samples, (step,), total)
@@ -122,12 +122,12 @@ class TorchStep:
         if world.size > 1:
             self._exchange = GradientExchange(self._parameters, self._tree, world)
 
-    def own_microbatches(self, samples: Taking) -> list[Taking]:
+    def own_microbatches(self, samples: Samples) -> list[Samples]:
         """Return the microbatches of a batch that this process computes."""
         parts, size = virtual_ranks.cut(samples, self._settings.virtual_ranks), self._settings.microbatch_size
         return [some for rank in self._mine for some in virtual_ranks.microbatches(parts[rank], size)]
 
-    def _total(self, samples: Taking) -> float:
+    def _total(self, samples: Samples) -> float:
         """Return the number of samples of a whole batch, or the sum of their weights.
 
         The sum is the exact one, rounded, so that it is the same in every process.
@@ -141,7 +141,7 @@ class TorchStep:
             return rows / total
         return 1 / total if total else 0.0
 
-    def _sequentially(self, take: Take, parts: Sequence[Taking], step: int, total: float) -> list[Tensor]:
+    def _sequentially(self, take: Take, parts: Sequence[Samples], step: int, total: float) -> list[Tensor]:
         """Compute the virtual ranks of this process one after the other; return their losses, each ()."""
         losses = []
         for rank in self._mine:
@@ -151,7 +151,7 @@ class TorchStep:
                 self._tree.take()
         return losses
 
-    def _in_lockstep(self, take: Take, parts: Sequence[Taking], step: int, total: float) -> list[Tensor]:
+    def _in_lockstep(self, take: Take, parts: Sequence[Samples], step: int, total: float) -> list[Tensor]:
         """Compute the virtual ranks of this process together; return their losses, each ().
 
         Each is suspended where a layer needs a sum over all of them.
@@ -182,7 +182,7 @@ class TorchStep:
     def _part(
         self,
         take: Take,
-        samples: Taking,
+        samples: Samples,
         stream: tuple[int, ...],
         total: float,
         *,
@@ -225,7 +225,7 @@ class TorchStep:
     def _microbatch(
         self,
         take: Take,
-        samples: Taking,
+        samples: Samples,
         seed: int,
         share: float,
         *,
