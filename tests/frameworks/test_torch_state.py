@@ -38,10 +38,12 @@ from trainyard.runs.wiring import build, interruptible
 
 MODULES = """
 import array
+import contextvars
 import datetime
 import functools
 import itertools
 import random
+import threading
 from collections import deque
 
 import numpy as np
@@ -447,6 +449,14 @@ def endless():
         yield 1
 
 
+calls, kept, local, context = 0, [0], threading.local(), contextvars.ContextVar("context", default=0)
+
+
+def count_a_call():
+    global calls
+    calls += 1
+
+
 class Hides(Net):
     "Has state in a place that is not a plain attribute, `kind`."
 
@@ -463,16 +473,28 @@ class Hides(Net):
             "closure": closure(), "method": Slots().tick, "count": itertools.count(), "generator": endless(),
             "distribution": torch.distributions.Normal(torch.zeros(1), 1),
             "optimizer": torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1, momentum=0.9),
-            "date": datetime.date(2000, 1, 1),
+            "date": datetime.date(2000, 1, 1), "local": local, "context": context,
         }.get(kind)
         if kind == "hook":
             self.first.register_forward_hook(Hook())
 
-    def between(self, x):
+    def between(self, x, counted=[0]):
         kind, state = self.kind, self.state
         if not self.training:
             return x
-        if kind == "rest of a storage":
+        if kind == "default":
+            counted[0] += 1
+        elif kind == "function":
+            Hides.between.count = getattr(Hides.between, "count", 0) + 1
+        elif kind == "global":
+            kept[0] += 1
+        elif kind == "global of another function":
+            count_a_call()
+        elif kind == "local":
+            state.count = getattr(state, "count", 0) + 1
+        elif kind == "context":
+            state.set(state.get() + 1)
+        elif kind == "rest of a storage":
             state[8:] += 1
         elif kind == "sparse":
             self.state = state * 2
@@ -962,7 +984,10 @@ def test_state_that_no_checkpoint_holds_is_found(kind: str) -> None:
 NOT_READ = "whose position cannot be read)"
 HIDDEN = {
     **dict.fromkeys(["rest of a storage", "sparse", "slots", "items", "bytes", "array", "partial"], "state"),
-    **dict.fromkeys(["closure", "method", "distribution", "optimizer", "date"], "state"),
+    **dict.fromkeys(["closure", "method", "distribution", "optimizer", "date", "local", "context"], "state"),
+    **dict.fromkeys(["default", "function"], "stateful_nets.Hides.between"),
+    "global": "stateful_nets.kept",
+    "global of another function": "stateful_nets.calls",
     "count": f"state (a count, {NOT_READ}",
     "generator": f"state (a generator, {NOT_READ}",
     "hook": "first._forward_hooks",
