@@ -210,6 +210,13 @@ class Odd(Net):
         self.kind = kind
         if kind == "sparse buffer":
             self.register_buffer("odd", torch.eye(8).to_sparse())
+        if kind == "compressed":
+            self.register_buffer("odd", torch.eye(8).to_sparse_csr())
+        if kind == "sparse parameter":
+            self.odd = nn.Parameter(torch.eye(8).to_sparse())
+        if kind in ("meta", "meta buffer"):
+            values = torch.zeros(8, device="meta")
+            self.odd = nn.Parameter(values) if kind == "meta" else nn.Buffer(values)
         if kind == "negative view":
             self.register_buffer("odd", torch._neg_view(torch.ones(8)))
         if kind == "sparse gradients":
@@ -449,6 +456,17 @@ def endless():
         yield 1
 
 
+class Statistics:
+    count = 0
+
+
+class Decays:
+    count = 0
+
+    def __call__(self, value):
+        self.count += 1
+
+
 calls, kept, local, context = 0, [0], threading.local(), contextvars.ContextVar("context", default=0)
 
 
@@ -477,6 +495,10 @@ class Hides(Net):
         }.get(kind)
         if kind == "hook":
             self.first.register_forward_hook(Hook())
+        if kind == "hook of a gradient":
+            self.first.weight.register_hook(Decays())
+        if kind == "hook of a finished gradient":
+            self.first.weight.register_post_accumulate_grad_hook(Decays())
 
     def between(self, x, counted=[0]):
         kind, state = self.kind, self.state
@@ -490,6 +512,8 @@ class Hides(Net):
             kept[0] += 1
         elif kind == "global of another function":
             count_a_call()
+        elif kind == "another class":
+            Statistics.count += 1
         elif kind == "local":
             state.count = getattr(state, "count", 0) + 1
         elif kind == "context":
@@ -789,7 +813,11 @@ def test_a_restored_layout_that_is_another_is_an_error(
 @pytest.mark.parametrize(
     ("kind", "optimizer", "message"),
     [
-        ("sparse buffer", {"type": "adam"}, "'weights.odd' of the model is sparse"),
+        ("sparse buffer", {"type": "adam"}, "'odd' of the model is sparse"),
+        ("compressed", {"type": "adam"}, "'odd' of the model is sparse"),
+        ("sparse parameter", {"type": "adam"}, "'odd' of the model is sparse"),
+        ("meta", {"type": "adam"}, "'odd' of the model is on the device meta, so that it has no values"),
+        ("meta buffer", {"type": "adam"}, "'odd' of the model is on the device meta"),
         ("expanded", {"type": "adam"}, "parameter odd is expanded"),
         ("sparse gradients", {"type": "adam"}, "the gradients of odd are sparse: .*sgd without momentum"),
         ("sparse gradients", {"type": "sgd", "momentum": 0.9}, "the gradients of odd are sparse"),
@@ -987,10 +1015,13 @@ HIDDEN = {
     **dict.fromkeys(["closure", "method", "distribution", "optimizer", "date", "local", "context"], "state"),
     **dict.fromkeys(["default", "function"], "stateful_nets.Hides.between"),
     "global": "stateful_nets.kept",
+    "another class": "Statistics.count",
     "global of another function": "stateful_nets.calls",
     "count": f"state (a count, {NOT_READ}",
     "generator": f"state (a generator, {NOT_READ}",
     "hook": "first._forward_hooks",
+    "hook of a gradient": "first.weight._backward_hooks",
+    "hook of a finished gradient": "first.weight._post_accumulate_grad_hooks",
     "class": "Hides.seen",
     "of a parameter": "first.weight.count",
 }

@@ -197,7 +197,8 @@ class Predictor:
         transform, target = self.info.target_transform, self.info.target
         assert transform is not None, "the target is transformed"
         says = f"{transform['kind']} of {target}"
-        note.write_text(json.dumps({"outputs": says, "target_transform": transform}), encoding="utf-8")
+        text = json.dumps({"outputs": says, "target_transform": transform})
+        write_whole(note, lambda made: made.write_text(text, encoding="utf-8"))
         log.warning(
             "the exported model returns the %s, as it was trained; %s has what turns that into its own unit, "
             "as predict does",
@@ -593,14 +594,18 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Have a file or folder written aside; it takes the place of what is there when it is whole.
 
     Raises:
-        InputError: There is no such folder.
+        InputError: There is no such folder, or it cannot be written.
     """
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=_folder(path)) as aside:
-        made = Path(aside) / path.name
-        write(made)
-        if path.is_dir():
-            shutil.rmtree(path)
-        made.replace(path)
+    folder = _folder(path)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=folder) as aside:
+            made = Path(aside) / path.name
+            write(made)
+            if path.is_dir():
+                shutil.rmtree(path)
+            made.replace(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def _folder(path: Path) -> Path:

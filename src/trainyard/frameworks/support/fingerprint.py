@@ -137,6 +137,8 @@ def kept_by_class(cls: type) -> dict[str, Any]:
         for name, value in _named(function):
             if isinstance(value, FunctionType):
                 waiting += [value] if _is_users_module(value.__module__) else []
+            elif isinstance(value, type):
+                found |= class_attributes(value)
             elif _may_hold_state(value):
                 found[name] = value
     return found
@@ -167,10 +169,10 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 
 def _may_hold_state(value: Any) -> bool:
-    """Return whether a global variable is no module, class or function, nor an object of a library."""
-    if isinstance(value, ModuleType | type):
-        return False
+    """Return whether a global variable holds values, or an object of a class of the user's."""
     name = type(value).__module__
+    if isinstance(value, ModuleType):
+        return False
     return _is_users_module(name) or name.partition(".")[0] in (
         "builtins",
         "collections",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from trainyard.frameworks.support.fingerprint import Fingerprint, fingerprint, kept_by_class
 from trainyard.frameworks.torch.generators import generators
 from trainyard.frameworks.torch.layout import is_dense
+from trainyard.require import home_of
 
 INTERNAL = frozenset(vars(nn.Module()))  # parameters, buffers, hooks ... of every module
 _HOOKS = sorted(name for name in INTERNAL if name.endswith("_hooks"))
@@ -85,8 +86,17 @@ def _values(model: nn.Module) -> Iterator[tuple[str, Any]]:
                 for attribute, value in attributes.items()
                 if attribute not in _COMPILERS
             )
+            yield from ((f"{dot}{name}.{kind}", hooks) for kind, hooks in _tensor_hooks(tensor))
     for cls in classes:
         yield from kept_by_class(cls).items()
+
+
+def _tensor_hooks(tensor: Tensor | None) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the hooks on the gradient of a tensor, by their kind; ours come with each attempt."""
+    for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        hooks = (getattr(tensor, kind, None) or {}).values()
+        if own := [hook for hook in hooks if not home_of(hook).startswith("trainyard.")]:
+            yield kind, own
 
 
 def _shared_generators(device: torch.device) -> list[Any]:
