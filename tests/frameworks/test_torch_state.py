@@ -514,6 +514,10 @@ class Hides(Net):
             count_a_call()
         elif kind == "another class":
             Statistics.count += 1
+        elif kind == "another module":
+            import stateful_helper
+
+            stateful_helper.count += 1
         elif kind == "local":
             state.count = getattr(state, "count", 0) + 1
         elif kind == "context":
@@ -566,6 +570,7 @@ def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A working directory with the module `stateful_nets`."""
     folder = tmp_path_factory.mktemp("cwd")
     (folder / "stateful_nets.py").write_text(textwrap.dedent(MODULES))
+    (folder / "stateful_helper.py").write_text("count = 0\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.syspath_prepend(folder)
@@ -1016,6 +1021,7 @@ HIDDEN = {
     **dict.fromkeys(["default", "function"], "stateful_nets.Hides.between"),
     "global": "stateful_nets.kept",
     "another class": "Statistics.count",
+    "another module": "stateful_helper.count",
     "global of another function": "stateful_nets.calls",
     "count": f"state (a count, {NOT_READ}",
     "generator": f"state (a generator, {NOT_READ}",

@@ -33,6 +33,7 @@ from trainyard.engine.state import preserved_global_random
 from trainyard.errors import CheckpointError, DataError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions, explained_metric
 from trainyard.frameworks.base import Framework, ModelInputs
+from trainyard.records.data import understanding
 from trainyard.records.decision import journalled_decisions
 from trainyard.records.run_dir import RunDir
 from trainyard.registry import task_for
@@ -102,15 +103,15 @@ class Predictor:
         resolved = load(run.checked_config_file(), adapters=Catalog())
         self.config: RunConfig = resolved.with_placement(manifest.known_placement if manifest else {}).config
         older = older_versions(manifest.versions if manifest else None)
-        with computing_by(older):  # what is made here keeps them for later calls
+        with computing_by(older), understanding(stored.data_file):  # what is made here keeps them for later
             self.info = DataInfo.from_json(stored.data.info)
             self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
-        self._tokenizer = (
-            self._preparation.tokenizer
-            if isinstance(self._preparation, TextPreparation)
-            else tokenizers.from_json(stored.data.tokenizer)
-        )
-        self._task = task_for(self.info)
+            self._tokenizer = (
+                self._preparation.tokenizer
+                if isinstance(self._preparation, TextPreparation)
+                else tokenizers.from_json(stored.data.tokenizer)
+            )
+            self._task = task_for(self.info)
         self._stored = stored.data
         threads = self.config.training.threads or available_threads(self.config)
         self._framework = framework_for(self.config, self.info, model)

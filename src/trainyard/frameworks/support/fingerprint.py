@@ -155,7 +155,7 @@ def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the global variables that a function names, and those of the user's modules that it names."""
     names, variables = list(dict.fromkeys(_names_in(function.__code__))), function.__globals__
     for name in names:
-        value = variables.get(name)
+        value = variables.get(name, sys.modules.get(name))  # a module that the function itself imports
         yield f"{function.__module__}.{name}", value
         if isinstance(value, ModuleType) and _is_users_module(value.__name__):
             yield from ((f"{value.__name__}.{one}", vars(value)[one]) for one in names if one in vars(value))

@@ -33,7 +33,7 @@ from trainyard.datasets.rows.preparation import AnyPreparation, TabularPreparati
 from trainyard.datasets.rows.raw import RawPreparation
 from trainyard.datasets.rows.text_preparation import TextPreparation
 from trainyard.errors import CheckpointError, DataError, InputError
-from trainyard.records.data import DataDescription
+from trainyard.records.data import DataDescription, understanding
 from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.semantics import computing_by, older_versions
@@ -73,7 +73,7 @@ def write_model(folder: Path, logged: Logged = Logged()) -> Path:  # noqa: B008 
     if description is None:
         raise InputError(f"run {manifest.run_id} does not say how its data were prepared")
     older = older_versions(manifest.versions)
-    with computing_by(older):
+    with computing_by(older), understanding(run.path / DataDescription.FILE):
         info = DataInfo.from_json(description.info)
         preparation = from_json(description.preparation) if description.preparation else None
     if registry.task_for(info).gives_masks:
