@@ -225,6 +225,6 @@ def test_rows_that_cannot_be_read_are_not_called_a_file_that_cannot_be_written(t
         raise OSError(errno.EIO, "Input/output error")
 
     for name in ("out.csv", "out.parquet"):
-        with pytest.raises(DataError, match="^the rows cannot be read: Input/output error$"):
+        with pytest.raises(DataError, match=r"^the rows cannot be read: Input/output error$"):
             write_predictions(frames(), tmp_path / name)
     assert not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainyard.datasets.rows.chunks import RowChunks
 from trainyard.datasets.rows.class_folders import TEXT_ENDING, text_of
-from trainyard.datasets.rows.files import files_in, log_left_out
+from trainyard.datasets.rows.files import as_text, files_in, log_left_out
 from trainyard.datasets.rows.images.pixels import ENDINGS
 from trainyard.datasets.rows.images.preparation import ImagePreparation, files_of
 from trainyard.datasets.rows.raw import frame_of
@@ -140,7 +140,7 @@ def _of_images(predictor: Predictor, files: Sequence[Path], columns: PredictionC
     for start in range(0, len(files), rows):
         some = files[start : start + rows]
         outputs = predictor.outputs(some)
-        paths = np.array([_as_text(file) for file in some], dtype=object)
+        paths = np.array([as_text(file) for file in some], dtype=object)
         yield _frame({name: paths}, _columns(predictor, outputs, columns))
 
 
@@ -154,13 +154,8 @@ def _of_texts(predictor: Predictor, files: Sequence[Path], columns: PredictionCo
     for start in range(0, len(files), predictor.chunk_rows):
         some = files[start : start + predictor.chunk_rows]
         texts = [{predictor.preparation.column: text_of(file)} for file in some]
-        paths = np.array([_as_text(file) for file in some], dtype=object)
+        paths = np.array([as_text(file) for file in some], dtype=object)
         yield _frame({"file": paths}, _columns(predictor, predictor.outputs(texts), columns))
-
-
-def _as_text(file: Path) -> str:
-    r"""Return a path as text that any file can hold: a byte of it that is not UTF-8 as `\xff`."""
-    return os.fsencode(file).decode(errors="backslashreplace")
 
 
 def _with_kept(
