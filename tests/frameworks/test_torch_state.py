@@ -47,6 +47,7 @@ import threading
 from collections import deque
 
 import numpy as np
+import stateful_helper
 import torch
 from torch import nn
 
@@ -515,8 +516,6 @@ class Hides(Net):
         elif kind == "another class":
             Statistics.count += 1
         elif kind == "another module":
-            import stateful_helper
-
             stateful_helper.count += 1
         elif kind == "local":
             state.count = getattr(state, "count", 0) + 1

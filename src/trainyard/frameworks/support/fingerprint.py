@@ -153,9 +153,12 @@ def _functions(cls: type) -> Iterator[FunctionType]:
 
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the global variables that a function names, and those of the user's modules that it names."""
-    names, variables = list(dict.fromkeys(_names_in(function.__code__))), function.__globals__
+    variables = function.__globals__
+    names = list(dict.fromkeys(_names_in(function.__code__)))
     for name in names:
-        value = variables.get(name, sys.modules.get(name))  # a module that the function itself imports
+        if name not in variables:
+            continue
+        value = variables[name]
         yield f"{function.__module__}.{name}", value
         if isinstance(value, ModuleType) and _is_users_module(value.__name__):
             yield from ((f"{value.__name__}.{one}", vars(value)[one]) for one in names if one in vars(value))
