@@ -150,7 +150,7 @@ def code_inputs(roots: Collection[str], working_directory: Path) -> CodeIdentity
     return CodeIdentity(
         hash=sha256_json(modules | {f"{name} on disk": sha256 for name, sha256 in edited.items()}),
         trainyard=VERSION,
-        trainyard_sha256=_own_hash(frozenset(adapters)),
+        trainyard_sha256=own_hash(frozenset(adapters)),
         modules=modules,
         edited=edited,
         git=_git(working_directory),
@@ -163,7 +163,7 @@ def _own_folder() -> Path:
 
 
 @cache  # once in a process, which runs what it has imported
-def _own_hash(frameworks: Collection[str]) -> str:
+def own_hash(frameworks: Collection[str]) -> str:
     """Return the hash of our sources that can affect a run's bits; of adapters, only these `frameworks`."""
     without = {"cli", "reports", "trackers", "callbacks", "testing", "integrations", "studies"}
     others = {("frameworks", name) for name in set(registry.BUILT_IN["framework"]) - set(frameworks)}
@@ -256,6 +256,12 @@ def _git(folder: Path) -> GitState | None:
     return GitState(
         commit=commit, dirty=bool(changes), diff_sha256=sha256_bytes(changes) if changes else None
     )
+
+
+@cache
+def machine_identity() -> str:
+    """Return the SHA-256 of what arithmetic depends on beside the run: Python, packages, processor."""
+    return sha256_json([platform.python_version(), _system(), _cpu(), _instructions(), packages()])
 
 
 def environment_inputs(threads: int, framework: Mapping[str, str]) -> Environment:

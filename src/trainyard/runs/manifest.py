@@ -59,7 +59,7 @@ def make_manifest(
         config_sha256=run.config_sha256(),
         computation_hash=resolved.computation_hash(),
         computation=resolved.computation(),
-        data=data_inputs(components.bundle),
+        data=components.bundle.once(data_inputs),
         code=code_inputs(roots, here),
         environment=environment_inputs(components.inputs.threads, components.learner.describe()),
         placement=Resolved(config).placement() | {"training.threads": components.inputs.threads},
