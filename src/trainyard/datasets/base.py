@@ -177,7 +177,8 @@ class DataBundle:
     are their positions in each source (None: none were looked for). `tokenizer` is what made tokens of text,
     as `rows.tokenizers` writes it; None: there is no text, or its bytes are the tokens. `unrepeatable` says
     why samples cannot be read again as they were, so that no run can be repeated to the bit; empty: they can.
-    `files` are the SHA-256 of each shard by its name, to tell which of them has changed.
+    `files` are the SHA-256 of each shard by its name, to tell which of them has changed. `packages` are
+    the distributions that were imported to prepare the data, if that was done in another process.
     """
 
     info: DataInfo
@@ -194,6 +195,7 @@ class DataBundle:
     tokenizer: dict[str, Any] | None = field(default=None, repr=False)
     unrepeatable: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
+    packages: Sequence[str] = ()
     _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, compute: Callable[[DataBundle], T]) -> T:

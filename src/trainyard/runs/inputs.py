@@ -264,14 +264,18 @@ def machine_identity() -> str:
     return sha256_json([platform.python_version(), _system(), _cpu(), _instructions(), packages()])
 
 
-def environment_inputs(threads: int, framework: Mapping[str, str]) -> Environment:
+def environment_inputs(
+    threads: int, framework: Mapping[str, str], prepared_by: Collection[str] = ()
+) -> Environment:
     """Return the numeric environment, and what surrounds it.
 
     Args:
         threads: The number of CPU threads that the run is pinned to.
         framework: The framework's own part.
+        prepared_by: The distributions that another process imported to prepare the data.
     """
     installed = packages()
+    imported = sorted({*imported_packages(), *(name for name in prepared_by if name in installed)})
     numeric = NumericEnvironment(
         python=platform.python_version(),
         system=_system(),
@@ -280,7 +284,7 @@ def environment_inputs(threads: int, framework: Mapping[str, str]) -> Environmen
         threads=threads,
         framework=dict(framework),
         flags={key: value for key, value in sorted(os.environ.items()) if key.startswith(_FLAGS)},
-        imported={name: installed[name] for name in imported_packages()},
+        imported={name: installed[name] for name in imported},
     )
     return Environment(
         **dict(numeric), hash=sha256_json(numeric.to_json()), platform=platform.platform(), packages=installed

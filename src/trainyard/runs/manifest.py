@@ -61,7 +61,9 @@ def make_manifest(
         computation=resolved.computation(),
         data=components.bundle.once(data_inputs),
         code=code_inputs(roots, here),
-        environment=environment_inputs(components.inputs.threads, components.learner.describe()),
+        environment=environment_inputs(
+            components.inputs.threads, components.learner.describe(), components.bundle.packages
+        ),
         placement=Resolved(config).placement() | {"training.threads": components.inputs.threads},
         model=definition,
         weights=InitialWeights(initial=digest(tensor_records(components.learner.state(weights_only=True)))),

@@ -26,7 +26,7 @@ from trainyard.datasets.rows.files import available_memory
 from trainyard.digest import sha256_json
 from trainyard.errors import DataError, InputError
 from trainyard.require import import_paths
-from trainyard.runs.inputs import machine_identity, own_hash
+from trainyard.runs.inputs import imported_packages, machine_identity, own_hash
 from trainyard.semantics import in_force
 from trainyard.types import FeatureForm
 
@@ -48,6 +48,7 @@ class SharedData:
     """The data that the runs of this process share, by what they depend on; the newest come last."""
 
     _kept: dict[str, _Kept] = field(default_factory=dict)
+    _imported: set[str] = field(default_factory=set)  # distributions, to read data
 
     def bundle(self, dataset: Dataset, config: DataConfig, form: FeatureForm) -> DataBundle:
         """Return the data of a run, read now or before.
@@ -72,7 +73,7 @@ class SharedData:
         cache, identity = data_cache(), f"data {key}"
         with cache.making(identity):
             if (path := cache.found(identity)) is None:
-                bundle = dataset.load()
+                bundle = self._read(dataset)
                 if _key(dataset, config, form) != key:
                     return None
                 if (data := packed(bundle)) is None:
@@ -84,6 +85,13 @@ class SharedData:
                     log.info("%s; each process keeps them in its memory", error)
                     return _in_memory(bundle)
         return _Kept(BundleFile(path).bundle, 0, {})
+
+    def _read(self, dataset: Dataset) -> DataBundle:
+        """Read the data, and note what is imported for that: a run that maps them depends on it, too."""
+        before = imported_packages()
+        bundle = dataset.load()
+        self._imported |= set(imported_packages()) - set(before)
+        return replace(bundle, packages=sorted(self._imported))
 
     def _forget(self) -> None:
         """Forget the data that were used least recently, but for the newest, where they are too many."""

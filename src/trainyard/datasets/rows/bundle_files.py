@@ -25,7 +25,7 @@ from trainyard.types import Array, DataInfo, SplitName
 
 FORMAT = 1  # of the files; raise it when they change
 _ALIGNED = 64
-_PLAIN = ("warnings", "columns", "content_hashed", "skipped", "unrepeatable", "files")
+_PLAIN = ("warnings", "columns", "content_hashed", "skipped", "unrepeatable", "files", "packages")
 _NUMBERS = "biufM"  # the kinds of NumPy's dtypes that are nothing but their bytes
 Json = dict[str, Any]
 
