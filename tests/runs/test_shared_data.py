@@ -181,10 +181,15 @@ def test_what_is_computed_of_shared_data_alone_is_computed_once() -> None:
     assert len(calls) == 2
 
 
-def test_data_frames_and_data_without_room_are_kept_in_memory(
-    reads: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("why", ["no room", "no folder"])
+def test_data_that_the_cache_cannot_hold_are_kept_in_memory(
+    why: str, tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(LIMIT, "0.0000001")
+    if why == "no room":
+        monkeypatch.setenv(LIMIT, "0.0000001")
+    else:
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "file"))
     with sharing_data():
         first = loaded()
         first.splits["train"].arrays["features"][:] = 0  # type: ignore[attr-defined]

@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, Dataset, KnownSources
 from trainyard.datasets.rows.bundle_files import FORMAT, BundleFile, copied, packed, write
-from trainyard.datasets.rows.cache import data_cache
+from trainyard.datasets.rows.cache import DataCache, data_cache
 from trainyard.datasets.rows.file_hashes import hashes_of
 from trainyard.datasets.rows.files import available_memory
 from trainyard.digest import sha256_json
 from trainyard.errors import DataError, InputError
+from trainyard.redact import redacted
 from trainyard.require import import_paths
 from trainyard.runs.inputs import imported_packages, machine_identity, own_hash
 from trainyard.semantics import in_force
@@ -71,18 +73,20 @@ class SharedData:
     def _made(self, key: str, dataset: Dataset, config: DataConfig, form: FeatureForm) -> _Kept | None:
         """Read the data, unless a file holds them; None if their source has changed meanwhile."""
         cache, identity = data_cache(), f"data {key}"
-        with cache.making(identity):
-            if (path := cache.found(identity)) is None:
+        with ExitStack() as stack:
+            path, is_usable = None, type(dataset).__module__.startswith("trainyard.")
+            if is_usable:  # which code another adapter is, its version may not tell
+                try:
+                    stack.enter_context(cache.making(identity))
+                    path = cache.found(identity)
+                except (DataError, OSError) as error:
+                    log.info("%s; each process reads its data", error)
+                    is_usable = False
+            if path is None:
                 bundle = self._read(dataset)
                 if _key(dataset, config, form) != key:
                     return None
-                if (data := packed(bundle)) is None:
-                    return _in_memory(bundle)
-                what = f"the prepared data of {config.path or config.train_path or config.type}"
-                try:
-                    path = cache.made(identity, what, data.bytes, lambda new: write(new, data))
-                except DataError as error:
-                    log.info("%s; each process keeps them in its memory", error)
+                if not is_usable or (path := _written(cache, identity, bundle, config)) is None:
                     return _in_memory(bundle)
         return _Kept(BundleFile(path).bundle, 0, {})
 
@@ -100,6 +104,18 @@ class SharedData:
             len(self._kept) > 1 and sum(kept.bytes for kept in self._kept.values()) > allowed
         ):
             del self._kept[next(iter(self._kept))]
+
+
+def _written(cache: DataCache, identity: str, bundle: DataBundle, config: DataConfig) -> Path | None:
+    """Write data into the cache, and return the file; None if it cannot hold them, or has no room."""
+    if (data := packed(bundle)) is None:
+        return None
+    what = f"the prepared data of {redacted(config.path or config.train_path or config.type)}"
+    try:
+        return cache.made(identity, what, data.bytes, lambda new: write(new, data))
+    except DataError as error:
+        log.info("%s; each process keeps them in its memory", error)
+        return None
 
 
 def _in_memory(bundle: DataBundle) -> _Kept:
