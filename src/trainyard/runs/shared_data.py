@@ -73,9 +73,10 @@ class SharedData:
     def _made(self, key: str, dataset: Dataset, config: DataConfig, form: FeatureForm) -> _Kept | None:
         """Read the data, unless a file holds them; None if their source has changed meanwhile."""
         cache, identity = data_cache(), f"data {key}"
+        path: Path | None = None
+        is_usable = type(dataset).__module__.startswith("trainyard.")  # of others the code may not be known
         with ExitStack() as stack:
-            path, is_usable = None, type(dataset).__module__.startswith("trainyard.")
-            if is_usable:  # which code another adapter is, its version may not tell
+            if is_usable:
                 try:
                     stack.enter_context(cache.making(identity))
                     path = cache.found(identity)

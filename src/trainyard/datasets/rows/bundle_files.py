@@ -134,7 +134,7 @@ class BundleFile:
                 for split, names in plain["splits"].items()
             },
             preparation=self._preparation,
-            rows={name: array for (of, name), array in arrays.items() if of == "rows"},  # type: ignore[misc]
+            rows={name: array for (of, name), array in arrays.items() if of == "rows"},
             identifiers={
                 name: Identifiers(column, values[name]) for name, column in plain["identifiers"].items()
             },
@@ -142,7 +142,7 @@ class BundleFile:
             **{name: plain[name] for name in _PLAIN},
         )
 
-    def _mapped(self) -> Iterator[tuple[tuple[str, str], Array]]:
+    def _mapped(self) -> Iterator[tuple[tuple[str, Any], Array]]:
         content = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY)
         place = self._start
         for of, name, dtype, shape in self._plain["arrays"]:
