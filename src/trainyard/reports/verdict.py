@@ -20,6 +20,7 @@ SPLITS = {"test": "test", "val": "validation", "train": "training"}
 _CLEAR = 2.0  # standard errors of a mean, from which a difference is more than chance
 _FEW = 50  # rows of an evaluation that says little
 _MOST_METRICS = 5
+_SIMPLE = ("linear", "table")  # the names of baselines that look at the rows
 
 
 class BaselineVerdict(NamedTuple):
@@ -67,8 +68,8 @@ def judge(tables: Json) -> BaselineVerdict:
         said = "The metrics of this task say nothing of single rows: a difference may be chance."
         return BaselineVerdict("fair", f"Not judged against {words}", [said])
     answers, certainty = gains(constant)
-    linear = gains(baselines["linear"])[0] if "linear" in baselines else None
-    level, title = _title(answers, certainty, linear, words)
+    simple = next((one for name, one in baselines.items() if name in _SIMPLE), None)
+    level, title = _title(answers, certainty, words, simple)
     about = task_of(str(tables["task"])).judged_in_words
     sentences = [about[certainty]] if answers != certainty and certainty in about else []
     if rows < _FEW:
@@ -92,23 +93,24 @@ def _gain(gain: Json) -> Gain:
     return "better" if mean > 0 else "worse"
 
 
-def _title(answers: Gain, certainty: Gain, linear: Gain | None, words: str) -> tuple[Level, str]:
+def _title(answers: Gain, certainty: Gain, words: str, simple: Json | None) -> tuple[Level, str]:
     if answers == "worse":
         return "poor", f"Worse than {words}"
     if answers == "alike":
         return ("fair" if certainty == "better" else "poor"), f"No better than {words}"
-    if linear == "worse":
-        return "fair", f"Better than {words}, but worse than a linear model"
-    if linear == "alike":
-        return "good", f"Better than {words}, and about as good as a linear model"
-    also = ", and than a linear model" if linear == "better" else ""
-    return "good", f"Better than {words}{also}"
+    if simple is None:
+        return "good", f"Better than {words}"
+    another = "a linear model" if simple["name"] == "linear" else str(simple["words"])
+    if (gain := gains(simple)[0]) == "worse":
+        return "fair", f"Better than {words}, but worse than {another}"
+    if gain == "alike":
+        return "good", f"Better than {words}, and about as good as {another}"
+    return "good", f"Better than {words}, and than {another}"
 
 
 def _short_name(baseline: Json) -> str:
-    return {"constant": "constant answer", "linear": "linear model"}.get(
-        str(baseline["name"]), str(baseline["name"])
-    )
+    names = {"constant": "constant answer", "linear": "linear model", "table": "simple table"}
+    return names.get(str(baseline["name"]), str(baseline["name"]))
 
 
 def _rows(tables: Json) -> list[tuple[str, list[str]]]:
