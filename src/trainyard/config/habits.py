@@ -32,6 +32,7 @@ VALUES = {
     "training.loss": synonyms.LOSSES,
     "training.precision": synonyms.PRECISIONS,
     "data.on_corrupt": synonyms.ON_CORRUPT,
+    "data.task": synonyms.TASKS,
 }
 
 

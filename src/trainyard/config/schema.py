@@ -51,6 +51,15 @@ class ExperimentConfig(Section):
 
 
 ColumnType = Literal["number", "boolean", "category", "time", "date", "text", "id", "ignore"]
+# What other tools, and pandas, call these types.
+COLUMN_TYPES = {
+    **dict.fromkeys(("numeric", "numerical", "float", "float64", "int", "int64", "integer"), "number"),
+    **dict.fromkeys(("categorical", "cat", "nominal"), "category"),
+    **dict.fromkeys(("datetime", "timestamp", "datetime64"), "time"),
+    **dict.fromkeys(("bool",), "boolean"),
+    **dict.fromkeys(("free_text",), "text"),
+    **dict.fromkeys(("drop", "identifier"), "ignore"),
+}
 Encode = Literal["auto", "onehot", "ordinal", "category", "target", "frequency"]
 
 
@@ -76,7 +85,9 @@ class ColumnConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_its_type_alone(cls, value: Any) -> Any:
-        return {"type": value} if isinstance(value, str) else value
+        section = {"type": value} if isinstance(value, str) else value
+        kind = section.get("type") if isinstance(section, dict) else None
+        return section | {"type": COLUMN_TYPES[kind]} if kind in COLUMN_TYPES else section
 
     @model_validator(mode="after")
     def _check_options(self) -> ColumnConfig:
