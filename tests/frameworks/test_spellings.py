@@ -508,7 +508,7 @@ def test_two_spellings_of_an_optimizers_option() -> None:
 def run_of(model: Any, folder: Any, **sections: Any) -> Any:
     features, targets = rows("two")
     splits = ((features[:200], targets[:200]), (features[200:], targets[200:]))
-    config = {"checkpoint": {"save_top_k": 0}, "data": {"standardize": False}, **sections}
+    config = {"checkpoint": {"save_top_k": 0}, **sections}
     return trainyard.train(config, model=model, data=splits, runs_dir=folder)
 
 

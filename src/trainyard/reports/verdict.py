@@ -41,12 +41,13 @@ def section(run: RunFiles) -> Section | None:
         return made
     split, tables = judged
     verdict = judge(tables)
+    rows = f"{tables['rows']} {SPLITS[split]} {task_of(str(tables['task'])).samples}"
     names = ["this model", *(_short_name(one) for one in part(tables, "compared").get("baselines", ()))]
     return made | {
         "level": verdict.level,
         "title": verdict.title,
         "sentences": verdict.sentences,
-        "table": {"names": names, "rows": _rows(tables), "split": SPLITS[split], "rows_of": tables["rows"]},
+        "table": {"names": names, "rows": _rows(tables), "rows_of": rows},
     }
 
 
@@ -109,7 +110,7 @@ def _title(answers: Gain, certainty: Gain, words: str, simple: Json | None) -> t
 
 
 def _short_name(baseline: Json) -> str:
-    names = {"constant": "constant answer", "linear": "linear model", "table": "simple table"}
+    names = {"constant": "constant answer", "linear": "linear model", "table": "table"}
     return names.get(str(baseline["name"]), str(baseline["name"]))
 
 
@@ -146,13 +147,13 @@ def _asked(run: RunFiles) -> str:
     count = len(data.features)
     columns = f", from {number(count)} {'feature' if count == 1 else 'features'}" if count else ""
     splits = [
-        f"{number(split.rows or 0)} rows to {purpose}"
+        f"{number(split.rows or 0)} {task.samples if task else 'rows'} to {purpose}"
         for name, purpose in (("train", "learn from"), ("val", "validate"), ("test", "test"))
         if (split := data.splits.get(name)) is not None
     ]
-    source = source_of(run.settings)
+    source, of = source_of(run.settings), " of" if columns else ", from"
     return redacted(
-        f"The model {model} was asked to {question}{columns}{f' of {source}' if source else ''}: "
+        f"The model {model} was asked to {question}{columns}{f'{of} {source}' if source else ''}: "
         f"{', '.join(splits)}."
     )
 

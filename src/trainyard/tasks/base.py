@@ -185,6 +185,7 @@ class Task(ABC):
     # Whether several targets are labels, 0 or 1 each, whose names are `DataInfo.classes`; else they are
     # values, whose names are `DataInfo.target_names`.
     targets_are_labels: ClassVar[bool] = False
+    samples: ClassVar[str] = "rows"  # what the splits consist of, for the report
     noun: ClassVar[str] = "targets"  # what `DataInfo.outputs` counts, for messages
     hub_tag: ClassVar[str] = (
         ""  # what model hubs call the task of a table's columns; empty: they have no name

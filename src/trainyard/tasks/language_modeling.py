@@ -120,6 +120,7 @@ class LanguageModelingTask(Task):
     sums: ClassVar[Sequence[str]] = ("nats", "tokens", "hits")
     generates_text: ClassVar[bool] = True
     noun: ClassVar[str] = "tokens"
+    samples: ClassVar[str] = "windows"
     hub_tag: ClassVar[str] = "text-generation"
 
     wants: ClassVar[str] = "text (data.type: text)"
@@ -194,8 +195,8 @@ class LanguageModelingTask(Task):
         ]
 
     def asked(self) -> str:
-        """Return that it is the next byte or token."""
-        return f"predict the next {self._token} of a text"
+        """Return that the text goes on."""
+        return "predict how a text goes on, token by token"
 
     @property
     def _token(self) -> str:

@@ -203,8 +203,8 @@ def _unpacked(part: Any, name: SplitName) -> Any:
         return from_tf_dataset(part, f"the {name} split")
     if any(type(one).__module__.startswith("scipy.sparse") for one in _arrays_of(part)):
         raise DataError(
-            f"the {name} split holds a sparse matrix, which is not taken: give an array (.toarray()), or texts "
-            "and categories as columns of a frame"
+            f"the {name} split holds a sparse matrix, which is not taken: give an array (.toarray()), or "
+            "texts and categories as columns of a frame"
         )
     return unwrapped(part, f"the {name} split")
 
