@@ -87,7 +87,9 @@ class ColumnConfig(Section):
     def _of_its_type_alone(cls, value: Any) -> Any:
         section = {"type": value} if isinstance(value, str) else value
         kind = section.get("type") if isinstance(section, dict) else None
-        return section | {"type": COLUMN_TYPES[kind]} if kind in COLUMN_TYPES else section
+        if isinstance(kind, str) and kind in COLUMN_TYPES:
+            return section | {"type": COLUMN_TYPES[kind]}
+        return section
 
     @model_validator(mode="after")
     def _check_options(self) -> ColumnConfig:
