@@ -95,7 +95,8 @@ def compared(
         return None
     task = task_for(info)
     count = len(result.ids)
-    at = _sample(split, task, count) if task.has_parts else spaced(count, LARGE)
+    is_large = task.has_parts and any(one.reads_rows for one in baselines)
+    at = _sample(split, task, count) if is_large else spaced(count, LARGE)
     own, rows = result.scores(task).take(at), cache(lambda: split.take(result.ids[at]))
     names = [without_prefix(name) for name in result.metrics]
     known = [name for name in dict.fromkeys([*names, *_judging(task)]) if name in task.metrics]

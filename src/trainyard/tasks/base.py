@@ -139,11 +139,13 @@ class Guess(NamedTuple):
         words: What it does: `guessing by how often each byte occurs`.
         outputs: Returns its outputs for some rows, given a function that reads these rows, and the outputs of
             the model for them, whose shape they have.
+        reads_rows: Whether it reads the rows, of which it then gets a sample.
     """
 
     name: str
     words: str
     outputs: Callable[[Callable[[], Batch], Array], Array]
+    reads_rows: bool = True
 
 
 class ExplainedOutput(NamedTuple):

@@ -204,7 +204,8 @@ class SegmentationTask(Task):
             made[:, _CLASSES:] = counts.reshape(len(own), -1)
             return made
 
-        return [Guess("constant", f"always answering {self._labels[most]}, the most frequent class", outputs)]
+        words = f"always answering {self._labels[most]}, the most frequent class"
+        return [Guess("constant", words, outputs, reads_rows=False)]
 
     def asked(self) -> str:
         """Return the number of the classes."""

@@ -63,12 +63,6 @@ def _hits(tokens: Scores) -> Floats:
     return (tokens.predicted == tokens.targets).astype(np.float64)
 
 
-def _surprise(tokens: Scores) -> Floats:
-    likely = tokens.true_probability.astype(np.float64)
-    nats: Floats = -np.log(np.maximum(likely, np.finfo(np.float32).eps))
-    return nats
-
-
 def _span_f1(scores: Scores) -> float:
     """Return the F1 of the entities that tags such as B-PER, I-PER and O mark; NaN for other labels."""
     if scores.labels is None or not spans.are_tags(scores.labels):
@@ -96,7 +90,7 @@ def _metrics() -> dict[str, Metric]:
             "min",
             "mean negative log of the true label's probability",
             _of_tokens(classes.log_loss),
-            parts=_added(_surprise),
+            parts=_added(classes.surprise),
             bounds=FROM_0,
         ),
         "span_f1": Metric(
