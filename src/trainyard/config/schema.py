@@ -51,15 +51,6 @@ class ExperimentConfig(Section):
 
 
 ColumnType = Literal["number", "boolean", "category", "time", "date", "text", "id", "ignore"]
-# What other tools, and pandas, call these types.
-COLUMN_TYPES = {
-    **dict.fromkeys(("numeric", "numerical", "float", "float64", "int", "int64", "integer"), "number"),
-    **dict.fromkeys(("categorical", "cat", "nominal"), "category"),
-    **dict.fromkeys(("datetime", "timestamp", "datetime64"), "time"),
-    **dict.fromkeys(("bool",), "boolean"),
-    **dict.fromkeys(("free_text",), "text"),
-    **dict.fromkeys(("drop", "identifier"), "ignore"),
-}
 Encode = Literal["auto", "onehot", "ordinal", "category", "target", "frequency"]
 
 
@@ -85,11 +76,7 @@ class ColumnConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_its_type_alone(cls, value: Any) -> Any:
-        section = {"type": value} if isinstance(value, str) else value
-        kind = section.get("type") if isinstance(section, dict) else None
-        if isinstance(kind, str) and kind in COLUMN_TYPES:
-            return section | {"type": COLUMN_TYPES[kind]}
-        return section
+        return {"type": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check_options(self) -> ColumnConfig:

@@ -211,6 +211,16 @@ LOSSES = _table(
         "huber": "huber huber_loss",
     }
 )
+COLUMN_TYPES = _table(
+    {
+        "number": "numeric numerical float float64 int int64 integer",
+        "category": "categorical cat nominal",
+        "time": "datetime timestamp datetime64",
+        "boolean": "bool",
+        "text": "free_text",
+        "ignore": "drop",
+    }
+)
 TASKS = {
     fold(word): task
     for task, words in (
