@@ -66,6 +66,25 @@ def test_values() -> None:
     assert bundle.info.task == "regression"
 
 
+@pytest.mark.parametrize(
+    ("rows_of", "task"),
+    [
+        ({0: 40, 1: 30, 2: 20, 3: 9, 4: 2}, "regression"),  # few have many: a count
+        ({1: 3, 2: 30, 3: 40, 4: 20}, "regression"),
+        ({1: 30, 2: 20, 3: 9, 4: 8}, "classification"),
+        ({1: 30, 2: 2, 3: 40, 4: 28}, "classification"),  # codes: a rare one in the middle
+        ({0: 3, 1: 97}, "classification"),
+        ({0: 4, 1: 4, 2: 4, 3: 4}, "classification"),
+    ],
+)
+def test_counts_are_amounts_and_codes_are_classes(rows_of: dict[int, int], task: str) -> None:
+    values = [value for value, count in rows_of.items() for _ in range(count)]
+    rows = [{"x": i * 37 % 101, "bought": value} for i, value in enumerate(values)]
+    draft, (config, _) = drafted(csv_text(rows))
+    assert config.data.task == task
+    assert ("taken for amounts" in draft) == (task == "regression")
+
+
 def test_very_few_rows() -> None:
     _, (config, bundle) = drafted(csv_text(people(9)))
     assert config.training.batch_size <= len(bundle.splits["train"])

@@ -27,6 +27,7 @@ from trainyard.datasets.rows.table import Table, kind_of, listed, missing
 from trainyard.datasets.rows.target import class_indices, inspect, rows_with_target
 from trainyard.errors import DataError
 from trainyard.registry import task_of
+from trainyard.tasks.support.columns import rare_count
 from trainyard.types import Ids
 
 _GROUPS = (
@@ -158,7 +159,7 @@ def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | 
         )
         kind = infer_target(labelled, _alone(config, name))
         labelled, _ = rows_with_target(typed(labelled, {name: kind}), name)
-    task, doubts = inspect(labelled, config)
+    task, doubts = _task(labelled, config)
     config = _without_strays(labelled, infer(labelled, names, config).kinds, config, strays)
     inference = infer(labelled, names, config)
     draft = Draft(table, typed(labelled, inference.kinds), inference.kinds, path, targets, task, params)
@@ -168,6 +169,19 @@ def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | 
     _choose_columns(draft)
     _choose_split(draft)
     return draft
+
+
+def _task(table: Table, config: DataConfig) -> tuple[str, list[str]]:
+    """Return the task and warnings as `inspect` does, but take counts for amounts."""
+    task, doubts = inspect(table, config)
+    values = table.columns[config.targets[0]]
+    if len(config.targets) > 1 or task != "classification" or (rare := rare_count(values)) is None:
+        return task, doubts
+    rows = int((values == rare).sum())
+    return "regression", [
+        f"whole numbers, of which only {rows} {'row holds' if rows == 1 else 'rows hold'} {rare}, are taken for "
+        "amounts; set `task: classification` if they are classes"
+    ]
 
 
 def _targets(table: Table, target: str | Sequence[str]) -> list[str]:

@@ -11,6 +11,9 @@ from trainyard.types import Array
 MULTILABEL = "multilabel"  # the task where the target is a list of labels for each row
 TOKEN_CLASSIFICATION = "token_classification"  # where it is a list of a tag for each word
 FEW = 20  # integers with more distinct values than this are taken for amounts, not classes
+_MIN_COUNTS = 4  # different values of a count
+_RARE = 5  # rows: a class with fewer can be neither learned nor tested
+_TIMES = 5  # as many rows hold the commonest value of a count as its rarest, or more
 
 
 def as_json(label: Any) -> str | int | float | bool:
@@ -57,6 +60,24 @@ def infer_task(values: Array) -> str:
     if not is_numeric(values) or (are_integers(values) and is_few(values, len(distinct_labels(values)))):
         return "classification"
     return "regression"
+
+
+def rare_count(values: Array) -> int | None:
+    """Return the least or the greatest value if so few rows hold it that the values are counts, not classes.
+
+    Few rows hold the extreme values of a count (12 trials, 7 children). A model of classes can neither learn
+    nor be tested on them, and does not know that 11 is close to 12.
+
+    Args:
+        values: (rows,) values without gaps.
+    """
+    if not are_integers(values):
+        return None
+    labels, rows = np.unique(values, return_counts=True)
+    if len(labels) < _MIN_COUNTS:
+        return None
+    rarest = -1 if rows[-1] <= rows[0] else 0
+    return int(labels[rarest]) if rows[rarest] < min(_RARE, rows.max() / _TIMES) else None
 
 
 def infer_task_of_matrix(targets: Array, where: str) -> tuple[str, list[str]]:
