@@ -12,7 +12,7 @@ MULTILABEL = "multilabel"  # the task where the target is a list of labels for e
 TOKEN_CLASSIFICATION = "token_classification"  # where it is a list of a tag for each word
 FEW = 20  # integers with more distinct values than this are taken for amounts, not classes
 _MIN_COUNTS = 4  # different values of a count
-_RARE = 5  # rows: a class with fewer can be neither learned nor tested
+_RARE = 5  # rows: a class with fewer can be neither learned nor tested, and many classes need twice as many
 _TIMES = 5  # as many rows hold the commonest value of a count as its rarest, or more
 
 
@@ -62,8 +62,8 @@ def infer_task(values: Array) -> str:
     return "regression"
 
 
-def rare_count(values: Array) -> int | None:
-    """Return the least or the greatest value if so few rows hold it that the values are counts, not classes.
+def why_counts(values: Array) -> str | None:
+    """Return why whole numbers with few different values are counts and not classes; None if they are not.
 
     Few rows hold the extreme values of a count (12 trials, 7 children). A model of classes can neither learn
     nor be tested on them, and does not know that 11 is close to 12.
@@ -77,7 +77,11 @@ def rare_count(values: Array) -> int | None:
     if len(labels) < _MIN_COUNTS:
         return None
     rarest = -1 if rows[-1] <= rows[0] else 0
-    return int(labels[rarest]) if rows[rarest] < min(_RARE, rows.max() / _TIMES) else None
+    if (few := rows[rarest]) < min(_RARE, rows.max() / _TIMES):
+        return f"only {few} {'row holds' if few == 1 else 'rows hold'} {labels[rarest]:g}"
+    if len(labels) > FEW // 2 and rows.mean() < 2 * _RARE:
+        return f"{rows.mean():.0f} rows on average hold each of {len(labels)}"
+    return None
 
 
 def infer_task_of_matrix(targets: Array, where: str) -> tuple[str, list[str]]:
