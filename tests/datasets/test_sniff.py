@@ -102,7 +102,7 @@ def test_quarters_and_months_are_dates() -> None:
     assert "time: month  # rows are in order of month" in draft  # and no identifier
     assert {"quarter.days", "quarter.month"} <= set(bundle.info.feature_names)
     assert config.data.columns["month"].type == "date"
-    assert len(bundle.rows["test"]) and bundle.rows["test"].min() > bundle.rows["train"].max()
+    assert bundle.rows["test"].min() > bundle.rows["train"].max()
 
 
 def test_names_of_rows_are_left_out_though_they_repeat() -> None:
