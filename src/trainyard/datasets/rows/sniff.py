@@ -185,7 +185,7 @@ def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | 
 def _task(table: Table, config: DataConfig) -> tuple[str, list[str]]:
     """Return the task and warnings as `inspect` does, but take counts for amounts."""
     task, doubts = inspect(table, config)
-    if len(config.targets) > 1 or task != "classification":
+    if len(config.targets) > 1 or task_of(task).gives_amounts:
         return task, doubts
     if (why := why_counts(table.columns[config.targets[0]])) is None:
         return task, doubts
