@@ -61,6 +61,10 @@ class NpzDataset:
             )
         return self._bundle(arrays, paths)
 
+    def sources(self) -> list[str]:
+        """Return the files that are read; see `KnownSources`."""
+        return [*paths_by_split(self._config).values()]
+
     def read(self, path: str, text: Collection[str] = ()) -> Table:  # noqa: ARG002
         """Return the rows of a file with X (and y), or with one array per column; for predictions.
 

@@ -219,6 +219,7 @@ class Predictor:
         forms = self._framework.formats
         if not forms or (form is not None and form not in forms):
             known = f"there are: {', '.join(forms)}" if forms else "its framework has none of its own"
+            known += "; with the preparation of rows, mlflow, native or sklearn (docs/export.md)"
             raise InputError(
                 f"run {self._run.id} cannot be exported{f' as {form!r}' if form else ''}: {known}"
             )

@@ -23,10 +23,11 @@ from trainyard.registry import task_for
 from trainyard.reports.studies import cross_validation_table, write_report
 from trainyard.runs.predictions import Predicted, predicted
 from trainyard.runs.run import Run
+from trainyard.runs.shared_data import sharing_data
 from trainyard.runs.trust import of_own_config
 from trainyard.studies.running import run_study
 from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, open_study
-from trainyard.studies.trials import StudyConfig
+from trainyard.studies.trials import MOST_FOLDS, StudyConfig
 from trainyard.studies.unchanged import CurrentData, warn_of_changes
 from trainyard.tasks.base import UNBOUNDED, Bounds, Columns
 from trainyard.types import Array, Ids, Predictions
@@ -97,14 +98,15 @@ class CrossValidation(StudyView):
         return cross_validation_table(self.path)
 
 
+@sharing_data()
 def cross_validate(
     config: Config, overrides: Overrides, request: StudyRequest, folds: int | None = None
 ) -> CrossValidation:
     """Train a run for each fold; see `trainyard.cross_validate`."""
     base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
     count = base.folds(folds)
-    if count < 2:
-        raise InputError(f"folds: {count} given; allowed: 2 or more")
+    if not 2 <= count <= MOST_FOLDS:
+        raise InputError(f"folds: {count} given; allowed: 2 to {MOST_FOLDS}, as each fold is a run")
     base.resolved.log_notes()
     base.warn_of_replaced_splits()
     trials = [Trial({"fold": fold}, base.with_fold(count, fold).resolved) for fold in range(count)]
