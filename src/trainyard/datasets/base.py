@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel
 
 from trainyard.config.schema import DataConfig
 from trainyard.order import SAMPLE, stream_seed
 from trainyard.types import Array, Batch, DataInfo, FeatureForm, Ids, SplitName
+
+T = TypeVar("T")
 
 # The positions of the samples of each split that are left out, as they cannot be read.
 Skips = Mapping[SplitName, Sequence[int]]
@@ -175,7 +177,8 @@ class DataBundle:
     are their positions in each source (None: none were looked for). `tokenizer` is what made tokens of text,
     as `rows.tokenizers` writes it; None: there is no text, or its bytes are the tokens. `unrepeatable` says
     why samples cannot be read again as they were, so that no run can be repeated to the bit; empty: they can.
-    `files` are the SHA-256 of each shard by its name, to tell which of them has changed.
+    `files` are the SHA-256 of each shard by its name, to tell which of them has changed. `packages` are
+    the distributions that were imported to prepare the data, if that was done in another process.
     """
 
     info: DataInfo
@@ -192,6 +195,20 @@ class DataBundle:
     tokenizer: dict[str, Any] | None = field(default=None, repr=False)
     unrepeatable: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
+    packages: Sequence[str] = ()
+    _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, compute: Callable[[DataBundle], T]) -> T:
+        """Return what a function of these data alone computes; it is called once for all that share them."""
+        name = f"{compute.__module__}.{compute.__qualname__}"
+        if name not in self._known:
+            self._known[name] = compute(self)
+        known: T = self._known[name]
+        return known
+
+    def shares(self, known: dict[str, Any]) -> None:
+        """Share what `once` computes with others that have the same data."""
+        object.__setattr__(self, "_known", known)
 
 
 class Dataset(Protocol):
@@ -209,6 +226,14 @@ class Dataset(Protocol):
             DataError: The data cannot be used; says what is wrong, where (file, column, row), and what to do.
             MissingExtraError: The library that reads this format is not installed.
         """
+
+
+@runtime_checkable
+class KnownSources(Protocol):
+    """A data set that depends on nothing but its section and files, so that runs can share what it reads."""
+
+    def sources(self) -> Sequence[str] | None:
+        """Return the files that `load` reads, as paths or URLs; None: it reads others, too."""
 
 
 @runtime_checkable

@@ -83,6 +83,10 @@ class CsvDataset:
         """Load the data; see `Dataset.load`."""
         return load_files(self._config, self.read)
 
+    def sources(self) -> list[str]:
+        """Return the files that are read; see `KnownSources`."""
+        return [*paths_by_split(self._config).values()]
+
     def read(self, path: str, text: Collection[str] = ()) -> Table:
         """Return all rows of one file.
 

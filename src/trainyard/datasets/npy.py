@@ -59,6 +59,13 @@ class NpyDataset:
             lambda inputs, ids, targets: MappedRows(inputs[FEATURES], ids, targets),
         )
 
+    def sources(self) -> list[str]:
+        """Return the files that are read; see `KnownSources`."""
+        folder, names = self._folder()
+        endings = ("", *(f"_{name}" for name in SPLITS))
+        known = [f"{letter}{ending}.npy" for letter in "Xy" for ending in endings]
+        return [f"{folder}/{name}" for name in known if name in names]
+
     def _folder(self) -> tuple[str, list[str]]:
         """Return the folder, and the names of the files in it."""
         config = self._config

@@ -61,6 +61,10 @@ class NpzDataset:
             )
         return self._bundle(arrays, paths)
 
+    def sources(self) -> list[str]:
+        """Return the files that are read; see `KnownSources`."""
+        return [*paths_by_split(self._config).values()]
+
     def read(self, path: str, text: Collection[str] = ()) -> Table:  # noqa: ARG002
         """Return the rows of a file with X (and y), or with one array per column; for predictions.
 
@@ -134,6 +138,8 @@ def _arrays(path: str) -> dict[str, Array]:
                 "numpy.savez"
             ) from error
         raise DataError(f"{path} cannot be read as npz: {error or type(error).__name__}") from error
+    except MemoryError as error:
+        raise DataError(f"{path} says that it holds more than the memory: {error}") from error
     if not arrays:
         raise DataError(f"{path} holds no arrays; save them with numpy.savez(path, X=..., y=...)")
     return arrays

@@ -55,6 +55,10 @@ class ParquetDataset:
         files = {name: parquet_as_arrow(path) for name, path in paths.items()}
         return arrow_bundle(files, self._config, self._params.images)
 
+    def sources(self) -> list[str] | None:
+        """Return the files that are read; None where a path may name many. See `KnownSources`."""
+        return None if self._params.streaming else [*paths_by_split(self._config).values()]
+
     def read(self, path: str, text: Collection[str] = ()) -> Table:
         """Return all rows of one file; columns in `text`, and the target, may hold lists.
 

@@ -32,6 +32,10 @@ class SklearnDataset:
         self._config = config
         self._library = require("sklearn.datasets", "tabular")
 
+    def sources(self) -> list[str]:
+        """Return no files: the rows are part of the library. See `KnownSources`."""
+        return []
+
     def load(self) -> DataBundle:
         """Load the data and split the rows as `data.split` says; see `Dataset.load`."""
         name = self._config.type

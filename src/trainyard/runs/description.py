@@ -48,7 +48,7 @@ class Description:
 
     @cached_property
     def _baselines(self) -> list[Baseline]:
-        return baselines.fitted(self._bundle)
+        return self._bundle.once(baselines.fitted)
 
     def evaluation(self, result: EvaluationResult) -> None:
         """Write the tables of an evaluation, and how baselines do on the same rows."""
@@ -67,7 +67,7 @@ class Description:
     def data(self) -> None:
         """Write the distributions of the data."""
         try:
-            described = profile(self._bundle)
+            described = self._bundle.once(profile)
         except Exception as error:
             log.warning("the data cannot be described: %s: %s", type(error).__name__, error)
             return

@@ -150,7 +150,7 @@ def code_inputs(roots: Collection[str], working_directory: Path) -> CodeIdentity
     return CodeIdentity(
         hash=sha256_json(modules | {f"{name} on disk": sha256 for name, sha256 in edited.items()}),
         trainyard=VERSION,
-        trainyard_sha256=_own_hash(frozenset(adapters)),
+        trainyard_sha256=own_hash(frozenset(adapters)),
         modules=modules,
         edited=edited,
         git=_git(working_directory),
@@ -163,7 +163,7 @@ def _own_folder() -> Path:
 
 
 @cache  # once in a process, which runs what it has imported
-def _own_hash(frameworks: Collection[str]) -> str:
+def own_hash(frameworks: Collection[str]) -> str:
     """Return the hash of our sources that can affect a run's bits; of adapters, only these `frameworks`."""
     without = {"cli", "reports", "trackers", "callbacks", "testing", "integrations", "studies"}
     others = {("frameworks", name) for name in set(registry.BUILT_IN["framework"]) - set(frameworks)}
@@ -258,14 +258,24 @@ def _git(folder: Path) -> GitState | None:
     )
 
 
-def environment_inputs(threads: int, framework: Mapping[str, str]) -> Environment:
+@cache
+def machine_identity() -> str:
+    """Return the SHA-256 of what arithmetic depends on beside the run: Python, packages, processor."""
+    return sha256_json([platform.python_version(), _system(), _cpu(), _instructions(), packages()])
+
+
+def environment_inputs(
+    threads: int, framework: Mapping[str, str], prepared_by: Collection[str] = ()
+) -> Environment:
     """Return the numeric environment, and what surrounds it.
 
     Args:
         threads: The number of CPU threads that the run is pinned to.
         framework: The framework's own part.
+        prepared_by: The distributions that another process imported to prepare the data.
     """
     installed = packages()
+    imported = sorted({*imported_packages(), *(name for name in prepared_by if name in installed)})
     numeric = NumericEnvironment(
         python=platform.python_version(),
         system=_system(),
@@ -274,7 +284,7 @@ def environment_inputs(threads: int, framework: Mapping[str, str]) -> Environmen
         threads=threads,
         framework=dict(framework),
         flags={key: value for key, value in sorted(os.environ.items()) if key.startswith(_FLAGS)},
-        imported={name: installed[name] for name in imported_packages()},
+        imported={name: installed[name] for name in imported},
     )
     return Environment(
         **dict(numeric), hash=sha256_json(numeric.to_json()), platform=platform.platform(), packages=installed

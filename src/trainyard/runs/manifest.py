@@ -59,9 +59,11 @@ def make_manifest(
         config_sha256=run.config_sha256(),
         computation_hash=resolved.computation_hash(),
         computation=resolved.computation(),
-        data=data_inputs(components.bundle),
+        data=components.bundle.once(data_inputs),
         code=code_inputs(roots, here),
-        environment=environment_inputs(components.inputs.threads, components.learner.describe()),
+        environment=environment_inputs(
+            components.inputs.threads, components.learner.describe(), components.bundle.packages
+        ),
         placement=Resolved(config).placement() | {"training.threads": components.inputs.threads},
         model=definition,
         weights=InitialWeights(initial=digest(tensor_records(components.learner.state(weights_only=True)))),

@@ -215,7 +215,7 @@ class Origin:
         initial = self.initial
         if initial is None or self.lineage is None:
             return START, NOTHING_INHERITED
-        self._data = data_inputs(bundle)
+        self._data = bundle.once(data_inputs)
         cursor = Cursor(*self.lineage.own_begin(self._data))
         return cursor, Inherited(initial.step, frozenset(self.lineage.irregular))
 

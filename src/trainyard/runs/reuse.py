@@ -224,7 +224,7 @@ def _light_inputs(run: RunDir, resolved: Resolved, objects: Objects, device: str
         return now  # the data need not be read
     bundle = objects.data if objects.data is not None else load_data(config, objects.model)
     roots = code_roots(config, objects, framework, {})
-    return now.model_copy(update={"data": data_inputs(bundle), "code": code_inputs(roots, Path.cwd())})
+    return now.model_copy(update={"data": bundle.once(data_inputs), "code": code_inputs(roots, Path.cwd())})
 
 
 def _default_threads(run: RunDir, before: Manifest, config: RunConfig) -> int:

@@ -46,6 +46,7 @@ from trainyard.runs.learner_data import learner_splits
 from trainyard.runs.objects import NO_DATA, Objects
 from trainyard.runs.own_unit import own_unit
 from trainyard.runs.sampling import check_sampling, drawing_weights, epoch_samples
+from trainyard.runs.shared_data import loaded
 from trainyard.semantics import in_force
 from trainyard.types import FEATURES, Array, DataInfo, FeatureForm, Metrics, Predictions, SplitName
 from trainyard.world import ALONE, World
@@ -120,9 +121,9 @@ def load_data(config: RunConfig, model: Any = None) -> DataBundle:
     if config.data is None:
         raise DataError(NO_DATA)
     cls = registry.dataset_of(config.data.type)
-    with prepared_as(form_for(config, model)):
-        bundle: DataBundle = cls(config.data, cls.Params(**config.data.params)).load()
-    return bundle
+    form = form_for(config, model)
+    with prepared_as(form):
+        return loaded(cls(config.data, cls.Params(**config.data.params)), config.data, form)
 
 
 def form_for(config: RunConfig, model: Any = None) -> FeatureForm:

@@ -27,6 +27,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.reports.studies import benchmark_table, markdown_table, write_report
 from trainyard.runs.predictions import predicted
 from trainyard.runs.run import Run
+from trainyard.runs.shared_data import sharing_data
 from trainyard.runs.trust import of_own_config
 from trainyard.studies.metrics import with_metric
 from trainyard.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of
@@ -97,6 +98,7 @@ class ModelSelection:
     metric: str | None = None
 
 
+@sharing_data()
 def benchmark(
     config: Config, overrides: Overrides, request: StudyRequest, selection: ModelSelection
 ) -> Benchmark:

@@ -23,6 +23,7 @@ from trainyard.registry import task_for
 from trainyard.reports.studies import cross_validation_table, write_report
 from trainyard.runs.predictions import Predicted, predicted
 from trainyard.runs.run import Run
+from trainyard.runs.shared_data import sharing_data
 from trainyard.runs.trust import of_own_config
 from trainyard.studies.running import run_study
 from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, open_study
@@ -97,6 +98,7 @@ class CrossValidation(StudyView):
         return cross_validation_table(self.path)
 
 
+@sharing_data()
 def cross_validate(
     config: Config, overrides: Overrides, request: StudyRequest, folds: int | None = None
 ) -> CrossValidation:

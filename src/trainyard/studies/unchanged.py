@@ -77,7 +77,7 @@ class CurrentData:
             ChangedInputsError: The run was made with other data.
         """
         bundle = self._request.load(trial.resolved)
-        self._identities[_section(trial)] = data_inputs(bundle)
+        self._identities[_section(trial)] = bundle.once(data_inputs)
         self.check(trial, run)
         return bundle
 

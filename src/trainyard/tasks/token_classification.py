@@ -60,7 +60,8 @@ def _added(by_token: Callable[[Scores], Floats]) -> Callable[[Scores], Floats]:
 
 
 def _hits(tokens: Scores) -> Floats:
-    return (tokens.predicted == tokens.targets).astype(np.float64)
+    hits: Floats = (tokens.predicted == tokens.targets).astype(np.float64)
+    return hits
 
 
 def _span_f1(scores: Scores) -> float:
@@ -243,7 +244,7 @@ class TokenClassificationTask(Task):
         def by_frequency(rows: Callable[[], Batch], own: Array) -> Array:  # noqa: ARG001 - none is read
             return np.broadcast_to(frequencies, own.shape).astype(own.dtype)
 
-        (most,) = self._named(frequencies.argmax(keepdims=True))
+        (most,) = self._named(np.array([frequencies.argmax()]))
         words = f"always answering {f'“{most}”' if isinstance(most, str) else most}, the most frequent label"
         made = [Guess("constant", words, by_frequency)]
         tokens = batch.get(INPUT_IDS)

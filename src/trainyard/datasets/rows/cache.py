@@ -101,8 +101,32 @@ class DataCache:
 
         return self._path(_Kept(identity, what, size, fill))
 
+    def found(self, identity: str) -> Path | None:
+        """Return the path of a file that was made; None if there is none, or a damaged one."""
+        return self._use(self._copy(identity))
+
+    @contextmanager
+    def making(self, identity: str) -> Iterator[None]:
+        """Let one process at a time find out what to make; others wait until it is made.
+
+        Raises:
+            DataError: The folder cannot be used.
+        """
+        lock = self._folder / f".making-{self._copy(identity).name[:2]}"  # few files, which stay
+        try:
+            make_folders(self._folder)
+            file = lock.open("ab")
+        except OSError as error:
+            raise DataError(f"{self._folder} cannot be used: {error.strerror or error}") from error
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _copy(self, identity: str) -> Path:
+        return self._folder / sha256_bytes(identity.encode())[:32]
+
     def _path(self, kept: _Kept) -> Path:
-        copy = self._folder / sha256_bytes(kept.identity.encode())[:32]
+        copy = self._copy(kept.identity)
         try:
             make_folders(self._folder)
             self._folder.chmod(0o700)  # data may be for the user's eyes only

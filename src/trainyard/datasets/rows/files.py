@@ -30,6 +30,11 @@ _MEMORY_LIMITS = {  # control groups, version 2 and 1: the limit and what is use
 }
 
 
+def as_text(path: Path | str) -> str:
+    r"""Return a path, or a part of one, as text that any file can hold: a byte that is no UTF-8 as `\xff`."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
 def existing_file(path: str, *, mapped: bool = False) -> Path:
     """Return the file at `path`, relative to the working directory; a local copy of what is at a URL.
 

@@ -7,6 +7,7 @@ import time
 
 from trainyard.engine.signals import STATUS_OF, Signals, Stopped
 from trainyard.errors import RunLockedError
+from trainyard.runs.shared_data import sharing_data
 from trainyard.studies.study import Study, StudyRequest
 from trainyard.studies.tuning.again import asked_of, check_search, working_for
 from trainyard.studies.tuning.joined import OwnFolder
@@ -19,6 +20,7 @@ _POLL_SECONDS = 0.2  # between two looks at whether there is a job
 _ENDED = ("completed", "failed")
 
 
+@sharing_data()
 def work_on(study: Study, request: StudyRequest, *, trust: bool = False) -> Tuning:
     """Do jobs of a study until it has ended; see `trainyard.work_study`."""
     check_search(study, "work")

@@ -23,6 +23,7 @@ from trainyard.engine.signals import STATUS_OF, Stopped
 from trainyard.errors import RunLockedError, TrainingError, TrainyardError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import FINAL, Ended
+from trainyard.runs.shared_data import sharing_data
 from trainyard.studies.tuning.jobs import Job, curve_of, hidden, train
 from trainyard.tuners.base import Begun, Point, Report
 from trainyard.types import Mode
@@ -194,6 +195,7 @@ class WorkerTrainer:
             self._worker = None
 
 
+@sharing_data()
 def serve(answers: int) -> Ended | None:
     """Do the jobs that arrive on stdin, and ask on the pipe `answers` at each evaluation whether to go on.
 

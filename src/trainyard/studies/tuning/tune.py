@@ -27,6 +27,7 @@ from trainyard.reports.studies import write_report
 from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.pruning import prune_paused
 from trainyard.runs.session import report
+from trainyard.runs.shared_data import sharing_data
 from trainyard.runs.trust import of_own_config
 from trainyard.samplers.base import Observation, Sampler, Space
 from trainyard.samplers.optuna import frozen, importances
@@ -123,6 +124,7 @@ class Asked:
         return self.base.question() | {"tuning": own}
 
 
+@sharing_data()
 def tune(config: Config, overrides: Overrides, request: StudyRequest, earlier: Study | None = None) -> Tuning:
     """Search for the best values of a config's keys; see `trainyard.tune`."""
     asked = read_question(config, overrides, request)
@@ -138,6 +140,7 @@ def tune(config: Config, overrides: Overrides, request: StudyRequest, earlier: S
     return search(study, asked, request)
 
 
+@sharing_data()
 def search(study: Study, asked: Asked, request: StudyRequest, before: int | None = None) -> Tuning:
     """Make the trials of a study, or go on with them.
 

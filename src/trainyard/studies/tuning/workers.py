@@ -23,6 +23,7 @@ from trainyard.datasets.base import DataBundle
 from trainyard.engine.signals import STATUS_OF, Stopped
 from trainyard.errors import TrainyardError
 from trainyard.records.status import Ended
+from trainyard.runs.shared_data import sharing_data
 from trainyard.studies.tuning.jobs import Job, hidden, train
 from trainyard.studies.tuning.joined import LEFT, JoinedWorker, JoinedWorkers
 from trainyard.studies.tuning.resources import visible_gpus
@@ -283,6 +284,7 @@ def _has_descriptor(stream: Any) -> bool:
     return True
 
 
+@sharing_data()
 def do_jobs(answers: int) -> Ended | None:
     """Do the jobs that arrive on stdin, one after the other, and write how each ended.
 
