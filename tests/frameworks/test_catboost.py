@@ -3,7 +3,6 @@
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from trainyard.records.journal import evaluations, losses, read
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.wiring import Components, Objects, build
+from trainyard.semantics import computing_by
 from trainyard.types import Array, Batch, DataInfo, Ids, SplitName, features_spec
 
 ROUNDS = 24
@@ -356,8 +356,8 @@ def test_the_seed_is_that_of_the_run_and_older_runs_keep_theirs() -> None:
 
     data = bundle("two")
     assert seed(data) == 42
-    older = replace(data, info=replace(data.info, semantics={"catboost": 1}))
-    assert seed(older) == stream_seed(42, INIT) % (1 << 31)
+    with computing_by({"catboost": 1}):
+        assert seed(data) == stream_seed(42, INIT) % (1 << 31)
 
 
 @pytest.mark.parametrize(("kind", "rounds"), [("two", 24), ("three", 24), ("values", 24), ("two", 205)])
