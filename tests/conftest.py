@@ -4,7 +4,9 @@ import fcntl
 import functools
 import hashlib
 import os
+import shutil
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -34,6 +36,8 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 TESTS = Path(__file__).parent
+MEMORY = Path("/dev/shm")
+ROOM = 6 << 30  # bytes; the files of all tests take less than one
 SOAK = TESTS / "soak"
 THINNED: dict[str, list[str]] = tomllib.loads((SOAK / "thinned.toml").read_text(encoding="utf-8"))
 
@@ -45,8 +49,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Keep temporary files in memory: on a disk, tests wait for fsync longer than they compute.
+
+    What `make soak` repeats meets a real disk. So does what is given a TMPDIR, whose files are also kept.
+    """
+    config.temporary = None
+    if not (config.getoption("--soak") or "TMPDIR" in os.environ) and MEMORY.is_mount():
+        for left in MEMORY.glob("trainyard-tests-*"):  # by sessions that were killed
+            if not Path("/proc", left.name.split("-")[2]).exists():
+                shutil.rmtree(left, ignore_errors=True)
+        if shutil.disk_usage(MEMORY).free >= ROOM:
+            config.temporary = tempfile.mkdtemp(prefix=f"trainyard-tests-{os.getpid()}-", dir=MEMORY)
+            os.environ["TMPDIR"] = config.temporary  # of the workers, too
+            tempfile.tempdir = None  # ask again
     if (folder := config.getoption("--cpu")) and not getattr(config.option, "numprocesses", None):
         config.pluginmanager.register(CpuTime(Path(folder)))  # in the workers, where there are any
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if config.temporary is not None:
+        shutil.rmtree(config.temporary, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,5 +1,6 @@
 """Hashing while writing: the same hashes as in memory, and every flipped bit found."""
 
+import errno
 import hashlib
 import json
 import os
@@ -245,3 +246,14 @@ def test_who_may_read_a_file(tmp_path: Path) -> None:
     finally:
         os.umask(umask)
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("public", "private")] == [0o644, 0o600]
+
+
+def test_a_full_disk_is_reported_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that fails says why, but not where."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "write_file", refuse)
+    with pytest.raises(OSError, match=r"No space left on device: '.*report\.html'"):
+        write_atomically(tmp_path / "report.html", b"page")

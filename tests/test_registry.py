@@ -69,7 +69,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [line for kind in KINDS for line in (f"[trainyard.{kind}s]", flawed)]
     install(site, "flawed-things", "\n".join(lines), MODULES)
     install(site, "working-thing", "[trainyard.datasets]\nrings = working:Rings\ncsv = working:Rings\n", {})
-    install(site, "late-thing", "[trainyard.datasets]\nrings = nowhere:Rings\n", {})
+    install(site, "yet-another-thing", "[trainyard.datasets]\nrings = nowhere:Rings\n", {})
     return site
 
 
@@ -143,7 +143,8 @@ def test_doctor_names_every_plugin_that_cannot_be_used(site: Path, tmp_path: Pat
     assert plugins["dataset", "rings", "working-thing 1.0"]["error"] is None
     assert plugins["dataset", "csv", "working-thing 1.0"]["ignored"] == "trainyard has a dataset of this name"
     assert (
-        plugins["dataset", "rings", "late-thing 1.0"]["ignored"] == "working-thing 1.0 has one of this name"
+        plugins["dataset", "rings", "yet-another-thing 1.0"]["ignored"]
+        == "working-thing 1.0 has one of this name"
     )
     problems = "\n".join(document["problems"])
     assert problems.count("repair or uninstall flawed-things") == len(KINDS) * len(FLAWS)

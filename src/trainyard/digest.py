@@ -311,7 +311,8 @@ def write_atomically(path: Path, data: bytes, *, depth: int = 1, mode: int = 0o6
             aside.touch(mode, exist_ok=False)
         write_file(aside, data)
         aside.replace(path)
-    except OSError:
+    except OSError as error:
         aside.unlink(missing_ok=True)
+        error.filename = error.filename or str(path)  # a full disk is reported without one
         raise
     fsync_folder(path.parent)

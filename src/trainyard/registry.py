@@ -292,19 +292,29 @@ def dataset_names() -> list[str]:
 
 @cache
 def plugins() -> tuple[Plugin, ...]:
-    """Return every plugin that an installed package registers, without importing any."""
+    """Return every plugin that an installed package registers, without importing any.
+
+    Of two packages with a plugin of one name, the first by name counts: the order in which a folder lists its
+    packages is another one on each file system.
+    """
     listed: dict[tuple[Kind, str], Plugin] = {}
     ignored: list[Plugin] = []
     installed = metadata.entry_points()
     for kind in KINDS:
-        for point in installed.select(group=_group(kind)):
-            package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
-            plugin = Plugin(kind, point.name, point.value, package)
-            if point.name in BUILT_IN[kind]:
+        found = [
+            Plugin(kind, point.name, point.value, _package_of(point))
+            for point in installed.select(group=_group(kind))
+        ]
+        for plugin in sorted(found, key=lambda plugin: plugin.package):
+            if plugin.name in BUILT_IN[kind]:
                 ignored.append(replace(plugin, ignored=f"trainyard has a {kind} of this name"))
-            elif (first := listed.setdefault((kind, point.name), plugin)) is not plugin:
+            elif (first := listed.setdefault((kind, plugin.name), plugin)) is not plugin:
                 ignored.append(replace(plugin, ignored=f"{first.package} has one of this name"))
     return (*listed.values(), *ignored)
+
+
+def _package_of(point: metadata.EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
 
 
 def error_of(plugin: Plugin) -> str | None:

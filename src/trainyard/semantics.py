@@ -59,7 +59,9 @@ PARTS: dict[str, Part] = {
         ("evaluation/own.py", "evaluation/metrics.py", "tasks"),
         kept=(1, 2),
     ),
-    "catboost": Part(1, "a step of CatBoost", ("frameworks/catboost", "frameworks/support")),
+    "catboost": Part(
+        2, "a step of CatBoost", ("frameworks/catboost", "frameworks/support"), kept=(1,)
+    ),  # 1: random_seed is drawn from the seed of the run
     "keras": Part(1, "a step of Keras", ("frameworks/keras", "frameworks/support")),
     "lightgbm": Part(1, "a step of LightGBM", ("frameworks/lightgbm", "frameworks/support")),
     "sklearn": Part(

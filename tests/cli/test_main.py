@@ -238,3 +238,14 @@ def test_log_lines_go_to_stderr_and_quiet_keeps_warnings(
     assert (
         command("train", "a.yaml", "--json", "--quiet").err == "trainyard: warning: data: constant column\n"
     )
+
+
+def test_a_working_directory_that_was_removed_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main.main(["runs", "list", "--runs-dir", "runs"]) == 1
+    assert "error: the working directory is gone: change to one that is there\n" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """`predict`: its options, and files that are read in chunks. Commands and Python give the same."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +12,9 @@ from commandline import Command
 
 import trainyard
 from trainyard.datasets.rows import chunks
-from trainyard.errors import InputError
+from trainyard.errors import DataError, InputError
 from trainyard.runs import model as models
+from trainyard.runs.prediction_files import write_predictions
 from trainyard.runs.run import Run
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -215,3 +217,14 @@ def test_a_column_that_would_be_there_twice(amounts: Trained, tmp_path: Path) ->
     frame.to_csv(tmp_path / "rows.csv", index=False)
     with pytest.raises(InputError, match="'prediction' cannot be kept"):
         trainyard.predict(amounts.run, tmp_path / "rows.csv", keep=["prediction"])
+
+
+def test_rows_that_cannot_be_read_are_not_called_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    def frames() -> Iterator[Any]:
+        yield pd.DataFrame({"prediction": [1]})
+        raise OSError(errno.EIO, "Input/output error")
+
+    for name in ("out.csv", "out.parquet"):
+        with pytest.raises(DataError, match=r"^the rows cannot be read: Input/output error$"):
+            write_predictions(frames(), tmp_path / name)
+    assert not list(tmp_path.iterdir())

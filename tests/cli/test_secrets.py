@@ -162,7 +162,7 @@ def test_no_file_of_a_run_holds_a_secret(
     done = command("train", config, "--runs-dir", runs, "--json")
     assert done.code == 0, done.err
 
-    weights = next(Path(done.json["path"]).rglob("*.safetensors"))
+    weights = next(Path(done.json["path"]).rglob("weights.safetensors"))
     (folder / "w.safetensors").write_bytes(weights.read_bytes())
     monkeypatch.setenv("WEIGHTS", str(folder))
     for function, code in (("chatter", 0), ("broken", 2)):

@@ -37,6 +37,11 @@ MEANINGS = {
         {"training": {"batch_size": 8, "accumulate_grad_batches": 2}},
         {"training.batch_size": 16, "training.microbatch_size": 8},
     ),
+    "problem_type": ({"problem_type": "binary"}, {"data.task": "classification"}),
+    "types of columns": (
+        {"data": {"type": "wine", "columns": {"a": "numeric", "b": {"type": "datetime"}}}},
+        {"data.columns.a.type": "number", "data.columns.b.type": "time"},
+    ),
     "seed at the top": ({"seed": 7}, {"experiment.seed": 7}),
     "seed of the training": ({"training": {"seed": 7}}, {"experiment.seed": 7}),
     "random_state": ({"random_state": 7}, {"experiment.seed": 7}),
@@ -244,3 +249,33 @@ def test_options_of_a_data_set_are_left_alone(monkeypatch):
     monkeypatch.setattr(catalog, "params", own)
     config = load(BASE | {"data": {"type": "wine", "label": "y"}}, adapters=catalog).config
     assert (config.data.target, config.data.params) == ("target", {"label": "y"})
+
+
+def test_an_override_that_the_shell_has_split() -> None:
+    with pytest.raises(ConfigError) as error:
+        load(BASE, ["training.epochs=2", "tracking=[{type:", "mlflow,", "uri:", "x}]"], Catalog())
+    assert str(error.value).splitlines()[1:] == [
+        "  command line: a value with blanks needs quotes: 'tracking=[{type: mlflow, uri: x}]'"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"data": {"type": "wine", "columns": {"a": "datum"}}}, "expected one of number, boolean"),
+        ({"model": {"type": "lightgbm", "is_unbalance": 1}}, "expected true or false, got 1 (write true)"),
+        ({"checkpoint": {"metric": "val_nothing"}}, "known: one of"),
+    ],
+)
+def test_messages_say_what_to_write(given, says) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(BASE | given, (), Catalog())
+    assert says in str(error.value)
+
+
+def test_data_given_as_objects_are_prepared_for_the_model() -> None:
+    """Boosted trees get columns as they are, whether or not the config has a section `data`."""
+    for more in ({}, {"data": {"task": "regression"}}):
+        config = load({"model": "lightgbm", **more}, (), Catalog(), objects=True).config
+        assert config.data.standardize is False
+        assert config.data.encode == "category"

@@ -130,7 +130,7 @@ def test_data_given_as_objects():
         "automl": "--model auto",
         "best": "--model auto",
         "xgbost": "did you mean 'xgboost'?",
-        "nonsense": "`trainyard config names model` shows all",
+        "nonsense": "known: one of \\d+, which `trainyard config names model` shows",
         "{type: random_forest, framework: xgboost}": "sklearn has it as random_forest",
     }.items(),
 )

@@ -1,6 +1,8 @@
 """npz files."""
 
+import io
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +100,17 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:200])
     with pytest.raises(DataError, match="cannot be read as npz"):
         load(NpzDataset, config(path=str(tmp_path / "a.npz")))
+
+
+def test_a_file_that_says_that_it_holds_more_than_the_memory_is_refused(tmp_path: Path) -> None:
+    """A few bytes that claim to be 8 TB."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (10**11, 10)}
+    )
+    with zipfile.ZipFile(tmp_path / "rows.npz", "w") as archive:
+        archive.writestr("X.npy", header.getvalue() + bytes(100))
+    with pytest.raises(
+        DataError, match=r"rows\.npz (says that it holds more than the memory|cannot be read)"
+    ):
+        load(NpzDataset, config(path=str(tmp_path / "rows.npz")))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 import torch
 from rows import people
 from sklearn.preprocessing import StandardScaler
@@ -168,3 +169,17 @@ def test_a_triple_is_learned_with_its_weights(tmp_path: Path) -> None:
     hand = LogisticRegression().fit(X[:150], Y[:150], sample_weight=weights[:150])
     found = trainyard.load(run).predict(X[150:])["probability_1"]
     np.testing.assert_allclose(found, hand.predict_proba(X[150:])[:, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("rows.csv", r"name a file in the config: .*\{\"path\": 'rows.csv'\}"),
+        ((X[:150], X[150:], Y[:150], Y[150:]), r"give \(\(X_train, y_train\), \(X_test, y_test\)\)"),
+        (iter([(X, Y)]), "an iterator can be read only once"),
+        ((scipy.sparse.csr_matrix(X), Y), "holds a sparse matrix, which is not taken"),
+    ],
+)
+def test_data_in_forms_that_are_not_taken(data: Any, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        from_objects(data)

@@ -66,6 +66,63 @@ def test_values() -> None:
     assert bundle.info.task == "regression"
 
 
+@pytest.mark.parametrize(
+    ("rows_of", "task"),
+    [
+        ({0: 40, 1: 30, 2: 20, 3: 9, 4: 2}, "regression"),  # few have many: a count
+        ({1: 3, 2: 30, 3: 40, 4: 20}, "regression"),
+        (dict.fromkeys(range(14, 38, 2), 8), "regression"),  # 12 different with 8 rows each
+        (dict.fromkeys(range(12), 12), "classification"),
+        ({1: 30, 2: 20, 3: 9, 4: 8}, "classification"),
+        ({1: 30, 2: 2, 3: 40, 4: 28}, "classification"),  # codes: a rare one in the middle
+        ({0: 3, 1: 97}, "classification"),
+        ({0: 4, 1: 4, 2: 4, 3: 4}, "classification"),
+    ],
+)
+def test_counts_are_amounts_and_codes_are_classes(rows_of: dict[int, int], task: str) -> None:
+    values = [value for value, count in rows_of.items() for _ in range(count)]
+    rows = [{"x": i * 37 % 101, "bought": value} for i, value in enumerate(values)]
+    draft, (config, _) = drafted(csv_text(rows))
+    assert config.data.task == task
+    assert ("taken for amounts" in draft) == (task == "regression")
+
+
+def test_quarters_and_months_are_dates() -> None:
+    months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+    rows = [
+        {
+            "quarter": f"{1981 + i % 20} Q{i % 4 + 1}",
+            "month": f"{1950 + i // 12} {months[i % 12]}",
+            "bought": i % 7 / 3,
+        }
+        for i in range(240)
+    ]
+    draft, (config, bundle) = drafted(csv_text(rows))
+    assert "quarter: date  # such as 1981 Q1" in draft
+    assert "time: month  # rows are in order of month" in draft  # and no identifier
+    assert {"quarter.days", "quarter.month"} <= set(bundle.info.feature_names)
+    assert config.data.columns["month"].type == "date"
+    assert bundle.rows["test"].min() > bundle.rows["train"].max()
+
+
+def test_names_of_rows_are_left_out_though_they_repeat() -> None:
+    rows = [{"rownames": i % 60 + 1, "x": i % 7, "bought": "yn"[i % 2]} for i in range(90)]
+    _, (config, bundle) = drafted(csv_text(rows))
+    assert config.data.exclude == ["rownames"]
+    assert list(bundle.info.feature_names) == ["x"]
+    _, (config, _) = drafted(
+        csv_text([{"rownames": row["rownames"], "bought": row["bought"]} for row in rows])
+    )
+    assert config.data.exclude == []  # there is nothing else to learn from
+
+
+def test_an_id_that_repeats_is_hinted_at() -> None:
+    rows = [{"id": i // 3, "x": i % 7, "bought": "yn"[i % 2]} for i in range(90)]
+    draft, (config, _) = drafted(csv_text(rows))
+    assert "30 different id, each with several rows: to split by it, set `group: id` under split" in draft
+    assert config.data.split.group is None
+
+
 def test_very_few_rows() -> None:
     _, (config, bundle) = drafted(csv_text(people(9)))
     assert config.training.batch_size <= len(bundle.splits["train"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import runpy
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,12 @@ def test_a_run_ends_with_the_same_bits_and_predicts_raw_rows(tmp_path: Path) -> 
     assert written.rows == 60
     assert out["prediction"].tolist() == predicted.tolist()
     assert out["review"].tolist() == texts
+    strange = Path(os.fsdecode(os.fsencode(tmp_path) + b"/more/\xff.txt"))  # no UTF-8
+    strange.parent.mkdir()
+    strange.write_text(texts[5], encoding="utf-8")
+    for name, read in (("out.csv", pd.read_csv), ("out.parquet", pd.read_parquet)):
+        trainyard.predict_file(whole, strange.parent, tmp_path / name)
+        assert read(tmp_path / name)["file"].tolist() == [f"{tmp_path}/more/\\xff.txt"]
 
 
 def test_texts_in_folders_are_those_of_a_table(

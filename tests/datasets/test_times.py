@@ -12,7 +12,7 @@ from rows import config
 from trainyard.datasets.rows.preparation import TabularPreparation, fit, from_json
 from trainyard.datasets.rows.table import as_table, iso_times
 from trainyard.datasets.rows.target import Target
-from trainyard.datasets.rows.times import read_format
+from trainyard.datasets.rows.times import read_format, read_period
 from trainyard.errors import DataError
 
 
@@ -127,3 +127,24 @@ def test_zones_at_the_edges_of_the_calendar() -> None:
     zone = datetime.timezone(datetime.timedelta(hours=14))
     table = as_table([{"t": datetime.datetime(1, 1, 1, tzinfo=zone)}])
     assert str(table.columns["t"][0]).startswith("0001-01-01")
+
+
+@pytest.mark.parametrize(
+    ("freq", "forms"),
+    [("Q", ("{y} Q{q}", "{y}Q{q}", "Q{q} {y}", "{y}-q{q}")), ("M", ("%Y %b", "%B-%Y", "%Y-%m"))],
+)
+def test_periods_begin_as_those_of_pandas(freq: str, forms: tuple[str, ...]) -> None:
+    for period in pd.period_range("1969-01-01", "2031-12-31", freq=freq):
+        for form in forms:
+            text = period.strftime(form).format(y=period.year, q=period.quarter)
+            assert read_period(text) == period.start_time.to_pydatetime(), text
+
+
+def test_weeks_begin_as_in_the_calendar_of_iso_8601() -> None:
+    assert read_period("2020 W53") == datetime.datetime(2020, 12, 28)
+    assert read_period("2021-W1") == datetime.datetime(2021, 1, 4)
+
+
+@pytest.mark.parametrize("text", ["2020 Q5", "2020-13", "2020 Mark", "2021 W53", "May", "2020", "1234-56"])
+def test_what_is_no_period(text: str) -> None:
+    assert read_period(text) is None

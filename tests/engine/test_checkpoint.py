@@ -105,6 +105,9 @@ ODD: dict[str, Any] = {
     "the attempt": lambda manifest: manifest.update(attempt=None),
     "the best models": lambda manifest: manifest.update(best=5),
     "the run's files": lambda manifest: manifest.update(run_files=[1]),
+    "a file above it": lambda manifest: manifest["files"][-1].update(name="../../../elsewhere"),
+    "a file elsewhere": lambda manifest: manifest["files"][-1].update(name="/tmp/elsewhere"),
+    "a file that is a folder": lambda manifest: manifest["files"][-1].update(name=".."),
 }
 
 
@@ -120,6 +123,14 @@ def test_a_manifest_of_other_types_is_damaged(odd: str, checkpoints: Checkpoints
     assert commit is not None
     assert (commit.step, len(complaints)) == (10, 1)
     assert "is damaged" in complaints[0]
+
+
+def test_a_manifest_that_is_nested_too_deeply_is_damaged(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    (newest_folder(checkpoints, tmp_path) / "manifest.json").write_text("[" * 100_000)
+    commit, complaints = checkpoints.newest()
+    assert commit is not None
+    assert commit.step == 10
+    assert "nested too deeply" in complaints[0]
 
 
 def test_what_lies_in_the_store_of_the_run_is_fetched_before_it_is_read(

@@ -3,6 +3,7 @@
 import sys
 import types
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.objects import from_objects
 from trainyard.digest import tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
+from trainyard.order import INIT, stream_seed
 from trainyard.records.journal import evaluations, losses, read
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
@@ -344,6 +346,18 @@ def test_the_bytes_say_nothing_of_the_time_or_the_place() -> None:
 
 
 # -- the library's own results
+
+
+def test_the_seed_is_that_of_the_run_and_older_runs_keep_theirs() -> None:
+    def seed(data: DataBundle) -> int:
+        config = {"model": "catboost", "experiment": {"seed": 42}, "training": {"max_steps": ROUNDS}}
+        made = build(load(config, adapters=Catalog()).config, 1, Objects(data=data))
+        return int(made.learner._rounds._options["random_seed"])  # type: ignore[attr-defined]
+
+    data = bundle("two")
+    assert seed(data) == 42
+    older = replace(data, info=replace(data.info, semantics={"catboost": 1}))
+    assert seed(older) == stream_seed(42, INIT) % (1 << 31)
 
 
 @pytest.mark.parametrize(("kind", "rounds"), [("two", 24), ("three", 24), ("values", 24), ("two", 205)])

@@ -504,6 +504,19 @@ def test_an_objective_of_ones_own_learns_as_the_one_it_copies() -> None:
     np.testing.assert_allclose(*outputs, atol=0.02)
 
 
+def test_an_objective_that_takes_the_targets_first_gets_arrays() -> None:
+    def first(y_true: Array, y_pred: Array) -> tuple[Array, Array]:
+        shares = 1 / (1 + np.exp(-y_pred))
+        return shares - y_true, shares * (1 - shares)
+
+    sys.modules["mine_lightgbm"].__dict__["first"] = first
+    states = [
+        tensor_records(trained(bundle("two"), {"objective": path}).learner.state(weights_only=True))
+        for path in ("mine_lightgbm:first", "mine_lightgbm:gradients")
+    ]
+    assert states[0] == states[1]
+
+
 def test_a_model_goes_on_from_another(tmp_path: Path) -> None:
     data = bundle("two")
     first = trained(data, SAMPLED)

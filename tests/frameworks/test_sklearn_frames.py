@@ -67,6 +67,18 @@ def test_a_pipeline_predicts_as_by_hand(tmp_path: Path) -> None:
     assert most in ("age", "city", "about")
 
 
+def test_a_pipeline_of_a_booster_predicts_as_by_hand(tmp_path: Path) -> None:
+    import lightgbm
+
+    def pipeline() -> Pipeline:
+        model = lightgbm.LGBMClassifier(n_estimators=3, n_jobs=1, verbose=-1, random_state=0)
+        return columns_pipeline().set_params(model=model)
+
+    run = trainyard.train({"data": DATA}, model=pipeline(), data=SPLITS, runs_dir=tmp_path)
+    found = trainyard.load(run, model=pipeline()).predict(SPLITS["test"])["probability_yes"]
+    np.testing.assert_array_equal(found, by_hand(pipeline())[:, 1])
+
+
 def test_a_pipeline_by_its_path_and_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pipelines.py").write_text(
         "from sklearn.compose import ColumnTransformer\n"

@@ -22,7 +22,7 @@ from trainyard.frameworks.lightgbm import LightgbmFramework
 from trainyard.frameworks.sklearn import SklearnFramework
 from trainyard.frameworks.torch import TorchFramework
 from trainyard.frameworks.xgboost import XgboostFramework
-from trainyard.order import INIT, STEP, stream_seed
+from trainyard.order import STEP, stream_seed
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.wiring import Objects, build
 from trainyard.types import Array, DataInfo, features_spec
@@ -124,7 +124,7 @@ def by_lightgbm(kind: str, params: Mapping[str, Any], rounds: int) -> Array:
 
 def by_catboost(kind: str, params: Mapping[str, Any], rounds: int) -> Array:
     features, targets = rows(kind)
-    own = {"random_seed": stream_seed(0, INIT) % (1 << 31), "thread_count": 1, "logging_level": "Silent"}
+    own = {"random_seed": 0, "thread_count": 1, "logging_level": "Silent"}
     own |= {"allow_writing_files": False, "iterations": rounds}
     if not {"eta", "learning_rate"} & set(params):
         own["learning_rate"] = 0.1
@@ -508,7 +508,7 @@ def test_two_spellings_of_an_optimizers_option() -> None:
 def run_of(model: Any, folder: Any, **sections: Any) -> Any:
     features, targets = rows("two")
     splits = ((features[:200], targets[:200]), (features[200:], targets[200:]))
-    config = {"checkpoint": {"save_top_k": 0}, "data": {"standardize": False}, **sections}
+    config = {"checkpoint": {"save_top_k": 0}, **sections}
     return trainyard.train(config, model=model, data=splits, runs_dir=folder)
 
 
@@ -535,7 +535,7 @@ def test_estimators(tmp_path: Any, name: str, given: dict[str, Any]) -> None:
     features, targets = rows("two")
     own = type(model)(**given)
     if module == "catboost":
-        own.set_params(random_seed=stream_seed(3, INIT) % (1 << 31), allow_writing_files=False)
+        own.set_params(allow_writing_files=False)
     own.fit(features[:200], targets[:200])
     predictor = trainyard.load(run.path, model=type(model)(**given))
     outputs = predictor.outputs(features[200:])

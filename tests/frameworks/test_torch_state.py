@@ -38,10 +38,12 @@ from trainyard.runs.wiring import build, interruptible
 
 MODULES = """
 import array
+import contextvars
 import datetime
 import functools
 import itertools
 import random
+import threading
 from collections import deque
 
 import numpy as np
@@ -208,6 +210,13 @@ class Odd(Net):
         self.kind = kind
         if kind == "sparse buffer":
             self.register_buffer("odd", torch.eye(8).to_sparse())
+        if kind == "compressed":
+            self.register_buffer("odd", torch.eye(8).to_sparse_csr())
+        if kind == "sparse parameter":
+            self.odd = nn.Parameter(torch.eye(8).to_sparse())
+        if kind in ("meta", "meta buffer"):
+            values = torch.zeros(8, device="meta")
+            self.odd = nn.Parameter(values) if kind == "meta" else nn.Buffer(values)
         if kind == "negative view":
             self.register_buffer("odd", torch._neg_view(torch.ones(8)))
         if kind == "sparse gradients":
@@ -447,6 +456,25 @@ def endless():
         yield 1
 
 
+class Statistics:
+    count = 0
+
+
+class Decays:
+    count = 0
+
+    def __call__(self, value):
+        self.count += 1
+
+
+calls, kept, local, context = 0, [0], threading.local(), contextvars.ContextVar("context", default=0)
+
+
+def count_a_call():
+    global calls
+    calls += 1
+
+
 class Hides(Net):
     "Has state in a place that is not a plain attribute, `kind`."
 
@@ -463,16 +491,38 @@ class Hides(Net):
             "closure": closure(), "method": Slots().tick, "count": itertools.count(), "generator": endless(),
             "distribution": torch.distributions.Normal(torch.zeros(1), 1),
             "optimizer": torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1, momentum=0.9),
-            "date": datetime.date(2000, 1, 1),
+            "date": datetime.date(2000, 1, 1), "local": local, "context": context,
         }.get(kind)
         if kind == "hook":
             self.first.register_forward_hook(Hook())
+        if kind == "hook of a gradient":
+            self.first.weight.register_hook(Decays())
+        if kind == "hook of a finished gradient":
+            self.first.weight.register_post_accumulate_grad_hook(Decays())
 
-    def between(self, x):
+    def between(self, x, counted=[0]):
         kind, state = self.kind, self.state
         if not self.training:
             return x
-        if kind == "rest of a storage":
+        if kind == "default":
+            counted[0] += 1
+        elif kind == "function":
+            Hides.between.count = getattr(Hides.between, "count", 0) + 1
+        elif kind == "global":
+            kept[0] += 1
+        elif kind == "global of another function":
+            count_a_call()
+        elif kind == "another class":
+            Statistics.count += 1
+        elif kind == "another module":
+            import stateful_helper
+
+            stateful_helper.count += 1
+        elif kind == "local":
+            state.count = getattr(state, "count", 0) + 1
+        elif kind == "context":
+            state.set(state.get() + 1)
+        elif kind == "rest of a storage":
             state[8:] += 1
         elif kind == "sparse":
             self.state = state * 2
@@ -520,6 +570,7 @@ def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A working directory with the module `stateful_nets`."""
     folder = tmp_path_factory.mktemp("cwd")
     (folder / "stateful_nets.py").write_text(textwrap.dedent(MODULES))
+    (folder / "stateful_helper.py").write_text("count = 0\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.syspath_prepend(folder)
@@ -767,7 +818,11 @@ def test_a_restored_layout_that_is_another_is_an_error(
 @pytest.mark.parametrize(
     ("kind", "optimizer", "message"),
     [
-        ("sparse buffer", {"type": "adam"}, "'weights.odd' of the model is sparse"),
+        ("sparse buffer", {"type": "adam"}, "'odd' of the model is sparse"),
+        ("compressed", {"type": "adam"}, "'odd' of the model is sparse"),
+        ("sparse parameter", {"type": "adam"}, "'odd' of the model is sparse"),
+        ("meta", {"type": "adam"}, "'odd' of the model is on the device meta, so that it has no values"),
+        ("meta buffer", {"type": "adam"}, "'odd' of the model is on the device meta"),
         ("expanded", {"type": "adam"}, "parameter odd is expanded"),
         ("sparse gradients", {"type": "adam"}, "the gradients of odd are sparse: .*sgd without momentum"),
         ("sparse gradients", {"type": "sgd", "momentum": 0.9}, "the gradients of odd are sparse"),
@@ -962,10 +1017,17 @@ def test_state_that_no_checkpoint_holds_is_found(kind: str) -> None:
 NOT_READ = "whose position cannot be read)"
 HIDDEN = {
     **dict.fromkeys(["rest of a storage", "sparse", "slots", "items", "bytes", "array", "partial"], "state"),
-    **dict.fromkeys(["closure", "method", "distribution", "optimizer", "date"], "state"),
+    **dict.fromkeys(["closure", "method", "distribution", "optimizer", "date", "local", "context"], "state"),
+    **dict.fromkeys(["default", "function"], "stateful_nets.Hides.between"),
+    "global": "stateful_nets.kept",
+    "another class": "Statistics.count",
+    "another module": "stateful_helper.count",
+    "global of another function": "stateful_nets.calls",
     "count": f"state (a count, {NOT_READ}",
     "generator": f"state (a generator, {NOT_READ}",
     "hook": "first._forward_hooks",
+    "hook of a gradient": "first.weight._backward_hooks",
+    "hook of a finished gradient": "first.weight._post_accumulate_grad_hooks",
     "class": "Hides.seen",
     "of a parameter": "first.weight.count",
 }

@@ -350,6 +350,18 @@ def trained(target: str, params: Mapping[str, Any], rounds: int = 8) -> XgboostL
     return learner
 
 
+def test_a_quantile_is_loaded(tmp_path: Path) -> None:
+    params = {"objective": "reg:quantileerror", "quantile_alpha": 0.8, "one_drop": 0}
+    learner = trained("values", params, 3)
+    learner.snapshot(weights_only=True).write(tmp_path)
+    parts = [
+        next(iter(model.predict(splits_of("values")["val"])))
+        for model in (learner.model(), loaded(tmp_path, "values", params))
+    ]
+    np.testing.assert_array_equal(parts[0].outputs, parts[1].outputs)
+    assert parts[0].loss == pytest.approx(parts[1].loss)
+
+
 def test_categories_are_taken_as_such() -> None:
     as_categories = trained("values", {})
     assert '"c"' in as_categories.model().native.save_raw("json").decode()

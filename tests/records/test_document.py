@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import CheckpointError
+from trainyard.records.document import dump
+from trainyard.records.lineage import Lineage
 from trainyard.records.manifest import Difference, Manifest
 from trainyard.records.result import AttemptRecord, BestModel, Result
 from trainyard.records.study import StudyRecord
@@ -42,6 +44,19 @@ def test_the_record_of_a_study_of_version_1_is_read() -> None:
     record = StudyRecord.model_validate(old | {"asked": {"folds": 3}, "state": "failed", "runs": runs})
     assert (record.question, record.status, record.runs[0].label) == ({"folds": 3}, "failed", {"fold": 0})
     assert {"question", "status"} <= record.to_json().keys()
+
+
+@pytest.mark.parametrize("name", ["../../other", "/tmp/other", "..", "", "a\0b"])
+def test_no_record_names_what_is_elsewhere(name: str, tmp_path: Path) -> None:
+    """A record may come from someone else: what it names is read, and copied into exports."""
+    manifest = Manifest(run_id="r", experiment="e").to_json()
+    for field in ({"data_file": name}, {"parent": {"run_id": name, "relation": "reproduce"}}):
+        (tmp_path / "manifest.json").write_bytes(dump({**manifest, **field}))
+        with pytest.raises(CheckpointError, match="is damaged"):
+            Manifest.load(tmp_path / "manifest.json")
+    (tmp_path / "parent.json").write_bytes(dump({"format": 2, "run_id": name, "relation": "fork"}))
+    with pytest.raises(CheckpointError, match="is damaged"):
+        Lineage.load(tmp_path / "parent.json")
 
 
 def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:

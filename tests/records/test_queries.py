@@ -45,6 +45,7 @@ def test_what_an_expression_chooses(expression: str, runs: str) -> None:
         ("val_f1 > 1 model = mlp", "`and` or `or` expected, not 'model'"),
         ("(val_f1 > 1", "a bracket is never closed"),
         ("val_f1 ! 1", "a comparison after 'val_f1' expected, not '!'"),
+        ("val_f1 > high", "val_f1 is a number, and 'high' is none"),
         ("__import__('os')", "a comparison after '__import__' expected, not '('"),
         ("val_f > 1", "no run has a value 'val_f'; did you mean 'val_f1'?"),
     ],

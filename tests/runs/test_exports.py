@@ -1,5 +1,6 @@
 """Models exported with the preparation of their rows: they answer raw rows as `trainyard predict` does."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -14,8 +15,9 @@ import trainyard
 from customers import NEW, config, write_customers
 from late import Late
 from trainyard.datasets.rows.kinds import ColumnKind
-from trainyard.errors import InputError
+from trainyard.errors import InputError, TrainingError
 from trainyard.runs.exports import lacks
+from trainyard.runs.model import write_whole
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "predict_native.py"
 pandas: Any = Late(lambda: __import__("pandas"))
@@ -129,3 +131,20 @@ def test_cells_that_only_trainyard_reads_are_named(trained: Trained, folder: Pat
         "price: numbers in text, with the decimal mark ',': give numbers",
         "seen: numbers, read as times in s: give dates",
     ]
+
+
+def test_a_full_disk_is_reported_with_the_file_and_leaves_nothing(tmp_path: Path) -> None:
+    def refuse(made: Path) -> None:
+        made.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(InputError, match=r"model\.txt cannot be written: No space left on device"):
+        write_whole(tmp_path / "model.txt", refuse)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_library_that_cannot_write_its_model_ends_with_a_message(trained: Trained, folder: Path) -> None:
+    """LightGBM reports a full disk by an error of its own."""
+    loaded = trainyard.load(trained("lightgbm"))
+    with pytest.raises(TrainingError, match="the export failed: "):
+        loaded.model.export(folder / "nosuch" / "model.txt", "txt")

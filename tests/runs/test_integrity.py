@@ -1,9 +1,11 @@
 """What a run directory suffers: flipped digits, lost files, a directory that goes away."""
 
+import json
 import os
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ import pytest
 import trainyard
 from small_runs import SMALL, assert_same, checkpoints, crashed, preempted
 from trainyard.callbacks.base import Callback
+from trainyard.digest import sha256_file
 from trainyard.errors import ChangedInputsError, CheckpointError, TrainingError
 from trainyard.frameworks.torch import TorchFramework
+from trainyard.records.commit import Commit
+from trainyard.records.document import dump
 from trainyard.records.run_dir import RunDir
 from trainyard.reports.rundir import read_run
 from trainyard.runs.run import Run
@@ -87,6 +92,21 @@ def test_the_preparation_of_another_run_does_not_pass_for_ours(run: Run, tmp_pat
     other = trainyard.train(SMALL, {"data.standardize": False}, runs_dir=tmp_path / "other")
     shutil.copy(other.path / "data.json", run.path / "data.json")
     with pytest.raises(CheckpointError, match=r"data\.json is not what the model was trained with"):
+        trainyard.load(run)
+
+
+@pytest.mark.parametrize("part", ["info", "preparation"])
+def test_a_description_that_makes_no_sense_is_an_error_of_ours(part: str, run: Run) -> None:
+    """Its own hash is right, and so are those of the checkpoints: someone has written all of them."""
+    file = run.path / "data.json"
+    described = json.loads(file.read_text(encoding="utf-8"))
+    del described["sha256"]
+    described[part] = {"inputs": 0.5, "version": 2}
+    file.write_bytes(dump(described))
+    for manifest in run.path.glob("*/step-*/manifest.json"):
+        commit = Commit.read(manifest.parent.name, manifest.read_bytes())
+        manifest.write_bytes(replace(commit, run_files={"data.json": sha256_file(file)}).manifest())
+    with pytest.raises(CheckpointError, match=r"data\.json does not describe data: "):
         trainyard.load(run)
 
 
@@ -193,8 +213,6 @@ def test_a_file_that_cannot_be_replaced_leaves_no_temporary_one(tmp_path: Path) 
 
 
 def test_a_checkpoint_names_the_best_models_that_it_needs(whole: Run) -> None:
-    import json
-
     newest = checkpoints(whole)[-1]
     manifest = json.loads((newest / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["best"] == [whole.result["best"]["step"]]

@@ -18,7 +18,7 @@ import yaml
 import trainyard
 from small_runs import SMALL, preempted
 from trainyard.digest import sha256_json
-from trainyard.errors import InputError
+from trainyard.errors import CheckpointError, InputError
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_path, importing_by
 from trainyard.runs.run import Run
@@ -385,3 +385,17 @@ def test_git_is_not_asked_in_a_folder_that_came_with_a_run(made: Path, here: Pat
     with importing_by(RunImports(RunDir(run.path), [here])):
         assert code_inputs([], theirs).git is None
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("version", ["1.0\n--index-url http://127.0.0.1/", "1.0 @ http://127.0.0.1/a.whl"])
+def test_an_export_does_not_have_pip_install_what_a_run_from_someone_else_names(
+    version: str, made: Path, here: Path
+) -> None:
+    run = foreign(made, here.parent / "them")
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    packages = manifest["environment"]["packages"] | {"numpy": version}
+    environment = manifest["environment"] | {"packages": packages, "imported": {}}
+    edit(run.path / "manifest.json", environment=environment, config_sha256=None)
+    with pytest.raises(CheckpointError, match="is no version of numpy"):
+        trainyard.export(run, here / "model", "mlflow")
+    assert not (here / "model").exists()

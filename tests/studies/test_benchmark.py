@@ -162,6 +162,7 @@ def test_options_hold_for_their_own_model(tmp_path: Path) -> None:
         ({"models": ["toy", "toy"]}, "named twice"),
         ({"models": ["toy"], "params": {"mlp": {}}}, "mlp is not among the models"),
         ({"models": ["toy"], "folds": 1}, "folds: 1 given"),
+        ({"models": ["toy"], "folds": 100_000}, "allowed: 2 to 1000"),
         ({"models": ["toy"], "metric": "speed"}, "unknown metric 'speed'"),
         ({"models": ["toy"], "metric": "train_loss"}, "of rows that were learned"),
         ({"models": ["toy", "toi", "mlq"]}, "(?s)2 problems.*toi.*mlq"),
@@ -317,7 +318,7 @@ def test_models_of_different_code_are_not_ranked(tmp_path: Path, monkeypatch: py
 
 @pytest.fixture
 def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = StoredModel(Path(__file__).parent, DataDescription(info={}))
+    model = StoredModel(Path(__file__).parent, DataDescription(info={}), Path("data.json"))
     monkeypatch.setattr(StoredModel, "weights", Path(__file__))
     monkeypatch.setattr(ranking, "stored_model", lambda run: model)
 

@@ -62,7 +62,8 @@ def test_folds_are_ordinary_runs(whole: CrossValidation) -> None:
 
 
 def test_folds_that_the_time_limit_stops_count(tmp_path: Path) -> None:
-    study = trainyard.cross_validate(TOY, {"training.max_minutes": 1e-6}, folds=3, runs_dir=tmp_path)
+    endless = {"training.epochs": 1_000_000, "training.max_minutes": 1e-6}
+    study = trainyard.cross_validate(TOY, endless, folds=3, runs_dir=tmp_path)
     assert [run.status for run in study.runs] == ["stopped"] * 3
     assert study.status == "completed"
     assert len(study.folds) == 3

@@ -322,8 +322,41 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nosuch is not in both runs as a number; they have val_loss"):
         trainyard.why(before, after, metric="nosuch", runs_dir=tmp_path)
     assert not list((tmp_path / "why").glob("why-*"))
-    factors, notes = changes_between(*(Side.of(RunDir(run.path)) for run in (before, after)))
+    factors, notes = changes_between(*(Side.of(RunDir(run.path)) for run in (before, after)), [])
     assert [(one.name, one.before, one.after) for one in factors] == [
         ("training.learning_rate", "0.05", "0.1")
     ]
     assert notes == []
+
+
+def test_git_is_not_asked_in_a_folder_that_came_with_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repository whose settings fetch a commit that it lacks by a program of its own."""
+    from trainyard.digest import sha256_json
+
+    theirs, here, mark = tmp_path / "theirs", tmp_path / "here", tmp_path / "code-ran"
+    theirs.mkdir()
+    here.mkdir()
+    monkeypatch.chdir(theirs)
+    pair = two_runs(Path("runs"), {"training.learning_rate": 0.1})
+    settings = {
+        "core.repositoryformatversion": "1",
+        "extensions.partialClone": "origin",
+        "protocol.ext.allow": "always",
+        "remote.origin.url": f"ext::touch {mark}",
+        "remote.origin.promisor": "true",
+    }
+    subprocess.run(["git", "init", "-q"], check=True)
+    for key, value in settings.items():
+        subprocess.run(["git", "config", key, value], check=True)
+    for run, letter in zip(pair, "ab", strict=True):
+        file = run.path / "manifest.json"
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        manifest["code"] |= {"modules": {"net": letter * 64}, "git": {"commit": letter * 40, "dirty": False}}
+        del manifest["sha256"]
+        file.write_text(json.dumps(manifest | {"sha256": sha256_json(manifest)}), encoding="utf-8")
+    monkeypatch.chdir(here)
+    with pytest.raises(InputError, match=f"is in {theirs}: start from there, or give --trust"):
+        trainyard.why(*pair, runs_dir=theirs / "runs")
+    assert not mark.exists()

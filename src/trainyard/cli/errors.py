@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 import click
@@ -114,9 +115,20 @@ def _stopped(error: Stopped) -> str:
 def _failed(error: BaseException) -> tuple[str, str]:
     if isinstance(error, SystemExit):
         return "error: ", f"code of the model or the data ended the process by sys.exit({error.code!r})"
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_nowhere():
+        return "error: ", "the working directory is gone: change to one that is there"
     if isinstance(error, OSError) and error.strerror:
         return "error: ", ": ".join([*([str(error.filename)] if error.filename else []), error.strerror])
     return "internal error: ", f"{_one_line(error)}; run again with --debug"
+
+
+def _is_nowhere() -> bool:
+    """Return whether the working directory was removed."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _one_line(error: BaseException) -> str:

@@ -54,7 +54,9 @@ def fill_defaults(root: Node, stem: str, *, length: bool, objects: bool) -> None
     if isinstance(scheduler and scheduler.value, dict):
         mapping(scheduler).setdefault("type", Node("constant", Source("default")))
     data = find_value(root, "data")
-    if data is not None and not _text(data, "type"):
+    if data is None and objects:
+        put(root, "data.type", Node(OBJECTS, Source("default (of data given as objects)")))
+    elif data is not None and not _text(data, "type"):
         key, kind = _type_by_path(data)
         if kind is not None:
             mapping(data)["type"] = Node(

@@ -32,6 +32,7 @@ VALUES = {
     "training.loss": synonyms.LOSSES,
     "training.precision": synonyms.PRECISIONS,
     "data.on_corrupt": synonyms.ON_CORRUPT,
+    "data.task": synonyms.TASKS,
 }
 
 
@@ -365,6 +366,11 @@ def _values(root: Node, problems: Problems, notes: list[str]) -> None:
         _value(chosen, path, table.get(word), problems, notes, word)
         if chosen.value == "constant" and word in synonyms.VALUE_HINTS.get(path, {}):
             node.value = {"type": chosen}  # without the options of another scheduler
+    for name, column in mapping(find(root, "data.columns")).items():
+        chosen = mapping(column).get("type", column)
+        if isinstance(chosen.value, str):
+            word = fold(chosen.value)
+            _value(chosen, f"data.columns.{name}", synonyms.COLUMN_TYPES.get(word), problems, notes, word)
     node = find(root, "training.device")
     if node is not None and isinstance(node.value, str):
         word, colon, number = node.value.lower().partition(":")

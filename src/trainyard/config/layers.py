@@ -54,6 +54,9 @@ class Layers:
                 (str(key), from_plain(value, OVERRIDES, self.problems, str(key)))
                 for key, value in overrides.items()
             ]
+        elif (whole := _split_by_the_shell(overrides)) is not None:
+            self.problems.report(f"a value with blanks needs quotes: '{whole}'", source=COMMAND_LINE)
+            pairs = []
         else:
             pairs = [pair for pair in map(self._parse, overrides) if pair is not None]
         root = Node({}, OVERRIDES if isinstance(overrides, Mapping) else COMMAND_LINE)
@@ -203,3 +206,19 @@ def _shared(path: str, kind: Any) -> set[str]:
         schedule = next((one for one in Schedule.__args__ if one.model_fields["type"].default == kind), None)
         return {"type", *(schedule.model_fields if schedule else ())}
     return {"type"}
+
+
+def _split_by_the_shell(overrides: Sequence[str]) -> str | None:
+    """Return the first override whose brackets the following words close, as one; None if there is none."""
+    for start, word in enumerate(overrides):
+        if _open_brackets(word) <= 0:
+            continue
+        for end in range(start + 1, len(overrides)):
+            whole = " ".join(overrides[start : end + 1])
+            if _open_brackets(whole) == 0:
+                return whole
+    return None
+
+
+def _open_brackets(text: str) -> int:
+    return sum(text.count(one) for one in "[{") - sum(text.count(one) for one in "]}")

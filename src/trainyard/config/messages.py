@@ -188,6 +188,9 @@ def _message(error: Any, spot: Spot) -> str:
         text = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
         return text if isinstance(spot.node.value, dict) else f"{text}; got {got(spot.node)}"
     annotation = without_null(spot.annotation)
+    if spot.left and not isinstance(spot.node.value, dict):  # a key's value alone stands for the section
+        fields = getattr(annotation, "model_fields", {})
+        annotation = without_null(fields[spot.left[0]].annotation) if spot.left[0] in fields else annotation
     if get_origin(annotation) is Literal:
         return choice([literal(one) for one in get_args(annotation)], spot.node)
     return mismatch(describe(spot.field) if spot.field is not None else words(spot.annotation), spot.node)

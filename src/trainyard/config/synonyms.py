@@ -211,6 +211,31 @@ LOSSES = _table(
         "huber": "huber huber_loss",
     }
 )
+COLUMN_TYPES = _table(
+    {
+        "number": "numeric numerical float float64 int int64 integer",
+        "category": "categorical cat nominal",
+        "time": "datetime timestamp datetime64",
+        "boolean": "bool",
+        "text": "free_text",
+        "ignore": "drop",
+    }
+)
+TASKS = {
+    fold(word): task
+    for task, words in (
+        (
+            "classification",
+            "binary multiclass multi_class binary_classification multiclass_classification classifier",
+        ),
+        ("regression", "regressor"),
+        ("multilabel", "multi_label multilabel_classification multi_label_classification"),
+        ("segmentation", "semantic_segmentation"),
+        ("language_modeling", "lm causal_lm causal_language_modeling"),
+        ("token_classification", "ner token_tagging sequence_tagging"),
+    )
+    for word in words.split()
+}
 ON_CORRUPT = _table({"error": "error stop raise fail", "skip": "skip ignore"})
 PRECISIONS = _table(
     {

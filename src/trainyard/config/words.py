@@ -45,7 +45,7 @@ def some(names: Sequence[str], name: str, kind: str) -> str:
     close = get_close_matches(name, names, n=FEW, cutoff=0.5)
     command = f"trainyard config {f'names {kind}' if kind else 'schema'}"
     if not close:
-        return f"`{command}` shows all {len(names)}"
+        return f"one of {len(names)}, which `{command}` shows"
     return f"{', '.join(close)} ... (`{command}` shows all {len(names)})"
 
 
@@ -86,6 +86,8 @@ def _hint(expected: str, node: Node) -> str:
         if "true or false" in expected and value.lower() in {"yes", "no", "on", "off", "y", "n"}:
             return " (in YAML 1.2 only true and false are booleans)"
         return " (remove the quotes)" if "number" in expected and NUMBER.fullmatch(value.strip()) else ""
+    if "true or false" in expected and isinstance(value, int | float) and value in (0, 1):
+        return f" (write {literal(bool(value))})"
     if "whole number" in expected and isinstance(value, float) and value.is_integer():
         return f" (write {value:.0f})"
     return (

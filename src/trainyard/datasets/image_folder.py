@@ -26,7 +26,7 @@ from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.class_folders import classes_in, folders_by_split
-from trainyard.datasets.rows.files import files_in, log_left_out
+from trainyard.datasets.rows.files import as_text, files_in, log_left_out
 from trainyard.datasets.rows.images.bundle import CLASS_NAMES, GivenMasks, ImageSource, Labeled, bundle
 from trainyard.datasets.rows.images.masks import masks_of
 from trainyard.datasets.rows.images.pixels import ENDINGS, Mode
@@ -134,6 +134,6 @@ def _files(folder: str) -> list[tuple[str, str]]:
         left_out += others
         if not files:
             raise DataError(f"{one} holds no image; their endings are {listed(ENDINGS)}")
-        found += [(str(file), one.name) for file in files]
+        found += [(str(file), as_text(one.name)) for file in files]
     log_left_out(folder, left_out, "images")
     return found

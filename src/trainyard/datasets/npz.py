@@ -138,6 +138,8 @@ def _arrays(path: str) -> dict[str, Array]:
                 "numpy.savez"
             ) from error
         raise DataError(f"{path} cannot be read as npz: {error or type(error).__name__}") from error
+    except MemoryError as error:
+        raise DataError(f"{path} says that it holds more than the memory: {error}") from error
     if not arrays:
         raise DataError(f"{path} holds no arrays; save them with numpy.savez(path, X=..., y=...)")
     return arrays

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -13,28 +14,16 @@ from trainyard.evaluation.linear import MAX_FEATURES, MAX_ROWS, LinearModel
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions, find_metric, without_prefix
 from trainyard.records.journal import finite
 from trainyard.registry import task_for
-from trainyard.tasks.base import Floats, Scores, Task
-from trainyard.types import FEATURES, Array, DataInfo, Ids, Predictions, weights_of
+from trainyard.tasks.base import Floats, Guess, Scores, Task
+from trainyard.types import FEATURES, Array, Batch, DataInfo, Ids, Predictions, weights_of
 
 Json = dict[str, Any]
 MAX_OUTPUTS = 20  # classes or values that the linear model has
+PARTS = 1_000_000  # tokens or pixels that guesses learn from, and that they predict
 LARGE = 100_000  # rows of a split that baselines predict; of more, evenly spaced ones
 
 
-class Baseline(NamedTuple):
-    """A model to compare with: its name, what it does in words, and its predictions for rows of a split."""
-
-    name: str
-    words: str
-    constant: Floats | None  # (outputs,)
-    linear: LinearModel | None = None
-
-    def outputs(self, batch: Any, rows: int) -> Array:
-        """Return the predictions for a batch, (rows, outputs)."""
-        if self.linear is not None:
-            return self.linear.predict(batch[FEATURES])
-        assert self.constant is not None, "a baseline is linear or constant"
-        return np.tile(self.constant, (rows, 1))
+Baseline = Guess  # a task's own ones, and those that are made here
 
 
 def spaced(count: int, most: int) -> Ids:
@@ -45,6 +34,8 @@ def spaced(count: int, most: int) -> Ids:
 def fitted(bundle: DataBundle) -> list[Baseline]:
     """Return the baselines of a data set, fitted to its training rows; empty if there are none."""
     task, train = task_for(bundle.info), bundle.splits["train"]
+    if task.has_parts and len(train):
+        return [*task.guesses(train.take(_sample(train, task, len(train))))]
     if not isinstance(train, ArraySplit) or not len(train):
         return []
     ids = spaced(len(train), LARGE)
@@ -55,9 +46,22 @@ def fitted(bundle: DataBundle) -> list[Baseline]:
     if weights is not None and not weights.sum() > 0:
         return []
     constant = np.average(values, axis=0, weights=weights)
-    made = [Baseline("constant", task.constant_in_words(constant), constant)]
+    made = [Baseline("constant", task.constant_in_words(constant), _constantly(constant))]
     linear = _linear(task, train)
-    return [*made, Baseline("linear", "a linear model of the same columns", None, linear)] if linear else made
+    if linear is None:
+        return made
+    words = "a linear model of the same columns"
+    return [*made, Baseline("linear", words, lambda rows, _: linear.predict(rows()[FEATURES]))]
+
+
+def _constantly(constant: Floats) -> Callable[[Callable[[], Batch], Array], Array]:
+    return lambda _, own: np.tile(constant, (len(own), 1))
+
+
+def _sample(split: Split, task: Task, count: int) -> Ids:
+    """Return evenly spaced rows among the first `count` of a split, of about `PARTS` parts in all."""
+    size = split.take(np.zeros(1, np.int64))[task.target].size
+    return spaced(count, max(1, PARTS // max(1, size)))
 
 
 def _linear(task: Task, train: ArraySplit) -> LinearModel | None:
@@ -90,13 +94,15 @@ def compared(
     if not baselines or not len(result.ids) or not np.isfinite(result.outputs).all():
         return None
     task = task_for(info)
-    at = spaced(len(result.ids), LARGE)
-    batch, own = split.take(result.ids[at]), result.scores(task).take(at)
+    count = len(result.ids)
+    is_large = task.has_parts and any(one.reads_rows for one in baselines)
+    at = _sample(split, task, count) if is_large else spaced(count, LARGE)
+    own, rows = result.scores(task).take(at), cache(lambda: split.take(result.ids[at]))
     names = [without_prefix(name) for name in result.metrics]
     known = [name for name in dict.fromkeys([*names, *_judging(task)]) if name in task.metrics]
     entries = []
     for baseline in baselines:
-        outputs = baseline.outputs(batch, len(at)).astype(result.outputs.dtype)
+        outputs = baseline.outputs(rows, result.outputs[at]).astype(result.outputs.dtype)
         part = Predictions(at, outputs, result.targets[at], 0.0, weights=_some(result.weights, at))
         other = evaluate_predictions([part], known, info, result.split)
         metrics = {
@@ -119,7 +125,7 @@ def _gains(task: Task, own: Scores, other: Scores) -> Iterable[tuple[str, Json]]
     """Yield the mean gain over the other model and its standard error, for the metrics that decide."""
     for name in _judging(task):
         metric = find_metric(name, type(task))
-        by_row = metric.by_row or metric.paired
+        by_row = metric.by_row or metric.parts
         values = [by_row(scores) if by_row else None for scores in (own, other)]
         if values[0] is None or values[1] is None:
             continue

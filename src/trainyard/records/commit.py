@@ -18,6 +18,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 DEPTH = 3  # names in `checkpoints/<checkpoint>/<file>`
 NAME = re.compile(r"step-\d{9,}-a\d{4,}")
+_FILE = re.compile(r"[^/.\0][^/\0]*")  # a copy of a file of another name could lie outside of its folder
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,18 @@ class Commit:
         Raises:
             ValueError: It is damaged, or of another format.
         """
-        data = json.loads(manifest)
+        try:
+            data = json.loads(manifest)
+        except RecursionError as error:
+            raise ValueError("its manifest is nested too deeply") from error
         if not isinstance(data, dict) or data.pop("sha256", None) != sha256_json(data):
             raise ValueError("its manifest is not what was written")
         if data.get("format") != FORMAT:
             raise ValueError(f"it has format {data.get('format')}, this version of Trainyard reads {FORMAT}")
-        return _COMMIT.validate_python({**data, "name": name})
+        commit: Commit = _COMMIT.validate_python({**data, "name": name})
+        if strange := [file.name for file in commit.files if not _FILE.fullmatch(file.name)]:
+            raise ValueError(f"its manifest names {strange[0]!r}, which is no file of a checkpoint")
+        return commit
 
 
 _COMMIT = TypeAdapter(Commit)  # checks the types of what a manifest holds

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
+from trainyard.errors import CheckpointError
 from trainyard.records.document import Document
 
 
@@ -19,3 +23,16 @@ class DataDescription(Document):
     info: dict[str, Any]
     preparation: dict[str, Any] | None = None
     tokenizer: dict[str, Any] | None = None
+
+
+@contextmanager
+def understanding(path: Path) -> Iterator[None]:
+    """Read a description that is whole, but need not make sense: anyone may have written it.
+
+    Raises:
+        CheckpointError: Something is missing in it, or of another type.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise CheckpointError(f"{path} does not describe data: {type(error).__name__}: {error}") from error

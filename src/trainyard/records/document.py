@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trainyard.digest import sha256_bytes, write_atomically
 from trainyard.errors import CheckpointError
@@ -15,6 +15,8 @@ from trainyard.records.journal import finite
 from trainyard.safe_open import read_regular
 
 FORMAT = 2
+# The name of a run, study or file beside this one, whose record may come from someone else: never a path.
+Name = Annotated[str, Field(pattern=r"^[^/.\x00][^/\x00]*$")]
 _encode = json.JSONEncoder(allow_nan=False).encode
 _CHECKSUM = "sha256"
 _CHANGED = "its content is not what was written"

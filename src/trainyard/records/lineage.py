@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from trainyard.records.document import Document
+from trainyard.records.document import Document, Name
 from trainyard.records.manifest import DataIdentity, InitialState
 
 FOLDER = "initial"  # of a run: the checkpoint that it starts from, and the config of its parent
@@ -31,7 +31,7 @@ class Lineage(Document):
 
     FILE: ClassVar[str] = "parent.json"
 
-    run_id: str
+    run_id: Name
     relation: Literal["fork", "continue", "reproduce"]
     step: int | None = None
     changed: list[str] = Field(default_factory=list)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from trainyard.config.schema import PLACEMENT
-from trainyard.records.document import Document, Record
+from trainyard.records.document import Document, Name, Record
 from trainyard.redact import fingerprinted
 
 Json = dict[str, Any]
@@ -198,7 +198,7 @@ class Parent(Record):
     `decisions` are those of the parent that this run replays.
     """
 
-    run_id: str
+    run_id: Name
     relation: str
     decisions: list[Any] = Field(default_factory=list)
 
@@ -215,7 +215,7 @@ class InitialState(Record):
     another, why it will not have the bits of a run that had its length from the start.
     """
 
-    run_id: str
+    run_id: Name
     relation: str
     step: int
     epoch: int = 0
@@ -272,7 +272,7 @@ class Manifest(Document):
     determinism: DeterminismRecord = Field(default_factory=DeterminismRecord)
     changes: list[Change] = Field(default_factory=list)
     init_from: str | None = None
-    data_file: str = "data.json"
+    data_file: Name = "data.json"
     parent: Parent | None = None
     initial: InitialState | None = None
     trainer: ForeignTrainer | None = None

@@ -81,9 +81,9 @@ def check_names(names: Iterable[str], known: Iterable[str], option: str) -> None
     for name in names:
         if name not in known:
             near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise InputError(
-                f"{option}: no run has a value {name!r}; {hint}There are {', '.join(FIELDS)}, and metrics "
+                f"{option}: no run has a value {name!r}{hint} There are {', '.join(FIELDS)}, and metrics "
                 "such as test_accuracy"
             )
 
@@ -139,7 +139,13 @@ class _Query:
         sign = self._next(("operator",), f"a comparison after {name!r}")
         value = self._next(("word", "text"), f"a value after {name} {sign}")
         self.names.append(name)
-        return lambda run: _compare(run.get(name), sign, value)
+        return lambda run: self._compare(name, run.get(name), sign, value)
+
+    def _compare(self, name: str, value: Any, sign: str, other: str) -> bool:
+        """Compare a run's value; an order is one of numbers, or one of texts."""
+        if isinstance(value, int | float) and sign[0] in "<>" and isinstance(_number(other), str):
+            raise self._error(f"{name} is a number, and {other!r} is none")
+        return _compare(value, sign, other)
 
     def _takes(self, word: str) -> bool:
         """Take the next token if it is this word."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import AliasChoices, Field
 
-from trainyard.records.document import Document, Record
+from trainyard.records.document import Document, Name, Record
 from trainyard.records.status import Ended
 
 
@@ -18,7 +18,7 @@ class StudyRun(Record):
     """
 
     label: dict[str, Any] = Field(validation_alias=AliasChoices("label", "place"))  # version 1: `place`
-    run_id: str
+    run_id: Name
     reused: bool = False
 
 

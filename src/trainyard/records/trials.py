@@ -2,21 +2,26 @@
 
 A trial is one job, or one for each rung that it trains up to. A line is durable before it has a consequence:
 the parameters of a trial before its run is trained, and its result before a later trial is decided. The last
-line may be torn by a kill, and is then cut off.
+line may be torn by a kill, and is then cut off. Each line ends with its checksum, but for those that earlier
+versions wrote.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from trainyard.digest import fsync_folder
 from trainyard.errors import CheckpointError
+from trainyard.safe_open import open_regular, read_regular
 
 FILE = "trials.jsonl"
+_CHECKED = re.compile(rb'(.*),"crc":"([0-9a-f]{8})"}\n')
 TrialStatus = Literal["running", "paused", "completed", "pruned", "failed"]
 Json = dict[str, Any]
 
@@ -79,18 +84,15 @@ class TrialLog:
         self._path = folder / FILE
         self.trials: list[LoggedTrial] = []
         self.notes: list[Json] = []  # what else was decided: a time limit that was reached
-        size = 0
-        for line, end in _lines(self._path):
-            self._apply(line)
-            size = end
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        os.ftruncate(self._file, size)
-        os.lseek(self._file, size, os.SEEK_SET)
+        size = self._read(self._path)
+        self._file = open_regular(self._path, "r+b")
+        os.ftruncate(self._file.fileno(), size)
+        os.lseek(self._file.fileno(), size, os.SEEK_SET)
         fsync_folder(folder)
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._file)
+        self._file.close()
 
     def begin(self, trial: LoggedTrial) -> None:
         """Record that a trial begins, with its first job; durable when this returns."""
@@ -120,11 +122,27 @@ class TrialLog:
         self._write({"note": detail})
 
     def _write(self, line: Json) -> None:
-        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        plain = json.dumps(line, separators=(",", ":")).encode()
+        data = b'%s,"crc":"%08x"}\n' % (plain[:-1], zlib.crc32(plain))
         while data:
-            data = data[os.write(self._file, data) :]
-        os.fdatasync(self._file)
+            data = data[os.write(self._file.fileno(), data) :]
+        os.fdatasync(self._file.fileno())
         self._apply(line)
+
+    def _read(self, path: Path) -> int:
+        """Apply the lines of a file, and return where the last whole one ends.
+
+        Raises:
+            CheckpointError: The file is damaged.
+        """
+        size = 0
+        for number, (raw, end) in enumerate(_lines(path), 1):
+            try:
+                self._apply(json.loads(_verified(raw)))
+            except (ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError) as error:
+                raise CheckpointError(f"{path}: line {number} is damaged: {error}") from error
+            size = end
+        return size
 
     def _apply(self, line: Json) -> None:
         if "note" in line:
@@ -178,28 +196,38 @@ def read_log(folder: Path) -> tuple[list[LoggedTrial], list[Json]]:
     """Return the trials of a study, and its notes; see `read_trials`."""
     log = TrialLog.__new__(TrialLog)
     log.trials, log.notes = [], []
-    for line, _ in _lines(folder / FILE):
-        log._apply(line)
+    log._read(folder / FILE)
     return log.trials, log.notes
 
 
-def _lines(path: Path) -> Iterator[tuple[Json, int]]:
+def _lines(path: Path) -> Iterator[tuple[bytes, int]]:
     """Yield the lines with the positions where they end; a torn last one is left out.
 
     Raises:
-        CheckpointError: A line before the last one cannot be read.
+        CheckpointError: The file cannot be read.
     """
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     position = 0
-    for number, raw in enumerate(content.splitlines(keepends=True), 1):
-        position += len(raw)
-        if not raw.endswith(b"\n"):
-            return
-        try:
-            line = json.loads(raw)
-        except ValueError as error:
-            raise CheckpointError(f"{path}: line {number} is damaged: {error}") from error
-        yield line, position
+    for line in content.split(b"\n")[:-1]:
+        position += len(line) + 1
+        yield line + b"\n", position
+
+
+def _verified(raw: bytes) -> bytes:
+    """Return a line without its checksum.
+
+    Raises:
+        ValueError: It does not fit the line.
+    """
+    match = _CHECKED.fullmatch(raw)
+    if match is None:
+        return raw
+    plain = match[1] + b"}"
+    if zlib.crc32(plain) != int(match[2], 16):
+        raise ValueError("its content is not what was written")
+    return plain

@@ -124,7 +124,7 @@ def _body(run: RunFiles) -> Iterator[str]:
 def _performance(run: RunFiles, made: Json | None) -> Iterator[str]:
     table = made and made["table"]
     if table:
-        head = [f"{table['rows_of']} {table['split']} rows", *table["names"]]
+        head = [table["rows_of"], *table["names"]]
         yield from ("", "## How good it is", "", *_table(head, [[name, *row] for name, row in table["rows"]]))
     elif metrics := _tested(run):
         rows = [[history.title(name), number(value)] for name, value in metrics.items()]

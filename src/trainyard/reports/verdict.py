@@ -20,6 +20,7 @@ SPLITS = {"test": "test", "val": "validation", "train": "training"}
 _CLEAR = 2.0  # standard errors of a mean, from which a difference is more than chance
 _FEW = 50  # rows of an evaluation that says little
 _MOST_METRICS = 5
+_SIMPLE = ("linear", "table")  # the names of baselines that look at the rows
 
 
 class BaselineVerdict(NamedTuple):
@@ -40,12 +41,13 @@ def section(run: RunFiles) -> Section | None:
         return made
     split, tables = judged
     verdict = judge(tables)
+    rows = f"{tables['rows']} {SPLITS[split]} {task_of(str(tables['task'])).samples}"
     names = ["this model", *(_short_name(one) for one in part(tables, "compared").get("baselines", ()))]
     return made | {
         "level": verdict.level,
         "title": verdict.title,
         "sentences": verdict.sentences,
-        "table": {"names": names, "rows": _rows(tables), "split": SPLITS[split], "rows_of": tables["rows"]},
+        "table": {"names": names, "rows": _rows(tables), "rows_of": rows},
     }
 
 
@@ -67,8 +69,8 @@ def judge(tables: Json) -> BaselineVerdict:
         said = "The metrics of this task say nothing of single rows: a difference may be chance."
         return BaselineVerdict("fair", f"Not judged against {words}", [said])
     answers, certainty = gains(constant)
-    linear = gains(baselines["linear"])[0] if "linear" in baselines else None
-    level, title = _title(answers, certainty, linear, words)
+    simple = next((one for name, one in baselines.items() if name in _SIMPLE), None)
+    level, title = _title(answers, certainty, words, simple)
     about = task_of(str(tables["task"])).judged_in_words
     sentences = [about[certainty]] if answers != certainty and certainty in about else []
     if rows < _FEW:
@@ -92,23 +94,24 @@ def _gain(gain: Json) -> Gain:
     return "better" if mean > 0 else "worse"
 
 
-def _title(answers: Gain, certainty: Gain, linear: Gain | None, words: str) -> tuple[Level, str]:
+def _title(answers: Gain, certainty: Gain, words: str, simple: Json | None) -> tuple[Level, str]:
     if answers == "worse":
         return "poor", f"Worse than {words}"
     if answers == "alike":
         return ("fair" if certainty == "better" else "poor"), f"No better than {words}"
-    if linear == "worse":
-        return "fair", f"Better than {words}, but worse than a linear model"
-    if linear == "alike":
-        return "good", f"Better than {words}, and about as good as a linear model"
-    also = ", and than a linear model" if linear == "better" else ""
-    return "good", f"Better than {words}{also}"
+    if simple is None:
+        return "good", f"Better than {words}"
+    another = "a linear model" if simple["name"] == "linear" else str(simple["words"])
+    if (gain := gains(simple)[0]) == "worse":
+        return "fair", f"Better than {words}, but worse than {another}"
+    if gain == "alike":
+        return "good", f"Better than {words}, and about as good as {another}"
+    return "good", f"Better than {words}, and than {another}"
 
 
 def _short_name(baseline: Json) -> str:
-    return {"constant": "constant answer", "linear": "linear model"}.get(
-        str(baseline["name"]), str(baseline["name"])
-    )
+    names = {"constant": "constant answer", "linear": "linear model", "table": "table"}
+    return names.get(str(baseline["name"]), str(baseline["name"]))
 
 
 def _rows(tables: Json) -> list[tuple[str, list[str]]]:
@@ -144,13 +147,13 @@ def _asked(run: RunFiles) -> str:
     count = len(data.features)
     columns = f", from {number(count)} {'feature' if count == 1 else 'features'}" if count else ""
     splits = [
-        f"{number(split.rows or 0)} rows to {purpose}"
+        f"{number(split.rows or 0)} {task.samples if task else 'rows'} to {purpose}"
         for name, purpose in (("train", "learn from"), ("val", "validate"), ("test", "test"))
         if (split := data.splits.get(name)) is not None
     ]
-    source = source_of(run.settings)
+    source, of = source_of(run.settings), " of" if columns else ", from"
     return redacted(
-        f"The model {model} was asked to {question}{columns}{f' of {source}' if source else ''}: "
+        f"The model {model} was asked to {question}{columns}{f'{of} {source}' if source else ''}: "
         f"{', '.join(splits)}."
     )
 

@@ -33,6 +33,7 @@ from trainyard.engine.state import preserved_global_random
 from trainyard.errors import CheckpointError, DataError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions, explained_metric
 from trainyard.frameworks.base import Framework, ModelInputs
+from trainyard.records.data import understanding
 from trainyard.records.decision import journalled_decisions
 from trainyard.records.run_dir import RunDir
 from trainyard.registry import task_for
@@ -102,15 +103,15 @@ class Predictor:
         resolved = load(run.checked_config_file(), adapters=Catalog())
         self.config: RunConfig = resolved.with_placement(manifest.known_placement if manifest else {}).config
         older = older_versions(manifest.versions if manifest else None)
-        with computing_by(older):  # what is made here keeps them for later calls
+        with computing_by(older), understanding(stored.data_file):  # what is made here keeps them for later
             self.info = DataInfo.from_json(stored.data.info)
             self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
-        self._tokenizer = (
-            self._preparation.tokenizer
-            if isinstance(self._preparation, TextPreparation)
-            else tokenizers.from_json(stored.data.tokenizer)
-        )
-        self._task = task_for(self.info)
+            self._tokenizer = (
+                self._preparation.tokenizer
+                if isinstance(self._preparation, TextPreparation)
+                else tokenizers.from_json(stored.data.tokenizer)
+            )
+            self._task = task_for(self.info)
         self._stored = stored.data
         threads = self.config.training.threads or available_threads(self.config)
         self._framework = framework_for(self.config, self.info, model)
@@ -197,7 +198,8 @@ class Predictor:
         transform, target = self.info.target_transform, self.info.target
         assert transform is not None, "the target is transformed"
         says = f"{transform['kind']} of {target}"
-        note.write_text(json.dumps({"outputs": says, "target_transform": transform}), encoding="utf-8")
+        text = json.dumps({"outputs": says, "target_transform": transform})
+        write_whole(note, lambda made: made.write_text(text, encoding="utf-8"))
         log.warning(
             "the exported model returns the %s, as it was trained; %s has what turns that into its own unit, "
             "as predict does",
@@ -217,6 +219,7 @@ class Predictor:
         forms = self._framework.formats
         if not forms or (form is not None and form not in forms):
             known = f"there are: {', '.join(forms)}" if forms else "its framework has none of its own"
+            known += "; with the preparation of rows, mlflow, native or sklearn (docs/export.md)"
             raise InputError(
                 f"run {self._run.id} cannot be exported{f' as {form!r}' if form else ''}: {known}"
             )
@@ -593,14 +596,18 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Have a file or folder written aside; it takes the place of what is there when it is whole.
 
     Raises:
-        InputError: There is no such folder.
+        InputError: There is no such folder, or it cannot be written.
     """
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=_folder(path)) as aside:
-        made = Path(aside) / path.name
-        write(made)
-        if path.is_dir():
-            shutil.rmtree(path)
-        made.replace(path)
+    folder = _folder(path)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=folder) as aside:
+            made = Path(aside) / path.name
+            write(made)
+            if path.is_dir():
+                shutil.rmtree(path)
+            made.replace(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def _folder(path: Path) -> Path:

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainyard.datasets.rows.chunks import RowChunks
 from trainyard.datasets.rows.class_folders import TEXT_ENDING, text_of
-from trainyard.datasets.rows.files import files_in, log_left_out
+from trainyard.datasets.rows.files import as_text, files_in, log_left_out
 from trainyard.datasets.rows.images.pixels import ENDINGS
 from trainyard.datasets.rows.images.preparation import ImagePreparation, files_of
 from trainyard.datasets.rows.raw import frame_of
@@ -140,7 +140,7 @@ def _of_images(predictor: Predictor, files: Sequence[Path], columns: PredictionC
     for start in range(0, len(files), rows):
         some = files[start : start + rows]
         outputs = predictor.outputs(some)
-        paths = np.array([str(file) for file in some], dtype=object)
+        paths = np.array([as_text(file) for file in some], dtype=object)
         yield _frame({name: paths}, _columns(predictor, outputs, columns))
 
 
@@ -154,7 +154,7 @@ def _of_texts(predictor: Predictor, files: Sequence[Path], columns: PredictionCo
     for start in range(0, len(files), predictor.chunk_rows):
         some = files[start : start + predictor.chunk_rows]
         texts = [{predictor.preparation.column: text_of(file)} for file in some]
-        paths = np.array([str(file) for file in some], dtype=object)
+        paths = np.array([as_text(file) for file in some], dtype=object)
         yield _frame({"file": paths}, _columns(predictor, predictor.outputs(texts), columns))
 
 
@@ -218,7 +218,7 @@ def write_predictions(frames: Iterable[Any], output: Path) -> Written:
         raise InputError(f"{output} cannot be written: {error.strerror}") from error
     os.close(descriptor)
     try:
-        written = write(frames, Path(aside))
+        written = write(_unless_unreadable(frames), Path(aside))
         Path(aside).chmod(0o666 & ~_umask())
         Path(aside).replace(output)
     except OSError as error:
@@ -227,6 +227,18 @@ def write_predictions(frames: Iterable[Any], output: Path) -> Written:
         with contextlib.suppress(FileNotFoundError):
             Path(aside).unlink()
     return written
+
+
+def _unless_unreadable(frames: Iterable[Any]) -> Iterator[Any]:
+    """Yield the frames; an error of the file that they are read from is not one of the file to write.
+
+    Raises:
+        DataError: A frame cannot be read.
+    """
+    try:
+        yield from frames
+    except OSError as error:
+        raise DataError(f"the rows cannot be read: {error.strerror or error}") from error
 
 
 def _umask() -> int:

@@ -29,11 +29,13 @@ from trainyard.safe_open import read_regular
 class StoredModel:
     """The model of a run on disk; every file that its predictions depend on has been verified.
 
-    `folder` holds the weights; `data` says how raw rows become features, and outputs become classes.
+    `folder` holds the weights; `data` says how raw rows become features, and outputs become classes, and is
+    read from `data_file`.
     """
 
     folder: Path
     data: DataDescription
+    data_file: Path
 
     @property
     def weights(self) -> Path:
@@ -63,7 +65,7 @@ def stored_model(run: RunDir) -> StoredModel:
     data = DataDescription.load(run.path / data_file)
     if data is None:
         raise CheckpointError(f"{run.path / data_file} is missing: it is unknown how the data were prepared")
-    return StoredModel(folder, data)
+    return StoredModel(folder, data, run.path / data_file)
 
 
 def _chosen(run: RunDir) -> tuple[Commit, Path]:

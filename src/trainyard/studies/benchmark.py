@@ -33,7 +33,7 @@ from trainyard.studies.metrics import with_metric
 from trainyard.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of
 from trainyard.studies.running import run_study
 from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, open_study
-from trainyard.studies.trials import StudyConfig
+from trainyard.studies.trials import MOST_FOLDS, StudyConfig
 from trainyard.studies.unchanged import CurrentData, warn_of_changes
 from trainyard.types import FEATURES
 
@@ -142,8 +142,9 @@ def _check_selection(selection: ModelSelection) -> None:
         raise InputError(
             f"params: {', '.join(unknown)} is not among the models: {', '.join(selection.models)}"
         )
-    if selection.folds is not None and selection.folds < 2:
-        raise InputError(f"folds: {selection.folds} given; allowed: 2 or more, or none for a single split")
+    if selection.folds is not None and not 2 <= selection.folds <= MOST_FOLDS:
+        allowed = f"allowed: 2 to {MOST_FOLDS}, or none for a single split"
+        raise InputError(f"folds: {selection.folds} given; {allowed}")
 
 
 def _check_ranking(metric: str, base: StudyConfig) -> None:

@@ -27,7 +27,7 @@ from trainyard.runs.shared_data import sharing_data
 from trainyard.runs.trust import of_own_config
 from trainyard.studies.running import run_study
 from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, open_study
-from trainyard.studies.trials import StudyConfig
+from trainyard.studies.trials import MOST_FOLDS, StudyConfig
 from trainyard.studies.unchanged import CurrentData, warn_of_changes
 from trainyard.tasks.base import UNBOUNDED, Bounds, Columns
 from trainyard.types import Array, Ids, Predictions
@@ -105,8 +105,8 @@ def cross_validate(
     """Train a run for each fold; see `trainyard.cross_validate`."""
     base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
     count = base.folds(folds)
-    if count < 2:
-        raise InputError(f"folds: {count} given; allowed: 2 or more")
+    if not 2 <= count <= MOST_FOLDS:
+        raise InputError(f"folds: {count} given; allowed: 2 to {MOST_FOLDS}, as each fold is a run")
     base.resolved.log_notes()
     base.warn_of_replaced_splits()
     trials = [Trial({"fold": fold}, base.with_fold(count, fold).resolved) for fold in range(count)]

@@ -20,6 +20,7 @@ from trainyard.studies.study import Json
 from trainyard.types import SplitName
 
 log = logging.getLogger("trainyard")
+MOST_FOLDS = 1000  # each is a run
 DEFAULT_FOLDS = 5
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import DataError, InputError, ModelError
-from trainyard.types import TARGET, Array, DataInfo, Ids, Mode, SplitName
+from trainyard.types import TARGET, Array, Batch, DataInfo, Ids, Mode, SplitName
 
 Json = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -46,6 +46,8 @@ class Metric:
         function: Computes it from the scores of at least one row; NaN where it is undefined.
         by_row: Where the metric is a mean over rows, returns the (rows,) float64 values; None otherwise. If
             all values are 0 or 1, two models are compared by McNemar's test, else by sign flips.
+        parts: Where the metric is a ratio of two sums over rows, returns what each row adds to it: (rows,)
+            float64 values whose mean it is.
         paired: Returns (rows,) float64 values whose mean decides which of two models is better by this
             metric, if the targets are the same; None where there are no such values. Default: `by_row`.
         bounds: The lowest and the highest value that it can have. Intervals end there, and the better of the
@@ -57,6 +59,7 @@ class Metric:
     function: Callable[[Scores], float]
     by_row: Callable[[Scores], Floats] | None = None
     paired: Callable[[Scores], Floats | None] | None = None
+    parts: Callable[[Scores], Floats] | None = None
     bounds: Bounds = UNBOUNDED
 
     @property
@@ -128,6 +131,23 @@ class Answers(NamedTuple):
     probabilities: Array | None = None
 
 
+class Guess(NamedTuple):
+    """A baseline of a task whose rows have parts, such as tokens or pixels.
+
+    Attributes:
+        name: `constant`, or `table` for one that looks at the tokens.
+        words: What it does: `guessing by how often each byte occurs`.
+        outputs: Returns its outputs for some rows, given a function that reads these rows, and the outputs of
+            the model for them, whose shape they have.
+        reads_rows: Whether it reads the rows, of which it then gets a sample.
+    """
+
+    name: str
+    words: str
+    outputs: Callable[[Callable[[], Batch], Array], Array]
+    reads_rows: bool = True
+
+
 class ExplainedOutput(NamedTuple):
     """An output to explain: its position among the model's outputs, and its name."""
 
@@ -167,6 +187,7 @@ class Task(ABC):
     # Whether several targets are labels, 0 or 1 each, whose names are `DataInfo.classes`; else they are
     # values, whose names are `DataInfo.target_names`.
     targets_are_labels: ClassVar[bool] = False
+    samples: ClassVar[str] = "rows"  # what the splits consist of, for the report
     noun: ClassVar[str] = "targets"  # what `DataInfo.outputs` counts, for messages
     hub_tag: ClassVar[str] = (
         ""  # what model hubs call the task of a table's columns; empty: they have no name
@@ -337,6 +358,18 @@ class Task(ABC):
         None if the task has no constant prediction. Here they are the targets themselves.
         """
         return targets.astype(np.float64).reshape(len(targets), -1)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether rows have parts with a class each, so that `guesses` returns the baselines."""
+        return self.has_inner_labels
+
+    def guesses(self, batch: Batch) -> Sequence[Guess]:  # noqa: ARG002 - most rows have no parts
+        """Return the baselines of a task whose rows have parts, fitted to some training rows.
+
+        The first one looks at nothing and is called `constant`.
+        """
+        return ()
 
     def constant_in_words(self, constant: Floats) -> str:
         """Return what the best constant prediction, (outputs,), answers: `always predicting the mean`."""

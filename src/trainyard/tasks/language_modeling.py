@@ -8,8 +8,20 @@ from typing import ClassVar
 import numpy as np
 
 from trainyard.errors import DataError
-from trainyard.tasks.base import FROM_0, SHARE, Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
-from trainyard.types import INPUT_IDS, LABELS, Array, Ids
+from trainyard.tasks.base import (
+    FROM_0,
+    SHARE,
+    Columns,
+    ExplainedOutput,
+    Floats,
+    Guess,
+    Json,
+    Metric,
+    Scores,
+    Task,
+)
+from trainyard.tasks.support.guesses import PairTable, shares
+from trainyard.types import INPUT_IDS, LABELS, NO_LABEL, Array, Batch, Ids
 
 _NATS, _TOKENS, _HITS, _BYTES = range(4)  # the columns of the sums; without the last, tokens are bytes
 
@@ -21,6 +33,17 @@ def _ratio(column: int, unit: int) -> Callable[[Scores], float]:
         return float(totals[column] / count) if count else float("nan")
 
     return metric
+
+
+def _added(column: int, unit: int, scale: float = 1.0) -> Callable[[Scores], Floats]:
+    """Return what each row adds to a ratio of sums: (rows,) values whose mean it is."""
+
+    def added(scores: Scores) -> Floats:
+        count = scores.outputs[:, unit if unit < scores.outputs.shape[1] else _TOKENS].mean()
+        values: Floats = scores.outputs[:, column] * (scale / count)
+        return values
+
+    return added
 
 
 _nats_per_token = _ratio(_NATS, _TOKENS)
@@ -42,6 +65,21 @@ def _surprise(scores: Scores) -> Floats | None:
     return scores.outputs[:, _NATS] if (tokens == tokens[0]).all() else None
 
 
+def _sums(own: Array, labels: Array, likely: Array, hits: Array) -> Array:
+    """Return the sums of rows, as `own` has them, for another model.
+
+    Args:
+        own: The sums of the model, (rows, 3) or (rows, 4): those of tokens and bytes are the same.
+        labels: The labels, (rows, length); where there is none, nothing counts.
+        likely: The probability that the other model gave each of them, (rows, length).
+        hits: Whether it is its most probable one, (rows, length).
+    """
+    counted, sums = labels != NO_LABEL, own.astype(np.float64)
+    sums[:, _NATS] = -(np.log(likely) * counted).sum(axis=1)
+    sums[:, _HITS] = (hits & counted).sum(axis=1)
+    return sums
+
+
 class LanguageModelingTask(Task):
     """Predict the next token at each position.
 
@@ -57,13 +95,22 @@ class LanguageModelingTask(Task):
     name: ClassVar[str] = "language_modeling"
     metrics: ClassVar[Mapping[str, Metric]] = {
         "bits_per_byte": Metric(
-            "min", "bits to encode a byte of the text", _bits_per_byte, paired=_surprise, bounds=FROM_0
+            "min",
+            "bits to encode a byte of the text",
+            _bits_per_byte,
+            paired=_surprise,
+            parts=_added(_NATS, _BYTES, 1 / np.log(2)),
+            bounds=FROM_0,
         ),
         "perplexity": Metric(
             "min", "exponential of the mean surprise", _perplexity, paired=_surprise, bounds=(1.0, np.inf)
         ),
         "token_accuracy": Metric(
-            "max", "share of tokens that had the highest logit", _ratio(_HITS, _TOKENS), bounds=SHARE
+            "max",
+            "share of tokens that had the highest logit",
+            _ratio(_HITS, _TOKENS),
+            parts=_added(_HITS, _TOKENS),
+            bounds=SHARE,
         ),
     }
     default_metrics: ClassVar[Sequence[str]] = ("bits_per_byte", "token_accuracy")
@@ -73,6 +120,7 @@ class LanguageModelingTask(Task):
     sums: ClassVar[Sequence[str]] = ("nats", "tokens", "hits")
     generates_text: ClassVar[bool] = True
     noun: ClassVar[str] = "tokens"
+    samples: ClassVar[str] = "windows"
     hub_tag: ClassVar[str] = "text-generation"
 
     wants: ClassVar[str] = "text (data.type: text)"
@@ -122,9 +170,37 @@ class LanguageModelingTask(Task):
         """Return None."""
         return None
 
+    @property
+    def has_parts(self) -> bool:
+        """True: the tokens."""
+        return True
+
+    def guesses(self, batch: Batch) -> list[Guess]:
+        """Return guesses by the frequencies of tokens, and of pairs of tokens that follow each other."""
+        frequencies = shares(batch[LABELS], self.info.outputs)
+        pairs = PairTable(batch[INPUT_IDS], batch[LABELS], frequencies)
+
+        def by_frequency(rows: Callable[[], Batch], own: Array) -> Array:
+            labels = rows()[LABELS]
+            return _sums(own, labels, frequencies[labels], labels == frequencies.argmax())
+
+        def by_pairs(rows: Callable[[], Batch], own: Array) -> Array:
+            tokens, labels = rows()[INPUT_IDS], rows()[LABELS]
+            likely = pairs.probabilities(tokens, np.where(labels == NO_LABEL, 0, labels))
+            return _sums(own, labels, likely, labels == pairs.best(tokens))
+
+        return [
+            Guess("constant", f"guessing by how often each {self._token} occurs", by_frequency),
+            Guess("table", f"a table of which {self._token} follows which", by_pairs),
+        ]
+
     def asked(self) -> str:
-        """Return that it is the next byte or token."""
-        return f"predict the next {'byte' if self.info.outputs == 1 << 8 else 'token'} of a text"
+        """Return that the text goes on."""
+        return "predict how a text goes on, token by token"
+
+    @property
+    def _token(self) -> str:
+        return "byte" if self.info.outputs == 1 << 8 else "token"
 
     def columns(self, outputs: Array) -> Columns:
         """Return the sums of each row, the loss in `nats` first, and `bits_per_byte` and `token_accuracy`."""

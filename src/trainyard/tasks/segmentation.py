@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trainyard.errors import DataError, InputError
-from trainyard.tasks.base import SHARE, Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
+from trainyard.tasks.base import SHARE, Columns, ExplainedOutput, Floats, Guess, Json, Metric, Scores, Task
 from trainyard.tasks.support import classes
 from trainyard.tasks.support.columns import as_json
+from trainyard.tasks.support.guesses import shares
 from trainyard.tasks.support.masks import class_indices, class_numbers, classes_of
-from trainyard.types import Array, Ids, SplitName
+from trainyard.types import Array, Batch, Ids, SplitName
 
 _LOSS, _COUNTED, _CLASSES = range(3)  # the first columns of the sums; from the third on there are counts
 _KINDS = 3  # of counts for each class: hits, predicted pixels and true pixels
@@ -64,6 +65,13 @@ def _misses(scores: Scores) -> Floats:
     return misses
 
 
+def _hits(scores: Scores) -> Floats:
+    """Return what each row adds to the share of pixels that are hits, (rows,) values whose mean it is."""
+    counts = scores.outputs[:, _CLASSES:].reshape(len(scores.outputs), _KINDS, -1).sum(axis=2)  # (rows, 3)
+    hits: Floats = counts[:, 0] / max(1.0, counts[:, 2].mean())
+    return hits
+
+
 class SegmentationTask(Task):
     """Predict the class of each pixel.
 
@@ -89,7 +97,12 @@ class SegmentationTask(Task):
             bounds=SHARE,
         ),
         "pixel_accuracy": Metric(
-            "max", "share of pixels whose class was predicted", _pixel_accuracy, paired=_misses, bounds=SHARE
+            "max",
+            "share of pixels whose class was predicted",
+            _pixel_accuracy,
+            paired=_misses,
+            parts=_hits,
+            bounds=SHARE,
         ),
     }
     default_metrics: ClassVar[Sequence[str]] = ("iou", "dice", "pixel_accuracy")
@@ -172,6 +185,27 @@ class SegmentationTask(Task):
     def as_values(self, targets: Array) -> Floats | None:  # noqa: ARG002 - masks have no mean
         """Return None."""
         return None
+
+    @property
+    def has_parts(self) -> bool:
+        """True: the pixels."""
+        return True
+
+    def guesses(self, batch: Batch) -> list[Guess]:
+        """Return the most frequent class for each pixel."""
+        frequencies = shares(batch[self.target], self.info.outputs)
+        most = int(frequencies.argmax())
+
+        def outputs(rows: Callable[[], Batch], own: Array) -> Array:  # noqa: ARG001 - the counts tell it
+            counts = np.zeros((len(own), _KINDS, self.info.outputs))
+            true = own[:, _CLASSES:].reshape(counts.shape)[:, 2]  # (rows, classes)
+            counts[:, 0, most], counts[:, 1, most], counts[:, 2] = true[:, most], true.sum(axis=1), true
+            made = own.astype(np.float64)
+            made[:, _CLASSES:] = counts.reshape(len(own), -1)
+            return made
+
+        words = f"always answering {self._labels[most]}, the most frequent class"
+        return [Guess("constant", words, outputs, reads_rows=False)]
 
     def asked(self) -> str:
         """Return the number of the classes."""

@@ -15,6 +15,7 @@ from trainyard.tasks.base import (
     Columns,
     ExplainedOutput,
     Floats,
+    Guess,
     Json,
     Metric,
     Scores,
@@ -22,8 +23,11 @@ from trainyard.tasks.base import (
 )
 from trainyard.tasks.support import classes, spans
 from trainyard.tasks.support.columns import as_json
+from trainyard.tasks.support.guesses import PairTable, shares
 from trainyard.tasks.support.links import softmax
-from trainyard.types import INPUT_IDS, LABELS, NO_LABEL, Array, Ids, SplitName
+from trainyard.types import INPUT_IDS, LABELS, NO_LABEL, Array, Batch, Ids, SplitName
+
+_MOST_CLASSES = 50  # whose probabilities beside each token are computed
 
 
 def _counted(scores: Scores) -> Scores:
@@ -40,6 +44,24 @@ def _of_tokens(metric: Callable[[Scores], float]) -> Callable[[Scores], float]:
         return metric(tokens) if len(tokens.targets) else float("nan")
 
     return of_tokens
+
+
+def _added(by_token: Callable[[Scores], Floats]) -> Callable[[Scores], Floats]:
+    """Return what each row adds to the mean over all tokens that have a label: (rows,) values."""
+
+    def added(scores: Scores) -> Floats:
+        has_label = scores.targets != NO_LABEL  # (rows, length)
+        values = np.zeros(has_label.shape)
+        values[has_label] = by_token(_counted(scores))
+        sums: Floats = values.sum(axis=1) * (len(values) / max(1, has_label.sum()))
+        return sums
+
+    return added
+
+
+def _hits(tokens: Scores) -> Floats:
+    hits: Floats = (tokens.predicted == tokens.targets).astype(np.float64)
+    return hits
 
 
 def _span_f1(scores: Scores) -> float:
@@ -62,12 +84,14 @@ def _metrics() -> dict[str, Metric]:
             "max",
             "share of the labels that were predicted correctly",
             _of_tokens(classes.accuracy),
+            parts=_added(_hits),
             bounds=SHARE,
         ),
         "log_loss": Metric(
             "min",
             "mean negative log of the true label's probability",
             _of_tokens(classes.log_loss),
+            parts=_added(classes.surprise),
             bounds=FROM_0,
         ),
         "span_f1": Metric(
@@ -95,6 +119,7 @@ class TokenClassificationTask(Task):
     name: ClassVar[str] = "token_classification"
     metrics: ClassVar[Mapping[str, Metric]] = _metrics()
     default_metrics: ClassVar[Sequence[str]] = ("token_accuracy", "f1")
+    judged_by: ClassVar[Sequence[str]] = ("token_accuracy", "log_loss")
     usual_metric: ClassVar[str] = "log_loss"
     losses: ClassVar[Sequence[str]] = ("token_cross_entropy",)
     target: ClassVar[str] = LABELS
@@ -210,6 +235,29 @@ class TokenClassificationTask(Task):
     def as_values(self, targets: Array) -> Floats | None:  # noqa: ARG002 - rows have several classes
         """Return None."""
         return None
+
+    def guesses(self, batch: Batch) -> list[Guess]:
+        """Return the most frequent label of all, and that of each token if batches hold tokens."""
+        labels, classes = batch[LABELS], self.info.outputs
+        frequencies = shares(labels, classes)
+
+        def by_frequency(rows: Callable[[], Batch], own: Array) -> Array:  # noqa: ARG001 - none is read
+            return np.broadcast_to(frequencies, own.shape).astype(own.dtype)
+
+        (most,) = self._named(np.array([frequencies.argmax()]))
+        words = f"always answering {f'“{most}”' if isinstance(most, str) else most}, the most frequent label"
+        made = [Guess("constant", words, by_frequency)]
+        tokens = batch.get(INPUT_IDS)
+        if tokens is None or tokens.shape != labels.shape or classes > _MOST_CLASSES:
+            return made
+        pairs = PairTable(tokens, labels, frequencies)
+
+        def by_token(rows: Callable[[], Batch], own: Array) -> Array:
+            ids = rows()[INPUT_IDS]
+            each = [pairs.probabilities(ids, np.full(ids.shape, label)) for label in range(classes)]
+            return np.stack(each, axis=-1).astype(own.dtype)
+
+        return [*made, Guess("table", "giving each token the label that it has most often", by_token)]
 
     def asked(self) -> str:
         """Return the number of classes."""

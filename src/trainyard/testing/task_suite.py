@@ -98,8 +98,8 @@ class TaskSuite:
         task = self.make()
         scores = task.scores(*self.drawn(_ROWS, 1))
         for name, metric in task.metrics.items():
-            if metric.by_row is not None:
-                values = metric.by_row(scores)
+            for by_row in filter(None, (metric.by_row, metric.parts)):
+                values = by_row(scores)
                 assert values.shape == (_ROWS,), name
                 assert values.dtype == np.float64, name
                 assert math.isclose(float(values.mean()), metric.function(scores), rel_tol=1e-6), name

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.rows.files import files_in, is_url, log_left_out, names_in
+from trainyard.datasets.rows.files import as_text, files_in, is_url, log_left_out, names_in
 from trainyard.datasets.rows.table import Table
 from trainyard.datasets.rows.tabular import paths_by_split
 from trainyard.errors import DataError
@@ -96,7 +96,7 @@ def text_tables(config: DataConfig, column: str) -> Mapping[SplitName, Table]:
             if not files:
                 raise DataError(f"{one} holds no text: no file that ends in {TEXT_ENDING}")
             texts += [text_of(file) for file in files]
-            labels += [one.name] * len(files)
+            labels += [as_text(one.name)] * len(files)
         log_left_out(folder, left_out, "texts")
         columns = {column: np.array(texts, object), config.target_name: np.array(labels, object)}
         tables[split] = Table(columns, folder)

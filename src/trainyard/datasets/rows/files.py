@@ -21,12 +21,18 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+_MANY = 12  # names in a folder, of which not all are listed
 _LARGE = 64 << 20  # bytes; smaller files are read at once, whatever is in them
 _WRITTEN_SHARE = 0.01  # of the bytes of a file must be on the disk
 _MEMORY_LIMITS = {  # control groups, version 2 and 1: the limit and what is used of it
     "/sys/fs/cgroup/memory.max": "/sys/fs/cgroup/memory.current",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes": "/sys/fs/cgroup/memory/memory.usage_in_bytes",
 }
+
+
+def as_text(path: Path | str) -> str:
+    r"""Return a path, or a part of one, as text that any file can hold: a byte that is no UTF-8 as `\xff`."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def existing_file(path: str, *, mapped: bool = False) -> Path:
@@ -128,6 +134,11 @@ def _elsewhere(file: Path) -> str:
             else f"nor a folder {folder}"
         )
     names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    # Endings are alike by themselves: `rows.csv` is not near `x.csv`.
+    alike = [name for name in names if nearest(file.stem, [Path(name).stem]).startswith("did you mean")]
+    if not alike and len(names) > _MANY:
+        return f"nothing in {folder.resolve()} has a similar name"
+    names = alike or names
     return f"in {folder.resolve()}: {nearest(file.name, names)}"
 
 

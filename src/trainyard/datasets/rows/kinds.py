@@ -23,6 +23,7 @@ from trainyard.datasets.rows.times import (
     from_epoch,
     may_be_time,
     read_format,
+    read_period,
     read_time,
     reading_of,
 )
@@ -486,6 +487,14 @@ def typed_column(table: Table, name: str, kind: ColumnKind, *, trains: bool = Tr
     return read
 
 
+def holds_periods(values: Array) -> bool:
+    """Return whether a column of text holds quarters, months or weeks of years, and nothing else."""
+    if kind_of(values) != "text":
+        return False
+    texts = {text for text in values.tolist() if text is not None and not is_missing_word(text)}
+    return len(texts) > 1 and all(read_period(text) is not None for text in texts)
+
+
 def stray_texts(table: Table, name: str, kind: ColumnKind) -> Mapping[str, int]:
     """Return the texts of a column that cannot be read as its kind, with their numbers of rows."""
     values = _without(table.columns[name], kind.missing)
@@ -524,7 +533,7 @@ def _reader(kind: ColumnKind) -> Callable[[str], Any]:
     if (form := kind.format) is not None:
         return lambda text: read_format(text, form)
     order = kind.order
-    return lambda text: read_time(text, order)
+    return lambda text: read_time(text, order) or read_period(text)
 
 
 def _read_each(values: Array, kind: ColumnKind) -> tuple[Array, Array]:

@@ -9,9 +9,10 @@ are prepared like files. All else is preprocessed already and is used as it is (
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from os import PathLike
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -178,15 +179,38 @@ def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
         return {"train": data}
     what = f"a tuple of {len(data)}" if isinstance(data, tuple) else type(data).__name__
     raise DataError(
-        f"{source} is {what}; it must be (train, val), (train, val, test) or a mapping of {listed(SPLITS)}"
+        f"{source} is {what}; it must be (X, y), (train, val), (train, val, test) or a mapping of "
+        f"{listed(SPLITS)}{_instead(data)}"
     )
+
+
+def _instead(data: Any) -> str:
+    """Return what to give instead of data in a form that people have; nothing of any other."""
+    if isinstance(data, str | PathLike):
+        return f'; name a file in the config: {{"data": {{"path": {str(data)!r}}}}}'
+    if isinstance(data, tuple | list) and len(data) == 4:  # as train_test_split returns them
+        return "; of X_train, X_test, y_train, y_test, give ((X_train, y_train), (X_test, y_test))"
+    if type(data).__module__.partition(".")[0] in ("xgboost", "lightgbm", "catboost"):
+        return "; give the arrays or the data frame that it was made of, as (X, y)"
+    if isinstance(data, Iterator):
+        return "; an iterator can be read only once: give a list, or a map-style data set"
+    return ""
 
 
 def _unpacked(part: Any, name: SplitName) -> Any:
     """Return what a loader or a table holds, two tensors or a tf.data.Dataset as a pair; else the part."""
     if is_tf_dataset(part):
         return from_tf_dataset(part, f"the {name} split")
+    if any(type(one).__module__.startswith("scipy.sparse") for one in _arrays_of(part)):
+        raise DataError(
+            f"the {name} split holds a sparse matrix, which is not taken: give an array (.toarray()), or "
+            "texts and categories as columns of a frame"
+        )
     return unwrapped(part, f"the {name} split")
+
+
+def _arrays_of(part: Any) -> Sequence[Any]:
+    return part if isinstance(part, tuple) else (part,)
 
 
 def _is_frame(part: Any) -> bool:

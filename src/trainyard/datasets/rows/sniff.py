@@ -20,13 +20,22 @@ from trainyard.datasets.rows.class_folders import TEXT_ENDING
 from trainyard.datasets.rows.encodings import guess_of_file
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.frames import read_table
-from trainyard.datasets.rows.kinds import ColumnKind, infer, infer_target, judge, stray_texts, typed
+from trainyard.datasets.rows.kinds import (
+    ColumnKind,
+    holds_periods,
+    infer,
+    infer_target,
+    judge,
+    stray_texts,
+    typed,
+)
 from trainyard.datasets.rows.preparation import MAX_ONEHOT
 from trainyard.datasets.rows.proposals import REASONS, Shape, default_model, sections
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing
 from trainyard.datasets.rows.target import class_indices, inspect, rows_with_target
 from trainyard.errors import DataError
 from trainyard.registry import task_of
+from trainyard.tasks.support.columns import why_counts
 from trainyard.types import Ids
 
 _GROUPS = (
@@ -50,6 +59,7 @@ _WORDS = {
 }
 _READ = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 _PARQUET = (".parquet", ".pq")
+_ROW_NAMES = re.compile(r"row[._ ]?names?|unnamed: 0", re.IGNORECASE)  # as R and pandas write them
 _MOST_STRAYS = 20  # different texts among numbers or dates, that a config names as missing values
 _MIN_GROUPS = 20  # with fewer, whole groups make splits of very different sizes
 
@@ -62,7 +72,8 @@ class Draft:
     are the texts of a column that cannot be read, with their numbers of rows. `exclude` maps columns to the
     reason to leave them out, and `split` evident settings of the split to a column and the reason.
     `comparison` are lines about models that were compared. `rare` are columns of categories that the training
-    rows alone would take for identifiers, `mixed` those of numbers or dates among many other texts.
+    rows alone would take for identifiers, `mixed` those that would be taken for something else: numbers or
+    dates among many other texts, and quarters or months of years.
     """
 
     table: Table
@@ -158,8 +169,9 @@ def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | 
         )
         kind = infer_target(labelled, _alone(config, name))
         labelled, _ = rows_with_target(typed(labelled, {name: kind}), name)
-    task, doubts = inspect(labelled, config)
+    task, doubts = _task(labelled, config)
     config = _without_strays(labelled, infer(labelled, names, config).kinds, config, strays)
+    config = _with_periods(labelled, names, config)
     inference = infer(labelled, names, config)
     draft = Draft(table, typed(labelled, inference.kinds), inference.kinds, path, targets, task, params)
     draft.strays, draft.mixed = strays, config.columns
@@ -168,6 +180,18 @@ def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | 
     _choose_columns(draft)
     _choose_split(draft)
     return draft
+
+
+def _task(table: Table, config: DataConfig) -> tuple[str, list[str]]:
+    """Return the task and warnings as `inspect` does, but take counts for amounts."""
+    task, doubts = inspect(table, config)
+    if len(config.targets) > 1 or task_of(task).gives_amounts:
+        return task, doubts
+    if (why := why_counts(table.columns[config.targets[0]])) is None:
+        return task, doubts
+    return "regression", [
+        f"whole numbers are taken for amounts, as {why}; set `task: classification` if they are classes"
+    ]
 
 
 def _targets(table: Table, target: str | Sequence[str]) -> list[str]:
@@ -201,6 +225,14 @@ def _without_strays(
     categories = {name: ColumnConfig(type="category") for name in found if name not in few}
     columns = {**config.columns, **categories}
     return config.model_copy(update={"missing_values": absent, "columns": columns})
+
+
+def _with_periods(table: Table, names: Sequence[str], config: DataConfig) -> DataConfig:
+    """Return the config with the columns declared as dates that hold quarters, months or weeks."""
+    periods = [name for name in names if holds_periods(table.columns[name])]
+    return config.model_copy(
+        update={"columns": {**config.columns, **dict.fromkeys(periods, ColumnConfig(type="date"))}}
+    )
 
 
 def _folder_advice(path: str) -> str:
@@ -262,19 +294,33 @@ def _cells(line: str, delimiter: str) -> int:
 
 def _choose_columns(draft: Draft) -> None:
     """Divide the columns into those to learn from and those to leave out, with the reason."""
+    names: list[str] = []
     for name, kind in draft.kinds.items():
         values = draft.typed.columns[name]
         if not kind.is_feature:
             draft.exclude[name] = f"{kind.kind}: {kind.reason}"
+        elif _names_rows(draft, name):
+            names.append(name)
         elif values.dtype.kind == "f" and np.isinf(values).any():
             draft.exclude[name] = "has infinite values"
         elif values.dtype.kind == "f" and np.fmax.reduce(np.abs(values)) > np.finfo(np.float32).max:
             draft.exclude[name] = "has values too large for float32"
         else:
             draft.features.append(name)
+    if draft.features:
+        draft.exclude |= dict.fromkeys(names, "identifier: its name says that it names the rows")
+    draft.features = draft.features or names
     if not draft.features:
         reasons = listed(f"{name}: {why}" for name, why in draft.exclude.items())
         raise DataError(f"{draft.table.source}: there is no column to learn from ({reasons})")
+
+
+def _names_rows(draft: Draft, name: str) -> bool:
+    """Return whether a column is called as R and pandas call the names of rows, or has no name at all."""
+    if draft.kinds[name].kind not in ("number", "category"):
+        return False
+    is_nameless = name == "column 1" and "column 2" not in draft.table.columns
+    return is_nameless or _ROW_NAMES.fullmatch(name) is not None
 
 
 def _choose_split(draft: Draft) -> None:
@@ -311,9 +357,10 @@ def _groups(draft: Draft) -> Iterator[tuple[str, str, str, bool]]:
         words = re.split(r"[\W_]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
         values = draft.typed.columns[name]
         groups = len(set(values.tolist()))
-        if groups > len(values) // 2 or not any(word in words for word in _GROUPS):
+        is_named = any(word in words for word in _GROUPS)
+        if groups > len(values) // 2 or not (is_named or "id" in words):
             continue
-        is_evident = groups >= _MIN_GROUPS and "id" in words and not missing(values).any()
+        is_evident = is_named and groups >= _MIN_GROUPS and "id" in words and not missing(values).any()
         yield "group", name, f"{groups} different {_one_line(name)}, each with several rows", is_evident
 
 
@@ -361,8 +408,11 @@ def _declared(draft: Draft, model: str) -> Iterator[str]:
     """
     takes_codes = _defaults(model).get("data.encode") == "category" and model != "catboost"
     lines = []
-    for name in draft.features:
-        if draft.kinds[name].kind != "category":
+    for name, kind in draft.kinds.items():
+        if kind.kind == "time" and name in draft.mixed:
+            first = next(text for text in draft.table.columns[name] if text is not None)
+            lines.append(f"    {inline(name)}: date  # such as {_one_line(first)}")
+        if name not in draft.features or kind.kind != "category":
             continue
         count = len(set(draft.typed.columns[name].tolist()) - {None})
         if takes_codes and count > MAX_ONEHOT:

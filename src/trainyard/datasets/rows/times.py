@@ -15,8 +15,11 @@ from trainyard.types import Array
 DayOrder = Literal["day first", "month first"]
 UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}  # microseconds
 FORMATS: dict[DayOrder, str] = {"day first": "%d/%m/%Y", "month first": "%m/%d/%Y"}
-_MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTHS = {name: i + 1 for i, name in enumerate(_MONTH_NAMES)}
+_MONTH_NAMES = (
+    *("january", "february", "march", "april", "may", "june", "july", "august", "september", "october"),
+    *("november", "december"),
+)
+_MONTHS = {name[:3]: i + 1 for i, name in enumerate(_MONTH_NAMES)}
 _CLOCK = (
     r"(?:(?:T|\s*,?\s+)(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?)?"
     r"\s*(?P<half>[ap]\.?m\.?)?\s*(?P<zone>Z|UTC|GMT|[+-]\d\d:?\d\d)?)?"
@@ -30,6 +33,18 @@ _PATTERNS = [
         r"(?P<first>\d{1,2})(?P<mark>[-/.])(?P<second_>\d{1,2})(?P=mark)(?P<year>\d{4}|\d\d)",
         rf"{_WEEKDAY}(?P<day>\d{{1,2}})(?:st|nd|rd|th)?[-\s]\s*{_NAME}[-,\s]\s*(?P<year>\d{{4}}|\d\d)",
         rf"{_WEEKDAY}{_NAME}\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?,?\s+(?P<year>\d{{4}})",
+    )
+]
+# Times without a day. A column of these alone is a category, unless it is declared to hold dates.
+_PERIODS = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"(?P<year>\d{4})[-\s]?Q(?P<quarter>[1-4])",
+        r"Q(?P<quarter>[1-4])[-/\s]?(?P<year>\d{4})",
+        r"(?P<year>\d{4})[-\s]?W(?P<week>\d\d?)",
+        r"(?P<year>\d{4})(?:-|M|-M|\sM)(?P<month>\d\d)",
+        rf"(?P<year>\d{{4}})[-\s]{_NAME}",
+        rf"{_NAME}[-\s](?P<year>\d{{4}})",
     )
 ]
 _START = re.compile(r"\s*(?:\d{1,4}[-/.\s]|[A-Za-z]{3,9}\.?,?\s+\d)")
@@ -70,6 +85,32 @@ def read_time(text: str, order: DayOrder = "day first") -> datetime | None:
                 except (ValueError, OverflowError):
                     continue
     return None
+
+
+def read_period(text: str) -> datetime | None:
+    """Return the first day of a quarter, month or week (1981 Q1, 1981 Jan, 1981-01, 1981 W05), or None.
+
+    Weeks are those of ISO 8601.
+    """
+    for pattern in _PERIODS:
+        if match := pattern.fullmatch(text.strip()):
+            parts = match.groupdict()
+            year = int(match["year"])
+            month = int(parts.get("month") or 3 * int(parts.get("quarter") or 1) - 2)
+            if (name := parts.get("name")) is not None:
+                month = _month_of(name)
+            try:
+                week = parts.get("week")
+                return datetime.fromisocalendar(year, int(week), 1) if week else datetime(year, month, 1)
+            except ValueError:
+                return None
+    return None
+
+
+def _month_of(name: str) -> int:
+    """Return the number of a month by its name, 0 if it is none."""
+    month = _MONTHS.get(name[:3].lower(), 0)
+    return month if month and _MONTH_NAMES[month - 1].startswith(name.lower()) else 0
 
 
 def _dates(parts: dict[str, str | None], order: DayOrder) -> Iterable[tuple[int, int, int]]:

@@ -30,6 +30,7 @@ from trainyard.frameworks.support.stored import (
     read_model,
 )
 from trainyard.order import INIT, stream_seed
+from trainyard.semantics import version
 from trainyard.types import FEATURES, TARGET, WEIGHT, NamedBuffer, StepResult
 
 _PROGRESS_FILE = "progress.safetensors"
@@ -176,4 +177,6 @@ def _device(config: RunConfig) -> tuple[str, str]:
 
 
 def _seed(inputs: LearnerInputs) -> int:
-    return stream_seed(inputs.config.experiment.seed, INIT) % (1 << 31)
+    """Return the seed of the run itself, so that the library, given the same one, makes the same model."""
+    seed = inputs.config.experiment.seed
+    return (stream_seed(seed, INIT) if version("catboost", inputs.info.semantics) == 1 else seed) % (1 << 31)

@@ -88,7 +88,8 @@ class CatboostModel(Model):
 
     def export(self, path: Path, form: str) -> None:
         """Write the model in CatBoost's binary (`cbm`) or JSON format."""
-        self.native.save_model(str(path), format=form)
+        with translated("the export failed", TrainingError):
+            self.native.save_model(str(path), format=form)
 
     @abstractmethod
     def serialized(self, rounds: int) -> bytes:

@@ -10,7 +10,13 @@ from trainyard.config.schema import RunConfig
 from trainyard.frameworks.lightgbm.objective import Gradients, Metric, imported_function
 from trainyard.frameworks.lightgbm.params import LightgbmParams
 from trainyard.frameworks.lightgbm.spellings import SPELLINGS
-from trainyard.frameworks.support.estimators import estimator_of, task_of, translated_options, validated
+from trainyard.frameworks.support.estimators import (
+    estimator_of,
+    takes_targets_first,
+    task_of,
+    translated_options,
+    validated,
+)
 from trainyard.require import require
 
 
@@ -36,9 +42,10 @@ def model_spec(config: RunConfig, model: Any = None) -> ModelSpec:
     if (estimator := estimator_of(config, model)) is not None:
         return _of_estimator(estimator)
     params = LightgbmParams.model_validate(dict(config.model.params))
-    return ModelSpec(
-        params, imported_function("objective", params.objective), imported_function("metric", params.metric)
-    )
+    objective = imported_function("objective", params.objective)
+    if takes_targets_first(objective):
+        objective = _booster_objective(objective)
+    return ModelSpec(params, objective, imported_function("metric", params.metric))
 
 
 def _of_estimator(model: Any) -> ModelSpec:

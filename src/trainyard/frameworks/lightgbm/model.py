@@ -109,7 +109,8 @@ class LightgbmModel(Model):
 
     def export(self, path: Path, form: str) -> None:  # noqa: ARG002 - the only format
         """Write the model in LightGBM's text format."""
-        self._booster().save_model(str(path))
+        with translated("the export failed", TrainingError):
+            self._booster().save_model(str(path))
 
     @abstractmethod
     def _booster(self) -> Any:

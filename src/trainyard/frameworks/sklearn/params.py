@@ -74,6 +74,8 @@ SHORT_FORMS: Mapping[str, tuple[str, str | None]] = {
     "logit": ("logistic_regression", None),
     "mlp": ("sklearn_mlp", None),
     "nb": ("gaussian_nb", None),
+    "gnb": ("gaussian_nb", None),
+    "hist_gbm": ("hist_gradient_boosting", None),
     "ard": ("ard_regression", "regression"),
     "br": ("bayesian_ridge", "regression"),
     "gpc": ("gaussian_process", "classification"),

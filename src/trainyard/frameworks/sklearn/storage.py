@@ -59,7 +59,9 @@ TRUSTED_MODULES = (  # modules of the parts of fitted estimators; skops leaves i
     "sklearn.utils._metadata_requests",
 )
 RANDOM = "random.Random"  # its loader only sets the state, which it checks
+MAPPING = "collections.OrderedDict"  # what LightGBM's estimators have their scores in
 TRUSTED_NAMES = (
+    MAPPING,
     "functools.partial",  # only of CHECK_ARRAY, which histogram gradient boosting uses for categories
     "numpy.dtype",
     RANDOM,
@@ -307,7 +309,7 @@ def _is_harmless(node: Node) -> bool:
         func = node["content"]["func"]
         return _reference(func) == CHECK_ARRAY and "__id__" not in func
     if loader in {"ObjectNode", "FunctionNode", "TypeNode"}:
-        if (loader, f"{module}.{name}") == ("ObjectNode", RANDOM):
+        if (loader, f"{module}.{name}") in {("ObjectNode", RANDOM), ("TypeNode", MAPPING)}:
             return True
         return module.partition(".")[0] in LIBRARIES
     return loader in IGNORES_NAME or (loader == "LossNode" and module in LOSS_MODULES)

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.frameworks.support.fingerprint import LIMIT, Fingerprint, class_attributes, fingerprint
+from trainyard.frameworks.support.fingerprint import LIMIT, Fingerprint, fingerprint, kept_by_class
 from trainyard.types import Array
 
 _MAX_WORK = 10_000  # of finding out whether two views of one array overlap
 
 
 def fingerprints(estimator: Any) -> dict[str, str]:
-    """Return a hash of each class attribute of the user's classes, and which arrays share memory, by name.
+    """Return a hash of what the user's classes keep, and which arrays share memory, by name.
 
     Arrays that are views of one another are stored one by one, so after a resume they share nothing.
     """
     hashes = dict(
-        fingerprint(value, name, Fingerprint()) for name, value in class_attributes(type(estimator)).items()
+        fingerprint(value, name, Fingerprint()) for name, value in kept_by_class(type(estimator)).items()
     )
     if type(estimator).__module__.partition(".")[0] == "sklearn":  # which makes its views again in each step
         return hashes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -33,6 +34,14 @@ def estimator_of(config: RunConfig, model: Any = None) -> Any:
         return cls(**config.model.params)
     except TypeError as error:
         raise ModelError(f"model {config.model.type}: {error}") from error
+
+
+def takes_targets_first(objective: Any) -> bool:
+    """Return whether a function of the user's is called as estimators call it: `f(y_true, y_pred)` of arrays.
+
+    Boosters themselves call it with the predictions and their own form of the data.
+    """
+    return objective is not None and next(iter(signature(objective).parameters), "") == "y_true"
 
 
 def task_of(model: Any, tasks: Mapping[type, str], framework: str) -> str:

@@ -2,7 +2,8 @@
 
 A fingerprint is a hash of all that can be reached from a value: items of containers, attributes, `__slots__`,
 what closures, partial functions and bound methods hold, and the class attributes of the user's classes.
-It does not lead into modules, functions' globals, and objects of most libraries: only their type counts.
+It does not lead into modules and objects of most libraries: only their type counts. What the functions of a
+class keep in global variables, defaults and attributes of their own is found by `kept_by_class`.
 """
 
 from __future__ import annotations
@@ -12,19 +13,23 @@ import io
 import os
 import random
 import sys
+import threading
 from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping
-from types import CellType, FunctionType, MethodType, ModuleType
+from contextvars import ContextVar
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
+_FUNCTIONS = 1000  # the most functions of a class that are looked into
 LIMIT = 100_000  # the most objects that one fingerprint covers: a fraction of a second
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)
 _LIBRARIES = frozenset({"torch", "numpy", *sys.stdlib_module_names} - {"__main__"})
 # Classes of libraries whose objects hold state in their attributes.
 _OPEN = ("torch.nn.", "torch.optim.", "torch.distributions.")
+_ARRAYS = ("array", "numpy", "random", "torch")  # have types of arrays and random generators
 _EMPTY = CellType()  # of a variable that has no value yet
 
 
@@ -103,10 +108,77 @@ def class_attributes(cls: type) -> dict[str, Any]:
 
 def is_users(cls: type) -> bool:
     """Return whether a class is defined in the user's own code, and not in an installed package."""
-    if cls.__module__.partition(".")[0] in _LIBRARIES:
+    return _is_users_module(cls.__module__)
+
+
+def _is_users_module(name: str) -> bool:
+    if name.partition(".")[0] in _LIBRARIES | {"trainyard"}:
         return False
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
     return "site-packages" not in file and "dist-packages" not in file
+
+
+def kept_by_class(cls: type) -> dict[str, Any]:
+    """Return what a class, if it is the user's, may keep outside of its objects, by its name.
+
+    These are its attributes, its functions with their defaults, closures and attributes, and the global
+    variables that they name, also in other modules of the user; and the same of the user's functions that
+    they name.
+    """
+    found = class_attributes(cls)
+    waiting = [function for base in cls.__mro__ if is_users(base) for function in _functions(base)]
+    seen: set[int] = set()
+    while waiting and len(seen) < _FUNCTIONS:
+        function = waiting.pop()
+        if id(function) in seen:
+            continue
+        seen.add(id(function))
+        found[f"{function.__module__}.{function.__qualname__}"] = function
+        for name, value in _named(function):
+            if isinstance(value, FunctionType):
+                waiting += [value] if _is_users_module(value.__module__) else []
+            elif isinstance(value, type):
+                found |= class_attributes(value)
+            elif _may_hold_state(value):
+                found[name] = value
+    return found
+
+
+def _functions(cls: type) -> Iterator[FunctionType]:
+    """Yield the functions that a class defines: its methods, and those of its properties."""
+    for value in vars(cls).values():
+        parts = (value, *(getattr(value, name, None) for name in ("__func__", "func", "fget", "fset")))
+        yield from (part for part in parts if isinstance(part, FunctionType))
+
+
+def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the global variables that a function names, and those of the user's modules that it names."""
+    names, variables = list(dict.fromkeys(_names_in(function.__code__))), function.__globals__
+    for name in names:
+        value = variables.get(name, sys.modules.get(name))  # a module that the function itself imports
+        yield f"{function.__module__}.{name}", value
+        if isinstance(value, ModuleType) and _is_users_module(value.__name__):
+            yield from ((f"{value.__name__}.{one}", vars(value)[one]) for one in names if one in vars(value))
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+def _may_hold_state(value: Any) -> bool:
+    """Return whether a global variable holds values, or an object of a class of the user's."""
+    name = type(value).__module__
+    if isinstance(value, ModuleType):
+        return False
+    return _is_users_module(name) or name.partition(".")[0] in (
+        "builtins",
+        "collections",
+        "itertools",
+        *_ARRAYS,
+    )
 
 
 def fingerprint(value: Any, name: str, using: Fingerprint) -> tuple[str, str]:
@@ -127,7 +199,9 @@ def _items(value: Any) -> list[Any]:
     if isinstance(value, MethodType):
         return [value.__self__, value.__func__]
     if isinstance(value, FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY]
+        named = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        # `super()` brings the class, which is looked at by itself.
+        cells = [cell.cell_contents for name, cell in named if cell != _EMPTY and name != "__class__"]
         return [value.__qualname__, cells, value.__defaults__, value.__kwdefaults__, value.__dict__]
     return []
 
@@ -136,6 +210,8 @@ def _attributes(value: Any) -> list[Any]:
     """Return the attributes of an object, unless it belongs to a library that keeps no state in them."""
     if isinstance(value, ModuleType | FunctionType | MethodType):
         return []
+    if isinstance(value, threading.local | ContextVar):
+        return [value.get(None) if isinstance(value, ContextVar) else vars(value)]
     if isinstance(value, type):
         return [value.__qualname__, *class_attributes(value).values()]
     name = f"{type(value).__module__}."

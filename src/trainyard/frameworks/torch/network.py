@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from trainyard.datasets.base import Split
 from trainyard.errors import ModelError, TrainingError
@@ -39,6 +40,7 @@ class Network:
         module: torch.nn.Module = copy.deepcopy(inputs.model)
         if inputs.model is None:
             module = build_model(inputs.config.model.type, inputs.model_params, inputs.info)
+        _check_tensors(module)
         self.module = module.to(self.device)
         self.built = Structure.of(self.module.train())
         # Of a model of transformers, its whole configuration: it is saved, so that the model can be loaded
@@ -179,3 +181,21 @@ def translated(error: Exception, where: str) -> TrainingError:
             "set training.microbatch_size: a smaller one needs less memory, with the same step up to rounding"
         )
     return TrainingError(f"{where} failed: {type(error).__name__}: {error}; {hint}")
+
+
+def _check_tensors(module: torch.nn.Module) -> None:
+    """Refuse a module with tensors that cannot be trained or saved.
+
+    Raises:
+        ModelError: A parameter or buffer has no values, or is sparse.
+    """
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(tensor):
+            continue
+        if tensor.is_meta:
+            raise ModelError(f"tensor {name!r} of the model is on the device meta, so that it has no values")
+        if tensor.layout != torch.strided:
+            raise ModelError(
+                f"tensor {name!r} of the model is sparse, which a checkpoint cannot hold: keep a dense one, "
+                "and make it sparse in forward"
+            )

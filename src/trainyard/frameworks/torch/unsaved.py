@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainyard.frameworks.support.fingerprint import Fingerprint, class_attributes, fingerprint
+from trainyard.frameworks.support.fingerprint import Fingerprint, fingerprint, kept_by_class
 from trainyard.frameworks.torch.generators import generators
 from trainyard.frameworks.torch.layout import is_dense
+from trainyard.require import home_of
 
 INTERNAL = frozenset(vars(nn.Module()))  # parameters, buffers, hooks ... of every module
 _HOOKS = sorted(name for name in INTERNAL if name.endswith("_hooks"))
@@ -28,9 +29,10 @@ _COMPRESSED = {
 def fingerprints(model: nn.Module, also: Collection[str] = ()) -> dict[str, str]:
     """Return a hash of each attribute of the modules that a checkpoint does not hold, by its dotted name.
 
-    These are the attributes of modules, of their parameters and buffers, and of the user's classes, and the
-    hooks. The memory of parameters and buffers is left out, and so are attributes that torch computes again
-    in each forward pass, and modules that define `get_extra_state`.
+    These are the attributes of modules, of their parameters and buffers, and of the user's classes, the
+    hooks, and the global variables that the methods of these classes name. The memory of parameters and
+    buffers is left out, and so are attributes that torch computes again in each forward pass, and modules
+    that define `get_extra_state`.
 
     Args:
         model: The module.
@@ -69,9 +71,11 @@ def _tensors(held: Any) -> list[Tensor]:
 
 def _values(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield each value that may hold state that no checkpoint holds, with its dotted name."""
+    classes: dict[type, None] = {}
     for prefix, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             continue
+        classes[type(module)] = None
         skipped, dot = INTERNAL | _COMPILERS | recomputed(module), f"{prefix}." if prefix else ""
         yield from ((f"{dot}{name}", value) for name, value in vars(module).items() if name not in skipped)
         yield from ((f"{dot}{name}", hooks) for name in _HOOKS if (hooks := getattr(module, name)))
@@ -82,7 +86,17 @@ def _values(model: nn.Module) -> Iterator[tuple[str, Any]]:
                 for attribute, value in attributes.items()
                 if attribute not in _COMPILERS
             )
-        yield from class_attributes(type(module)).items()
+            yield from ((f"{dot}{name}.{kind}", hooks) for kind, hooks in _tensor_hooks(tensor))
+    for cls in classes:
+        yield from kept_by_class(cls).items()
+
+
+def _tensor_hooks(tensor: Tensor | None) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the hooks on the gradient of a tensor, by their kind; ours come with each attempt."""
+    for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        hooks = (getattr(tensor, kind, None) or {}).values()
+        if own := [hook for hook in hooks if not home_of(hook).startswith("trainyard.")]:
+            yield kind, own
 
 
 def _shared_generators(device: torch.device) -> list[Any]:

@@ -139,6 +139,8 @@ def load_model(inputs: ModelInputs, folder: Path) -> XgboostModel:
         "device": chosen_device(inputs.config.training.device),
         "eval_metric": spec.loss(inputs.info).metric,
     }
+    if options["eval_metric"] == "quantile":  # which has the quantile from the options, not from the file
+        options["quantile_alpha"] = spec.params.quantile_alpha
     raw = bytearray(read_model(folder / WEIGHTS_FILE, "an XGBoost"))
     with translated("these weights cannot be loaded", ModelError):
         booster = library.Booster(options, model_file=raw)

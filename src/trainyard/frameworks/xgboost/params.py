@@ -159,6 +159,12 @@ class XgboostParams(Section):
         None, gt=0, description="hist: maximum number of nodes whose histograms are kept for their children"
     )
 
+    @field_validator("one_drop", mode="before")
+    @classmethod
+    def _flag(cls, value: Any) -> Any:
+        """Take 0 and 1, as XGBoost's documentation writes it."""
+        return bool(value) if value in (0, 1) else value
+
     @field_validator("monotone_constraints", "interaction_constraints", mode="before")
     @classmethod
     def _as_list(cls, value: Any) -> Any:

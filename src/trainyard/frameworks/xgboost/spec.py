@@ -8,7 +8,13 @@ from typing import Any
 
 from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
-from trainyard.frameworks.support.estimators import estimator_of, task_of, translated_options, validated
+from trainyard.frameworks.support.estimators import (
+    estimator_of,
+    takes_targets_first,
+    task_of,
+    translated_options,
+    validated,
+)
 from trainyard.frameworks.xgboost.library import xgboost
 from trainyard.frameworks.xgboost.params import METRICS, OBJECTIVES, Objective, XgboostParams
 from trainyard.frameworks.xgboost.spellings import SPELLINGS
@@ -96,7 +102,10 @@ def model_spec(config: RunConfig, model: Any = None) -> ModelSpec:
 
 
 def _with_functions(params: XgboostParams) -> ModelSpec:
-    return ModelSpec(params, _function(params.objective), _function(params.metric))
+    objective = _function(params.objective)
+    if takes_targets_first(objective):
+        objective = _booster_objective(objective)
+    return ModelSpec(params, objective, _function(params.metric))
 
 
 def _function(path: str | None) -> Any:

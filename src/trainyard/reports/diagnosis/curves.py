@@ -104,7 +104,7 @@ def _kept_best(run: RunFiles) -> bool:
 
 def unfinished(run: RunFiles) -> Finding | None:
     """Find a training that ended while it still got better, and is behind a linear model."""
-    val, compared = series(run, "val_loss"), against(run, "linear")
+    val, compared = series(run, "val_loss"), against(run, "linear") or against(run, "table")
     if val is None or compared is None or compared[0] != "worse" or len(val.values) < 3:
         return None
     if int(val.values.argmin()) != len(val.values) - 1:
@@ -112,8 +112,9 @@ def unfinished(run: RunFiles) -> Finding | None:
     epochs, steps = setting(run, "training.epochs"), setting(run, "training.max_steps")
     longer = f"training.max_steps: {3 * steps}" if isinstance(steps, int) else None
     longer = longer or f"training.epochs: {3 * epochs if isinstance(epochs, int) else 30}"
+    simple = "a linear model of the same columns" if against(run, "linear") else "a table of single tokens"
     seen = (
-        f"the validation loss was lowest at the last evaluation ({number(float(val.values[-1]))}), and a "
-        "linear model of the same columns is better"
+        f"the validation loss was lowest at the last evaluation ({number(float(val.values[-1]))}), and "
+        f"{simple} is better"
     )
     return Finding("unfinished", "It ended before it had learned what it can", seen, longer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,12 +66,26 @@ class Side:
         return int(self.tree.values["experiment"]["seed"])
 
 
-def changes_between(before: Side, after: Side) -> tuple[list[Factor], list[str]]:
-    """Return the changes from one run to the other that can be made, and what cannot be changed, in words."""
+def changes_between(before: Side, after: Side, own: Collection[Path]) -> tuple[list[Factor], list[str]]:
+    """Return the changes from one run to the other that can be made, and what cannot be changed, in words.
+
+    Args:
+        before: The first run.
+        after: The second run.
+        own: The folders of the user's own project. Git is asked nowhere else: it runs programs that a
+            repository's settings name.
+
+    Raises:
+        InputError: The code differs, and is in another folder.
+    """
     same_data = before.manifest.data.hash == after.manifest.data.hash
     factors = factors_of(before.tree, after.tree, same_data=same_data)
     notes = []
     if code.differs(before.manifest, after.manifest):
+        if before.folder not in own:
+            raise InputError(
+                f"the code of run {before.run.id} is in {before.folder}: start from there, or give --trust"
+            )
         reason = code.why_not(before.manifest, after.manifest, before.folder)
         if reason is None:
             factors.append(Factor(CODE, (), _commit(before), _commit(after)))

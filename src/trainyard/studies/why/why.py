@@ -89,7 +89,7 @@ def why(first: RunDir, second: RunDir, request: WhyRequest) -> Why:
         raise InputError(f"run {first.id} is given twice: give two runs that differ")
     before, after = Side.of(first), Side.of(second)
     metric = metric_between(before, after, request.metric)
-    factors, notes = changes_between(before, after)
+    factors, notes = changes_between(before, after, own_code(first, trust=request.trust))
     question = {"runs": [first.id, second.id], "metric": metric}
     study = open_study(request.study, first.experiment, KIND, question, completed=True)
     names = ", ".join(factor.name for factor in factors) or "no change, only the seed"

@@ -11,6 +11,9 @@ from trainyard.types import Array
 MULTILABEL = "multilabel"  # the task where the target is a list of labels for each row
 TOKEN_CLASSIFICATION = "token_classification"  # where it is a list of a tag for each word
 FEW = 20  # integers with more distinct values than this are taken for amounts, not classes
+_MIN_COUNTS = 4  # different values of a count
+_RARE = 5  # rows: a class with fewer can be neither learned nor tested, and many classes need twice as many
+_TIMES = 5  # as many rows hold the commonest value of a count as its rarest, or more
 
 
 def as_json(label: Any) -> str | int | float | bool:
@@ -57,6 +60,28 @@ def infer_task(values: Array) -> str:
     if not is_numeric(values) or (are_integers(values) and is_few(values, len(distinct_labels(values)))):
         return "classification"
     return "regression"
+
+
+def why_counts(values: Array) -> str | None:
+    """Return why whole numbers with few different values are counts and not classes; None if they are not.
+
+    Few rows hold the extreme values of a count (12 trials, 7 children). A model of classes can neither learn
+    nor be tested on them, and does not know that 11 is close to 12.
+
+    Args:
+        values: (rows,) values without gaps.
+    """
+    if not are_integers(values):
+        return None
+    labels, rows = np.unique(values, return_counts=True)
+    if len(labels) < _MIN_COUNTS:
+        return None
+    rarest = -1 if rows[-1] <= rows[0] else 0
+    if (few := rows[rarest]) < min(_RARE, rows.max() / _TIMES):
+        return f"only {few} {'row holds' if few == 1 else 'rows hold'} {labels[rarest]:g}"
+    if len(labels) > FEW // 2 and rows.mean() < 2 * _RARE:
+        return f"{rows.mean():.0f} rows on average hold each of {len(labels)}"
+    return None
 
 
 def infer_task_of_matrix(targets: Array, where: str) -> tuple[str, list[str]]:

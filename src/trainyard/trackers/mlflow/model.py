@@ -32,8 +32,8 @@ from trainyard.datasets.rows.images.preparation import ImagePreparation
 from trainyard.datasets.rows.preparation import AnyPreparation, TabularPreparation, from_json
 from trainyard.datasets.rows.raw import RawPreparation
 from trainyard.datasets.rows.text_preparation import TextPreparation
-from trainyard.errors import DataError, InputError
-from trainyard.records.data import DataDescription
+from trainyard.errors import CheckpointError, DataError, InputError
+from trainyard.records.data import DataDescription, understanding
 from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.semantics import computing_by, older_versions
@@ -43,6 +43,7 @@ from trainyard.version import VERSION
 LOADER = "trainyard.integrations.mlflow"
 DATA = "run"  # the folder of the portable run
 _ALWAYS = ("numpy", "pandas")  # predictions are data frames
+_VERSION = re.compile(r"[\w.!+-]+")
 _EXAMPLE_TIME = "2026-01-31T12:00:00"
 _TYPES = {"b": "boolean", "i": "long", "u": "long", "f": "double"}
 
@@ -72,7 +73,7 @@ def write_model(folder: Path, logged: Logged = Logged()) -> Path:  # noqa: B008 
     if description is None:
         raise InputError(f"run {manifest.run_id} does not say how its data were prepared")
     older = older_versions(manifest.versions)
-    with computing_by(older):
+    with computing_by(older), understanding(run.path / DataDescription.FILE):
         info = DataInfo.from_json(description.info)
         preparation = from_json(description.preparation) if description.preparation else None
     if registry.task_for(info).gives_masks:
@@ -209,6 +210,9 @@ def requirements_of(run: RunDir, manifest: Manifest) -> list[str]:
     """Return what must be installed to predict with a run's model, each with its exact version.
 
     These are MLflow, Trainyard, and the libraries of the run's framework; no others.
+
+    Raises:
+        CheckpointError: The manifest has something else in the place of a version.
     """
     model = load(run.checked_config_file()).config.model
     framework = model.framework or registry.framework_of(model.type)
@@ -221,6 +225,11 @@ def requirements_of(run: RunDir, manifest: Manifest) -> list[str]:
     else:
         wanted = _libraries([entry.extra or "" for entry in ours.values()]) & used
     names = [name for name in sorted({*wanted, *_ALWAYS}) if name in versions]
+    for name in names:  # whoever wrote the manifest must not say what else pip installs, or from where
+        if not _VERSION.fullmatch(versions[name]):
+            raise CheckpointError(
+                f"{run.path / Manifest.FILE}: {versions[name]!r} is no version of {name}: it is damaged"
+            )
     server = [f"mlflow=={version}" for version in [_installed("mlflow")] if version]
     # A local version, as of `2.13.0+cpu`, is on no index.
     pinned = [f"{name}=={versions[name].partition('+')[0]}" for name in names]
