@@ -35,7 +35,7 @@ from trainyard.datasets.rows.table import Table, kind_of, listed, missing
 from trainyard.datasets.rows.target import class_indices, inspect, rows_with_target
 from trainyard.errors import DataError
 from trainyard.registry import task_of
-from trainyard.tasks.support.columns import why_counts
+from trainyard.tasks.support.columns import unless_counts
 from trainyard.types import Ids
 
 _GROUPS = (
@@ -185,11 +185,12 @@ def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | 
 def _task(table: Table, config: DataConfig) -> tuple[str, list[str]]:
     """Return the task and warnings as `inspect` does, but take counts for amounts."""
     task, doubts = inspect(table, config)
-    if len(config.targets) > 1 or task_of(task).gives_amounts:
+    if len(config.targets) > 1:
         return task, doubts
-    if (why := why_counts(table.columns[config.targets[0]])) is None:
+    task, why = unless_counts(task, table.columns[config.targets[0]])
+    if why is None:
         return task, doubts
-    return "regression", [
+    return task, [
         f"whole numbers are taken for amounts, as {why}; set `task: classification` if they are classes"
     ]
 

@@ -62,7 +62,13 @@ def infer_task(values: Array) -> str:
     return "regression"
 
 
-def why_counts(values: Array) -> str | None:
+def unless_counts(task: str, values: Array) -> tuple[str, str | None]:
+    """Return the task of a column without gaps, or regression if its classes are counts, and why that is."""
+    why = _why_counts(values) if task == "classification" else None
+    return (task, None) if why is None else ("regression", why)
+
+
+def _why_counts(values: Array) -> str | None:
     """Return why whole numbers with few different values are counts and not classes; None if they are not.
 
     Few rows hold the extreme values of a count (12 trials, 7 children). A model of classes can neither learn
