@@ -29,6 +29,8 @@ def changed_types(table: Table, columns: Sequence[Encoder], given: Mapping[str, 
         expected = {column.reads, given.get(column.name, column.reads)}
         if column.reads == "number":
             expected.add("boolean")
+        if column.reads == "time":
+            expected.add("text")  # as in a file; what is no time is an error
         if count and kind not in expected:
             hold, reads = _rows(count, "holds", "hold"), _PLURALS[column.reads]
             yield (
