@@ -106,6 +106,14 @@ print([name for name in sys.modules if name.startswith("trainyard.") and name.co
     assert imported == {"trainyard.datasets.npz", "trainyard.datasets.rows"}
 
 
+def test_a_framework_is_named_as_it_is_registered_wherever_its_class_is_from() -> None:
+    class Elsewhere:
+        """As a framework of another package, whose module may have any path."""
+
+    assert registry.name_of_framework(registry.adapter("framework", "sklearn")) == "sklearn"
+    assert registry.name_of_framework(Elsewhere) == "Elsewhere"
+
+
 def test_names_that_nobody_has() -> None:
     with pytest.raises(InputError, match="no tracker 'nope'; there are: mlflow, tensorboard"):
         registry.adapter("tracker", "nope")

@@ -235,6 +235,12 @@ def framework_of_class(cls: type) -> str:
     )
 
 
+def name_of_framework(framework: type) -> str:
+    """Return the name of a framework, built in or from elsewhere, given its class."""
+    named = (name for name, known in adapters("framework") if known is framework)
+    return next(named, framework.__name__)
+
+
 def task_of(name: str) -> type[Task]:
     """Return the task of a name.
 

@@ -12,11 +12,6 @@ from numpy.typing import NDArray
 
 from trainyard.datasets.base import Preparation, Split
 from trainyard.datasets.rows.arrays import Arrays
-from trainyard.datasets.rows.encoders.base import Encoder
-from trainyard.datasets.rows.encoders.categories import CategoryColumn
-from trainyard.datasets.rows.encoders.many_categories import FrequencyColumn, TargetMeanColumn
-from trainyard.datasets.rows.encoders.numbers import NumberColumn
-from trainyard.datasets.rows.encoders.times import TimeColumn
 from trainyard.datasets.rows.preparation import TabularPreparation
 from trainyard.evaluation.metrics import evaluate_predictions, without_prefix
 from trainyard.records.journal import finite
@@ -27,7 +22,6 @@ from trainyard.types import FEATURES, TARGET, Array, DataInfo, Predictions
 Floats = NDArray[np.float64]
 Json = dict[str, Any]
 
-_DAYS_OF_YEAR = 365.2425
 MAX_OUTPUTS = 20  # explained classes or values; if there are more classes, those with the most rows
 
 
@@ -78,24 +72,11 @@ def data_columns(info: DataInfo, preparation: Preparation | None) -> list[Column
 
 def _prepared(preparation: TabularPreparation) -> list[Column]:
     columns, start = [], 0
-    for column in preparation.columns:
-        features = tuple(range(start, start := start + len(column.outputs)))
-        columns.append(_described(column, features))
+    for one in preparation.columns:
+        features = tuple(range(start, start := start + len(one.outputs)))
+        categories, (mean, scale) = tuple(one.shown_categories), one.own_unit
+        columns.append(Column(one.name, features, categories, one.is_onehot, mean, scale))
     return columns
-
-
-def _described(column: Encoder, features: tuple[int, ...]) -> Column:
-    """Describe the column of an encoder; the number of a time is its year, with a fraction."""
-    if isinstance(column, CategoryColumn):
-        return Column(column.name, features, tuple(column.categories), column.onehot)
-    if isinstance(column, NumberColumn | FrequencyColumn):
-        return Column(column.name, features, mean=column.mean, scale=column.scale)
-    if isinstance(column, TimeColumn):
-        years = 1970 + column.means[0] / _DAYS_OF_YEAR
-        return Column(column.name, features, mean=years, scale=column.scales[0] / _DAYS_OF_YEAR)
-    if isinstance(column, TargetMeanColumn) and len(features) == 1:
-        return Column(column.name, features, mean=column.centers[0], scale=column.scales[0])
-    return Column(column.name, features, mean=float("nan"))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from trainyard.datasets.rows.preparation import from_json
 from trainyard.errors import InputError
 from trainyard.frameworks.sklearn.outputs import flatten_features, outputs_of
 from trainyard.frameworks.sklearn.storage import import_skops
-from trainyard.registry import task_for
+from trainyard.registry import name_of_framework, task_for
 from trainyard.runs.model import Predictor, write_whole
 from trainyard.semantics import computing_by, older_versions, version
 from trainyard.tasks.support.transforms import transform_of
@@ -144,7 +144,7 @@ def pipeline_of(predictor: Predictor) -> Pipeline:
     if predictor.framework.base_modules != ("sklearn",):
         raise InputError(
             f"--format sklearn is for models of scikit-learn; run {run.id} trained one of "
-            f"{predictor.framework.__module__.split('.')[2]}: use --format mlflow, or native for a booster"
+            f"{name_of_framework(predictor.framework)}: use --format mlflow, or native for a booster"
         )
     if preparation is None:
         raise InputError(

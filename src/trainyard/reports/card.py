@@ -100,11 +100,12 @@ def _tested(run: RunFiles) -> dict[str, float]:
 def _library(run: RunFiles) -> str:
     """Return the name that hubs give the library of the model."""
     environment = run.manifest.environment.framework if run.manifest else {}
-    names = {"torch": "pytorch", "scikit-learn": "sklearn"}
-    return next((names.get(name, name) for name in environment if name in (*names, *_LIBRARIES)), "trainyard")
+    return next((_HUB_NAMES[name] for name in environment if name in _HUB_NAMES), "trainyard")
 
 
-_LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost", "keras")
+# Package -> what hubs call it.
+_HUB_NAMES = {"torch": "pytorch", "scikit-learn": "sklearn"}
+_HUB_NAMES |= {name: name for name in ("lightgbm", "xgboost", "catboost", "keras")}
 
 
 def _body(run: RunFiles) -> Iterator[str]:

@@ -139,7 +139,7 @@ def task_of_run(run: RunFiles) -> Task | None:
 
 
 def _asked(run: RunFiles) -> str:
-    """Return one sentence: which model, what of it, from which data."""
+    """Return one sentence: which model was asked for what, and from which data."""
     assert run.manifest is not None, "the caller checks it"
     data, task = run.manifest.data, task_of_run(run)
     question = task.asked() if task else f"answer {data.target}"

@@ -13,7 +13,7 @@ from trainyard.datasets.rows.kinds import ColumnKind
 from trainyard.datasets.rows.preparation import TabularPreparation
 from trainyard.errors import InputError
 from trainyard.records.portable import write_portable
-from trainyard.registry import task_for
+from trainyard.registry import name_of_framework, task_for
 from trainyard.runs.model import Predictor, write_whole
 from trainyard.runs.weights import stored_model
 from trainyard.trackers.mlflow.model import write_model
@@ -48,7 +48,7 @@ def export_native(predictor: Predictor, path: Path) -> Path:
     Raises:
         InputError: The model is no booster, or its data set brought features instead of columns.
     """
-    library, preparation = predictor.framework.__module__.split(".")[2], predictor.preparation
+    library, preparation = name_of_framework(predictor.framework), predictor.preparation
     if library not in BOOSTERS:
         raise InputError(
             f"--format native is for {', '.join(BOOSTERS)}; a model of {library} is exported with its "

@@ -383,11 +383,9 @@ class Predictor:
         return self._task.gives_masks
 
     def predict_proba(self, rows: Any) -> Array:
-        """Return the probabilities of the classes or labels, (rows, classes) float32, in their order.
+        """Return the probabilities of the classes or labels, (rows, classes) float32.
 
-        Those of masks are (rows, classes, height, width).
-
-        That order is the one of the columns of `predict`.
+        Their order is that of the columns of `predict`. For masks they are (rows, classes, height, width).
 
         Raises:
             InputError: The task has no probabilities; or as in `outputs`.

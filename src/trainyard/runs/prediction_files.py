@@ -120,6 +120,8 @@ def _of_folder(predictor: Predictor, path: Path | str, columns: PredictionColumn
         return _of_images(predictor, files, columns)
     if isinstance(predictor.preparation, TextPreparation) and Path(path).is_dir():
         files, others = files_in(Path(path), [TEXT_ENDING])
+        if not files:
+            raise DataError(f"{path} holds no text: no file that ends in {TEXT_ENDING}")
         log_left_out(path, others, "texts")
         return _of_texts(predictor, files, columns)
     return None
@@ -149,8 +151,6 @@ def _of_texts(predictor: Predictor, files: Sequence[Path], columns: PredictionCo
     assert isinstance(predictor.preparation, TextPreparation), "the caller checks it"
     if columns.keep:
         raise InputError("texts in a folder have no columns to keep; their paths are kept as 'file'")
-    if not files:
-        raise DataError(f"the folder holds no text: no file that ends in {TEXT_ENDING}")
     for start in range(0, len(files), predictor.chunk_rows):
         some = files[start : start + predictor.chunk_rows]
         texts = [{predictor.preparation.column: text_of(file)} for file in some]

@@ -83,6 +83,14 @@ class TabularPreparation:
         return [column.name for column in self.columns]
 
     @property
+    def contents(self) -> list[str]:
+        """A line for each column that rows must have: its name, and what it holds."""
+        return [
+            f"{column.name}: {column.content}{', may be missing' if column.accepts_missing else ''}"
+            for column in self.columns
+        ]
+
+    @property
     def text_columns(self) -> list[str]:
         """The columns to read as text from files without types."""
         names = [column.name for column in self.columns if column.reads == "text"]

@@ -42,6 +42,11 @@ class RawPreparation:
         return self.feature_names
 
     @property
+    def contents(self) -> list[str]:
+        """A line for each column that rows must have: its name, and what it holds."""
+        return [f"{name}: {dtype}" for name, dtype in zip(self.feature_names, self.dtypes, strict=True)]
+
+    @property
     def text_columns(self) -> list[str]:
         """The columns to read as text from files without types."""
         names = [name for name, dtype in zip(self.feature_names, self.dtypes, strict=True) if dtype in _TEXT]

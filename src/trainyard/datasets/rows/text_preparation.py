@@ -47,6 +47,11 @@ class TextPreparation:
         return [self.column]
 
     @property
+    def contents(self) -> list[str]:
+        """A line for each column that rows must have: its name, and what it holds."""
+        return [f"{self.column}: {'words' if self.of_words else 'text'}"]
+
+    @property
     def text_columns(self) -> list[str]:
         """The columns to read as text from files without types."""
         text_target = self.target.lists or any(isinstance(label, str) for label in self.target.classes or ())

@@ -24,14 +24,7 @@ import numpy as np
 from trainyard import registry
 from trainyard.config import load
 from trainyard.config.emit import emit
-from trainyard.datasets.rows.encoders.base import Encoder
-from trainyard.datasets.rows.encoders.categories import Categories
-from trainyard.datasets.rows.encoders.numbers import NumberColumn
-from trainyard.datasets.rows.encoders.texts import TextColumn
-from trainyard.datasets.rows.images.preparation import ImagePreparation
 from trainyard.datasets.rows.preparation import AnyPreparation, TabularPreparation, from_json
-from trainyard.datasets.rows.raw import RawPreparation
-from trainyard.datasets.rows.text_preparation import TextPreparation
 from trainyard.errors import CheckpointError, DataError, InputError
 from trainyard.records.data import DataDescription, understanding
 from trainyard.records.manifest import Manifest
@@ -44,7 +37,6 @@ LOADER = "trainyard.integrations.mlflow"
 DATA = "run"  # the folder of the portable run
 _ALWAYS = ("numpy", "pandas")  # predictions are data frames
 _VERSION = re.compile(r"[\w.!+-]+")
-_EXAMPLE_TIME = "2026-01-31T12:00:00"
 _TYPES = {"b": "boolean", "i": "long", "u": "long", "f": "double"}
 
 Json = dict[str, Any]
@@ -90,7 +82,7 @@ def write_model(folder: Path, logged: Logged = Logged()) -> Path:  # noqa: B008 
             "outputs": json.dumps(_outputs(info)),
             "params": None,
         },
-        "metadata": {"columns": _columns(preparation)} if preparation else {},
+        "metadata": {"columns": preparation.contents} if preparation else {},
     }
     if example is not None:
         document["saved_input_example_info"] = _write_example(folder, example)
@@ -147,46 +139,17 @@ def _outputs(info: DataInfo) -> list[Json]:
     ]
 
 
-def _columns(preparation: AnyPreparation) -> list[str]:
-    """Return a line for each column: its name, and what it holds."""
-    if isinstance(preparation, ImagePreparation):
-        return [f"{preparation.column}: image"]
-    if isinstance(preparation, TextPreparation):
-        return [f"{preparation.column}: {'words' if preparation.of_words else 'text'}"]
-    if isinstance(preparation, RawPreparation):
-        pairs = zip(preparation.feature_names, preparation.dtypes, strict=True)
-        return [f"{name}: {dtype}" for name, dtype in pairs]
-    return [
-        f"{column.name}: {_words(column)}{', may be missing' if column.accepts_missing else ''}"
-        for column in preparation.columns
-    ]
-
-
-def _words(column: Encoder) -> str:
-    return f"category (of {len(column.categories)})" if isinstance(column, Categories) else column.kind
-
-
 # --- input example
 
 
 def _example(preparation: TabularPreparation) -> Json | None:
     """Return a made-up row, by column, that the preparation takes; None if it takes none that we can make."""
-    row = {column.name: _example_value(column) for column in preparation.columns}
+    row = {column.name: column.example for column in preparation.columns}
     try:
         preparation.features([row])
     except DataError:
         return None
     return row
-
-
-def _example_value(column: Encoder) -> Any:
-    if isinstance(column, Categories):
-        return column.fill or next(iter(column.categories))
-    if isinstance(column, TextColumn):
-        return " ".join(column.words[:3])
-    if isinstance(column, NumberColumn):
-        return float(f"{column.mean if column.fill is None else column.fill:.4g}")
-    return _EXAMPLE_TIME
 
 
 def _write_example(folder: Path, row: Mapping[str, Any]) -> Json:

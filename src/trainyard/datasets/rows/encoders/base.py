@@ -110,6 +110,34 @@ class Encoder(ABC):
         """What the values that `unseen` returns are taken as, in words."""
         return "missing"
 
+    @property
+    def content(self) -> str:
+        """What the column holds, in words."""
+        return self.kind
+
+    @property
+    @abstractmethod
+    def example(self) -> str | float:
+        """A cell that it takes; made up from what it was fitted on."""
+
+    @property
+    def shown_categories(self) -> Sequence[str]:
+        """The categories that its features stand for: one each if `is_onehot`, else one feature of codes."""
+        return ()
+
+    @property
+    def is_onehot(self) -> bool:
+        """Whether each category has a feature of its own."""
+        return False
+
+    @property
+    def own_unit(self) -> tuple[float, float]:
+        """The mean and scale that turn its first feature into a number for people: feature * scale + mean.
+
+        The mean is NaN where no single number stands for the column.
+        """
+        return float("nan"), 1.0
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
         return {"kind": self.kind, **{field.name: getattr(self, field.name) for field in fields(self)}}

@@ -40,6 +40,16 @@ class Categories(Encoder):
         unseen: Array = values[self._positions(values) == UNSEEN]
         return unseen
 
+    @property
+    def content(self) -> str:
+        """What the column holds, in words."""
+        return f"category (of {len(self.categories)})"
+
+    @property
+    def example(self) -> str | float:
+        """The category that replaces missing values, or the first."""
+        return self.fill or next(iter(self.categories))
+
     def indices(self, table: Table) -> Array:
         """Return the index of each row's category, (rows,) int64: that of `fill`, UNSEEN or MISSING if none.
 
@@ -103,6 +113,21 @@ class CategoryColumn(Categories):
     def unseen_as(self) -> str:
         """What the values that `unseen` returns are taken as, in words."""
         return "no category (all zeros)" if self.onehot else "missing" if self.native else "-1"
+
+    @property
+    def shown_categories(self) -> Sequence[str]:
+        """All categories."""
+        return self.categories
+
+    @property
+    def is_onehot(self) -> bool:
+        """Whether each category has a feature of its own."""
+        return self.onehot
+
+    @property
+    def own_unit(self) -> tuple[float, float]:
+        """The mean and scale of codes, which stand as they are."""
+        return 0.0, 1.0
 
     def encode(self, table: Table, out: Array) -> None:
         """Write the features into `out`, (rows, categories) or (rows, 1)."""

@@ -53,6 +53,11 @@ class FrequencyColumn(Categories):
         """What the values that `unseen` returns are taken as, in words."""
         return "categories without rows (frequency 0)"
 
+    @property
+    def own_unit(self) -> tuple[float, float]:
+        """The mean and scale of the shares."""
+        return self.mean, self.scale
+
     def encode(self, table: Table, out: Array) -> None:
         """Write the standardized shares into `out`, (rows, 1)."""
         out[:, 0] = (self._shares[self.indices(table)] - self.mean) / self.scale
@@ -115,6 +120,11 @@ class TargetMeanColumn(Categories):
     def unseen_as(self) -> str:
         """What the values that `unseen` returns are taken as, in words."""
         return "average categories (the mean target of all training rows)"
+
+    @property
+    def own_unit(self) -> tuple[float, float]:
+        """The mean and scale of the mean target; none stands for several of them."""
+        return (self.centers[0], self.scales[0]) if len(self.labels) == 1 else super().own_unit
 
     def encode(self, table: Table, out: Array) -> None:
         """Write the standardized means of all training rows into `out`, (rows, m)."""

@@ -59,6 +59,16 @@ class NumberColumn(Encoder):
         """Whether values may be missing: they are replaced, or left to the model."""
         return self.keep or self.fill is not None
 
+    @property
+    def example(self) -> str | float:
+        """The number that replaces missing values, or the mean; rounded."""
+        return float(f"{self.mean if self.fill is None else self.fill:.4g}")
+
+    @property
+    def own_unit(self) -> tuple[float, float]:
+        """The mean and scale of the numbers."""
+        return self.mean, self.scale
+
     def encode(self, table: Table, out: Array) -> None:
         """Write (value - mean) / scale into `out`, (rows, 1)."""
         values = as_numbers(table, self.name)

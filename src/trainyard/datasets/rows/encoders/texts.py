@@ -69,6 +69,11 @@ class TextColumn(Encoder):
         """Whether values may be missing: they are replaced, or left to the model."""
         return self.fills
 
+    @property
+    def example(self) -> str | float:
+        """A text of words that it knows."""
+        return " ".join(self.words[:3])
+
     def encode(self, table: Table, out: Array) -> None:
         """Write the weights into `out`, (rows, words)."""
         texts = as_texts(table, self.name)

@@ -16,6 +16,7 @@ from trainyard.errors import DataError
 from trainyard.types import Array
 
 DAYS = "days"  # the first feature of each column: days since 1970-01-01
+_DAYS_OF_YEAR = 365.2425
 _DAY_US = 86_400_000_000  # microseconds
 _PERIODS = {"month": 12, "day": 31, "weekday": 7, "hour": 24, "minute": 60}  # of the parts that come back
 
@@ -66,6 +67,16 @@ class TimeColumn(Encoder):
     def accepts_missing(self) -> bool:
         """Whether values may be missing: they are replaced, or left to the model."""
         return self.keep or self.fill is not None
+
+    @property
+    def example(self) -> str | float:
+        """A time that any column of times takes."""
+        return "2026-01-31T12:00:00"
+
+    @property
+    def own_unit(self) -> tuple[float, float]:
+        """The mean and scale of the year, with a fraction."""
+        return 1970 + self.means[0] / _DAYS_OF_YEAR, self.scales[0] / _DAYS_OF_YEAR
 
     def encode(self, table: Table, out: Array) -> None:
         """Write the features into `out`, (rows, parts)."""

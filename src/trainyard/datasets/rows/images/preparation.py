@@ -61,6 +61,11 @@ class ImagePreparation:
         return [self.column]
 
     @property
+    def contents(self) -> list[str]:
+        """A line for each column that rows must have: its name, and what it holds."""
+        return [f"{self.column}: image"]
+
+    @property
     def text_columns(self) -> list[str]:
         """The columns to read as text from files without types."""
         return [self.column]
