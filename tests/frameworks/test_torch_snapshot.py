@@ -150,6 +150,11 @@ def test_the_scale_of_gradients_is_restored(tmp_path: Path) -> None:
     assert restored.scale == 4096.0
 
 
+def test_a_tensor_that_becomes_sparse_while_it_trains_is_named() -> None:
+    with pytest.raises(ModelError, match="tensor 'moments' of the model is sparse"):
+        module.named_buffer("moments", torch.eye(2).to_sparse())
+
+
 def test_an_empty_snapshot_writes_nothing(tmp_path: Path) -> None:
     """It is the share of a process in a save to which it adds nothing."""
     assert module.NOTHING.write(tmp_path) == []
