@@ -120,7 +120,10 @@ def test_one_pair_is_divided() -> None:
         ("my_dada:squares", "there is no module 'my_dada'; it must be installed, or be in the folder"),
         ("my_data:", r"data\.type: .* is not an import path: write package\.module:name"),
         ("my_data:fails", "my_data:fails failed: KeyError: 'sea'"),
-        ("my_data:nothing", r"what my_data:nothing returned is NoneType; it must be \(X, y\), \(train, val\)"),
+        (
+            "my_data:nothing",
+            r"what my_data:nothing returned is NoneType; it must be \(X, y\), \(train, val\)",
+        ),
         (
             "my_data:misnamed",
             "has a split 'holdout'; the splits are called train, val, test; for named inputs",
