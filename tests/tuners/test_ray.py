@@ -408,7 +408,7 @@ def test_a_study_joins_a_cluster_and_leaves_it(folder: Path, monkeypatch: pytest
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef" * 4)
     port, before = 6399, set(Path(tempfile.gettempdir()).glob("trainyard-ray-*"))
     options = ["--head", "--block", f"--port={port}", "--node-ip-address=127.0.0.1", "--num-cpus=1"]
-    short = tempfile.mkdtemp(prefix="head-")  # the path of a socket has 107 characters at most
+    short = tempfile.mkdtemp(prefix="head-", dir="/tmp")  # the path of a socket has 107 characters at most
     more = [f"--temp-dir={short}", "--include-dashboard=false", "--disable-usage-stats"]
 
     def joined() -> None:
