@@ -242,6 +242,9 @@ def _git(folder: Path) -> GitState | None:
     """
     if (rule := import_rule()) is not None and not rule.owns(folder):
         return None
+    around = folder.resolve()
+    if "GIT_DIR" not in os.environ and not any((each / ".git").exists() for each in (around, *around.parents)):
+        return None  # as git would say, but without a process
 
     def ask(*words: str) -> bytes:
         return subprocess.run(
