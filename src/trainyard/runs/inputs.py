@@ -242,8 +242,9 @@ def _git(folder: Path) -> GitState | None:
     """
     if (rule := import_rule()) is not None and not rule.owns(folder):
         return None
-    around = folder.resolve()
-    if "GIT_DIR" not in os.environ and not any((each / ".git").exists() for each in (around, *around.parents)):
+    inside = folder.resolve()
+    is_repository = any((each / ".git").exists() for each in (inside, *inside.parents))
+    if not is_repository and "GIT_DIR" not in os.environ:
         return None  # as git would say, but without a process
 
     def ask(*words: str) -> bytes:

@@ -31,10 +31,10 @@ def reset() -> None:
 
 
 @lru_cache(maxsize=1)
-def _pools(modules: int) -> Any:
+def _pools(modules: int) -> Any:  # noqa: ARG001 - the key of the cache
     """Return the libraries of BLAS and OpenMP in this process.
 
-    To look for them takes 3 ms. A new one comes with the import of some module, so we look again only when the
-    number of `modules` changed.
+    Finding them takes 3 ms. A new one comes with the import of a module, so we search again only when the
+    number of `modules` has changed.
     """
     return require("threadpoolctl", "sklearn").ThreadpoolController()
