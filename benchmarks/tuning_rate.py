@@ -3,7 +3,7 @@
 `--trials` trials of a small network with five evaluations, each a full run (config, manifest, journal,
 checkpoints, digest), one worker. What is left when training, the sampler and fsync are taken off is our
 overhead. Beside it, studies of a function that returns at once after five reports: ours, with its log and the
-storage that Optuna reads; Optuna's own on sqlite; Optuna's in memory; and Ray Tune's, on one actor that is used
+storage that Optuna reads; Optuna's own on sqlite; Optuna's in memory; and Ray Tune's, on one actor used
 again. All by the same sampler (TPE).
 """
 
