@@ -16,7 +16,6 @@ import numpy as np
 from trainyard import registry
 from trainyard.config.emit import emit, inline
 from trainyard.config.schema import ColumnConfig, DataConfig
-from trainyard.datasets.rows.class_folders import TEXT_ENDING
 from trainyard.datasets.rows.encodings import guess_of_file
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.frames import read_table
@@ -236,22 +235,9 @@ def _with_periods(table: Table, names: Sequence[str], config: DataConfig) -> Dat
     )
 
 
-def _folder_advice(path: str) -> str:
-    """Return what reads a folder: one of texts or of images, with a subfolder for each class."""
-    kinds = {"texts": ("text_folder", "docs/tasks.md"), "images": ("image_folder", "docs/images.md")}
-    what = "texts" if next(Path(path).expanduser().rglob(f"*/*{TEXT_ENDING}"), None) else "images"
-    kind, page = kinds[what]
-    return (
-        f"{path} is a folder; of {what} with a subfolder for each class, it is read by "
-        f"`data: {{type: {kind}, path: {path}}}`: see {page}"
-    )
-
-
 def _read(path: str, encoding: str | None) -> tuple[Table, dict[str, Any]]:
     """Return the rows, and the options of the reader that they need."""
     suffix = PurePath(path).suffix.lower()
-    if Path(path).is_dir():
-        raise DataError(_folder_advice(path))
     if suffix not in _READ:
         raise DataError(
             f"{path}: only CSV ({', '.join(_READ[:3])}) and Parquet (.parquet) files can be inspected; "
