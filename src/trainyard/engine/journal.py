@@ -121,8 +121,8 @@ class Journal:
         self._file.close()
 
 
-class NoJournal(Journal):
-    """The journal of a process that is not the main one: nothing is kept."""
+class FollowerJournal(Journal):
+    """Drop all records: a process that is not the main one (a follower) keeps no journal."""
 
     def __init__(self) -> None:
         self._summary = None

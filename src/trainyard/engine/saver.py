@@ -316,8 +316,8 @@ class Saver:
         )
 
 
-class NoSaver(Saver):
-    """The saver of a process that does not commit, but may write a share of the files."""
+class FollowerSaver(Saver):
+    """Copy a follower's share of each save: a process that is not the main one commits nothing."""
 
     overdue = False
 

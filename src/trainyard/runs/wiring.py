@@ -25,7 +25,7 @@ from trainyard.engine.loop import Loop, LoopParts
 from trainyard.engine.outside import Outside
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.rules import NOTHING_INHERITED, Inherited, Rules
-from trainyard.engine.saver import NoSaver, Saver
+from trainyard.engine.saver import FollowerSaver, Saver
 from trainyard.engine.signals import Signals
 from trainyard.engine.state import RunState, preserved_global_random
 from trainyard.errors import DataError, InputError, ModelError
@@ -443,7 +443,7 @@ def build_loop(
         recorder.add(Resources(recorder.resources))
     if wants_histograms(config) and world.is_main:
         recorder.add(WeightHistograms(components.learner, recorder.histograms))
-    make = Saver if world.is_main else NoSaver
+    make = Saver if world.is_main else FollowerSaver
     saver = make(config.checkpoint, components.learner, components.plan, checkpoints, recorder, world.size)
 
     def evaluate_val() -> Metrics:
