@@ -227,9 +227,7 @@ def lead(request: Request, config: RunConfig) -> World:
     return world
 
 
-def follow(
-    config: RunConfig, objects: Objects, run_attempt: Callable[[Request], Result]
-) -> RunDir | None:
+def follow(config: RunConfig, objects: Objects, run_attempt: Callable[[Request], Result]) -> RunDir | None:
     """Make the attempt that the main process makes, and return its run; None: this is the main process.
 
     The main process alone finds or creates the run.

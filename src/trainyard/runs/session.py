@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainyard.config.schema import CheckpointConfig
-from trainyard.engine.journal import Journal, FollowerJournal
+from trainyard.engine.journal import FollowerJournal, Journal
 from trainyard.errors import TrainyardError
 from trainyard.records.manifest import NumericEnvironment
 from trainyard.records.result import AttemptRecord, Result
