@@ -23,7 +23,7 @@ from trainyard.runs.workdir import reading, working_directory
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
-    from trainyard.engine.outside import Verdict
+    from trainyard.engine.outside import VerdictFunction
     from trainyard.runs.children import Relation
 
 log = logging.getLogger("trainyard")
@@ -38,7 +38,7 @@ class Training:
     callbacks: Sequence[Callback] = ()
     allow_change: bool = False
     trust: bool = False
-    verdict: Verdict | None = None
+    verdict: VerdictFunction | None = None
 
 
 def fork(
@@ -52,7 +52,7 @@ def fork(
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
-    verdict: Verdict | None = None,
+    verdict: VerdictFunction | None = None,
 ) -> Run:
     """Train a new run that begins with the state of another one, which stays as it is.
 

@@ -29,7 +29,7 @@ from trainyard.semantics import computing_by, older_versions
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
-    from trainyard.engine.outside import Verdict
+    from trainyard.engine.outside import VerdictFunction
     from trainyard.runs.reproduce import Reproduction
 
 log = logging.getLogger("trainyard")
@@ -45,7 +45,7 @@ def train(
     model: Any = None,
     data: Any = None,
     callbacks: Sequence[Callback] = (),
-    verdict: Verdict | None = None,
+    verdict: VerdictFunction | None = None,
 ) -> Run:
     """Train one run, from config to report.
 
@@ -131,7 +131,7 @@ def resume(
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
-    verdict: Verdict | None = None,
+    verdict: VerdictFunction | None = None,
 ) -> Run:
     """Continue a run from its newest valid checkpoint, to the bits of the run that was never interrupted.
 

@@ -375,10 +375,10 @@ class _Attempt:
                     return result
                 del replay
                 state = self._begin_own_steps(components)
-            pause = components.rules.pause(self._request.until)
+            pause_at = components.rules.pause(self._request.until)
             if self._request.verdict is not None and self._request.parent is None:
                 warn_unjudged(components, state.step)
-            return self._run_loop(components, state, journal, pause, replays=False)
+            return self._run_loop(components, state, journal, pause_at, replays=False)
         finally:
             with contextlib.suppress(OSError):
                 journal.close()
@@ -405,9 +405,15 @@ class _Attempt:
         return state
 
     def _run_loop(
-        self, components: Components, state: RunState, journal: Journal, until: int | None, *, replays: bool
+        self,
+        components: Components,
+        state: RunState,
+        journal: Journal,
+        pause_at: int | None,
+        *,
+        replays: bool,
     ) -> Result:
-        """Train, and end the attempt, which pauses at the step `until`, if given.
+        """Train, and end the attempt, which pauses at the step `pause_at`, if given.
 
         If it `replays` steps of the parent, it goes on there instead: another loop follows.
         """
@@ -419,7 +425,7 @@ class _Attempt:
             self._signals,
             self._request.objects.callbacks,
             self._outside(components.config),
-            until,
+            pause_at,
         )
         loop.parts.recorder.started(run_view(components, self._run, state, self._session.number))
         try:

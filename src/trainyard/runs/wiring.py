@@ -434,9 +434,9 @@ def build_loop(
     signals: Signals,
     callbacks: Sequence[Callback],
     outside: Outside,
-    until: int | None = None,
+    pause_at: int | None = None,
 ) -> Loop:
-    """Build the loop, which pauses at step `until`, if given."""
+    """Build the loop, which pauses at step `pause_at`, if given."""
     config, world = components.config, components.inputs.world
     recorder = Recorder(journal, callbacks if world.is_main else ())
     if world.is_main:
@@ -464,7 +464,7 @@ def build_loop(
             evaluate_val,
             _remedies(components),
             outside,
-            until,
+            pause_at,
             world,
         ),
         state,
