@@ -104,9 +104,11 @@ class TorchLearner(Learner):
             loss,
             self._update,
             self._network.precision,
-            StepSettings(seed, micro, ranks, inputs.world, weights),
-            batch_norms,
-            self._freezing,
+            StepSettings(seed, micro, ranks),
+            world=inputs.world,
+            weights=weights,
+            batch_norms=batch_norms,
+            freezing=self._freezing,
         )
         self._model = LiveModel(self._network, self._state, self._source, inputs.world)
 
