@@ -12,8 +12,7 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import Split
 from trainyard.datasets.npz import inputs_in
 from trainyard.datasets.rows.arrays import Arrays
-from trainyard.datasets.rows.preparation import AnyPreparation, TabularPreparation
-from trainyard.datasets.rows.raw import RawPreparation
+from trainyard.datasets.rows.preparation import AnyPreparation
 from trainyard.datasets.rows.table import Table, tidy
 from trainyard.datasets.rows.target import Target
 from trainyard.datasets.rows.weights import check_totals, checked
@@ -33,7 +32,7 @@ def arrays_of(
         DataError: The file cannot be read.
         InputError: The model takes images in files, or texts.
     """
-    if Path(path).suffix.lower() != ".npz" or isinstance(preparation, TabularPreparation | RawPreparation):
+    if Path(path).suffix.lower() != ".npz" or (preparation is not None and preparation.has_columns):
         return None
     if preparation is not None:
         raise InputError(

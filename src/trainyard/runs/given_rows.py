@@ -11,11 +11,9 @@ import numpy as np
 
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.rows.arrays import is_frame
-from trainyard.datasets.rows.images.preparation import ImagePreparation
 from trainyard.datasets.rows.pairs import as_numpy, column_names
 from trainyard.datasets.rows.preparation import AnyPreparation
 from trainyard.datasets.rows.table import Table, as_table, listed
-from trainyard.datasets.rows.text_preparation import TextPreparation
 from trainyard.datasets.rows.tokenizers import Tokenizer
 from trainyard.errors import InputError
 from trainyard.registry import task_for
@@ -82,24 +80,22 @@ class GivenRows:
 
     def prepared(self, rows: Any) -> dict[str, Array]:
         """Return what the preparation makes of raw rows, by name."""
-        if isinstance(self._preparation, TextPreparation):
-            return self._preparation.arrays(rows)
-        return {FEATURES: self._features(rows)}
-
-    def _features(self, rows: Any) -> Array:
-        """Return the features; warn once of each oddity of the rows, such as unseen categories."""
         assert self._preparation is not None, "the caller checks it"
-        if isinstance(self._preparation, ImagePreparation):
-            return self._preparation.features(rows)
+        if not self._preparation.has_columns:
+            return self._preparation.arrays(rows)
         table = as_table(rows, only=set(self._preparation.column_names))
-        features: Array = self._preparation.features(table)
-        for matter, line in self._preparation.remarks(table, self._unused_columns(table)).items():
+        arrays = self._preparation.arrays(table)
+        self._remark(table, self._preparation)
+        return arrays
+
+    def _remark(self, table: Table, preparation: AnyPreparation) -> None:
+        """Warn once of each oddity of the rows, such as unseen categories."""
+        for matter, line in preparation.remarks(table, self._unused_columns(table)).items():
             with self._remarking:
                 is_new = matter not in self._remarked
                 self._remarked.add(matter)
             if is_new:
                 log.warning("%s", line)
-        return features
 
     def _unused_columns(self, table: Table) -> set[str]:
         """Return the columns that the config leaves out; all others if it lists those to learn from."""
@@ -133,10 +129,8 @@ class GivenRows:
         Raises:
             InputError: One is missing, or has another shape.
         """
-        if isinstance(self._preparation, ImagePreparation | TextPreparation):
-            given = self.prepared(rows)
-        elif self._preparation is not None:
-            given = {FEATURES: self._features(self._with_names(rows))}
+        if self._preparation is not None:
+            given = self.prepared(self._with_names(rows) if self._preparation.has_columns else rows)
         elif isinstance(rows, Mapping):
             given = {str(name): np.asarray(array) for name, array in rows.items()}
         else:

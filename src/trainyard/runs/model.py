@@ -21,8 +21,7 @@ from trainyard.datasets.rows import tokenizers
 from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.chunks import RowChunks
 from trainyard.datasets.rows.frames import read_frame, row_chunks
-from trainyard.datasets.rows.images.preparation import ImagePreparation
-from trainyard.datasets.rows.preparation import AnyPreparation, TabularPreparation, from_json
+from trainyard.datasets.rows.preparation import AnyPreparation, from_json
 from trainyard.datasets.rows.raw import frame_of
 from trainyard.datasets.rows.table import Table, as_table
 from trainyard.datasets.rows.text_preparation import TextPreparation
@@ -282,11 +281,9 @@ class Predictor:
 
     def rows_of(self, table: Table) -> Any:
         """Return rows of a file as `outputs` takes them: as a data frame where a table does not do."""
-        if isinstance(self._preparation, ImagePreparation):
-            return self._preparation.beside(table)
-        by_position = self._preparation is not None and set(self._preparation.column_names) - {*table.columns}
-        is_raw = self._preparation is None or not isinstance(self._preparation, TabularPreparation)
-        return frame_of(dict(table.columns)) if is_raw or by_position else table
+        if self._preparation is None:
+            return frame_of(dict(table.columns))
+        return self._preparation.rows_in(table)
 
     @property
     def _format(self) -> tuple[Mapping[str, Any] | None, Sequence[str]]:
