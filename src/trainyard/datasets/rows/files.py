@@ -15,7 +15,6 @@ from trainyard.errors import DataError
 
 log = logging.getLogger("trainyard")
 TEXT_ENDING = ".txt"
-
 _KINDS = {
     stat.S_IFIFO: "a pipe (FIFO)",
     stat.S_IFSOCK: "a socket",

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from trainyard.datasets.rows.images.preparation import ImagePreparation
     from trainyard.datasets.rows.text_preparation import TextPreparation
 
-# Of a preparation whose rows have columns of features (`has_columns`), rows may be given by position, and it has
-# remarks on them; the others take images or texts.
+# Rows of those that have columns (`has_columns`) may be given by position, and may call for remarks; the other
+# preparations take images or texts.
 AnyPreparation: TypeAlias = "TabularPreparation | raw.RawPreparation | ImagePreparation | TextPreparation"
 
 log = logging.getLogger("trainyard")
@@ -150,7 +150,7 @@ class TabularPreparation:
         return {FEATURES: self.features(rows)}
 
     def rows_in(self, table: Table) -> Any:
-        """Return the rows of a file's table: as a data frame if columns are missing, and may be meant by position."""
+        """Return the rows of a file's table: as a data frame where columns may be meant by position."""
         is_by_position = not set(self.column_names) <= set(table.columns)
         return raw.frame_of(dict(table.columns)) if is_by_position else table
 
