@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from trainyard.datasets.rows.images.preparation import ImagePreparation
     from trainyard.datasets.rows.text_preparation import TextPreparation
 
-# Rows of those that have columns (`has_columns`) may be given by position, and may call for remarks; others take
-# images or texts.
+# Those that have columns (`has_columns`) also take rows by position, and may have remarks on them; the others
+# take images or texts.
 AnyPreparation: TypeAlias = "TabularPreparation | raw.RawPreparation | ImagePreparation | TextPreparation"
 
 log = logging.getLogger("trainyard")
