@@ -10,8 +10,8 @@ from trainyard.config import Resolved
 from trainyard.datasets.base import prepared_as
 from trainyard.engine.state import preserved_global_random, seed_global_random
 from trainyard.require import import_paths, open_process
+from trainyard.runs.frameworks import form_for
 from trainyard.runs.objects import Objects
-from trainyard.runs.wiring import form_for
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback

@@ -25,9 +25,10 @@ from trainyard.records.status import FINAL
 from trainyard.redact import redacted_value
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.fit import advice, longer, refusal
+from trainyard.runs.frameworks import framework_name
 from trainyard.runs.origin import CONFIG_FILE, Origin, available_best, copy_state, loop_sha256
 from trainyard.runs.sampling import epoch_samples
-from trainyard.runs.wiring import framework_name, order_and_rules, run_checkpoints
+from trainyard.runs.wiring import order_and_rules, run_checkpoints
 
 log = logging.getLogger("trainyard")
 Relation = Literal["fork", "continue"]

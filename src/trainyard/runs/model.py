@@ -40,6 +40,7 @@ from trainyard.require import import_rule, importing_by
 from trainyard.runs import texts
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.decisions import replaying_skips
+from trainyard.runs.frameworks import form_for, framework_for
 from trainyard.runs.given_arrays import arrays_of, labeled
 from trainyard.runs.given_rows import GivenRows
 from trainyard.runs.inputs import data_inputs
@@ -53,8 +54,9 @@ from trainyard.runs.intervals import (
 )
 from trainyard.runs.own_unit import own_unit
 from trainyard.runs.samples import samples_of
+from trainyard.runs.threads import available_threads
 from trainyard.runs.weights import stored_model
-from trainyard.runs.wiring import available_threads, form_for, framework_for, load_data, wanted_metrics
+from trainyard.runs.wiring import load_data, wanted_metrics
 from trainyard.runs.workdir import working_directory
 from trainyard.semantics import computing_by, older_versions
 from trainyard.tasks.support.transforms import transform_of

@@ -26,11 +26,12 @@ from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_rule, importing_by
 from trainyard.runs.cleanup import discard_folder
+from trainyard.runs.frameworks import framework_name
 from trainyard.runs.inputs import data_inputs
 from trainyard.runs.nodes import agree
 from trainyard.runs.objects import Objects
 from trainyard.runs.request import Request
-from trainyard.runs.wiring import Components, framework_name
+from trainyard.runs.wiring import Components
 from trainyard.semantics import computing_by, in_force
 from trainyard.world import RESTARTS, RETRYABLE, World, portable, ranks_of_environment
 

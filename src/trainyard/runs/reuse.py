@@ -24,21 +24,16 @@ from trainyard.records.run_dir import RunDir
 from trainyard.reports.rundir import read_run
 from trainyard.require import import_paths, open_process
 from trainyard.runs.catalog import Catalog
+from trainyard.runs.frameworks import framework_name
 from trainyard.runs.inputs import code_inputs, data_inputs, environment_inputs
 from trainyard.runs.lookup import warn_of_unused
 from trainyard.runs.manifest import code_roots, make_manifest
 from trainyard.runs.objects import Objects
 from trainyard.runs.sampling import epoch_samples
+from trainyard.runs.threads import available_threads, default_threads
 from trainyard.runs.trust import of_own_config
 from trainyard.runs.weights import initial_source, initialize, stored_model
-from trainyard.runs.wiring import (
-    available_threads,
-    build,
-    default_threads,
-    framework_name,
-    load_data,
-    run_checkpoints,
-)
+from trainyard.runs.wiring import build, load_data, run_checkpoints
 from trainyard.semantics import in_force, versions
 from trainyard.types import DataInfo
 

@@ -25,6 +25,7 @@ from trainyard.runs.decisions import (
     note_skips,
     replaying_skips,
 )
+from trainyard.runs.frameworks import framework_name
 from trainyard.runs.manifest import checked_determinism, make_manifest
 from trainyard.runs.nodes import SharedFiles
 from trainyard.runs.origin import Origin
@@ -34,7 +35,7 @@ from trainyard.runs.recorded_inputs import check_manifest, compare_inputs, recor
 from trainyard.runs.request import Request
 from trainyard.runs.session import FollowerSession, Session
 from trainyard.runs.weights import initial_source, initialize, named_source
-from trainyard.runs.wiring import Components, build, framework_name, run_checkpoints
+from trainyard.runs.wiring import Components, build, run_checkpoints
 from trainyard.safe_open import read_regular
 from trainyard.semantics import computing_by, older_versions
 from trainyard.types import Determinism

@@ -26,7 +26,7 @@ from trainyard.engine.writer import PendingWrite, Writer
 from trainyard.records.decision import Decision, Decisions
 from trainyard.runs import attempt, startup
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.wiring import framework_name
+from trainyard.runs.frameworks import framework_name
 from trainyard.testing.faults import WRITES, Faults, FaultyStore, wrap_learners
 
 PHASES = (
