@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainyard.datasets.rows.arrays import rows_from
 from trainyard.datasets.rows.chunks import RowChunks
 from trainyard.datasets.rows.files import as_text
 from trainyard.datasets.rows.preparation import FilePreparation
@@ -20,7 +21,7 @@ from trainyard.datasets.rows.table import Table, nearest
 from trainyard.errors import DataError, InputError
 from trainyard.require import require
 from trainyard.runs.intervals import Intervals
-from trainyard.runs.model import Predictor, rows_from
+from trainyard.runs.model import Predictor
 from trainyard.runs.samples import outputs_for
 from trainyard.types import Array
 
@@ -74,13 +75,13 @@ def predicted_chunks(
                 "the probabilities of pixels are no columns of a table: call "
                 "trainyard.load(run).predict_proba(images) from Python"
             )
-    if (samples := predictor.samples(path)) is not None:
+    if (samples := predictor.files.samples(path)) is not None:
         if columns.keep:
             raise InputError(f"{path} has no columns to keep: its rows are samples of the run's length")
         for outputs in outputs_for(predictor.model, samples, predictor.chunk_rows):
             yield _frame({}, _columns(predictor, outputs, columns))
         return
-    if (arrays := predictor.arrays(path)) is not None:
+    if (arrays := predictor.files.arrays(path)) is not None:
         if columns.keep:
             raise InputError(f"{path} has no columns to keep: it holds arrays")
         step, count = predictor.chunk_rows, len(next(iter(arrays.values())))
@@ -91,16 +92,16 @@ def predicted_chunks(
     if (frames := _of_files(predictor, path, columns)) is not None:
         yield from frames
         return
-    chunks, rows = predictor.chunks(path), predictor.chunk_rows
+    chunks, rows = predictor.files.chunks(path), predictor.chunk_rows
     if missing := [name for name in columns.keep if name not in chunks.names]:
         raise InputError(
             f"{path}: there is no column {missing[0]!r} to keep; {nearest(missing[0], chunks.names)}"
         )
-    needed = predictor.columns_of(chunks.names)
+    needed = predictor.files.columns_of(chunks.names)
     empty = True
     for table, kept in _with_kept(chunks, needed, columns.keep, rows, as_written=as_written):
         empty = False
-        some = predictor.rows_of(table)
+        some = predictor.files.rows_of(table)
         yield _frame(kept, _columns(predictor, predictor.outputs(some), columns, some))
     if empty:
         raise DataError(f"{path}: there are columns, but no rows")
