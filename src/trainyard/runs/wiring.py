@@ -277,11 +277,9 @@ def build_loop(
     saver = make(config.checkpoint, components.learner, components.plan, checkpoints, recorder, world.size)
 
     def evaluate_val() -> Metrics:
-        return (
-            evaluate_split(components, "val", signals.check).metrics
-            if "val" in components.bundle.splits
-            else {}
-        )
+        if "val" not in components.bundle.splits:
+            return {}
+        return evaluate_split(components, "val", signals.check).metrics
 
     return Loop(
         LoopParts(
