@@ -21,7 +21,7 @@ from trainyard.config.checks import OBJECTS
 from trainyard.config.sampling import sampling_column
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, KnownSplit, Split
-from trainyard.datasets.rows import checks, items, tabular, weights
+from trainyard.datasets.rows import checks, map_style, tabular, weights
 from trainyard.datasets.rows.arrays import Arrays, as_array, is_frame
 from trainyard.datasets.rows.lists import without_lists
 from trainyard.datasets.rows.loaders import unwrapped
@@ -96,7 +96,7 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
     if forms["train"] == "items":
         if config.standardize and version("preparation") > 1:
             log.info("data: the items of map-style data sets are taken as they are, and not standardized")
-        return items.bundle(parts, config)
+        return map_style.bundle(parts, config)
     if forms["train"] == "frame":
         return tabular.build(
             {name: as_table(part, f"the {name} rows", lists=config.targets) for name, part in parts.items()},
@@ -331,7 +331,7 @@ def _refuse_settings(config: DataConfig, form: Form) -> None:
     refuse_column_settings(plain, f"these {form} are", "Leave it out, or give data frames")
     if form == "items":
         _one_target(config, "the items of map-style datasets")
-        items.refuse_division(config.split)
+        map_style.refuse_division(config.split)
         if config.target_transform is not None:
             raise DataError(
                 "data.target_transform is fitted on all training rows, but a map-style dataset is never read "
