@@ -80,12 +80,10 @@ class TorchLearner(Learner):
         self._freezing = Freezing(self._module, training.freeze) if training.freeze else None
         ranks = inputs.config.distributed.virtual_ranks
         assert isinstance(ranks, int), "config.load resolves auto"
-        micro = training.microbatch_size or training.batch_size
         self._world, self._ranks = inputs.world, ranks
         self._is_divisible = False  # into virtual ranks, as the first step has shown
         self._has_trained = False  # a step, after which the memory of the first saves is reserved
         self._shares = inputs.world.shares if isinstance(inputs.world, ProcessGroup) else None
-        weights, loss = self._weighting(inputs)
         self._update = Update(
             optimizer,
             list(self._module.parameters()),
@@ -93,24 +91,31 @@ class TorchLearner(Learner):
             Clipping.of(training),
             average,
         )
+        self._step = self._build_step(inputs)
+        self._model = LiveModel(self._network, self._state, self._source, inputs.world)
+
+    def _build_step(self, inputs: LearnerInputs) -> TorchStep:
+        """Return the step, after the module was changed for it as the config asks."""
+        training = inputs.config.training
+        weights, loss = self._weighting(inputs)
         batch_norms = batch_norms_of(self._module, inputs, self._network.device)
         if patterns := training.activation_checkpointing:
             checkpoint_activations(self._module, patterns, synchronized=batch_norms is not None)
         call = self._network.call
         if training.compile:
             call = call_of(compiled(self._module), self._network.names)
-        self._step = TorchStep(
+        microbatch_size = training.microbatch_size or training.batch_size
+        return TorchStep(
             call,
             loss,
             self._update,
             self._network.precision,
-            StepSettings(seed, micro, ranks),
+            StepSettings(inputs.config.experiment.seed, microbatch_size, self._ranks),
             world=inputs.world,
             weights=weights,
             batch_norms=batch_norms,
             freezing=self._freezing,
         )
-        self._model = LiveModel(self._network, self._state, self._source, inputs.world)
 
     def step(self, step: int, lr: float) -> StepResult:
         """Run one optimizer step; see `step.TorchStep`.
