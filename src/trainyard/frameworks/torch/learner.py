@@ -104,13 +104,12 @@ class TorchLearner(Learner):
         call = self._network.call
         if training.compile:
             call = call_of(compiled(self._module), self._network.names)
-        microbatch_size = training.microbatch_size or training.batch_size
         return TorchStep(
             call,
             loss,
             self._update,
             self._network.precision,
-            StepSettings(inputs.config.experiment.seed, microbatch_size, self._ranks),
+            StepSettings(inputs.config.experiment.seed, training.largest_microbatch, self._ranks),
             world=inputs.world,
             weights=weights,
             batch_norms=batch_norms,
@@ -283,7 +282,7 @@ class TorchLearner(Learner):
             return lambda samples: weights[samples.ids], network.weighted_loss
         training, seed = inputs.config.training, inputs.config.experiment.seed
         counts = label_counts(train, network.task, training.loss, seed)
-        is_cut = self._ranks > 1 or (training.microbatch_size or training.batch_size) < training.batch_size
+        is_cut = self._ranks > 1 or training.largest_microbatch < training.batch_size
         # The mean over the pixels of a batch that is not cut needs no count beforehand.
         if counts is None or (network.task.gives_masks and not is_cut):
             return None, network.loss
@@ -313,7 +312,7 @@ class TorchLearner(Learner):
 def _refuse_single_sample(model: torch.nn.Module, inputs: LearnerInputs) -> None:
     """Refuse a last (micro)batch of one sample, which batch normalization of flat rows cannot normalize."""
     training, rows = inputs.config.training, inputs.order.samples
-    micro = training.microbatch_size or training.batch_size
+    micro = training.largest_microbatch
     batches = {min(training.batch_size, rows), rows % training.batch_size}
     single = micro == 1 or any(batch % micro == 1 for batch in batches)
     flat = len(inputs.info.input_shape) == 1 and inputs.config.distributed.virtual_ranks == 1

@@ -64,9 +64,7 @@ class Network:
     def rows(self) -> int:
         """The number of rows that are predicted at once; the bits depend on it."""
         training = self.inputs.config.training
-        return self.inputs.config.evaluation.batch_size or 4 * (
-            training.microbatch_size or training.batch_size
-        )
+        return self.inputs.config.evaluation.batch_size or 4 * training.largest_microbatch
 
     def parts(self, rows: int) -> list[Ids]:
         """Return the ids of the rows that are predicted at once, in order."""
