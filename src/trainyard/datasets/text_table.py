@@ -28,7 +28,7 @@ from trainyard.announce import announced
 from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, Split
-from trainyard.datasets.rows import checks, objects, tokenizers
+from trainyard.datasets.rows import checks, preprocessed, tokenizers
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.cache import data_cache
 from trainyard.datasets.rows.class_folders import text_tables
@@ -134,7 +134,7 @@ class TextTableDataset:
                 "split": config.split.model_copy(update={"group": None, "time": None}),
             }
         )
-        objects.refuse_column_settings(plain, "texts are", "Leave it out")
+        preprocessed.refuse_column_settings(plain, "texts are", "Leave it out")
         for key in ("columns", "missing_values"):
             if getattr(config, key):
                 raise DataError(f"data.{key} is for tables of features, not for texts; leave it out")
@@ -193,7 +193,7 @@ class TextTableDataset:
         The rows of all sources are counted one after the other.
         """
         start = 0
-        pairs: dict[SplitName, objects.Pair] = {}
+        pairs: dict[SplitName, preprocessed.Pair] = {}
         weights: dict[SplitName, Array] = {}
         for name, table in tables.items():
             pairs[name] = ({_ROW: np.arange(start, start + len(table))}, self._targets(table, config))
@@ -202,7 +202,7 @@ class TextTableDataset:
                 weights[name] = encode_weights(table, config.weight)
         train = tables["train"]
         columns = named_columns(train, config)
-        return objects.from_arrays(pairs, config, sample_weights=weights, columns=columns)
+        return preprocessed.from_arrays(pairs, config, sample_weights=weights, columns=columns)
 
     def _targets(self, table: Table, config: DataConfig) -> Array:
         """Return the targets, (rows,), (rows, columns) of several, or (rows, words) of tags."""
