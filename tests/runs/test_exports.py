@@ -14,7 +14,7 @@ import pytest
 import trainyard
 from customers import NEW, config, write_customers
 from late import Late
-from trainyard.datasets.rows.kinds import ColumnKind
+from trainyard.datasets.rows.typed import ColumnKind
 from trainyard.errors import InputError, TrainingError
 from trainyard.runs.exports import lacks
 from trainyard.runs.whole_files import write_whole

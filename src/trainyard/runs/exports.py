@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.datasets.rows.kinds import ColumnKind
 from trainyard.datasets.rows.preparation import TabularPreparation
+from trainyard.datasets.rows.typed import ColumnKind
 from trainyard.errors import InputError
 from trainyard.records.portable import write_portable
 from trainyard.registry import name_of_framework, task_for

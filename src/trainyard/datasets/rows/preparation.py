@@ -29,10 +29,10 @@ from trainyard.datasets.rows.encoders.many_categories import FrequencyColumn, Ta
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
 from trainyard.datasets.rows.encoders.texts import TextColumn
 from trainyard.datasets.rows.encoders.times import TimeColumn
-from trainyard.datasets.rows.kinds import ColumnKind, typed
 from trainyard.datasets.rows.remarks import changed_types, require_columns, unseen_values, unused_columns
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, missing
 from trainyard.datasets.rows.target import Target, rows_with_target
+from trainyard.datasets.rows.typed import ColumnKind, typed
 from trainyard.errors import DataError
 from trainyard.types import FEATURES, Array
 
