@@ -29,7 +29,7 @@ class Summary(Protocol):
 
 
 class Journal:
-    """Writes one segment: lines reach the operating system at `flush` and the disk at `sync`.
+    """Write one segment: lines reach the operating system at `flush` and the disk at `sync`.
 
     Args:
         folder: The folder of the segments.

@@ -43,7 +43,7 @@ Json = dict[str, Any]
 _NOTED = 16  # digits of the SHA-256 of a shard: the whole ones are in that of its split
 REMOVED = "removed"  # instead of the hash of a source that is gone
 
-# Distributions that are not called like their modules.
+# Distributions whose names are not those of their modules.
 _DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow", "google": "protobuf", "cv2": "opencv-python"}
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")  # of a distribution, at the start of a requirement

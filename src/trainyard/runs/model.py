@@ -55,7 +55,7 @@ from trainyard.world import ALONE
 
 log = logging.getLogger("trainyard")
 
-# Of two threads that load at once, one would preserve the state in which the other has put the generators.
+# If two threads loaded at once, one would restore the generators to what the other had set them to.
 _LOADING = threading.Lock()
 _CHUNK_ROWS = 1 << 16  # that are predicted from one chunk, at most
 _CHUNK_CELLS = 1 << 22

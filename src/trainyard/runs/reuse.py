@@ -142,7 +142,7 @@ def _damage(run: RunDir) -> str | None:
 def _outside_decision(run: RunDir) -> str | None:
     """Return which decision, such as a stop, has shaped a run, even if it was resumed; None if none has."""
     parent = run.require_manifest().parent
-    inherited = [kind for _, kind, _ in getattr(parent, "decisions", [])]  # by a repetition
+    inherited = [kind for _, kind, _ in getattr(parent, "decisions", [])]  # where it repeats a run
     journalled = [record["name"] for record in read(run.journal) if record["kind"] == "decision"]
     outside = [kind for kind in [*inherited, *journalled] if kind not in (*MEASURED, *NEUTRAL)]
     return f"a decision from outside shaped it: {outside[0]}" if outside else None
@@ -236,7 +236,7 @@ def _default_threads(run: RunDir, before: Manifest, config: RunConfig) -> int:
 def _built_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Path | None) -> Manifest:
     """Return the inputs as an attempt finds them: built in the same order, as building may draw numbers."""
     config = resolved.config
-    choices = journalled_decisions(run.journal).choices()  # else they would be made anew by measuring
+    choices = journalled_decisions(run.journal).choices()  # without them, they would be measured again
     components = build(config, config.training.threads, objects, choices)
     if source is not None and source.exists():
         initialize(components, source)

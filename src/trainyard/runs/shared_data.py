@@ -74,7 +74,7 @@ class SharedData:
         """Read the data, unless a file holds them; None if their source has changed meanwhile."""
         cache, identity = data_cache(), f"data {key}"
         path: Path | None = None
-        is_usable = type(dataset).__module__.startswith("trainyard.")  # of others the code may not be known
+        is_usable = type(dataset).__module__.startswith("trainyard.")  # a user's code is not in the key
         with ExitStack() as stack:
             if is_usable:
                 try:

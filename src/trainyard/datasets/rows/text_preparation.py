@@ -21,7 +21,7 @@ from trainyard.types import ATTENTION_MASK, INPUT_IDS, NO_LABEL, Array, ArraySpe
 
 
 class TextPreparation:
-    """Turns texts into `input_ids` and `attention_mask`; see `trainyard.datasets.base.Preparation`.
+    """Turn texts into `input_ids` and `attention_mask`; see `trainyard.datasets.base.Preparation`.
 
     Args:
         column: The column of texts.

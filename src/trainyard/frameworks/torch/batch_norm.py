@@ -141,7 +141,7 @@ def _attributes(module: nn.Module) -> dict[str, tuple[Any, int]]:
 
 
 class _Normalize(torch.autograd.Function):
-    """Normalizes the channels of one virtual rank by the mean and variance over all virtual ranks."""
+    """Normalize the channels of one virtual rank by the mean and variance over all virtual ranks."""
 
     @staticmethod
     def forward(

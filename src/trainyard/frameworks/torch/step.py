@@ -138,7 +138,7 @@ class TorchStep:
         """
         return len(samples) if self._weights is None else math.fsum(self._weights(samples).tolist())
 
-    def _share(self, rows: int, total: float) -> float:
+    def _loss_factor(self, rows: int, total: float) -> float:
         """Return the factor on the loss of some rows, which is a mean, or a sum if there are weights."""
         if self._weights is None:
             return rows / total
@@ -208,8 +208,8 @@ class TorchStep:
             if not len(samples):
                 return torch.zeros((), device=self._parameters[0].device)
             seed = stream_seed(self._stream, *stream, 0)
-            share = self._share(len(samples), total)
-            return self._microbatch(take, samples, seed, share, is_last=is_last, into=into)
+            factor = self._loss_factor(len(samples), total)
+            return self._microbatch(take, samples, seed, factor, is_last=is_last, into=into)
         parts = virtual_ranks.microbatches(samples, size)
         # Each microbatch weighs as many samples as it has, so the sum is the mean over the batch.
         losses = [
@@ -217,7 +217,7 @@ class TorchStep:
                 take,
                 microbatch,
                 stream_seed(self._stream, *stream, i),
-                self._share(len(microbatch), total),
+                self._loss_factor(len(microbatch), total),
                 is_last=is_last and i == len(parts) - 1,
                 into=into,
             )
@@ -230,7 +230,7 @@ class TorchStep:
         take: Take,
         samples: Samples,
         seed: int,
-        share: float,
+        factor: float,
         *,
         is_last: bool,
         into: virtual_ranks.PartGradients | None,
@@ -241,8 +241,8 @@ class TorchStep:
         with self._precision.autocast():
             outputs = self._call(batch)  # (microbatch, outputs), or several such
         loss = self._loss(as_float(outputs), batch)  # ()
-        if share != 1.0:
-            loss = loss * share
+        if factor != 1.0:
+            loss = loss * factor
         if is_last and self._exchange is not None:
             self._exchange.arm()
         scaler = self._precision.scaler

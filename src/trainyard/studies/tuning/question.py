@@ -82,7 +82,7 @@ class Asked:
     def question(self) -> Json:
         """What two studies must share to be the same; one may have more trials than the other."""
         own = self.tuning.asked()
-        # Studies of earlier versions have no key that says what they could not ask.
+        # Earlier versions had none of these keys. Where a key says nothing new, the question is the same.
         unasked: Json = {"constraints": {}, "folds": None, "repeats": 1, "refit": False, "tuner": None}
         own = {key: value for key, value in own.items() if not (key in unasked and value == unasked[key])}
         return self.base.question() | {"tuning": own}

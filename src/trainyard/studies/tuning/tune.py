@@ -90,7 +90,7 @@ def search(study: Study, asked: Asked, request: StudyRequest, before: int | None
 
 
 class _Search:
-    """Makes the trials of a study, and records what comes of them."""
+    """Make the trials of a study, and record what comes of them."""
 
     def __init__(
         self, study: Study, plan: Plan, base: StudyConfig, request: StudyRequest, before: int | None = None

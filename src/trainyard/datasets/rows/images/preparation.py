@@ -33,7 +33,7 @@ _TRANSFORMS: TypeAdapter[list[Any]] = TypeAdapter(list[Transform])
 
 
 class ImagePreparation:
-    """Turns images into features; see `trainyard.datasets.base.Preparation`.
+    """Turn images into features; see `trainyard.datasets.base.Preparation`.
 
     An image is a path, the contents of an image file, an image of Pillow, or an array (height, width[,
     channels]) uint8.
