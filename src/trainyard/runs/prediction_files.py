@@ -75,23 +75,38 @@ def predicted_chunks(
                 "the probabilities of pixels are no columns of a table: call "
                 "trainyard.load(run).predict_proba(images) from Python"
             )
-    if (samples := predictor.files.samples(path)) is not None:
-        if columns.keep:
-            raise InputError(f"{path} has no columns to keep: its rows are samples of the run's length")
-        for outputs in outputs_for(predictor.model, samples, predictor.chunk_rows):
-            yield _frame({}, _columns(predictor, outputs, columns))
-        return
-    if (arrays := predictor.files.arrays(path)) is not None:
-        if columns.keep:
-            raise InputError(f"{path} has no columns to keep: it holds arrays")
-        step, count = predictor.chunk_rows, len(next(iter(arrays.values())))
-        for start in range(0, count, step):
-            outputs = predictor.outputs(rows_from(arrays, start, step))
-            yield _frame({}, _columns(predictor, outputs, columns))
-        return
-    if (frames := _of_files(predictor, path, columns)) is not None:
-        yield from frames
-        return
+    for kind in (_of_samples, _of_arrays, _of_files):
+        if (frames := kind(predictor, path, columns)) is not None:
+            yield from frames
+            return
+    yield from _of_rows(predictor, path, columns, as_written=as_written)
+
+
+def _of_samples(predictor: Predictor, path: Path | str, columns: PredictionColumns) -> Iterator[Any] | None:
+    """Return the frames of predictions for the samples of a file; None if it has rows."""
+    if (samples := predictor.files.samples(path)) is None:
+        return None
+    if columns.keep:
+        raise InputError(f"{path} has no columns to keep: its rows are samples of the run's length")
+    outputs = outputs_for(predictor.model, samples, predictor.chunk_rows)
+    return (_frame({}, _columns(predictor, some, columns)) for some in outputs)
+
+
+def _of_arrays(predictor: Predictor, path: Path | str, columns: PredictionColumns) -> Iterator[Any] | None:
+    """Return the frames of predictions for the arrays of a file; None if it has the rows of a table."""
+    if (arrays := predictor.files.arrays(path)) is None:
+        return None
+    if columns.keep:
+        raise InputError(f"{path} has no columns to keep: it holds arrays")
+    step, count = predictor.chunk_rows, len(next(iter(arrays.values())))
+    outputs = (predictor.outputs(rows_from(arrays, start, step)) for start in range(0, count, step))
+    return (_frame({}, _columns(predictor, some, columns)) for some in outputs)
+
+
+def _of_rows(
+    predictor: Predictor, path: Path | str, columns: PredictionColumns, *, as_written: bool
+) -> Iterator[Any]:
+    """Yield data frames of the predictions for the rows of a file; see `predicted_chunks`."""
     chunks, rows = predictor.files.chunks(path), predictor.chunk_rows
     if missing := [name for name in columns.keep if name not in chunks.names]:
         raise InputError(
