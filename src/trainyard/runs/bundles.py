@@ -57,7 +57,7 @@ def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundl
         InputError: The data are not those that the run was given.
     """
     from trainyard.datasets.rows.objects import from_objects
-    from trainyard.runs.inputs import data_inputs
+    from trainyard.runs.data_identity import data_inputs
 
     with computing_by(predictor.info.semantics):
         form = form_for(predictor.config, predictor.given_model)

@@ -26,8 +26,8 @@ from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_rule, importing_by
 from trainyard.runs.cleanup import discard_folder
+from trainyard.runs.data_identity import data_inputs
 from trainyard.runs.frameworks import framework_name
-from trainyard.runs.inputs import data_inputs
 from trainyard.runs.nodes import agree
 from trainyard.runs.objects import Objects
 from trainyard.runs.request import Request

@@ -24,8 +24,10 @@ from trainyard.records.run_dir import RunDir
 from trainyard.reports.rundir import read_run
 from trainyard.require import import_paths, open_process
 from trainyard.runs.catalog import Catalog
+from trainyard.runs.code_identity import code_inputs
+from trainyard.runs.data_identity import data_inputs
+from trainyard.runs.environment import environment_inputs
 from trainyard.runs.frameworks import framework_name
-from trainyard.runs.inputs import code_inputs, data_inputs, environment_inputs
 from trainyard.runs.lookup import warn_of_unused
 from trainyard.runs.manifest import code_roots, make_manifest
 from trainyard.runs.objects import Objects

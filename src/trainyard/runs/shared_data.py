@@ -28,7 +28,8 @@ from trainyard.digest import sha256_json
 from trainyard.errors import DataError, InputError
 from trainyard.redact import redacted
 from trainyard.require import import_paths
-from trainyard.runs.inputs import imported_packages, machine_identity, own_hash
+from trainyard.runs.code_identity import own_hash
+from trainyard.runs.environment import imported_packages, machine_identity
 from trainyard.semantics import in_force
 from trainyard.types import FeatureForm
 
