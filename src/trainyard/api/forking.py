@@ -95,7 +95,7 @@ def is_longer(run: RunDir, overrides: Overrides) -> bool:
         InputError: They change more than the length.
     """
     from trainyard.records.status import FINAL
-    from trainyard.runs.children import changed_computation, child_config
+    from trainyard.runs.child_config import changed_computation, child_config
     from trainyard.runs.fit import LENGTH
 
     status, manifest = run.status(), run.manifest()
@@ -123,7 +123,8 @@ def train_child(
     """Make and train a run that begins with the state of another one; see `fork`."""
     from trainyard.engine.outside import check_verdict
     from trainyard.runs.attempt import run_attempt
-    from trainyard.runs.children import ChildRequest, child_config, child_placement, create_child
+    from trainyard.runs.child_config import child_config, child_placement
+    from trainyard.runs.children import ChildRequest, create_child
     from trainyard.runs.request import Request
 
     check_verdict(training.verdict)
