@@ -1,4 +1,4 @@
-"""Writes the journal; `records/journal.py` describes its format."""
+"""Write the journal; `records/journal.py` describes its format."""
 
 from __future__ import annotations
 

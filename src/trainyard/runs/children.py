@@ -60,7 +60,7 @@ def create_child(request: ChildRequest) -> RunDir:
     runs_dir, experiment = request.parent.path.parent.parent, request.resolved.config.experiment.name
     for left in reversed(range(_TRIES)):
         try:
-            start = _Start(request)
+            start = _ParentState(request)
             start.check()
             settings = child_settings(request.parent, request.resolved)
             return RunDir.create(runs_dir, experiment, request.resolved.dump(), start.fill, settings)
@@ -70,7 +70,7 @@ def create_child(request: ChildRequest) -> RunDir:
     raise AssertionError("the loop returns or raises")
 
 
-class _Start:
+class _ParentState:
     """The state of a parent that a child begins with."""
 
     def __init__(self, request: ChildRequest) -> None:
