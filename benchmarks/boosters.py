@@ -80,8 +80,8 @@ xgboost.train(options, train, ROUNDS, [(val, "val")], verbose_eval=False).save_m
 """,
     ),
     "lightgbm": Library(
-        "{type: lightgbm, n_estimators: ROUNDS, learning_rate: 0.1, subsample: 0.8, colsample_bytree: 0.8"
-        "MORE}",
+        "{type: lightgbm, n_estimators: ROUNDS, learning_rate: 0.1, subsample: 0.8, subsample_freq: 1, "
+        "colsample_bytree: 0.8MORE}",
         {"num_leaves": 0},
         """\
 import lightgbm, numpy

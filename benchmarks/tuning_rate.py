@@ -3,7 +3,8 @@
 `--trials` trials of a small network with five evaluations, each a full run (config, manifest, journal,
 checkpoints, digest), one worker. What is left when training, the sampler and fsync are taken off is our
 overhead. Beside it, studies of a function that returns at once after five reports: ours, with its log and the
-storage that Optuna reads; Optuna's own on sqlite; and Optuna's in memory. All by the same sampler (TPE).
+storage that Optuna reads; Optuna's own on sqlite; Optuna's in memory; and Ray Tune's, on one actor used
+again. All by the same sampler (TPE).
 """
 
 from __future__ import annotations
@@ -123,10 +124,35 @@ def _in_memory(trials: int) -> None:
     optuna.create_study().optimize(objective, n_trials=trials)
 
 
+def _of_ray(trials: int) -> None:
+    from ray import tune
+    from ray.tune.search.optuna import OptunaSearch
+
+    def report(config: dict[str, Any]) -> None:
+        value = config["rate"] + config["width"] / 64 + config["dropout"] + config["batch"]
+        for _ in range(EVALUATIONS):
+            tune.report({"value": value})
+
+    space = {
+        "rate": tune.loguniform(1e-4, 1e-1),
+        "batch": tune.choice([16, 32]),
+        "width": tune.randint(8, 65),
+        "dropout": tune.uniform(0.0, 0.5),
+    }
+    one = {"num_samples": trials, "max_concurrent_trials": 1, "reuse_actors": True}
+    tune.Tuner(
+        report,
+        param_space=space,
+        tune_config=tune.TuneConfig(metric="value", mode="min", search_alg=OptunaSearch(), **one),
+        run_config=tune.RunConfig(storage_path=str(Path.cwd() / "ray"), verbose=0),
+    ).fit()
+
+
 FUNCTIONS: dict[str, Callable[[int], None]] = {
     "ours, a function": _of_ours,
     "Optuna on sqlite, a function": _of_optuna,
     "Optuna in memory, a function": _in_memory,
+    "Ray Tune, a function": _of_ray,
 }
 
 

@@ -67,7 +67,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if config.temporary is not None:
+    is_own = config.temporary is not None and f"-{os.getpid()}-" in Path(config.temporary).name
+    if is_own:  # a process that a test has forked may come here, too
         shutil.rmtree(config.temporary, ignore_errors=True)
 
 

@@ -73,7 +73,9 @@ PARTS: dict[str, Part] = {
     # tokens count the same in the loss, however many labels they have; a loss of the user's own gets the
     # targets of a regression unstandardized, beside standardized outputs
     # 1: also, the loss of tokens is computed with the tokens of the vocabulary on the middle axis
-    "xgboost": Part(1, "a step of XGBoost", ("frameworks/xgboost", "frameworks/support")),
+    "xgboost": Part(
+        2, "a step of XGBoost", ("frameworks/xgboost", "frameworks/support"), kept=(1,)
+    ),  # 1: seed is drawn from the seed of the run
 }
 _OF_FRAMEWORKS = {name for name, part in PARTS.items() if f"frameworks/{name}" in part.sources}
 

@@ -27,7 +27,13 @@ from trainyard.types import Array, Batch, DataInfo, Ids, SplitName, features_spe
 
 ROUNDS = 34
 COUNTS = {"two": 2, "three": 3, "values": 1, "amounts": 1}
-SAMPLED = {"subsample": 0.7, "colsample_bytree": 0.6, "colsample_bynode": 0.7, "extra_trees": True}
+SAMPLED = {
+    "subsample": 0.7,
+    "subsample_freq": 1,
+    "colsample_bytree": 0.6,
+    "colsample_bynode": 0.7,
+    "extra_trees": True,
+}
 GOSS = {"data_sample_strategy": "goss", "learning_rate": 0.2}
 
 
@@ -131,7 +137,7 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("two", {}),
     ("two", SAMPLED),
     ("three", SAMPLED | {"subsample_freq": 3}),
-    ("values", {"subsample": 0.5}),
+    ("values", {"subsample": 0.5, "subsample_freq": 1}),
     ("values", SAMPLED | {"objective": "quantile", "alpha": 0.3}),
     ("amounts", SAMPLED | {"objective": "tweedie"}),
     ("three", SAMPLED | {"objective": "multiclassova", "class_weight": "balanced"}),
@@ -163,7 +169,13 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("two", {"min_child_samples": 280, "subsample": 0.95, "subsample_freq": 3, "colsample_bytree": 0.4}),
     (
         "three",
-        {"min_child_samples": 275, "subsample": 0.95, "colsample_bytree": 0.3, "colsample_bynode": 0.5},
+        {
+            "min_child_samples": 275,
+            "subsample": 0.95,
+            "subsample_freq": 1,
+            "colsample_bytree": 0.3,
+            "colsample_bynode": 0.5,
+        },
     ),
     ("two", GOSS | {"min_split_gain": 8.0, "colsample_bytree": 0.3, "learning_rate": 0.5}),
 ]
@@ -229,7 +241,14 @@ def test_the_seed_decides_what_is_drawn() -> None:
 
 def test_rounds_differ_in_what_they_draw() -> None:
     made = trained(
-        bundle("two"), {"subsample": 0.5, "colsample_bytree": 0.5, "num_leaves": 2, "learning_rate": 1e-6}
+        bundle("two"),
+        {
+            "subsample": 0.5,
+            "subsample_freq": 1,
+            "colsample_bytree": 0.5,
+            "num_leaves": 2,
+            "learning_rate": 1e-6,
+        },
     )
     features = {
         tree["tree_structure"]["split_feature"]
@@ -557,6 +576,15 @@ def test_a_forest_does_not_go_on_from_another_model() -> None:
         build(load(config, adapters=Catalog()).config, 1, Objects(data=bundle("two")))
 
 
+def test_a_share_of_rows_that_nothing_draws_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    trained(bundle("two"), {"subsample": 0.5, "subsample_freq": 1})
+    assert not caplog.messages
+    trained(bundle("two"), {"subsample": 0.5})
+    assert caplog.messages == [
+        "model.subsample has no effect without model.subsample_freq: 1, as in LightGBM"
+    ]
+
+
 def test_the_best_model_is_evaluated_after_the_training(tmp_path: Path) -> None:
     for params in (SAMPLED, {"boosting": "dart"}, {"boosting": "rf", **SAMPLED}):
         made = trained(bundle("three"), params)
@@ -584,7 +612,7 @@ def test_the_best_model_is_evaluated_after_the_training(tmp_path: Path) -> None:
             {"data_sample_strategy": "goss", "top_rate": 0.8, "other_rate": 0.3},
             "must be at most 1, not 1.1",
         ),
-        ("two", {"boosting": "rf"}, "needs subsample or colsample_bytree below 1"),
+        ("two", {"boosting": "rf"}, "rf needs colsample_bytree below 1"),
         ("two", {"is_unbalance": True, "scale_pos_weight": 2.0}, "exclude each other"),
         ("two", {"monotone_constraints": [1, 0]}, "2 entries for 6 features"),
         ("two", {"monotone_constraints": {"y": 1}}, "no feature 'y'; allowed: x0, x1"),
@@ -633,9 +661,9 @@ def test_an_estimator_gives_its_options(tmp_path: Path) -> None:
     run = trainyard.train(config, model=estimator, runs_dir=tmp_path)
     config |= {"experiment": {"seed": 4}}
     assert run.result["steps"] == 12
-    options = {"n_estimators": 12, "num_leaves": 5, "subsample": 0.8}
+    options = {"n_estimators": 12, "num_leaves": 5, "subsample": 0.8, "subsample_freq": 1}
     by_name = trainyard.train(config | {"model": {"type": "lightgbm", "params": options}}, runs_dir=tmp_path)
-    by_path = {"type": "lightgbm:LGBMClassifier", "params": options | {"subsample_freq": 1}}
+    by_path = {"type": "lightgbm:LGBMClassifier", "params": options}
     assert (
         run.digest == by_name.digest == trainyard.train(config | {"model": by_path}, runs_dir=tmp_path).digest
     )

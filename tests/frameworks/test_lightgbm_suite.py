@@ -4,7 +4,13 @@ from typing import Any
 
 from trainyard.testing.framework_suite import FEW_KILLS, FrameworkSuite
 
-SAMPLES = {"subsample": 0.7, "colsample_bytree": 0.7, "colsample_bynode": 0.8, "extra_trees": True}
+SAMPLES = {
+    "subsample": 0.7,
+    "subsample_freq": 1,
+    "colsample_bytree": 0.7,
+    "colsample_bynode": 0.8,
+    "extra_trees": True,
+}
 
 
 class TestLightgbm(FrameworkSuite):
@@ -57,7 +63,10 @@ class TestDart(FrameworkSuite):
         dart = {"boosting": "dart", "drop_rate": 0.3, "skip_drop": 0.2, "num_leaves": 6, "objective": "huber"}
         return {
             "data": {"type": "diabetes", "target_transform": "sqrt"},
-            "model": {"type": "lightgbm", "params": {**dart, "subsample": 0.7, "colsample_bytree": 0.7}},
+            "model": {
+                "type": "lightgbm",
+                "params": {**dart, "subsample": 0.7, "subsample_freq": 1, "colsample_bytree": 0.7},
+            },
             "training": {"max_steps": 40, "threads": 1},
             "evaluation": {"every_n_steps": 3},
         }

@@ -56,7 +56,7 @@ def _own(framework: str) -> dict[str, Any]:
 
 
 DART = {"booster": "dart", "rate_drop": 0.3, "subsample": 0.8}
-FOREST = {"boosting": "rf", "subsample": 0.7}
+FOREST = {"boosting": "rf", "subsample": 0.7, "subsample_freq": 1}
 CASES = {
     "xgboost": Case("xgboost", "three", {}),
     "xgboost-dart": Case("xgboost", "two", DART),
@@ -65,7 +65,9 @@ CASES = {
     "lightgbm": Case("lightgbm", "three", {}),
     "lightgbm-dart": Case("lightgbm", "two", {"boosting": "dart", "drop_rate": 0.5}),
     "lightgbm-forest": Case("lightgbm", "values", FOREST),
-    "lightgbm-categories": Case("lightgbm", "values", {"subsample": 0.8}, categories=True),
+    "lightgbm-categories": Case(
+        "lightgbm", "values", {"subsample": 0.8, "subsample_freq": 1}, categories=True
+    ),
     "lightgbm-own": Case("lightgbm", "two", _own("lightgbm")),
     "catboost": Case("catboost", "three", {}),
     "catboost-leafwise": Case("catboost", "values", {"grow_policy": "Lossguide"}),

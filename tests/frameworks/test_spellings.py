@@ -22,7 +22,6 @@ from trainyard.frameworks.lightgbm import LightgbmFramework
 from trainyard.frameworks.sklearn import SklearnFramework
 from trainyard.frameworks.torch import TorchFramework
 from trainyard.frameworks.xgboost import XgboostFramework
-from trainyard.order import STEP, stream_seed
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.wiring import Objects, build
 from trainyard.types import Array, DataInfo, features_spec
@@ -99,7 +98,7 @@ def by_xgboost(kind: str, params: Mapping[str, Any], rounds: int) -> Array:
     features, targets = rows(kind)
     own = {
         "objective": "binary:logistic" if kind == "two" else "reg:squarederror",
-        "seed": stream_seed(0, STEP) & 0x7FFFFFFF,
+        "seed": 0,
         "seed_per_iteration": True,
         "nthread": 1,
         "verbosity": 0,
@@ -190,6 +189,7 @@ LIGHTGBM: list[dict[str, Any]] = [
     {"boosting_type": "dart", "rate_drop": 0.0},
     {"feature_contrib": [1.0, 0.2, 1.0, 1.0, 1.0]},
     {"cegb_tradeoff": 2.0, "cegb_penalty_split": 0.002},
+    {"bagging_fraction": 0.5},
     {"use_missing": False, "max_bin_by_feature": [20, 30, 40, 50, 60]},
     {"enable_bundle": False, "is_sparse": False, "feature_pre_filter": False},
 ]
@@ -555,7 +555,7 @@ def test_an_estimator_beside_the_config(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("framework", "params", "cut"),
     [
-        ("lightgbm", {"cegb_tradeoff": 2.0, "cegb_penalty_split": 0.002, "subsample": 0.7}, 10),
+        ("lightgbm", {"cegb_tradeoff": 2.0, "cegb_penalty_split": 0.002, "colsample_bytree": 0.7}, 10),
         ("lightgbm", {"feature_contri": [1.0, 0.2, 1.0, 1.0, 1.0], "colsample_bytree": 0.6}, 10),
         ("xgboost", {"max_cached_hist_node": 4}, 3),
         ("catboost", {"first_feature_use_penalties": [0.1, 3.0, 3.0, 3.0, 3.0]}, 10),

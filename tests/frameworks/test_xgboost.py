@@ -23,8 +23,9 @@ from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
 from trainyard.frameworks.base import LearnerInputs, Model, ModelInputs
 from trainyard.frameworks.xgboost import XgboostFramework, devices, matrices
 from trainyard.frameworks.xgboost.learner import XgboostLearner
-from trainyard.order import SampleOrder
+from trainyard.order import STEP, SampleOrder, stream_seed
 from trainyard.runs.catalog import Catalog
+from trainyard.semantics import computing_by
 from trainyard.types import Array, Batch, DataInfo, Ids, features_spec
 
 ROWS, VAL = 1_200, 300
@@ -68,7 +69,7 @@ def splits_of(target: str) -> dict[Any, Split]:
 def config_of(
     params: Mapping[str, Any], training: Mapping[str, Any] | None = None, model: str = "xgboost"
 ) -> RunConfig:
-    whole = {"experiment": {"seed": 3}, "data": {"type": "iris"}, "model": {"type": model, "params": params}}
+    whole = {"experiment": {"seed": 4}, "data": {"type": "iris"}, "model": {"type": model, "params": params}}
     return load({**whole, "training": {"device": "cpu", **(training or {})}}, adapters=Catalog()).config
 
 
@@ -348,6 +349,15 @@ def trained(target: str, params: Mapping[str, Any], rounds: int = 8) -> XgboostL
     for step in range(rounds):
         learner.step(step, 0.3)
     return learner
+
+
+def test_the_seed_is_that_of_the_run_and_older_runs_keep_theirs() -> None:
+    def seed(learner: XgboostLearner) -> int:
+        return int(json.loads(learner._booster.save_config())["learner"]["generic_param"]["seed"])
+
+    assert seed(learner_of("binary", {})) == 4
+    with computing_by({"xgboost": 1}):
+        assert seed(learner_of("binary", {})) == stream_seed(4, STEP) & 0x7FFFFFFF
 
 
 def test_a_quantile_is_loaded(tmp_path: Path) -> None:

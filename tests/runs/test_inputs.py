@@ -105,6 +105,8 @@ def test_the_commit_is_recorded_but_compared_by_nobody(tmp_path: Path) -> None:
     assert dirty.git.dirty
     assert dirty.git.diff_sha256
     assert dirty.hash == clean.hash
+    (tmp_path / "inside").mkdir()
+    assert code_inputs([], tmp_path / "inside").git == dirty.git
     assert of(code=clean).differences(of(code=dirty)) == []
 
 
@@ -114,6 +116,12 @@ def test_a_repository_without_commits_and_a_machine_without_git(
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     assert code_inputs([], tmp_path).git is None
     monkeypatch.setenv("PATH", "")
+    assert code_inputs([], tmp_path).git is None
+
+
+def test_outside_a_repository_no_process_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GIT_DIR", raising=False)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("git is asked"))
     assert code_inputs([], tmp_path).git is None
 
 

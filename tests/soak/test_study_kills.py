@@ -23,6 +23,7 @@ import trainyard
 from postgres_server import PostgresServer
 from study_configs import TOY
 from trainyard.records.listing import all_runs
+from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import FILE, Ending, read_trials
 from trainyard.studies.tuning.view import Tuning
 from trainyard.testing.warm import WarmProcess
@@ -106,6 +107,9 @@ class Processes:
         self.all[number] = self._stack.enter_context(
             processes.started("-", "-", "0", *words, "--runs-dir", "runs", folder=self._folder)
         )
+        while words[0] == "resume" and not RunDir(self.study).is_locked():
+            if self.all[number].has_ended():  # `end` says why, if there was more to do
+                break
 
     def kill(self, number: int, *, with_workers: bool = False) -> None:
         """Kill a process, and its workers with it."""

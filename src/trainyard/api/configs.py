@@ -78,13 +78,18 @@ def names(kind: str | None = None) -> dict[str, str]:
 
 
 def init(
-    file: Path | str, target: str | Sequence[str], *, encoding: str | None = None, model: str | None = None
+    file: Path | str,
+    target: str | Sequence[str] | None = None,
+    *,
+    encoding: str | None = None,
+    model: str | None = None,
 ) -> str:
-    """Return a commented config (YAML) that trains on a data file as it is.
+    """Return a commented config (YAML) that trains on a data file or folder as it is.
 
     Args:
-        file: A CSV or Parquet file, or its URL in a store.
-        target: The column to predict; several in a list, or divided by commas.
+        file: A CSV or Parquet file, or its URL in a store; or a folder of images or texts, with a subfolder
+            for each class (of texts alone, the config trains a language model).
+        target: The column to predict; several in a list, or divided by commas. A folder has none.
         encoding: The encoding of a CSV file; default: UTF-8, or what its bytes tell.
         model: The value of `model.type`; `auto`: the best of a few models, by training them on a sample of
             the rows; default: boosted trees, of the first of LightGBM, XGBoost, CatBoost and scikit-learn
@@ -92,7 +97,7 @@ def init(
 
     Raises:
         DataError: The file cannot be read or trained on, or has no such column.
-        InputError: There is no such model.
+        InputError: There is no such model, or no target is given for a table.
     """
     from trainyard.studies.drafting import draft
 

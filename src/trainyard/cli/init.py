@@ -15,7 +15,7 @@ from trainyard.errors import InputError
 
 @click.command()
 @click.argument("file")
-@click.option("--target", required=True, metavar="COLUMN", help="The column to predict; several: a,b.")
+@click.option("--target", metavar="COLUMN", help="The column of a table to predict; several: a,b.")
 @click.option(
     "-o",
     "--output",
@@ -35,14 +35,17 @@ from trainyard.errors import InputError
 @options.as_json
 def init(
     file: str,
-    target: str,
+    target: str | None,
     output: Path,
     model: str | None,
     encoding: str | None,
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write a commented config that trains on a data FILE, a path or the URL of a file in a store."""
+    """Write a commented config that trains on a data FILE: a table (a path or URL) and its target.
+
+    A folder of images or texts with a subfolder for each class, or of texts alone, needs no target.
+    """
     if output.exists() and not force:
         raise _exists(output)
     text = trainyard.init(file, target, encoding=encoding, model=model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import os
 import subprocess
 import sys
 import sysconfig
@@ -137,6 +138,10 @@ def _git(folder: Path) -> GitState | None:
     """
     if (rule := import_rule()) is not None and not rule.owns(folder):
         return None
+    inside = folder.resolve()
+    is_repository = any((each / ".git").exists() for each in (inside, *inside.parents))
+    if not is_repository and "GIT_DIR" not in os.environ:
+        return None  # as git would say, but without a process
 
     def ask(*words: str) -> bytes:
         return subprocess.run(

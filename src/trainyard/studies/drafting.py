@@ -14,6 +14,7 @@ import numpy as np
 from trainyard.config import Resolved
 from trainyard.config import load as load_config
 from trainyard.datasets.base import DataBundle
+from trainyard.datasets.rows.folder_draft import draft_of_folder
 from trainyard.datasets.rows.proposals import candidates, metric_of
 from trainyard.datasets.rows.sniff import Draft, draft_config
 from trainyard.datasets.rows.table import Table
@@ -44,9 +45,22 @@ class Score(NamedTuple):
 
 
 def draft(
-    path: Path | str, target: str | Sequence[str], *, encoding: str | None = None, model: str | None = None
+    path: Path | str,
+    target: str | Sequence[str] | None,
+    *,
+    encoding: str | None = None,
+    model: str | None = None,
 ) -> str:
-    """Return a commented config that trains on a file; see `trainyard.init`."""
+    """Return a commented config that trains on a file or folder; see `trainyard.init`."""
+    if Path(path).expanduser().is_dir():
+        given = {"--target": target, "--encoding": encoding, "--model": model}
+        if useless := [name for name, value in given.items() if value is not None]:
+            raise InputError(
+                f"{path} is a folder, whose files say what they need; leave {' and '.join(useless)} out"
+            )
+        return _checked_folder(draft_of_folder(str(path)))
+    if target is None:
+        raise InputError(f"{path} is a table: say which column to predict, with --target COLUMN")
     proposal = draft_config(path, target, encoding)
     log.info("%s", proposal.summary())
     config, bundle = _checked(proposal, None if model == AUTO else model)
@@ -56,6 +70,11 @@ def draft(
     best = _best(scores, metric_of(proposal.shape))
     proposal.comparison = _table(scores, best, metric_of(proposal.shape))
     return proposal.text(best)
+
+
+def _checked_folder(text: str) -> str:
+    _resolved(text)
+    return text
 
 
 def _checked(proposal: Draft, model: str | None) -> tuple[str, DataBundle]:

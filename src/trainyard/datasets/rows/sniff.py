@@ -228,22 +228,9 @@ def _with_periods(table: Table, names: Sequence[str], config: DataConfig) -> Dat
     )
 
 
-def _folder_advice(path: str) -> str:
-    """Return what reads a folder: one of texts or of images, with a subfolder for each class."""
-    kinds = {"texts": ("text_folder", "docs/tasks.md"), "images": ("image_folder", "docs/images.md")}
-    what = "texts" if next(Path(path).expanduser().rglob(f"*/*{TEXT_ENDING}"), None) else "images"
-    kind, page = kinds[what]
-    return (
-        f"{path} is a folder; of {what} with a subfolder for each class, it is read by "
-        f"`data: {{type: {kind}, path: {path}}}`: see {page}"
-    )
-
-
 def _read(path: str, encoding: str | None) -> tuple[Table, dict[str, Any]]:
     """Return the rows, and the options of the reader that they need."""
     suffix = PurePath(path).suffix.lower()
-    if Path(path).is_dir():
-        raise DataError(_folder_advice(path))
     if suffix not in _READ:
         raise DataError(
             f"{path}: only CSV ({', '.join(_READ[:3])}) and Parquet (.parquet) files can be inspected; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ from trainyard.frameworks.support.stored import (
 from trainyard.tasks.support.class_weights import of_classes
 from trainyard.types import Array, NamedBuffer, StepResult
 
+log = logging.getLogger("trainyard")
 _READ_VALUES = 1 << 22  # predictions held at once for the losses of many rounds
 _PROGRESS_FILE = "progress.safetensors"
 _LAYOUT = "histograms"  # the name of the choice between `row_wise` and `col_wise`
@@ -138,6 +140,8 @@ class LightgbmLearner(Learner):
 
     def _build_boosting(self) -> Boosting:
         inputs, params = self._inputs, self._params()
+        if self._spec.params.subsample < 1 and not self._spec.params.subsample_freq:
+            log.warning("model.subsample has no effect without model.subsample_freq: 1, as in LightGBM")
         train, seed = Rows(inputs.splits["train"]), inputs.config.experiment.seed
         weight = train.weights
         if by_class := self._spec.params.class_weight:

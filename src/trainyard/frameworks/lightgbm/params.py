@@ -50,9 +50,13 @@ class LightgbmParams(Section):
     path_smooth: float = Field(
         0.0, ge=0, description="smoothing of the values of small leaves toward their parents"
     )
-    subsample: Share = Field(1.0, description="fraction of the rows drawn (bagging)")
+    subsample: Share = Field(
+        1.0, description="fraction of the rows drawn (bagging); has no effect while subsample_freq is 0"
+    )
     subsample_freq: int = Field(
-        1, ge=0, description="rounds for which drawn rows are kept; 0: all rows, subsample has no effect"
+        0,
+        ge=0,
+        description="rounds for which drawn rows are kept; 0, as in LightGBM: none are drawn",
     )
     colsample_bytree: Share = Field(1.0, description="fraction of the features drawn for each tree")
     colsample_bynode: Share = Field(1.0, description="fraction of the features drawn for each split")
@@ -181,7 +185,8 @@ def _check(params: LightgbmParams) -> None:
     samples = (params.subsample < 1 and params.subsample_freq > 0) or params.colsample_bytree < 1
     if params.boosting == "rf" and not samples:
         raise ModelError(
-            "model.params: boosting: rf needs subsample or colsample_bytree below 1: trees would be equal"
+            "model.params: boosting: rf needs colsample_bytree below 1, or subsample below 1 with "
+            "subsample_freq: 1; else all trees would be equal"
         )
     if params.is_unbalance and params.scale_pos_weight != 1:
         raise ModelError(

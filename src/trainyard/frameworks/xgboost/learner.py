@@ -39,6 +39,7 @@ from trainyard.frameworks.xgboost.native import check_categories, check_initial_
 from trainyard.frameworks.xgboost.spec import model_spec
 from trainyard.order import STEP, stream_seed
 from trainyard.require import require
+from trainyard.semantics import version
 from trainyard.types import NamedBuffer, StepResult
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class XgboostLearner(Learner):
             train = self._matrices.train
             if self._spec.gradients is not None:
                 # With custom gradients the library draws the trees that dart drops before it seeds the round.
-                self._booster.set_param({"seed": _seed(self._inputs, step)})
+                self._booster.set_param({"seed": _step_seed(self._inputs, step)})
             self._booster.update(train, self._initial_rounds + step, self._spec.gradients)
             return StepResult(self._model.mean_loss(self._sample), len(self._inputs.splits["train"]))
 
@@ -161,5 +162,11 @@ class XgboostLearner(Learner):
         return files if weights_only else files | {_STATE_FILE: {"first": np.array([self._initial_rounds])}}
 
 
-def _seed(inputs: LearnerInputs, *parts: int) -> int:
-    return stream_seed(inputs.config.experiment.seed, STEP, *parts) & 0x7FFFFFFF
+def _seed(inputs: LearnerInputs) -> int:
+    """Return the seed of the run itself, so that the library, given the same one, makes the same model."""
+    seed = inputs.config.experiment.seed
+    return (stream_seed(seed, STEP) if version("xgboost", inputs.info.semantics) == 1 else seed) & 0x7FFFFFFF
+
+
+def _step_seed(inputs: LearnerInputs, step: int) -> int:
+    return stream_seed(inputs.config.experiment.seed, STEP, step) & 0x7FFFFFFF
