@@ -17,7 +17,7 @@ from trainyard import registry
 from trainyard.config.emit import emit, inline
 from trainyard.config.schema import ColumnConfig, DataConfig
 from trainyard.datasets.rows.encodings import guess_of_file
-from trainyard.datasets.rows.files import TEXT_ENDING, existing_file
+from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.frames import read_table
 from trainyard.datasets.rows.kinds import holds_periods, infer, infer_target, judge
 from trainyard.datasets.rows.preparation import MAX_ONEHOT
