@@ -15,12 +15,13 @@ from trainyard.reports.scales import number
 
 Curves = Mapping[str, Curve]
 
+# Of the events that are not called `event` on the page.
 _KINDS = {
     "early_stop": "stop",
     "learning_rate_drop": "drop",
     **dict.fromkeys(ENDS, "stop"),
     "resume": "resume",
-}  # of the other events: `event`
+}
 _NAMED = {
     "learning_rate": "learning rate",
     "samples_per_second": "samples per second",

@@ -62,9 +62,8 @@ class StudyTrials:
     goals: Goals
     record: Callable[[int, Ending], None]
     signals: Signals
-    _leaving: dict[int, str | None] = field(
-        default_factory=dict
-    )  # trials that do not go on, with their error
+    # Trials that do not go on, with their error.
+    _leaving: dict[int, str | None] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
 
     # -- what a tuner asks for
