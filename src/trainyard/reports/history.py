@@ -15,7 +15,7 @@ from trainyard.reports.scales import number
 
 Curves = Mapping[str, Curve]
 
-# Of the events that are not called `event` on the page.
+# The kinds of events by their names; any other is an `event`.
 _KINDS = {
     "early_stop": "stop",
     "learning_rate_drop": "drop",
