@@ -71,7 +71,7 @@ def spared(*libraries: str) -> Iterator[None]:
 
 
 class ImportRule(Protocol):
-    """Decides what a config that was read from a run directory may import."""
+    """Decide what a config that was read from a run directory may import."""
 
     def check_module(self, path: str, module: str) -> None:
         """Raise InputError unless the module of an import path may be imported; called before it is."""

@@ -41,9 +41,10 @@ PARTS: dict[str, Part] = {
     # 2: mean targets of categories heed neither the weights nor the groups of rows
     # 1: also, columns are what the file's types say; all are features; those of arrays stay as they are
     "preparation": Part(3, "how rows become features and targets", ("datasets",), kept=(1, 2)),
+    # 1: from the generators as the step before left them
     "samples": Part(
         2, "the random numbers that samples draw when they are read", ("datasets/base.py",), kept=(1,)
-    ),  # 1: from the generators as the step before left them
+    ),
     "loop": Part(1, "the order within a step, and its state", ("engine",)),
     "rules": Part(
         1,
@@ -64,15 +65,13 @@ PARTS: dict[str, Part] = {
     ),  # 1: random_seed is drawn from the seed of the run
     "keras": Part(1, "a step of Keras", ("frameworks/keras", "frameworks/support")),
     "lightgbm": Part(1, "a step of LightGBM", ("frameworks/lightgbm", "frameworks/support")),
-    "sklearn": Part(
-        2, "a step of scikit-learn", ("frameworks/sklearn", "frameworks/support"), kept=(1,)
-    ),  # 1: features and targets in float32, pipelines get them prepared
-    "torch": Part(
-        3, "a step of PyTorch", ("frameworks/torch", "frameworks/support"), kept=(1, 2)
-    ),  # 2: all parameters have weight decay; label_smoothing is left out beside weights of samples; rows of
+    # 1: features and targets in float32, pipelines get them prepared
+    "sklearn": Part(2, "a step of scikit-learn", ("frameworks/sklearn", "frameworks/support"), kept=(1,)),
+    # 2: all parameters have weight decay; label_smoothing is left out beside weights of samples; rows of
     # tokens count the same in the loss, however many labels they have; a loss of the user's own gets the
     # targets of a regression unstandardized, beside standardized outputs
     # 1: also, the loss of tokens is computed with the tokens of the vocabulary on the middle axis
+    "torch": Part(3, "a step of PyTorch", ("frameworks/torch", "frameworks/support"), kept=(1, 2)),
     "xgboost": Part(
         2, "a step of XGBoost", ("frameworks/xgboost", "frameworks/support"), kept=(1,)
     ),  # 1: seed is drawn from the seed of the run

@@ -11,10 +11,11 @@ from rows import config, csv_text, load, people
 
 from trainyard.datasets.csv import CsvDataset
 from trainyard.datasets.rows import tabular
-from trainyard.datasets.rows.kinds import infer, judge, typed
+from trainyard.datasets.rows.kinds import infer, judge
 from trainyard.datasets.rows.preparation import from_json
 from trainyard.datasets.rows.table import Table, as_table
 from trainyard.datasets.rows.times import read_time, reading_of
+from trainyard.datasets.rows.typed import typed
 from trainyard.datasets.rows.written import read_number, writing_of
 from trainyard.errors import DataError
 from trainyard.semantics import computing_by

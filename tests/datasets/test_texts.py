@@ -9,11 +9,11 @@ from rows import config
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from trainyard.datasets.rows.encoders import texts
-from trainyard.datasets.rows.kinds import ColumnKind
 from trainyard.datasets.rows.preparation import TabularPreparation, fit, from_json
 from trainyard.datasets.rows.table import Table, as_table
 from trainyard.datasets.rows.tabular import build
 from trainyard.datasets.rows.target import Target
+from trainyard.datasets.rows.typed import ColumnKind
 from trainyard.errors import DataError
 
 NOTES = [

@@ -19,7 +19,7 @@ from trainyard.engine.loop import Loop, LoopParts
 from trainyard.engine.outside import Outside
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.rules import Rules
-from trainyard.engine.saver import NoSaver, Saver
+from trainyard.engine.saver import FollowerSaver, Saver
 from trainyard.engine.signals import Signals
 from trainyard.engine.state import RunState
 from trainyard.evaluation.metrics import mode_of
@@ -110,7 +110,7 @@ class Bench:
         journal = Journal(self.folder / "journal", self.attempt, state.step)
         recorder, signals = Recorder(journal, callbacks), Signals()
         checkpoints = checkpoints_of(self.folder, self.attempt)
-        make = Saver if self.world.is_main else NoSaver
+        make = Saver if self.world.is_main else FollowerSaver
         saver = make(self.config.checkpoint, self.learner, self.plan, checkpoints, recorder)  # type: ignore[arg-type]
         order = SampleOrder(SAMPLES, BATCH, 0)
         parts = LoopParts(

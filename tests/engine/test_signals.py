@@ -28,7 +28,7 @@ from trainyard.engine.writer import Writer
 from trainyard.records.journal import SegmentReader, segments
 from trainyard.records.listing import all_runs
 from trainyard.records.run_dir import RunDir
-from trainyard.runs import attempt
+from trainyard.runs import attempt, startup
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
 from trainyard.runs.wiring import run_checkpoints
@@ -68,7 +68,7 @@ def whole(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def arm(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`victim.arm` in this process, undone at the end of the test."""
     framework = registry.adapter("framework", "torch")
-    patched = [(attempt, "build"), (attempt, "evaluate_outcome"), (Writer, "submit")]
+    patched = [(startup, "build"), (attempt, "evaluate_outcome"), (Writer, "submit")]
     monkeypatch.setattr(framework, "learner", staticmethod(framework.learner))
     monkeypatch.setattr(registry, "_replaced", {})
     for owner, name in patched:

@@ -19,10 +19,10 @@ from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.encoders.categories import CategoryColumn
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
-from trainyard.datasets.rows.kinds import ColumnKind
 from trainyard.datasets.rows.preparation import TabularPreparation, fit
 from trainyard.datasets.rows.table import Table
 from trainyard.datasets.rows.target import Target
+from trainyard.datasets.rows.typed import ColumnKind
 from trainyard.errors import InputError, MissingExtraError
 from trainyard.evaluation import explanation, shapley
 from trainyard.evaluation.explained import Column, ExplainedModel, data_columns

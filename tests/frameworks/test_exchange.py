@@ -168,13 +168,14 @@ def built(world: World, **settings: Any) -> tuple[Net, TorchStep]:
     """The same model in each process, and its step."""
     torch.manual_seed(1)
     model = Net()
-    values: dict[str, Any] = {"seed": 5, "microbatch_size": 3, "world": world} | settings
+    values: dict[str, Any] = {"seed": 5, "microbatch_size": 3} | settings
     step = TorchStep(
         lambda batch: model(batch["features"]),
         lambda outputs, batch: (outputs**2).mean(),
         update_of("adamw", model, clip=0.5),
         Precision("fp32", torch.device("cpu")),
         StepSettings(**values),
+        world=world,
     )
     return model, step
 
@@ -562,7 +563,8 @@ def test_own_work_is_timed_where_it_can_be_told_from_waiting(
             lambda outputs, batch: (outputs**2).mean(),
             update_of("sgd", model),
             Precision("fp32", torch.device("cpu")),
-            StepSettings(seed=5, microbatch_size=3, virtual_ranks=2, world=member),
+            StepSettings(seed=5, microbatch_size=3, virtual_ranks=2),
+            world=member,
             batch_norms=norms,
         )
         for member in members

@@ -28,8 +28,9 @@ from trainyard.frameworks.base import Framework, Model, ModelInputs
 from trainyard.frameworks.lightgbm import LightgbmFramework
 from trainyard.frameworks.lightgbm.library import THREAD_NUMBER
 from trainyard.runs.catalog import Catalog
+from trainyard.runs.frameworks import framework_for
 from trainyard.runs.objects import Objects
-from trainyard.runs.wiring import Components, build, framework_for
+from trainyard.runs.wiring import Components, build
 from trainyard.types import Array, DataInfo, features_spec
 
 ROUNDS, ROWS, VAL, CALLERS = 12, 600, 400, 8

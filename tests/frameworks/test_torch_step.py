@@ -128,8 +128,8 @@ def test_weights_count_by_their_share_of_the_batch() -> None:
     torch.manual_seed(0)
     model = nn.Linear(FEATURES, 3)
     whole = copy.deepcopy(model)
-    settings = StepSettings(5, 16, weights=lambda taking: np.full(len(taking), 1 / 32))
-    step, batches = step_of(model, settings), Batches()
+    step = step_of(model, StepSettings(5, 16), weights=lambda taking: np.full(len(taking), 1 / 32))
+    batches = Batches()
     step._loss = lambda outputs, batch: (outputs**2).mean(dim=1).sum() / 32
     step(0, 0.5, batches, batches)  # type: ignore[arg-type]
     squares(whole(batches.take(batches.batch(0))["features"]), None).backward()
@@ -139,10 +139,8 @@ def test_weights_count_by_their_share_of_the_batch() -> None:
 def test_a_batch_without_weight_moves_nothing() -> None:
     model = nn.Linear(FEATURES, 3)
     before = copy.deepcopy(model.state_dict())
-    step, batches = (
-        step_of(model, StepSettings(5, 16, weights=lambda taking: np.zeros(len(taking)))),
-        Batches(),
-    )
+    step = step_of(model, StepSettings(5, 16), weights=lambda taking: np.zeros(len(taking)))
+    batches = Batches()
     result = step(0, 0.5, batches, batches)  # type: ignore[arg-type]
     assert result.loss.item() == 0.0
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
@@ -154,12 +152,12 @@ def test_what_is_read_ahead_are_the_microbatches_of_the_own_virtual_ranks() -> N
     assert [one.ids.tolist() for one in whole.own_microbatches(samples)] == [
         [0, 1, 2], [3, 4, 5], [6], [7, 8, 9], [10, 11, 12], [13]
     ]  # fmt: skip
-    second = step_of(model, StepSettings(5, 3, 4, Member(1, 2)))
+    second = step_of(model, StepSettings(5, 3, 4), world=Member(1, 2))
     assert [one.ids.tolist() for one in second.own_microbatches(samples)] == [[7, 8, 9], [10, 11, 12], [13]]
 
 
 def test_an_exchange_of_other_parameters_takes_the_place_of_the_first() -> None:
-    step = step_of(nn.Linear(FEATURES, 3), StepSettings(5, 16, 2, Member(0, 2)))
+    step = step_of(nn.Linear(FEATURES, 3), StepSettings(5, 16, 2), world=Member(0, 2))
     first = step._exchange
     assert first is not None
     step._prepare_sums()

@@ -33,10 +33,11 @@ from trainyard.errors import (
 from trainyard.records.journal import losses, read
 from trainyard.records.listing import all_runs
 from trainyard.records.run_dir import RunDir
-from trainyard.runs import attempt, wiring
+from trainyard.runs import attempt, threads
 from trainyard.runs.catalog import Catalog
+from trainyard.runs.frameworks import framework_name
 from trainyard.runs.run import Run
-from trainyard.runs.wiring import _remedies, framework_name, run_checkpoints
+from trainyard.runs.wiring import _remedies, run_checkpoints
 from trainyard.stores.local import LocalStore
 from warm_commands import command
 
@@ -227,11 +228,11 @@ def test_a_completed_run_is_left_as_it_is(tmp_path: Path) -> None:
 def test_threads_stay_those_of_the_first_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    monkeypatch.setattr(wiring, "available_threads", lambda _: 2)
-    monkeypatch.setattr(wiring, "SMALL_STEP", 0)
+    monkeypatch.setattr(threads, "available_threads", lambda _: 2)
+    monkeypatch.setattr(threads, "SMALL_STEP", 0)
     first = trainyard.train(SMALL, {"training.threads": None}, runs_dir=tmp_path / "a")
     cut = preempted(tmp_path / "b", {"training.threads": None})
-    monkeypatch.setattr(wiring, "available_threads", lambda _: 1)
+    monkeypatch.setattr(threads, "available_threads", lambda _: 1)
     resumed = trainyard.resume(cut)
     assert torch.get_num_threads() == 2
     assert resumed.manifest["environment"]["threads"] == 2

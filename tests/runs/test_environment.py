@@ -21,7 +21,7 @@ from trainyard.records.listing import all_runs
 from trainyard.records.manifest import Environment, Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.inputs import environment_inputs
+from trainyard.runs.environment import environment_inputs
 from trainyard.runs.run import Run
 from warm_commands import command
 

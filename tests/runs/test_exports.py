@@ -14,10 +14,10 @@ import pytest
 import trainyard
 from customers import NEW, config, write_customers
 from late import Late
-from trainyard.datasets.rows.kinds import ColumnKind
+from trainyard.datasets.rows.typed import ColumnKind
 from trainyard.errors import InputError, TrainingError
 from trainyard.runs.exports import lacks
-from trainyard.runs.model import write_whole
+from trainyard.runs.whole_files import write_whole
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "predict_native.py"
 pandas: Any = Late(lambda: __import__("pandas"))

@@ -10,7 +10,8 @@ import pytest
 
 from trainyard.digest import sha256_file
 from trainyard.records.manifest import Difference, Manifest
-from trainyard.runs.inputs import code_inputs, environment_inputs, imported_packages
+from trainyard.runs.code_identity import code_inputs
+from trainyard.runs.environment import environment_inputs, imported_packages
 
 
 def of(**inputs: Any) -> Manifest:

@@ -64,7 +64,7 @@ def test_a_completed_run_is_returned_and_no_model_is_built(
         raise AssertionError("the model was built")
 
     monkeypatch.setattr(reuse, "build", build)
-    monkeypatch.setattr("trainyard.runs.attempt.build", build)
+    monkeypatch.setattr("trainyard.runs.startup.build", build)
     before = the_run(runs_dir)
     with caplog.at_level(logging.INFO, "trainyard"):
         run = trainyard.train(SMALL, {"logging.every_n_steps": 5}, runs_dir=runs_dir, reuse=True)

@@ -112,11 +112,11 @@ def test_a_run_without_its_newest_checkpoints_replays_the_stop_that_it_has_passe
 def test_a_crash_while_a_stopped_run_starts_again_does_not_stop_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainyard.runs import attempt
+    from trainyard.runs import startup
 
     run = stopped(tmp_path, monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(attempt, "build", lambda *_: (_ for _ in ()).throw(Crash()))
+        patch.setattr(startup, "build", lambda *_: (_ for _ in ()).throw(Crash()))
         with pytest.raises(Crash):
             trainyard.resume(run)
     assert trainyard.resume(run).status == "completed"

@@ -15,7 +15,7 @@ from trainyard.frameworks.base import Plan
 from trainyard.frameworks.lightgbm import LightgbmFramework
 from trainyard.frameworks.sklearn.steps import MinibatchStepper
 from trainyard.frameworks.torch import TorchFramework
-from trainyard.runs import placement, wiring
+from trainyard.runs import placement, threads
 from trainyard.runs.catalog import Catalog
 from trainyard.types import DataInfo, features_spec
 
@@ -24,7 +24,7 @@ FREE: dict[str, Any] = {"training.threads": None}
 
 @pytest.fixture
 def four_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (wiring, placement):
+    for module in (threads, placement):
         monkeypatch.setattr(module, "available_threads", lambda _: 4)
 
 
@@ -48,10 +48,10 @@ def test_a_small_step_gets_one_thread_and_says_so(tmp_path: Path, caplog: pytest
 
 
 def test_what_was_chosen_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wiring, "available_threads", lambda _: 2)
+    monkeypatch.setattr(threads, "available_threads", lambda _: 2)
     cut = crashed(tmp_path, FREE)
     assert cut.manifest["environment"]["threads"] == 1
-    monkeypatch.setattr(wiring, "SMALL_STEP", 0)  # another version of ours chooses otherwise
+    monkeypatch.setattr(threads, "SMALL_STEP", 0)  # another version of ours chooses otherwise
     resumed = trainyard.resume(cut)
     assert resumed.manifest["environment"]["threads"] == 1
     assert resumed.manifest["changes"] == []
@@ -81,11 +81,11 @@ def test_large_steps_get_all_processors() -> None:
     info = DataInfo("classification", features_spec((784,)), 10)
     large = config({"type": "mlp", "params": {"hidden": [1024, 1024]}}, device="cpu")
     for framework, given, rows, expected in (
-        (TorchFramework, large, 256, wiring.available_threads(large)),
-        (LightgbmFramework, config({"type": "lightgbm"}), 100_000, wiring.available_threads(large)),
+        (TorchFramework, large, 256, threads.available_threads(large)),
+        (LightgbmFramework, config({"type": "lightgbm"}), 100_000, threads.available_threads(large)),
         (LightgbmFramework, config({"type": "lightgbm"}), 100, 1),
     ):
-        assert wiring.default_threads(framework, given, info, Plan(rows, 10, 0.1)) == expected
+        assert threads.default_threads(framework, given, info, Plan(rows, 10, 0.1)) == expected
 
 
 def test_jobs_of_an_estimator_stay_one_for_small_minibatches(monkeypatch: pytest.MonkeyPatch) -> None:

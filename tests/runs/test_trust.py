@@ -371,7 +371,7 @@ def test_what_the_users_own_config_named_in_this_process_is_imported_again(
 
 def test_git_is_not_asked_in_a_folder_that_came_with_a_run(made: Path, here: Path, mark: Path) -> None:
     """The settings of a repository can name programs for git to run."""
-    from trainyard.runs.inputs import code_inputs
+    from trainyard.runs.code_identity import code_inputs
 
     run = foreign(made, here.parent / "them")
     records(run, here.parent / "them")

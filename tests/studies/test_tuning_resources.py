@@ -29,7 +29,7 @@ TUNED: dict[str, Any] = {
 
 @pytest.fixture
 def six_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wiring.os, "sched_getaffinity", lambda _: set(range(6)))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(6)))
 
 
 def with_tuning(**keys: Any) -> dict[str, Any]:

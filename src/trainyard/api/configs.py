@@ -12,7 +12,7 @@ from trainyard.config import load as load_resolved
 from trainyard.runs.catalog import Catalog
 
 if TYPE_CHECKING:
-    from trainyard.datasets.rows.kinds import ColumnKind
+    from trainyard.datasets.rows.typed import ColumnKind
 
 log = logging.getLogger("trainyard")
 

@@ -23,7 +23,7 @@ from trainyard.runs.workdir import reading, working_directory
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
-    from trainyard.engine.outside import Verdict
+    from trainyard.engine.outside import VerdictFunction
     from trainyard.runs.children import Relation
 
 log = logging.getLogger("trainyard")
@@ -38,7 +38,7 @@ class Training:
     callbacks: Sequence[Callback] = ()
     allow_change: bool = False
     trust: bool = False
-    verdict: Verdict | None = None
+    verdict: VerdictFunction | None = None
 
 
 def fork(
@@ -52,7 +52,7 @@ def fork(
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
-    verdict: Verdict | None = None,
+    verdict: VerdictFunction | None = None,
 ) -> Run:
     """Train a new run that begins with the state of another one, which stays as it is.
 
@@ -95,7 +95,7 @@ def is_longer(run: RunDir, overrides: Overrides) -> bool:
         InputError: They change more than the length.
     """
     from trainyard.records.status import FINAL
-    from trainyard.runs.children import changed_computation, child_config
+    from trainyard.runs.child_config import changed_computation, child_config
     from trainyard.runs.fit import LENGTH
 
     status, manifest = run.status(), run.manifest()
@@ -123,7 +123,8 @@ def train_child(
     """Make and train a run that begins with the state of another one; see `fork`."""
     from trainyard.engine.outside import check_verdict
     from trainyard.runs.attempt import run_attempt
-    from trainyard.runs.children import ChildRequest, child_config, child_placement, create_child
+    from trainyard.runs.child_config import child_config, child_placement
+    from trainyard.runs.children import ChildRequest, create_child
     from trainyard.runs.request import Request
 
     check_verdict(training.verdict)

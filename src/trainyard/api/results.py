@@ -97,11 +97,11 @@ def evaluate(
     predictor = _load(found, "evaluate", model, trust=trust, data=data)
     if is_file:
         _warn_of_training_rows(found, predictor, Path(data))
-    samples = predictor.samples(data) if is_file else None  # before the working directory changes
-    rows = predictor.read(data) if is_file and samples is None else data
+    samples = predictor.files.samples(data) if is_file else None  # before the working directory changes
+    rows = predictor.files.read(data) if is_file and samples is None else data
     with reading(found, working_directory(found), trust=trust):
         if "data" in passed_objects(found) and not is_file:
-            from trainyard.runs.model import bundle_of_objects
+            from trainyard.runs.bundles import bundle_of_objects
 
             return predictor.evaluate(split, bundle=bundle_of_objects(found, predictor, data)).metrics
         return predictor.evaluate(split, rows, samples=samples).metrics
@@ -346,7 +346,7 @@ def explain(
     """
     found = find(run, runs_dir, has_model)
     predictor = _load(found, "explain", model, trust=trust, data=data)
-    from trainyard.runs.model import bundle_of_objects
+    from trainyard.runs.bundles import bundle_of_objects
 
     bundle = bundle_of_objects(found, predictor, data) if data is not None else None
     with reading(found, working_directory(found), trust=trust):

@@ -20,7 +20,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.runs.bundles import make_bundle, make_objects
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.lookup import RunName, find, find_unfinished, given_placement, warn_of_unused
-from trainyard.runs.objects import name_batch_size, name_model, require_data, require_objects
+from trainyard.runs.objects import Objects, name_batch_size, name_model, require_data, require_objects
 from trainyard.runs.placement import going_on
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
@@ -29,7 +29,7 @@ from trainyard.semantics import computing_by, older_versions
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
-    from trainyard.engine.outside import Verdict
+    from trainyard.engine.outside import VerdictFunction
     from trainyard.runs.reproduce import Reproduction
 
 log = logging.getLogger("trainyard")
@@ -45,7 +45,7 @@ def train(
     model: Any = None,
     data: Any = None,
     callbacks: Sequence[Callback] = (),
-    verdict: Verdict | None = None,
+    verdict: VerdictFunction | None = None,
 ) -> Run:
     """Train one run, from config to report.
 
@@ -103,15 +103,7 @@ def train(
             if (known := completed.find(resolved, objects)) is not None:
                 return Run(known)
         if (resume or is_restarted()) and (found := find_unfinished(resolved, folder)):
-            log.info("resuming run %s", found.id)
-            own = load_resolved(found.checked_config_file(), adapters=Catalog())
-            warn_of_unused(resolved, own, found)
-            require_objects(found, "resume", model=model, data=data)
-            with of_own_config(found, resolved), computing_by(older_versions(found.versions())):
-                placement = resolved.placement(explicit=True)
-                bundle = make_bundle(going_on(found, own, placement), data, model)
-                objects = replace(objects, data=bundle)
-                run_attempt(Request(own, found, objects, placement=placement, verdict=verdict, keep=True))
+            _resume_for(found, resolved, objects, data, verdict)
             return Run(found)
         experiment = resolved.config.experiment.name
         if resume:
@@ -119,6 +111,34 @@ def train(
         run = RunDir.create(folder, experiment, resolved.dump(), settings=resolved.settings)
         result = run_attempt(Request(resolved, run, objects, verdict=verdict))
     return Run.trained(run, result)
+
+
+def _resume_for(
+    found: RunDir, asked: Resolved, objects: Objects, data: Any, verdict: VerdictFunction | None
+) -> None:
+    """Continue an unfinished run that a config asks for, which names the code that may be imported.
+
+    `resume` has no such config: there, the run's own decides, so far as it is trusted.
+
+    Args:
+        found: The run, which keeps its own config.
+        asked: The config that `train` was given.
+        objects: What `train` was given in Python; its data are divided anew, as the run's config says.
+        data: The data objects, as they were given.
+        verdict: As in `train`.
+    """
+    from trainyard.runs.attempt import run_attempt
+    from trainyard.runs.request import Request
+
+    log.info("resuming run %s", found.id)
+    own = load_resolved(found.checked_config_file(), adapters=Catalog())
+    warn_of_unused(asked, own, found)
+    require_objects(found, "resume", model=objects.model, data=data)
+    with of_own_config(found, asked), computing_by(older_versions(found.versions())):
+        placement = asked.placement(explicit=True)
+        bundle = make_bundle(going_on(found, own, placement), data, objects.model)
+        given = replace(objects, data=bundle)
+        run_attempt(Request(own, found, given, placement=placement, verdict=verdict, keep=True))
 
 
 def resume(
@@ -131,7 +151,7 @@ def resume(
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
-    verdict: Verdict | None = None,
+    verdict: VerdictFunction | None = None,
 ) -> Run:
     """Continue a run from its newest valid checkpoint, to the bits of the run that was never interrupted.
 

@@ -15,7 +15,7 @@ _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
 
 
 class WeightHistograms(Callback):
-    """Emits a histogram of every floating-point tensor of the model at each evaluation."""
+    """Emit a histogram of every floating-point tensor of the model at each evaluation."""
 
     def __init__(self, learner: Learner, emit: Callable[[int, dict[str, Any]], None]) -> None:
         self._learner = learner

@@ -68,7 +68,7 @@ def _value(name: str, value: Any) -> str:
 
 
 class _Clock:
-    """Estimates the remaining time from the steps of this attempt so far."""
+    """Estimate the remaining time from the steps of this attempt so far."""
 
     def __init__(self, run: RunView) -> None:
         self._run = run
@@ -81,7 +81,7 @@ class _Clock:
 
 
 class PlainProgress(Progress):
-    """Prints a line per event, and at most one of training metrics and one of an evaluation a second.
+    """Print a line per event, and at most one of training metrics and one of an evaluation a second.
 
     Boosted trees evaluate after each round, some hundreds of times a second: the newest evaluation is shown,
     with the newest best model.

@@ -33,7 +33,7 @@ def run(words: Sequence[str]) -> int:
 
 
 class _Stderr(logging.Handler):
-    """Writes to what `sys.stderr` is at the moment: a progress bar may have replaced it."""
+    """Write to what `sys.stderr` is at the moment: a progress bar may have replaced it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = f"{record.levelname.lower()}: " if record.levelno != logging.INFO else ""

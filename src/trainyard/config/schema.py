@@ -322,6 +322,11 @@ class TrainingConfig(Section):
         default="best", description="bitwise: refuse what cannot be bit-identical"
     )
 
+    @property
+    def largest_microbatch(self) -> int:
+        """The most samples of one forward and backward pass: the whole batch, unless it is cut."""
+        return self.microbatch_size or self.batch_size
+
 
 class EvaluationConfig(Section):
     """When the validation split is evaluated (at the end in any case), and by which metrics."""

@@ -10,11 +10,8 @@ from trainyard.config.fields import MODE, AutoMode, Section, TypedSection, place
 
 SQLITE = "sqlite"  # the storage in the study's folder
 _NOT_ASKED = {"trials", "max_minutes", "target", "parallel", "storage"}  # no trial depends on these
-_ASKED_LATER = (
-    "order",
-    "resources",
-    "tuner",
-)  # left out where they are not set: earlier studies did not know them
+# Left out where they are not set: earlier studies did not know them.
+_ASKED_LATER = ("order", "resources", "tuner")
 
 
 class SamplerConfig(TypedSection):

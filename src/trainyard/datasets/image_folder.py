@@ -32,7 +32,7 @@ from trainyard.datasets.rows.images.masks import masks_of
 from trainyard.datasets.rows.images.pixels import ENDINGS, Mode
 from trainyard.datasets.rows.images.preparation import files_of
 from trainyard.datasets.rows.images.sources import FileImages
-from trainyard.datasets.rows.objects import refuse_column_settings
+from trainyard.datasets.rows.preprocessed import refuse_column_settings
 from trainyard.datasets.rows.table import listed
 from trainyard.errors import DataError
 from trainyard.require import require

@@ -22,7 +22,7 @@ from trainyard.datasets.rows.frames import read_table
 from trainyard.datasets.rows.images.bundle import CLASS_NAMES, GivenMasks, ImageSource, Labeled, bundle
 from trainyard.datasets.rows.images.pixels import Mode
 from trainyard.datasets.rows.images.sources import ByteImages, FileImages, Images
-from trainyard.datasets.rows.objects import refuse_column_settings
+from trainyard.datasets.rows.preprocessed import refuse_column_settings
 from trainyard.datasets.rows.table import Table, as_table, nearest
 from trainyard.datasets.rows.tabular import named_columns, paths_by_split
 from trainyard.datasets.rows.weights import encode as encode_weights

@@ -22,7 +22,7 @@ from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import existing_file, names_in
-from trainyard.datasets.rows.objects import from_arrays, refuse_column_settings
+from trainyard.datasets.rows.preprocessed import from_arrays, refuse_column_settings
 from trainyard.datasets.rows.table import listed
 from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
 from trainyard.errors import DataError

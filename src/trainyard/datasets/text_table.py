@@ -27,8 +27,8 @@ from pydantic import BaseModel, Field
 from trainyard.announce import announced
 from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows import checks, objects, tokenizers
+from trainyard.datasets.base import DataBundle, Split
+from trainyard.datasets.rows import checks, preprocessed, tokenizers
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.cache import data_cache
 from trainyard.datasets.rows.class_folders import text_tables
@@ -86,17 +86,7 @@ class TextTableDataset:
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         config, params = self._config, self._params
-        plain = config.model_copy(
-            update={
-                "weight": None,
-                "sampling": None,
-                "split": config.split.model_copy(update={"group": None, "time": None}),
-            }
-        )
-        objects.refuse_column_settings(plain, "texts are", "Leave it out")
-        for key in ("columns", "missing_values"):
-            if getattr(config, key):
-                raise DataError(f"data.{key} is for tables of features, not for texts; leave it out")
+        self._refuse_settings()
         choice = tokenizers.chosen(params.tokenizer, params.vocab_size, end_of_text=False)
         tables, warnings = self._tables()
         of_words = holds_lists(tables["train"].column(params.text, "data.text"))
@@ -115,15 +105,12 @@ class TextTableDataset:
         preparation = TextPreparation(
             params.text, tokenizer, params.max_length, self._target(config, info), of_words=of_words
         )
-        splits = {}
-        for name, split in divided.splits.items():
-            own = [samples[row] for row in rows[name].tolist()]
-            arrays = preparation.padded((one.ids for one in own), len(split))
-            assert isinstance(split, Arrays), "`from_arrays` made it"
-            others = {key: array for key, array in split.arrays.items() if key != _ROW}
-            if has_tags:
-                others[LABELS] = preparation.labels_of_tokens(others[LABELS], own)
-            splits[name] = Arrays({**arrays, **others})
+        splits = {
+            name: _of_tokens(
+                split, [samples[row] for row in rows[name].tolist()], preparation, has_tags=has_tags
+            )
+            for name, split in divided.splits.items()
+        }
         return replace(
             divided,
             info=replace(info, inputs=preparation.inputs, vocab_size=tokenizer.vocab_size),
@@ -132,6 +119,25 @@ class TextTableDataset:
             warnings=[*warnings, *divided.warnings, *checks.repeated_rows(splits, sources=tables)],
             columns=_in_words(samples, params.max_length),
         )
+
+    def _refuse_settings(self) -> None:
+        """Refuse settings of tables of features; weights, groups and times may be columns beside the texts.
+
+        Raises:
+            DataError: Such a setting is given.
+        """
+        config = self._config
+        plain = config.model_copy(
+            update={
+                "weight": None,
+                "sampling": None,
+                "split": config.split.model_copy(update={"group": None, "time": None}),
+            }
+        )
+        preprocessed.refuse_column_settings(plain, "texts are", "Leave it out")
+        for key in ("columns", "missing_values"):
+            if getattr(config, key):
+                raise DataError(f"data.{key} is for tables of features, not for texts; leave it out")
 
     def _tables(self) -> tuple[dict[SplitName, Table], list[str]]:
         """Return the rows of each source, and what a user should know of them."""
@@ -187,7 +193,7 @@ class TextTableDataset:
         The rows of all sources are counted one after the other.
         """
         start = 0
-        pairs: dict[SplitName, objects.Pair] = {}
+        pairs: dict[SplitName, preprocessed.Pair] = {}
         weights: dict[SplitName, Array] = {}
         for name, table in tables.items():
             pairs[name] = ({_ROW: np.arange(start, start + len(table))}, self._targets(table, config))
@@ -196,7 +202,7 @@ class TextTableDataset:
                 weights[name] = encode_weights(table, config.weight)
         train = tables["train"]
         columns = named_columns(train, config)
-        return objects.from_arrays(pairs, config, sample_weights=weights, columns=columns)
+        return preprocessed.from_arrays(pairs, config, sample_weights=weights, columns=columns)
 
     def _targets(self, table: Table, config: DataConfig) -> Array:
         """Return the targets, (rows,), (rows, columns) of several, or (rows, words) of tags."""
@@ -208,6 +214,25 @@ class TextTableDataset:
         if len(names) == 1:
             return table.column(names[0], "data.target")
         return np.stack([table.column(name, "data.target").astype(np.float32) for name in names], axis=1)
+
+
+def _of_tokens(
+    split: Split, samples: Sequence[WordTokens], preparation: TextPreparation, *, has_tags: bool
+) -> Arrays:
+    """Return a split with tokens in place of its row numbers.
+
+    Args:
+        split: What `_divided` made.
+        samples: The tokens of its rows.
+        preparation: Pads them to one length.
+        has_tags: Whether the targets are labels of words, which become those of tokens.
+    """
+    assert isinstance(split, Arrays), "`from_arrays` made it"
+    tokens = preparation.padded((one.ids for one in samples), len(split))
+    others = {key: array for key, array in split.arrays.items() if key != _ROW}
+    if has_tags:
+        others[LABELS] = preparation.labels_of_tokens(others[LABELS], samples)
+    return Arrays({**tokens, **others})
 
 
 def _tokens(

@@ -19,16 +19,16 @@ from trainyard.records.status import Ended
 from trainyard.world import World
 
 MAX_STEPS = 1024  # between two agreements
-_SECONDS = 0.5  # between two agreements, and more if they cost much:
-_TIMES = 50  # of what an agreement takes
-# A process that takes so long for the steps to the next agreement hangs: in seconds, and in times of what the
-# last steps took.
+_SECONDS = 0.5  # between two agreements, but at least _TIMES as long as an agreement takes
+_TIMES = 50
+# A process hangs if the steps to the next agreement take it this many seconds, and this many times as long as
+# the last steps took.
 _HANG_SECONDS, _HANG_TIMES = 60.0, 10
 _FIRST_HANG_SECONDS = 1800.0  # for the first steps of an attempt, which may compile and warm up
 
 
 class Agreement:
-    """What a single process acts on: what it knows itself.
+    """What a single process acts on: nothing but what it knows itself.
 
     Args:
         signals: Say which signal has come.

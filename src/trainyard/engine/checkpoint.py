@@ -48,7 +48,7 @@ class StoredCommit:
         return self._files
 
     def release(self) -> None:
-        """Hold nothing in memory."""
+        """Do nothing: no memory is held."""
 
 
 class Checkpoints:
@@ -145,7 +145,7 @@ class Checkpoints:
     def names(self, *, published: bool = False) -> list[str]:
         """Return the names of the checkpoints that the log names, newest first.
 
-        With `published`, only of those that have a manifest.
+        With `published`, return only those that have a manifest.
         """
         paths = [key.split("/") for key in self._store.list(f"{self._kind}/")]
         names = {path[1] for path in paths if len(path) == 3 and (not published or path[2] == MANIFEST)}
@@ -292,7 +292,7 @@ class RunCheckpoints:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file durably, and no link."""
+    """Copy a file durably; a link is refused."""
     with open_regular(source) as original, open(target, "xb") as copy:
         shutil.copyfileobj(original, copy)
         copy.flush()

@@ -1,4 +1,4 @@
-"""Writes the journal; `records/journal.py` describes its format."""
+"""Write the journal; `records/journal.py` describes its format."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Summary(Protocol):
 
 
 class Journal:
-    """Writes one segment: lines reach the operating system at `flush` and the disk at `sync`.
+    """Write one segment: lines reach the operating system at `flush` and the disk at `sync`.
 
     Args:
         folder: The folder of the segments.
@@ -121,8 +121,8 @@ class Journal:
         self._file.close()
 
 
-class NoJournal(Journal):
-    """The journal of a process that is not the main one: nothing is kept."""
+class FollowerJournal(Journal):
+    """Drop all records: a process that is not the main one (a follower) keeps no journal."""
 
     def __init__(self) -> None:
         self._summary = None

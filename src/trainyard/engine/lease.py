@@ -75,7 +75,7 @@ class Lease:
         self._names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def create(self) -> None:
-        """Say that the run exists, and that no attempt of it was made yet.
+        """Record that the run exists, and that no attempt has been made yet.
 
         Raises:
             RunLostError: It exists already.

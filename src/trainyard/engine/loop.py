@@ -47,7 +47,7 @@ class LoopParts:
     """The components of a loop.
 
     `evaluate` returns the metrics of the validation split, empty if there is none. `remedies` are what a user
-    can try where the loss is not finite. The loop pauses at step `until`, if given.
+    can try where the loss is not finite. The loop pauses at step `pause_at`, if given.
     """
 
     learner: Learner
@@ -59,7 +59,7 @@ class LoopParts:
     evaluate: Callable[[], Metrics] = dict
     remedies: Sequence[str] = ()
     outside: Outside = field(default_factory=Outside)
-    until: int | None = None
+    pause_at: int | None = None
     world: World = ALONE
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class Loop:
         self._samples: list[int] = []
         self._rate, self._learning_rate_factor = parts.rules.learning_rate, 1.0
         self._last_step = self._next_due = 0
-        self._until = parts.until
+        self._pause_at = parts.pause_at
         self._agreement = parts.agreement(state.step)
         self._clock = self._logged_at = time.perf_counter()
         self._logged_samples = 0
@@ -102,7 +102,7 @@ class Loop:
 
         Returns:
             `completed`, `stopped` or `pruned` by a decision, `preempted` or `interrupted` by a signal, or
-            `paused`: at the step `until`, or by the verdict.
+            `paused`: at the step `pause_at`, or by the verdict.
 
         Raises:
             ModelError: The library rejects the model's options or the data.
@@ -251,7 +251,7 @@ class Loop:
             message = f"the verdict on step {step} failed: {type(error).__name__}: {error}"
             raise TrainingError(f"{message}; fix it, then resume the run") from error
         if answer == "pause":  # nothing is decided: the run goes on as if it had not paused
-            self._until = self.parts.rules.resumable(step)
+            self._pause_at = self.parts.rules.resumable(step)
             return
         if answer not in ("keep", "prune"):
             raise InputError(f"the verdict on step {step} is {answer!r}; allowed: 'keep', 'prune', 'pause'")
@@ -314,7 +314,7 @@ class Loop:
         state.train_seconds += now - self._clock
         self._clock = now
         last, end = self._natural_end(), state.decisions.end(state.step)
-        last = last if self._until is None else min(last, self._until)
+        last = last if self._pause_at is None else min(last, self._pause_at)
         self._last_step = min(last, end.step if end else last)
         self._learning_rate_factor = parts.rules.learning_rate_factor(state.evaluations)
         self._next_due = min(

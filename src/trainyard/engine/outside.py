@@ -12,14 +12,14 @@ from trainyard.errors import InputError
 from trainyard.records.decision import Decisions
 from trainyard.types import Metrics
 
-# Judges a run by the metrics of an evaluation: called with the step and the metrics. `pause` is no decision:
-# the attempt ends with a commit, and the run can go on as if it had not paused.
-Verdict = Callable[[int, Metrics], Literal["keep", "prune", "pause"]]
+# `pause` is no decision: the attempt ends with a commit, and the run can go on as if it had not paused.
+Verdict = Literal["keep", "prune", "pause"]
+VerdictFunction = Callable[[int, Metrics], Verdict]  # judges a run by the step and metrics of an evaluation
 StopRequest = Literal["stop", "time_limit"]
 POLL_SECONDS = 0.5
 
 
-def check_verdict(verdict: Verdict | None) -> None:
+def check_verdict(verdict: VerdictFunction | None) -> None:
     """Refuse what cannot judge an evaluation, before anything is trained for it.
 
     Raises:
@@ -57,7 +57,7 @@ class Outside:
         self,
         max_minutes: float | None = None,
         is_asked: Callable[[], bool] | None = None,
-        verdict: Verdict | None = None,
+        verdict: VerdictFunction | None = None,
     ) -> None:
         self.max_minutes = max_minutes
         self.verdict = verdict

@@ -16,7 +16,7 @@ log = logging.getLogger("trainyard")
 
 
 class Recorder:
-    """Writes the journal and calls the callbacks; a callback that raises is removed."""
+    """Write the journal and call the callbacks; a callback that raises is removed."""
 
     def __init__(self, journal: Journal, callbacks: Sequence[Callback]) -> None:
         self.journal = journal

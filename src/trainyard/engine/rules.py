@@ -14,6 +14,7 @@ from trainyard.frameworks.base import Plan
 from trainyard.types import Evaluation, Mode
 
 History = Sequence[Evaluation]
+TrainingShare = tuple[int, int]  # so many parts of a training, of how many: (3, 27) is a ninth
 
 
 def next_multiple(step: int, every: int) -> int:
@@ -136,8 +137,8 @@ class Rules:
         """Return the first step, from `step` on, from which a run can go on exactly."""
         return -(-step // self.boundary) * self.boundary
 
-    def pause(self, share: tuple[int, int] | None) -> int | None:
-        """Return the first step at which a run can pause after a share of its length: (parts, of how many).
+    def pause(self, share: TrainingShare | None) -> int | None:
+        """Return the first step at which a run can pause after a share of its length.
 
         It is evaluated in any case, and the run can go on from it exactly. None: it does not pause.
         """

@@ -32,7 +32,7 @@ class _Pending:
 
 
 class Saver:
-    """Takes snapshots in the loop's thread, and commits them in the writer's."""
+    """Take snapshots in the loop's thread, and commit them in the writer's."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Saver:
         self._marked: _Pending | None = None  # of the last boundary; None where every step is one
         self._extracted: set[int] = set()  # steps of best models that were taken from a cumulative framework
         self._unwritten: dict[int, Snapshot] = {}  # best models by step; used by the writer's thread only
-        # Steps of best models that are needed: by the evaluations so far, by each save that
-        # was submitted, and by each checkpoint that is kept, as a resume may start from any of them.
+        # The steps of the best models that are needed: by the evaluations so far, by each submitted save, and
+        # by each checkpoint that is kept, as a resume may start from any of them.
         self._current_best: frozenset[int] = frozenset()
         self._submitted_best: dict[int, frozenset[int]] = {}
         self._needed: dict[str, frozenset[int]] = {}
@@ -316,8 +316,8 @@ class Saver:
         )
 
 
-class NoSaver(Saver):
-    """The saver of a process that does not commit, but may write a share of the files."""
+class FollowerSaver(Saver):
+    """Copy a follower's share of each save: a process that is not the main one commits nothing."""
 
     overdue = False
 

@@ -32,7 +32,7 @@ class StepTimes(NamedTuple):
 
 
 class StepClock:
-    """Collects the step times of this process."""
+    """Collect the step times of this process."""
 
     def __init__(self) -> None:
         self._seconds: list[float] = []
@@ -61,7 +61,7 @@ class StepClock:
 
 
 class Stragglers:
-    """Journals the step times of all processes, and warns of those that the others wait for.
+    """Journal the step times of all processes, and warn of those that the others wait for.
 
     Args:
         recorder: Has the journal, and records the warnings.

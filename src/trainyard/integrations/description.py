@@ -21,7 +21,8 @@ from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted, redacted_value
 from trainyard.require import class_name
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.inputs import code_inputs, environment_inputs
+from trainyard.runs.code_identity import code_inputs
+from trainyard.runs.environment import environment_inputs
 from trainyard.types import Determinism
 
 Json = dict[str, Any]

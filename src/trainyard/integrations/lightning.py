@@ -53,7 +53,7 @@ _PREFIXES = {
 
 
 class TrainyardCallback(Callback):
-    """Records a training by Lightning's `Trainer` in a run directory."""
+    """Record a training by Lightning's `Trainer` in a run directory."""
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ class _ResumePoint:
 
 
 class TrainerRun:
-    """Records one training of a trainer, then the next one that the same trainer makes.
+    """Record one training of a trainer, then the next one that the same trainer makes.
 
     The constructor, `resume_from` and `begin` check the user's input, and raise. After that nothing raises:
     what cannot be recorded is logged as an error, with its values.

@@ -92,7 +92,7 @@ _REASON = (
 
 
 class TrainyardCallback(TrainerCallback):
-    """Records a training by `transformers.Trainer` in a run directory.
+    """Record a training by `transformers.Trainer` in a run directory.
 
     Users call `run` and `resume_from`; the Trainer calls the other methods.
     """

@@ -11,11 +11,8 @@ from trainyard.records.document import Document, Name
 from trainyard.records.manifest import DataIdentity, InitialState
 
 FOLDER = "initial"  # of a run: the checkpoint that it starts from, and the config of its parent
-
-
-Begin = tuple[
-    int, int, int
-]  # a step, its epoch, and how many samples of that are consumed: an `order.Cursor`
+# A step, its epoch, and how many samples of that are consumed: an `order.Cursor`.
+Begin = tuple[int, int, int]
 
 
 class Lineage(Document):

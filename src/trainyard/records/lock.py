@@ -15,14 +15,8 @@ from trainyard.errors import CheckpointError, RunLockedError
 from trainyard.machine import process_has_ended
 from trainyard.safe_open import open_regular
 
-_PAUSES = (
-    0.01,
-    0.05,
-    0.2,
-    None,
-)  # seconds between tries: whoever asks for a status holds the lock for a moment
-
-
+# Seconds between tries: whoever asks for a status holds the lock for a moment.
+_PAUSES = (0.01, 0.05, 0.2, None)
 _WRONG_KIND = (errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO)
 
 

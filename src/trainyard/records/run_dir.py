@@ -268,7 +268,7 @@ class RunDir:
         After a crash there is the old or the new content, whole.
         """
         self._make_folder(name)
-        plain = json.loads(json.dumps(data, allow_nan=False))  # as it is read back: keys are texts
+        plain = json.loads(json.dumps(data, allow_nan=False))  # as it will be read back: its keys are strings
         write_atomically(self.path / name, dump(plain), depth=_depth(name))
 
     def _make_folder(self, name: str) -> None:

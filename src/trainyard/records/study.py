@@ -38,12 +38,11 @@ class StudyRecord(Document):
     experiment: str
     created: float
     command: list[str] = Field(default_factory=list)
-    question: dict[str, Any] = Field(
-        default_factory=dict, validation_alias=AliasChoices("question", "asked")
-    )  # version 1: `asked`
+    # Version 1 had `asked` and `state`.
+    question: dict[str, Any] = Field(default_factory=dict, validation_alias=AliasChoices("question", "asked"))
     status: Literal["running", Ended] = Field(
         default="running", validation_alias=AliasChoices("status", "state")
-    )  # version 1: `state`
+    )
     runs: list[StudyRun] = Field(default_factory=list)
     error: str | None = None
     semantics: dict[str, int] = Field(default_factory=dict)

@@ -77,15 +77,80 @@ class LoggedTrial(NamedTuple):
     running: tuple[int, ...] | None = None
 
 
-class TrialLog:
-    """The log of a study, and what it says."""
+class LoggedTrials:
+    """What the log of a study says, line by line: its trials, and its notes."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
+    def __init__(self) -> None:
         self.trials: list[LoggedTrial] = []
         self.notes: list[Json] = []  # what else was decided: a time limit that was reached
-        size = self._read(self._path)
-        self._file = open_regular(self._path, "r+b")
+
+    def read(self, path: Path) -> int:
+        """Apply the lines of a file, and return where the last whole one ends.
+
+        Raises:
+            CheckpointError: The file is damaged.
+        """
+        size = 0
+        for number, (raw, end) in enumerate(_lines(path), 1):
+            try:
+                self.apply(json.loads(_verified(raw)))
+            except (ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError) as error:
+                raise CheckpointError(f"{path}: line {number} is damaged: {error}") from error
+            size = end
+        return size
+
+    def apply(self, line: Json) -> None:
+        """Take a line into account."""
+        if "note" in line:
+            self.notes.append(line["note"])
+        elif "end" in line:
+            end = dict(line["end"])
+            end["curve"] = tuple((int(step), float(value)) for step, value in end["curve"])
+            self._change(line["trial"], Ending(**end))
+        elif "pruned" in line:
+            trial = self.trials[line["trial"]]
+            assert trial.ending is not None, "a trial is paused before it is pruned"
+            self.trials[trial.number] = trial._replace(ending=trial.ending._replace(status="pruned"))
+        elif "params" not in line:
+            trial = self.trials[line["trial"]]
+            self.trials[trial.number] = trial._replace(
+                ending=None, jobs=(*trial.jobs, LoggedJob(line["job"]))
+            )
+        else:
+            number: int = line["trial"]
+            assert number == len(self.trials), "trials begin in the order of their numbers"
+            jobs = (LoggedJob(line.get("job", number)),)
+            self.trials.append(
+                LoggedTrial(
+                    number,
+                    line["params"],
+                    line["run_id"],
+                    line.get("same_as"),
+                    jobs=jobs,
+                    others=tuple(line.get("others", ())),
+                    distributions=line.get("distributions"),
+                    running=None if line.get("running") is None else tuple(line["running"]),
+                )
+            )
+
+    def _change(self, number: int, ending: Ending) -> None:
+        trial = self.trials[number]
+        jobs = (*trial.jobs[:-1], trial.jobs[-1]._replace(ending=ending))
+        self.trials[number] = trial._replace(ending=ending, jobs=jobs)
+
+
+class TrialLog(LoggedTrials):
+    """The log of a study, open for writing.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        path = folder / FILE
+        size = self.read(path)
+        self._file = open_regular(path, "r+b")
         os.ftruncate(self._file.fileno(), size)
         os.lseek(self._file.fileno(), size, os.SEEK_SET)
         fsync_folder(folder)
@@ -127,60 +192,7 @@ class TrialLog:
         while data:
             data = data[os.write(self._file.fileno(), data) :]
         os.fdatasync(self._file.fileno())
-        self._apply(line)
-
-    def _read(self, path: Path) -> int:
-        """Apply the lines of a file, and return where the last whole one ends.
-
-        Raises:
-            CheckpointError: The file is damaged.
-        """
-        size = 0
-        for number, (raw, end) in enumerate(_lines(path), 1):
-            try:
-                self._apply(json.loads(_verified(raw)))
-            except (ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError) as error:
-                raise CheckpointError(f"{path}: line {number} is damaged: {error}") from error
-            size = end
-        return size
-
-    def _apply(self, line: Json) -> None:
-        if "note" in line:
-            self.notes.append(line["note"])
-        elif "end" in line:
-            end = dict(line["end"])
-            end["curve"] = tuple((int(step), float(value)) for step, value in end["curve"])
-            self._change(line["trial"], Ending(**end))
-        elif "pruned" in line:
-            trial = self.trials[line["trial"]]
-            assert trial.ending is not None, "a trial is paused before it is pruned"
-            self.trials[trial.number] = trial._replace(ending=trial.ending._replace(status="pruned"))
-        elif "params" not in line:
-            trial = self.trials[line["trial"]]
-            self.trials[trial.number] = trial._replace(
-                ending=None, jobs=(*trial.jobs, LoggedJob(line["job"]))
-            )
-        else:
-            number: int = line["trial"]
-            assert number == len(self.trials), "trials begin in the order of their numbers"
-            jobs = (LoggedJob(line.get("job", number)),)
-            self.trials.append(
-                LoggedTrial(
-                    number,
-                    line["params"],
-                    line["run_id"],
-                    line.get("same_as"),
-                    jobs=jobs,
-                    others=tuple(line.get("others", ())),
-                    distributions=line.get("distributions"),
-                    running=None if line.get("running") is None else tuple(line["running"]),
-                )
-            )
-
-    def _change(self, number: int, ending: Ending) -> None:
-        trial = self.trials[number]
-        jobs = (*trial.jobs[:-1], trial.jobs[-1]._replace(ending=ending))
-        self.trials[number] = trial._replace(ending=ending, jobs=jobs)
+        self.apply(line)
 
 
 def read_trials(folder: Path) -> list[LoggedTrial]:
@@ -194,10 +206,9 @@ def read_trials(folder: Path) -> list[LoggedTrial]:
 
 def read_log(folder: Path) -> tuple[list[LoggedTrial], list[Json]]:
     """Return the trials of a study, and its notes; see `read_trials`."""
-    log = TrialLog.__new__(TrialLog)
-    log.trials, log.notes = [], []
-    log._read(folder / FILE)
-    return log.trials, log.notes
+    logged = LoggedTrials()
+    logged.read(folder / FILE)
+    return logged.trials, logged.notes
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, int]]:

@@ -75,7 +75,7 @@ def working_folder(url: str) -> Path:
 def url_of(runs_dir: Path) -> str | None:
     """Return the URL whose runs have their working copies in a folder, or None for any other folder.
 
-    A folder that someone else made is not believed: it must be in the cache, under the hash of its URL.
+    Only a folder in the cache counts, under the hash of its URL: any other one may come from someone else.
     """
     if runs_dir.absolute().parent != cache_folder():
         return None

@@ -15,12 +15,13 @@ from trainyard.reports.scales import number
 
 Curves = Mapping[str, Curve]
 
+# The kinds of events by their names; any other is an `event`.
 _KINDS = {
     "early_stop": "stop",
     "learning_rate_drop": "drop",
     **dict.fromkeys(ENDS, "stop"),
     "resume": "resume",
-}  # of the other events: `event`
+}
 _NAMED = {
     "learning_rate": "learning rate",
     "samples_per_second": "samples per second",

@@ -1,24 +1,18 @@
-"""One process life of a run: start-up, loop, end."""
+"""One process life of a run: its start (see `startup.py`), the loop, and its end."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from os import F_OK, access
-from pathlib import Path
-from typing import Any
 
-from trainyard import registry
 from trainyard.config.schema import RunConfig
-from trainyard.digest import digest, sha256_bytes, tensor_records
-from trainyard.engine.checkpoint import RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.loop import Loop
 from trainyard.engine.outside import Outside
 from trainyard.engine.signals import Signals, Stopped
-from trainyard.engine.state import RunState, seed_global_random
+from trainyard.engine.state import RunState
 from trainyard.errors import (
     CheckpointError,
     InputError,
@@ -27,52 +21,20 @@ from trainyard.errors import (
     RunLostError,
     TrainingError,
 )
-from trainyard.records.commit import Commit
-from trainyard.records.decision import Decision, Decisions, journalled_decisions
-from trainyard.records.manifest import Manifest
 from trainyard.records.result import Result
-from trainyard.records.run_files import is_no_checkpoint
 from trainyard.records.status import TESTED, Ended
-from trainyard.redact import redacted
-from trainyard.require import import_paths, open_process
 from trainyard.runs.cleanup import discard_run
-from trainyard.runs.decisions import (
-    go_on,
-    known_decisions,
-    note_processes,
-    note_skips,
-    repeats,
-    replaying_skips,
-)
-from trainyard.runs.manifest import (
-    checked_determinism,
-    lower_tier,
-    make_manifest,
-    unsaved_reason,
-)
-from trainyard.runs.nodes import SharedFiles
-from trainyard.runs.origin import Origin
+from trainyard.runs.decisions import repeats
+from trainyard.runs.manifest import lower_tier, unsaved_reason
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
-from trainyard.runs.placement import place, placed, say_threads
+from trainyard.runs.placement import placed
 from trainyard.runs.process import keeping_freed_memory
 from trainyard.runs.process_forks import in_owner
-from trainyard.runs.ranks import is_launched, launch, lead, require_same_state
-from trainyard.runs.recorded_inputs import check_manifest, compare_inputs, record_inputs
+from trainyard.runs.ranks import is_launched, launch, lead
 from trainyard.runs.request import Request
 from trainyard.runs.session import open_session
-from trainyard.runs.weights import initial_source, initialize, named_source
-from trainyard.runs.wiring import (
-    Components,
-    build,
-    build_loop,
-    framework_name,
-    run_checkpoints,
-    run_view,
-    warn_unjudged,
-)
-from trainyard.safe_open import read_regular
-from trainyard.semantics import computing_by, older_versions
-from trainyard.types import Determinism
+from trainyard.runs.startup import Ready, Startup
+from trainyard.runs.wiring import Components, build_loop, run_checkpoints, run_view, warn_unjudged
 from trainyard.world import ALONE, World
 
 log = logging.getLogger("trainyard")
@@ -107,25 +69,8 @@ def run_attempt(request: Request) -> Result:
     return result
 
 
-@dataclass(frozen=True)
-class _Earlier:
-    """What earlier attempts of a run have left: nothing, before the first one.
-
-    `saved` is the state of the loop in the newest valid checkpoint; `decisions` are those of the journals.
-    """
-
-    manifest: Manifest | None
-    commit: Commit | None
-    saved: dict[str, Any]
-    decisions: Decisions
-
-    def has_lost(self, source: Path) -> bool:
-        """Return whether initial weights that are no longer needed are gone."""
-        return self.commit is not None and not source.exists()
-
-
 class _Attempt:
-    """The phases of one attempt, and what they hand on to each other.
+    """One attempt: its start, the loop, and its end.
 
     All processes go through all of them; what is written, and what depends on files that are written
     meanwhile, is for the main one.
@@ -137,12 +82,7 @@ class _Attempt:
         self._signals = signals
         self._world = world
         self._session = open_session(request.run, world, request.resolved.config.checkpoint)
-        self._files: SharedFiles  # these five: from `_prepare` on
-        self._origin: Origin
-        self._checkpoints: RunCheckpoints
-        self._replay: tuple[Components, RunState] | None = None  # to repeat steps of the parent, if any
-        self._manifest: Manifest
-        self._journalled: Decisions  # by earlier attempts
+        self._startup = Startup(request, self._session, world)
         self._result: Result | None = None  # from the end of the training on
 
     def go(self) -> Result:
@@ -150,11 +90,10 @@ class _Attempt:
         run, message = self._run, ""
         status: Ended = "failed"
         try:
-            components, state = in_owner(self._prepare)
+            ready = in_owner(self._startup.prepare)
             if self._world.is_main:  # nothing refuses it any more
-                first = self._replay[1] if self._replay else state
-                self._origin.announce(self._session.number, first.step)
-            result = self._train(components, state)
+                self._startup.origin.announce(self._session.number, ready.step)
+            result = self._train(ready)
             status = result.status
             return result
         except Stopped as stopped:
@@ -175,239 +114,38 @@ class _Attempt:
         """Return an error's message without the values of `${env:NAME}` and passwords in URIs."""
         return self._request.resolved.hide(str(error) or type(error).__name__)
 
-    # -- start-up
-
-    def _prepare(self) -> tuple[Components, RunState]:
-        """Build everything, and restore the newest checkpoint.
-
-        Where steps of the parent are to be repeated first, they are made ready, and the state is empty.
-        """
-        self._open_files()
-        past = self._world.from_main(self._survey)
-        self._journalled = past.decisions
-        parent = past.manifest.parent if past.manifest else self._request.parent
-        decisions = known_decisions(past.saved, past.decisions, parent)
-        components, determinism = self._build(past, decisions)
-        source = self._files.source(self._world.from_main(lambda: self._first_weights(components, past)))
-        if source is not None and not past.has_lost(source):
-            initialize(components, source)
-        self._manifest = self._world.from_main(
-            lambda: self._record_or_compare(past, components, determinism, source)
-        )
-        self._checkpoints = self._own_checkpoints()
-        seed_global_random(components.config.experiment.seed)  # building may have drawn from them
-        return self._restore_newest(past, components, decisions)
-
-    def _open_files(self) -> None:
-        """Bring the run's files here, and see where the run begins."""
-        run, lease, config = self._run, self._session.lease, self._request.resolved.config
-        self._files = SharedFiles(run, self._world, lease)
-        self._files.share(is_no_checkpoint)
-        self._origin, self._checkpoints = Origin(run), run_checkpoints(run, lease=lease)
-        if any(import_paths(config.model_dump())):
-            open_process()  # before anything is imported for the config
-        seed_global_random(config.experiment.seed)  # a module of the user's may draw when it is imported
-
-    def _survey(self) -> _Earlier:
-        """Return what earlier attempts have left."""
-        self._checkpoints.resume.sweep()
-        before, commit = self._run.manifest(), self._newest_commit()
-        saved = self._checkpoints.resume.state(commit) if commit else self._origin.saved()
-        check_manifest(self._request, before, commit)
-        return _Earlier(before, commit, saved, journalled_decisions(self._run.journal))
-
-    def _build(self, past: _Earlier, decisions: Decisions) -> tuple[Components, Determinism]:
-        """Build what the run is computed with; return it with how exactly it can be repeated."""
-        request = self._request
-        config, threads = self._world.from_main(lambda: place(request, past.manifest))
-        framework = registry.adapter("framework", framework_name(config, request.objects.model))
-        determinism = checked_determinism(config, framework.determinism(config))
-        seed_global_random(config.experiment.seed)
-        choices, begin = decisions.choices(), self._origin.begin
-        older = self._world.from_main(lambda: older_versions(self._run.versions()))
-        with computing_by(older), replaying_skips(decisions, self._world):
-            components = build(config, threads, request.objects, choices, begin, self._world)
-        if reason := components.bundle.unrepeatable:
-            determinism = checked_determinism(config, Determinism("statistical", reason))
-        if self._world.is_main:
-            say_threads(config, components.inputs.threads)
-        return components, determinism
-
-    def _restore_newest(
-        self, past: _Earlier, components: Components, decisions: Decisions
-    ) -> tuple[Components, RunState]:
-        """Restore the newest checkpoint, the parent's for a new run; or make its steps ready first."""
-        commit = past.commit
-        if commit is None:
-            commit = self._world.from_main(lambda: self._origin.adopt(self._checkpoints))
-        if self._origin.replays(commit.step if commit else 0, past.saved):
-            self._replay = self._prepare_replay(commit, past.saved, decisions, components)
-            return components, RunState()
-        if (newest := commit) is not None:
-            self._manifest = self._world.from_main(
-                lambda: self._origin.record_replayed(self._manifest, self._checkpoints, newest)
-            )
-        state = RunState() if commit is None else self._restore(components, commit, past.saved)
-        self._origin.enter(components, state)
-        self._add_decisions(components, state, decisions)
-        require_same_state(components)
-        return components, state
-
-    def _record_or_compare(
-        self, past: _Earlier, components: Components, determinism: Determinism, source: Path | None
-    ) -> Manifest:
-        """Record the inputs of the run, or compare them with those of before; return the manifest."""
-        before, request = past.manifest, self._request
-        now = make_manifest(self._run, request.resolved, request.objects, components, determinism)
-        init_from = redacted(str(source)) if source else None
-        now = now.model_copy(update={"init_from": init_from, "parent": request.parent})
-        if before and source and past.has_lost(source):  # the checkpoint was trained from the initial weights
-            now = now.model_copy(update={"weights": before.weights})
-        now = self._origin.record(now)
-        if before is None:
-            now = self._origin.check_new(now, components, allow_change=request.allow_change)
-            manifest = record_inputs(self._run, now, components.bundle, provable=past.commit is None)
-        else:
-            manifest = self._compare(before, now, components)
-        self._session.record_environment(now.environment.numeric())
-        return manifest
-
-    def _compare(self, before: Manifest, now: Manifest, components: Components) -> Manifest:
-        """Compare the inputs with those of before, and return the manifest of both."""
-        neutral = components.framework.neutral_changes(components.config)
-        file = f"data-{self._session.number:04d}.json"
-        return compare_inputs(self._request, before, now, components.bundle, neutral=neutral, data_file=file)
-
-    def _own_checkpoints(self) -> RunCheckpoints:
-        """Return the checkpoints of the run, as this attempt makes them."""
-        run = self._run
-        files = (run.config_file.name, self._manifest.data_file)
-        hashes = {
-            name: sha256_bytes(read_regular(run.path / name)) for name in files if (run.path / name).exists()
-        }
-        return run_checkpoints(run, hashes, self._session.lease)
-
-    def _add_decisions(self, components: Components, state: RunState, decisions: Decisions) -> None:
-        """Give a state the decisions that were made before this attempt, and those to go on."""
-        if choices := components.learner.choices():
-            decisions.add(Decision(0, "choice", dict(choices)))
-        note_skips(decisions, components.bundle)
-        go_on(self._run, decisions, state)
-        if self._world.is_main:  # which alone keeps them
-            note_processes(self._run, decisions, state.step, self._world.size, self._session.number)
-        state.decisions = decisions
-
-    def _prepare_replay(
-        self, commit: Commit | None, saved: dict[str, Any], decisions: Decisions, own: Components
-    ) -> tuple[Components, RunState]:
-        """Build what the steps of the parent are repeated with, and restore the newest checkpoint.
-
-        Data that are the same are not read again.
-        """
-        config = self._origin.parent_config().with_placement(self._manifest.placement).config
-        objects = self._request.objects
-        if config.data == own.config.data:
-            objects = replace(objects, data=own.bundle)
-        seed_global_random(config.experiment.seed)
-        with computing_by(own.bundle.info.semantics):
-            components = build(
-                config,
-                own.inputs.threads,
-                objects,
-                decisions.choices(),
-                lambda _: self._origin.parent_begin(),
-                self._world,
-            )
-        named = self._origin.source(None)
-        if (source := self._files.source(Path(named) if named else None)) is not None:
-            initialize(components, source)
-        seed_global_random(config.experiment.seed)
-        state = RunState() if commit is None else self._restore(components, commit, saved)
-        self._origin.exclude_lost(components, self._origin.commit)
-        self._add_decisions(components, state, decisions)
-        return components, state
-
-    def _newest_commit(self) -> Commit | None:
-        """Return the newest valid checkpoint; damaged ones are named in warnings."""
-        commit, complaints = self._checkpoints.newest()
-        for complaint in complaints:
-            log.warning("%s", complaint)
-        if commit is None and complaints:
-            log.warning(
-                "no checkpoint is valid: run %s starts again at step 0 and reaches the same bits",
-                self._run.id,
-            )
-        return commit
-
-    def _first_weights(self, components: Components, past: _Earlier) -> Path | None:
-        """Return the source of the initial weights; a run with a parent's state has none."""
-        if self._origin.initial is not None:
-            return None
-        named = self._origin.source(named_source(self._run, past.manifest, self._request.parent))
-        return Path(named) if named else initial_source(components.config, self._run)
-
-    def _restore(self, components: Components, commit: Commit, saved: dict[str, Any]) -> RunState:
-        """Restore a checkpoint; the digest of what was restored must be that of what was saved."""
-        self._files.share(lambda name: name.startswith((f"checkpoints/{commit.name}/", "initial/")))
-        with self._origin.fitting(commit.step):
-            components.learner.restore(self._checkpoints.resume.folder(commit))
-        # A checkpoint of an earlier version may lack a file of this one's.
-        files = tuple(f"{Path(file.name).stem}." for file in commit.files)
-        records = tensor_records(components.learner.state())
-        restored = digest(record for record in records if record.name.startswith(files))
-        if restored != commit.state_digest and not self._origin.adapts(commit.step):
-            raise CheckpointError(
-                f"checkpoint {commit.name} was restored with digest {restored}, not {commit.state_digest}"
-            )
-        return RunState.from_json(saved)
-
-    # -- loop and end
-
-    def _train(self, components: Components, state: RunState) -> Result:
+    def _train(self, ready: Ready) -> Result:
         """Repeat the steps of the parent that are due, and train the run's own."""
-        replay, self._replay = self._replay, None
-        journal = self._session.open_journal((replay[1] if replay else state).step)
+        journal = self._session.open_journal(ready.step)
+        components, state, replay = ready.components, ready.state, ready.replay
+        ready.replay = None  # so that its memory is free for the run's own steps
         self._session.feed([item.type for item in components.config.tracking])
         try:
             if replay is not None:
-                result = self._run_loop(*replay, journal, self._origin.step, replays=True)
+                result = self._run_loop(*replay, journal, self._startup.origin.step, replays=True)
                 if not self._has_replayed(result):
                     return result
                 del replay
-                state = self._begin_own_steps(components)
-            pause = components.rules.pause(self._request.until)
+                state = self._startup.begin_own_steps(components)
+            assert state is not None, "the steps of the parent lead to it"
+            pause_at = components.rules.pause(self._request.until)
             if self._request.verdict is not None and self._request.parent is None:
                 warn_unjudged(components, state.step)
-            return self._run_loop(components, state, journal, pause, replays=False)
+            return self._run_loop(components, state, journal, pause_at, replays=False)
         finally:
             with contextlib.suppress(OSError):
                 journal.close()
 
-    def _begin_own_steps(self, components: Components) -> RunState:
-        """Restore the state that the steps of the parent led to, and record what it is."""
-
-        def replayed() -> tuple[Manifest, Commit, dict[str, Any], Decisions]:
-            commit = self._checkpoints.resume.load_step(self._origin.step)
-            manifest = self._origin.record_replayed(self._manifest, self._checkpoints, commit)
-            saved = self._checkpoints.resume.state(commit)
-            return manifest, commit, saved, journalled_decisions(self._run.journal)
-
-        self._manifest, commit, saved, self._journalled = self._world.from_main(replayed)
-        self._files.share(is_no_checkpoint)
-        decisions = known_decisions(saved, self._journalled, self._manifest.parent)
-        components.framework.pin(components.config, components.inputs.threads)  # the parent's is pinned now
-        seed_global_random(components.config.experiment.seed)
-        state = self._restore(components, commit, saved)
-        self._origin.enter(components, state)
-        self._add_decisions(components, state, decisions)
-        if self._world.is_main:
-            log.info("resuming run %s from step %d", self._run.id, state.step)
-        return state
-
     def _run_loop(
-        self, components: Components, state: RunState, journal: Journal, until: int | None, *, replays: bool
+        self,
+        components: Components,
+        state: RunState,
+        journal: Journal,
+        pause_at: int | None,
+        *,
+        replays: bool,
     ) -> Result:
-        """Train, and end the attempt, which pauses at the step `until`, if given.
+        """Train, and end the attempt, which pauses at the step `pause_at`, if given.
 
         If it `replays` steps of the parent, it goes on there instead: another loop follows.
         """
@@ -415,11 +153,11 @@ class _Attempt:
             components,
             state,
             journal,
-            self._checkpoints,
+            self._startup.checkpoints,
             self._signals,
             self._request.objects.callbacks,
             self._outside(components.config),
-            until,
+            pause_at,
         )
         loop.parts.recorder.started(run_view(components, self._run, state, self._session.number))
         try:
@@ -435,13 +173,13 @@ class _Attempt:
 
     def _has_replayed(self, result: Result) -> bool:
         """Return whether the steps of the parent are repeated, so that the run's own are due."""
-        return result.steps == self._origin.step and result.status in ("completed", "paused")
+        return result.steps == self._startup.origin.step and result.status in ("completed", "paused")
 
     def _outside(self, config: RunConfig) -> Outside:
         """Return what may end this run from outside; a repetition is ended where the repeated run was."""
         stop, lease = self._run.stop_request(self._session.number), self._session.lease
         limit, verdict = config.training.max_minutes, self._request.verdict
-        if repeats(self._manifest.parent):
+        if repeats(self._startup.manifest.parent):
             limit, verdict = None, None
         if lease is None:  # the main process alone watches the clock and the request to stop
             return Outside(verdict=verdict)
@@ -451,7 +189,7 @@ class _Attempt:
         """Train and, if the training is completed or was stopped, evaluate."""
         saver, state = loop.parts.saver, loop.state
         for decision in state.decisions:
-            if decision not in self._journalled:
+            if decision not in self._startup.journalled:
                 loop.parts.recorder.decided(decision)
         saver.resume_from(state, components.rules.best_steps(state.evaluations))
         before = components.learner.unsaved_state()
@@ -464,7 +202,7 @@ class _Attempt:
         if status == "completed":
             saver.drop_superseded_best()
         if status in TESTED:
-            self._files.share(lambda name: name.startswith("best/"))
+            self._startup.files.share(lambda name: name.startswith("best/"))
             try:
                 outcome = evaluate_outcome(
                     self._run, components, state, run_checkpoints(self._run).best, self._signals.check
@@ -491,7 +229,7 @@ class _Attempt:
             )
 
     def _result_so_far(self, components: Components, state: RunState, status: Ended) -> Result:
-        result = result_so_far(self._manifest, components, state, status, self._session.number)
+        result = result_so_far(self._startup.manifest, components, state, status, self._session.number)
         return result.with_values(digest=weights_digest(components))
 
     def _failed_result(self, components: Components, state: RunState) -> Result:
@@ -501,7 +239,7 @@ class _Attempt:
         try:
             return self._result_so_far(components, state, "failed")
         except Exception:
-            return result_so_far(self._manifest, components, state, "failed", self._session.number)
+            return result_so_far(self._startup.manifest, components, state, "failed", self._session.number)
 
     def _check_unsaved(self, components: Components, before: Mapping[str, str]) -> bool:
         """Lower the determinism tier if training has changed what no checkpoint holds; return whether it has.
@@ -519,7 +257,7 @@ class _Attempt:
             raise ModelError(f"training.determinism: bitwise was requested, but {reason}; {hint}")
         if self._world.is_main:
             log.warning("determinism: statistical, since %s: a resume is not exact; %s", reason, hint)
-            self._manifest = lower_tier(self._run, self._manifest, reason)
+            self._startup.manifest = lower_tier(self._run, self._startup.manifest, reason)
         return True
 
     def _end(self, result: Result, loop: Loop) -> None:
@@ -540,7 +278,7 @@ class _Attempt:
         A trial of a search does so only for its trackers: few pages of hundreds are ever opened, and
         `trainyard report RUN` writes one that is.
         """
-        parent = self._manifest.parent
+        parent = self._startup.manifest.parent
         return parent is None or parent.relation != "tune" or bool(self._request.resolved.config.tracking)
 
     def _record_failure(self, error: Exception, loop: Loop, components: Components) -> None:

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any
 from trainyard.config import Resolved
 from trainyard.datasets.base import prepared_as
 from trainyard.engine.state import preserved_global_random, seed_global_random
+from trainyard.errors import InputError
 from trainyard.require import import_paths, open_process
+from trainyard.runs.frameworks import form_for
 from trainyard.runs.objects import Objects
-from trainyard.runs.wiring import form_for
+from trainyard.semantics import computing_by
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
     from trainyard.datasets.base import DataBundle
+    from trainyard.records.run_dir import RunDir
+    from trainyard.runs.model import Predictor
 
 log = logging.getLogger("trainyard")
 
@@ -44,3 +48,23 @@ def make_bundle(resolved: Resolved, data: Any, model: Any = None) -> DataBundle 
         form = form_for(config, model)
     with prepared_as(form):
         return from_objects(data, config.data)
+
+
+def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundle:
+    """Return the data objects that the run was given, prepared as they were.
+
+    Raises:
+        InputError: The data are not those that the run was given.
+    """
+    from trainyard.datasets.rows.objects import from_objects
+    from trainyard.runs.data_identity import data_inputs
+
+    with computing_by(predictor.info.semantics):
+        form = form_for(predictor.config, predictor.given_model)
+        with prepared_as(form):
+            bundle = from_objects(data, predictor.config.data)
+    if data_inputs(bundle).hash != run.require_manifest().data.hash:
+        raise InputError(
+            f"the data are not those that run {run.id} was made with: pass what `train` was given"
+        )
+    return bundle

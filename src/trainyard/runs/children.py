@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainyard import registry
-from trainyard.config import Overrides, Resolved
-from trainyard.config import load as load_resolved
-from trainyard.config.schema import PLACEMENT
+from trainyard.config import Resolved
 from trainyard.engine.checkpoint import RunCheckpoints
 from trainyard.engine.rules import NOTHING_INHERITED, Inherited, Rules
 from trainyard.errors import CheckpointError, InputError
@@ -23,11 +20,12 @@ from trainyard.records.manifest import InitialState
 from trainyard.records.run_dir import RunDir, write_config
 from trainyard.records.status import FINAL
 from trainyard.redact import redacted_value
-from trainyard.runs.catalog import Catalog
+from trainyard.runs.child_config import changed_computation, changed_settings, child_settings, differing
 from trainyard.runs.fit import advice, longer, refusal
+from trainyard.runs.frameworks import framework_name
 from trainyard.runs.origin import CONFIG_FILE, Origin, available_best, copy_state, loop_sha256
 from trainyard.runs.sampling import epoch_samples
-from trainyard.runs.wiring import framework_name, order_and_rules, run_checkpoints
+from trainyard.runs.wiring import order_and_rules, run_checkpoints
 
 log = logging.getLogger("trainyard")
 Relation = Literal["fork", "continue"]
@@ -51,55 +49,6 @@ class ChildRequest:
     model: Any = None
 
 
-def child_config(parent: RunDir, overrides: Overrides) -> Resolved:
-    """Return the config of a parent with overrides; a new length replaces the other way to give one.
-
-    Raises:
-        ConfigError: An override is wrong.
-    """
-    keys = list(overrides) if isinstance(overrides, Mapping) else [one.partition("=")[0] for one in overrides]
-    pair = ("training.epochs", "training.max_steps")
-    unset = {other for key, other in (pair, pair[::-1]) if key in keys and other not in keys}
-    if isinstance(overrides, Mapping):
-        overrides = {**dict.fromkeys(unset), **overrides}
-    else:
-        overrides = [*(f"{key}=null" for key in unset), *overrides]
-    return load_resolved(parent.checked_config_file(), overrides, Catalog())
-
-
-def changed_settings(own: Resolved, resolved: Resolved) -> dict[str, tuple[Any, Any]]:
-    """Return the settings that differ, both values by dotted key; where a run computes is no setting."""
-    before, now = own.flat(), resolved.flat()
-    return {key: (before.get(key), now.get(key)) for key in _differing(before, now) if key not in PLACEMENT}
-
-
-def changed_computation(own: Resolved, resolved: Resolved) -> list[str]:
-    """Return the dotted keys of the settings that differ and change bits."""
-    return _differing(own.computation(), resolved.computation())
-
-
-def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the keys whose values differ; an empty section is as good as none."""
-    before, now = ({key: value for key, value in one.items() if value != {}} for one in (before, now))
-    return [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
-
-
-def child_placement(own: Resolved, resolved: Resolved, parent: RunDir) -> dict[str, Any]:
-    """Return where a child computes: where its parent did, unless it is given another place."""
-    now = resolved.flat()
-    given = {key: now[key] for key in PLACEMENT if resolved.sources.get(key) != own.sources.get(key)}
-    return parent.require_manifest().known_placement | given
-
-
-def _settings(parent: RunDir, resolved: Resolved) -> list[str] | None:
-    """Return the keys that the user set for the parent, or sets now; the config of the parent has all."""
-    created, config = parent.creation(), str(parent.config_file)
-    if created is None or created.settings is None:
-        return None
-    known = {*created.settings, *(key for key in resolved.settings if resolved.sources[key].file != config)}
-    return [key for key in resolved.sources if key in known]
-
-
 def create_child(request: ChildRequest) -> RunDir:
     """Make the run, with a copy of the state that it begins with.
 
@@ -111,9 +60,9 @@ def create_child(request: ChildRequest) -> RunDir:
     runs_dir, experiment = request.parent.path.parent.parent, request.resolved.config.experiment.name
     for left in reversed(range(_TRIES)):
         try:
-            start = _Start(request)
+            start = _ParentState(request)
             start.check()
-            settings = _settings(request.parent, request.resolved)
+            settings = child_settings(request.parent, request.resolved)
             return RunDir.create(runs_dir, experiment, request.resolved.dump(), start.fill, settings)
         except CheckpointError as error:  # it is pruned while it is copied
             if not left or request.parent.status() != "running":
@@ -121,7 +70,7 @@ def create_child(request: ChildRequest) -> RunDir:
     raise AssertionError("the loop returns or raises")
 
 
-class _Start:
+class _ParentState:
     """The state of a parent that a child begins with."""
 
     def __init__(self, request: ChildRequest) -> None:
@@ -243,7 +192,7 @@ class _Start:
         """Refuse a parent whose config file is not what it was trained with."""
         own, known = self._request.own, self._manifest.computation
         now = self._manifest.model_copy(update={"computation": own.computation()})
-        keys = _differing(known, type(now).model_validate(now.to_json()).computation)
+        keys = differing(known, type(now).model_validate(now.to_json()).computation)
         # A version of Trainyard that is newer than the run may have more settings.
         known_keys = (
             key for key in keys if key in known or not str(own.sources.get(key)).startswith("default")

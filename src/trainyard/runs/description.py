@@ -36,7 +36,7 @@ def training_sample(components: Components) -> Split | None:
 
 
 class Description:
-    """Writes the tables of evaluations, and the profile of the data, into a run directory.
+    """Write the tables of evaluations, and the profile of the data, into a run directory.
 
     What fails beside the tables is only a warning: no result depends on it.
     """

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.datasets.rows.kinds import ColumnKind
 from trainyard.datasets.rows.preparation import TabularPreparation
+from trainyard.datasets.rows.typed import ColumnKind
 from trainyard.errors import InputError
 from trainyard.records.portable import write_portable
 from trainyard.registry import name_of_framework, task_for
-from trainyard.runs.model import Predictor, write_whole
+from trainyard.runs.model import Predictor
 from trainyard.runs.weights import stored_model
+from trainyard.runs.whole_files import write_whole
 from trainyard.trackers.mlflow.model import write_model
 from trainyard.types import FEATURES
 

@@ -11,11 +11,9 @@ import numpy as np
 
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.rows.arrays import is_frame
-from trainyard.datasets.rows.images.preparation import ImagePreparation
 from trainyard.datasets.rows.pairs import as_numpy, column_names
 from trainyard.datasets.rows.preparation import AnyPreparation
 from trainyard.datasets.rows.table import Table, as_table, listed
-from trainyard.datasets.rows.text_preparation import TextPreparation
 from trainyard.datasets.rows.tokenizers import Tokenizer
 from trainyard.errors import InputError
 from trainyard.registry import task_for
@@ -44,11 +42,11 @@ class GivenRows:
         tokenizer: Tokenizer,
         input_names: Sequence[str] | None,
     ) -> None:
-        self._data = data
-        self._info = info
-        self._preparation = preparation
+        self.data = data
+        self.info = info
+        self.preparation = preparation
         self._tokenizer = tokenizer
-        self._task = task_for(info)
+        self.task = task_for(info)
         self.specs: dict[str, ArraySpec] = {name: info.inputs[name] for name in input_names or info.inputs}
         self._remarked: set[str] = set()  # what a user has been told of his rows
         self._remarking = threading.Lock()
@@ -72,38 +70,36 @@ class GivenRows:
                 of a task whose predictions are sums over them.
         """
         inputs = self.inputs(rows)
-        if self._task.gives_masks:
+        if self.task.gives_masks:
             return inputs
         targets = self._targets(rows, len(next(iter(inputs.values()))))
-        arrays = {**inputs, self._task.target: targets}
-        if self._task.sums and INPUT_IDS in self.specs:
+        arrays = {**inputs, self.task.target: targets}
+        if self.task.sums and INPUT_IDS in self.specs:
             arrays |= texts.text_bytes(self._tokenizer, rows, targets)
         return arrays
 
     def prepared(self, rows: Any) -> dict[str, Array]:
         """Return what the preparation makes of raw rows, by name."""
-        if isinstance(self._preparation, TextPreparation):
-            return self._preparation.arrays(rows)
-        return {FEATURES: self._features(rows)}
+        assert self.preparation is not None, "the caller checks it"
+        if not self.preparation.has_columns:
+            return self.preparation.arrays(rows)
+        table = as_table(rows, only=set(self.preparation.column_names))
+        arrays = self.preparation.arrays(table)
+        self._remark(table, self.preparation)
+        return arrays
 
-    def _features(self, rows: Any) -> Array:
-        """Return the features; warn once of each oddity of the rows, such as unseen categories."""
-        assert self._preparation is not None, "the caller checks it"
-        if isinstance(self._preparation, ImagePreparation):
-            return self._preparation.features(rows)
-        table = as_table(rows, only=set(self._preparation.column_names))
-        features: Array = self._preparation.features(table)
-        for matter, line in self._preparation.remarks(table, self._unused_columns(table)).items():
+    def _remark(self, table: Table, preparation: AnyPreparation) -> None:
+        """Warn once of each oddity of the rows, such as unseen categories."""
+        for matter, line in preparation.remarks(table, self._unused_columns(table)).items():
             with self._remarking:
                 is_new = matter not in self._remarked
                 self._remarked.add(matter)
             if is_new:
                 log.warning("%s", line)
-        return features
 
     def _unused_columns(self, table: Table) -> set[str]:
         """Return the columns that the config leaves out; all others if it lists those to learn from."""
-        data = self._data
+        data = self.data
         if data is None or data.features is not None:
             return {*table.columns, *table.unread}
         others = (data.split.time, data.split.group, data.weight)
@@ -115,14 +111,14 @@ class GivenRows:
         Raises:
             InputError: The rows lack them, or they have another shape.
         """
-        blank, name = self._task.blank_targets(count), self._task.target
-        if not self._task.sums:
+        blank, name = self.task.blank_targets(count), self.task.target
+        if not self.task.sums:
             return blank
         targets = np.asarray(rows[name]) if isinstance(rows, Mapping) and name in rows else None
         if targets is None or targets.shape != blank.shape:
             got = f"no {name}" if targets is None else f"{name} of shape {targets.shape}"
             raise InputError(
-                f"{got} given; the predictions of {self._task.name} compare the model's outputs with {name}, "
+                f"{got} given; the predictions of {self.task.name} compare the model's outputs with {name}, "
                 f"{blank.shape} {blank.dtype}: give them too, or use model.native for the outputs alone"
             )
         return targets.astype(blank.dtype)
@@ -133,10 +129,8 @@ class GivenRows:
         Raises:
             InputError: One is missing, or has another shape.
         """
-        if isinstance(self._preparation, ImagePreparation | TextPreparation):
-            given = self.prepared(rows)
-        elif self._preparation is not None:
-            given = {FEATURES: self._features(self._with_names(rows))}
+        if self.preparation is not None:
+            given = self.prepared(self._with_names(rows) if self.preparation.has_columns else rows)
         elif isinstance(rows, Mapping):
             given = {str(name): np.asarray(array) for name, array in rows.items()}
         else:
@@ -149,7 +143,7 @@ class GivenRows:
             given_rows = ", ".join(f"{name} {count}" for name, count in counts.items())
             raise InputError(f"arrays of different numbers of rows given: {given_rows}; give as many of each")
         count = next(iter(counts.values()))
-        others = {name: spec for name, spec in self._info.inputs.items() if name not in self.specs}
+        others = {name: spec for name, spec in self.info.inputs.items() if name not in self.specs}
         # What only the loss reads may hold anything.
         return inputs | {name: np.zeros((count, *spec.shape), spec.dtype) for name, spec in others.items()}
 
@@ -175,13 +169,13 @@ class GivenRows:
         Raises:
             InputError: There are more columns than in training, or fewer.
         """
-        assert self._preparation is not None, "the caller checks it"
-        names = self._preparation.column_names
+        assert self.preparation is not None, "the caller checks it"
+        names = self.preparation.column_names
         of_array = names == column_names(len(names))
         if isinstance(rows, Table):
             return rows
         if is_frame(rows):
-            own = [name for name in rows.columns if str(name) != self._info.target]
+            own = [name for name in rows.columns if str(name) != self.info.target]
             is_by_position = of_array and not set(names) <= set(map(str, own))
             return _named(rows[own].to_numpy(), names) if is_by_position else rows
         if isinstance(rows, Mapping) or (isinstance(rows, Sequence) and _are_mappings(rows)):

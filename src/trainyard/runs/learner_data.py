@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,44 +38,55 @@ def learner_splits(
         ModelError: The framework, the model or the task takes no weights, or the model weights classes, too.
         InputError: The class weights do not fit the data, or targets cannot be transformed.
     """
-    if (transform := transform_of(bundle.info)) is not None:
-        for name, split in bundle.splits.items():
-            if isinstance(split, ArraySplit):
-                transform.check(split.arrays[TARGET], f"{name} targets")
-        bundle = replace(
-            bundle, splits={name: transformed(split, transform) for name, split in bundle.splits.items()}
-        )
-    weights, train = config.training.class_weights, bundle.splits["train"]
-    arrays = known_arrays(train) or {}
+    splits, weights = _with_transformed_targets(bundle), config.training.class_weights
+    arrays = known_arrays(splits["train"]) or {}
     by_name = config.data is not None and config.data.weight is not None
     given = WEIGHT in arrays and WEIGHT not in bundle.info.inputs
     has_weights = by_name or given  # as data.weight, or with (X, y, w)
     if not has_weights and weights is None:
-        return bundle.splits
+        return splits
     _check_takes_weights("data.weight" if has_weights else _KEY, config, bundle.info, framework)
     if weights is None:
-        return bundle.splits
+        return splits
     _refuse_own_options(config, model)
-    if not task_for(bundle.info).has_classes():
-        raise InputError(f"{_KEY}: the task is {bundle.info.task}, which has no classes; leave it out")
-    if TARGET not in arrays or WEIGHT in bundle.info.inputs:
-        what = (
-            "the training rows are not in memory"
-            if WEIGHT not in bundle.info.inputs
-            else (f"the model takes an array named {WEIGHT!r}")
-        )
-        raise InputError(f"{_KEY}: {what}; leave it out")
+    return {**splits, "train": _weighted_by_class(splits["train"], weights, bundle.info)}
+
+
+def _with_transformed_targets(bundle: DataBundle) -> Mapping[SplitName, Split]:
+    """Return the splits with the targets that a model learns.
+
+    Raises:
+        InputError: Targets cannot be transformed.
+    """
+    if (transform := transform_of(bundle.info)) is None:
+        return bundle.splits
+    for name, split in bundle.splits.items():
+        if isinstance(split, ArraySplit):
+            transform.check(split.arrays[TARGET], f"{name} targets")
+    return {name: transformed(split, transform) for name, split in bundle.splits.items()}
+
+
+def _weighted_by_class(train: Split, weights: str | Mapping[str, float], info: DataInfo) -> Split:
+    """Return the training split with the weight of its class in that of each row.
+
+    Raises:
+        InputError: The class weights do not fit the data.
+    """
+    arrays = known_arrays(train) or {}
+    if not task_for(info).has_classes():
+        raise InputError(f"{_KEY}: the task is {info.task}, which has no classes; leave it out")
+    if WEIGHT in info.inputs:
+        raise InputError(f"{_KEY}: the model takes an array named {WEIGHT!r}; leave it out")
+    if TARGET not in arrays:
+        raise InputError(f"{_KEY}: the training rows are not in memory; leave it out")
     if getattr(train, "mixes", False):
         raise InputError(f"{_KEY}: data.transforms blends the classes of two images; leave one of them out")
-    by_row = _by_class(weights, arrays[TARGET], bundle.info)[arrays[TARGET]]
+    by_row = _by_class(weights, arrays[TARGET], info)[arrays[TARGET]]
     own = arrays.get(WEIGHT, np.ones(len(train)))
     if not (by_row * own).any():
         raise InputError(f"{_KEY}: the weights of all training rows are 0, so that none counts")
     weighted = {**arrays, WEIGHT: by_row * own}
-    return {
-        **bundle.splits,
-        "train": train.with_known(weighted) if isinstance(train, KnownSplit) else Arrays(weighted),
-    }
+    return train.with_known(weighted) if isinstance(train, KnownSplit) else Arrays(weighted)
 
 
 def _by_class(weights: str | Mapping[str, float], targets: Array, info: DataInfo) -> Array:

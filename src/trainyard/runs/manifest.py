@@ -28,9 +28,12 @@ from trainyard.records.manifest import (
 from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted
 from trainyard.require import import_paths
-from trainyard.runs.inputs import code_inputs, data_inputs, environment_inputs
+from trainyard.runs.code_identity import code_inputs
+from trainyard.runs.data_identity import data_inputs
+from trainyard.runs.environment import environment_inputs
+from trainyard.runs.frameworks import framework_name
 from trainyard.runs.objects import Objects
-from trainyard.runs.wiring import Components, framework_name
+from trainyard.runs.wiring import Components
 from trainyard.semantics import decides, versions
 from trainyard.types import Determinism
 

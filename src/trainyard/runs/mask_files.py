@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from trainyard.datasets.rows.images.preparation import images_at
 from trainyard.errors import InputError
 from trainyard.require import require
-from trainyard.runs.prediction_files import Written, images_below
+from trainyard.runs.prediction_files import Written
 from trainyard.types import Array
 
 _HIGHEST = (1 << 16) - 1  # number that a pixel of a PNG file holds
@@ -47,7 +48,7 @@ def _places(root: Path, output: Path) -> Iterator[Path]:
     Raises:
         InputError: These are no images in files, or two have the same name.
     """
-    images, is_npz = images_below(root), root.suffix.lower() == ".npz"
+    images, is_npz = images_at(root), root.suffix.lower() == ".npz"
     if (images is None and not is_npz) or output.suffix:
         what = f"{root} is neither" if images is None and not is_npz else f"{output} is no folder"
         raise InputError(

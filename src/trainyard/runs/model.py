@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import shutil
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +13,14 @@ import numpy as np
 
 from trainyard.config import load
 from trainyard.config.schema import RunConfig
-from trainyard.datasets.base import DataBundle, Split, prepared_as
+from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.rows import tokenizers
-from trainyard.datasets.rows.arrays import Arrays, is_frame
-from trainyard.datasets.rows.chunks import RowChunks
-from trainyard.datasets.rows.frames import read_frame, row_chunks
-from trainyard.datasets.rows.images.preparation import ImagePreparation
-from trainyard.datasets.rows.preparation import AnyPreparation, TabularPreparation, from_json
-from trainyard.datasets.rows.raw import frame_of
-from trainyard.datasets.rows.table import Table, as_table
+from trainyard.datasets.rows.arrays import Arrays, rows_from
+from trainyard.datasets.rows.preparation import AnyPreparation, from_json
 from trainyard.datasets.rows.text_preparation import TextPreparation
 from trainyard.datasets.rows.tokenizers import Tokenizer
-from trainyard.datasets.rows.weights import check_totals
-from trainyard.datasets.rows.weights import encode as encode_weights
 from trainyard.engine.state import preserved_global_random
-from trainyard.errors import CheckpointError, DataError, InputError, ModelError
+from trainyard.errors import CheckpointError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions, explained_metric
 from trainyard.frameworks.base import Framework, ModelInputs
 from trainyard.records.data import understanding
@@ -41,9 +31,9 @@ from trainyard.require import import_rule, importing_by
 from trainyard.runs import texts
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.decisions import replaying_skips
-from trainyard.runs.given_arrays import arrays_of, labeled
+from trainyard.runs.frameworks import framework_for
+from trainyard.runs.given_files import GivenFiles
 from trainyard.runs.given_rows import GivenRows
-from trainyard.runs.inputs import data_inputs
 from trainyard.runs.intervals import (
     Intervals,
     Residuals,
@@ -52,19 +42,20 @@ from trainyard.runs.intervals import (
     chosen_on_validation,
     residuals,
 )
+from trainyard.runs.labeled import labeled, refuse_masks
+from trainyard.runs.own_format import export_format, export_model
 from trainyard.runs.own_unit import own_unit
-from trainyard.runs.samples import samples_of
+from trainyard.runs.threads import available_threads
 from trainyard.runs.weights import stored_model
-from trainyard.runs.wiring import available_threads, form_for, framework_for, load_data, wanted_metrics
+from trainyard.runs.wiring import load_data, wanted_metrics
 from trainyard.runs.workdir import working_directory
 from trainyard.semantics import computing_by, older_versions
-from trainyard.tasks.support.transforms import transform_of
-from trainyard.types import FEATURES, INPUT_IDS, WEIGHT, Array, DataInfo, SplitName
+from trainyard.types import INPUT_IDS, Array, DataInfo, SplitName
 from trainyard.world import ALONE
 
 log = logging.getLogger("trainyard")
 
-# Of two threads that load at once, one would preserve the state in which the other has put the generators.
+# If two threads loaded at once, one would restore the generators to what the other had set them to.
 _LOADING = threading.Lock()
 _CHUNK_ROWS = 1 << 16  # that are predicted from one chunk, at most
 _CHUNK_CELLS = 1 << 22
@@ -74,7 +65,8 @@ _READS = 5  # of a run in training, whose files may be replaced while they are r
 class Predictor:
     """The model of a run (the best one where there is one), ready to predict.
 
-    It needs nothing but the run directory, and may be used from many threads at once, beside others.
+    It needs nothing but the run directory, and may be used from many threads at once, beside others. `files`
+    reads what is to be predicted or evaluated from files.
 
     Args:
         run: The run.
@@ -112,7 +104,6 @@ class Predictor:
                 else tokenizers.from_json(stored.data.tokenizer)
             )
             self._task = task_for(self.info)
-        self._stored = stored.data
         threads = self.config.training.threads or available_threads(self.config)
         self._framework = framework_for(self.config, self.info, model)
         if pinned:
@@ -123,6 +114,7 @@ class Predictor:
         self._rows = GivenRows(
             self.config.data, self.info, self._preparation, self._tokenizer, self.model.input_names
         )
+        self.files = GivenFiles(run.id, self.config, self._rows, stored.data.tokenizer)
 
     def __repr__(self) -> str:
         kind = self.config.model.type if self.given_model is None else type(self.given_model).__name__
@@ -186,140 +178,17 @@ class Predictor:
         Raises:
             InputError: The framework has no such format, or the path cannot be written.
         """
-        chosen = self.export_format(path, form)
-        write_whole(path, lambda made: self.model.export(made, chosen))
-        if self.info.target_transform is not None:
-            self._note_unit(path)
+        export_model(self.model, self.info, path, self.export_format(path, form))
         return path
 
-    def _note_unit(self, path: Path) -> None:
-        """Write the unit of an exported model's outputs, and how to convert them, beside it."""
-        note = path.with_name(f"{path.name}.target.json")
-        transform, target = self.info.target_transform, self.info.target
-        assert transform is not None, "the target is transformed"
-        says = f"{transform['kind']} of {target}"
-        text = json.dumps({"outputs": says, "target_transform": transform})
-        write_whole(note, lambda made: made.write_text(text, encoding="utf-8"))
-        log.warning(
-            "the exported model returns the %s, as it was trained; %s has what turns that into its own unit, "
-            "as predict does",
-            says,
-            note.name,
-        )
-
     def export_format(self, path: Path, form: str | None = None) -> str:
-        """Return the format in which `export` writes.
-
-        It is the one asked for, else that of the path's suffix, else the default.
+        """Return the format in which `export` writes: as asked for, else by the suffix, else the default.
 
         Raises:
             InputError: The framework has no such format, or none is asked for and the path has a suffix of
                 another kind.
         """
-        forms = self._framework.formats
-        if not forms or (form is not None and form not in forms):
-            known = f"there are: {', '.join(forms)}" if forms else "its framework has none of its own"
-            known += "; with the preparation of rows, mlflow, native or sklearn (docs/export.md)"
-            raise InputError(
-                f"run {self._run.id} cannot be exported{f' as {form!r}' if form else ''}: {known}"
-            )
-        ending = path.suffix.removeprefix(".")
-        suffixes = [one for one in forms if one.isalnum() and one not in self._framework.folder_formats]
-        if form is None and ending and ending not in suffixes:
-            endings = " or ".join(f".{one}" for one in suffixes)
-            raise InputError(
-                f"{path}: its suffix is not one of this model's formats; use {endings}, or give --format"
-            )
-        return form or ending or forms[0]
-
-    def samples(self, path: Path | str) -> Split | None:
-        """Return the samples that the run's data set makes of a file, such as a text; None: it has rows.
-
-        Raises:
-            DataError: The file cannot be read, or gives no sample.
-        """
-        with importing_by(self._rule), computing_by(self.info.semantics):
-            return samples_of(self.config, path, self._stored.tokenizer)
-
-    def arrays(self, path: Path | str) -> Mapping[str, Array] | None:
-        """Return the arrays of an npz file as `outputs` takes them; None: it has rows of a table.
-
-        Raises:
-            DataError: It cannot be read.
-            InputError: The model takes images in files, or texts.
-        """
-        return arrays_of(path, self.info, self._preparation)
-
-    def read(self, path: Path | str) -> Any:
-        """Read the rows of a CSV, Parquet or npz file, or of one at a URL, as the training data were read.
-
-        Raises:
-            DataError: It cannot be read.
-            InputError: The model takes other arrays than the columns of a table, or gives masks.
-        """
-        self._refuse_masks()
-        if (arrays := self.arrays(path)) is not None:
-            return arrays
-        self._refuse_file()
-        frame = read_frame(path, *self._format, self.info.target)
-        if not len(frame):
-            raise DataError(f"{path}: there are columns, but no rows")
-        return frame
-
-    def chunks(self, path: Path | str) -> RowChunks:
-        """Return the same rows, to be read chunk by chunk; the arguments and errors are those of `read`."""
-        self._refuse_file()
-        return row_chunks(path, *self._format, self.info.target)
-
-    def columns_of(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the columns to read of those that a file has: what predictions need.
-
-        All of them if one is missing: they may be meant by position, or else the error names them.
-        """
-        needed = self._preparation.column_names if self._preparation is not None else []
-        is_whole = needed and set(needed) <= set(names)
-        return [name for name in names if name in needed] if is_whole else names
-
-    def rows_of(self, table: Table) -> Any:
-        """Return rows of a file as `outputs` takes them: as a data frame where a table does not do."""
-        if isinstance(self._preparation, ImagePreparation):
-            return self._preparation.beside(table)
-        by_position = self._preparation is not None and set(self._preparation.column_names) - {*table.columns}
-        is_raw = self._preparation is None or not isinstance(self._preparation, TabularPreparation)
-        return frame_of(dict(table.columns)) if is_raw or by_position else table
-
-    @property
-    def _format(self) -> tuple[Mapping[str, Any] | None, Sequence[str]]:
-        """The options of the CSV reader, and the columns to read as text."""
-        data = self.config.data
-        options = data.params if data is not None and data.type == "csv" else None
-        return options, self._preparation.text_columns if self._preparation else ()
-
-    def _refuse_file(self) -> None:
-        """Refuse a file of rows if the model takes other arrays than the columns of a table.
-
-        Raises:
-            InputError: The model takes other arrays.
-        """
-        if self._preparation is None and list(self._rows.specs) != [FEATURES]:
-            raise InputError(
-                f"run {self._run.id} takes {self._rows.description}, and a table holds no such arrays: "
-                "give them in an npz file, or from Python: "
-                f"trainyard.load({self._run.id!r}).predict(...); the run's own splits are evaluated by "
-                "`trainyard evaluate --split`"
-            )
-
-    def _refuse_masks(self) -> None:
-        """Refuse to evaluate other rows if the targets are masks, which rows do not hold.
-
-        Raises:
-            InputError: The targets are masks.
-        """
-        if self._task.gives_masks:
-            raise InputError(
-                f"run {self._run.id} predicts masks, and is evaluated on its own splits only: --split; for "
-                "other images train with a test split of them (data.test_path, or a folder test)"
-            )
+        return export_format(self._framework, self._run.id, path, form)
 
     def outputs(self, rows: Any) -> Array:
         """Return class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
@@ -476,14 +345,18 @@ class Predictor:
             split: A split of the run's own data.
             rows: Other rows, instead of the split.
             bundle: The run's data, if it was given them as objects.
-            samples: What `samples` returned, instead of the split.
+            samples: What `files.samples` returned, instead of the split.
 
         Raises:
             InputError: The run has no such split, its data have changed, or the rows lack a column.
         """
-        chosen = samples
-        if chosen is None:
-            chosen = self._own_split(split, bundle) if rows is None else self._labeled(rows)
+        if samples is not None:
+            chosen = samples
+        elif rows is not None:
+            refuse_masks(self.info, self._run.id)
+            chosen = labeled(rows, self._rows)
+        else:
+            chosen = self._own_split(split, bundle)
         return evaluate_predictions(
             self.model.predict(chosen), wanted_metrics(self.config, self.info), self.info, split
         )
@@ -531,44 +404,6 @@ class Predictor:
         if bundle.splits[split].fingerprint() != recorded:
             raise InputError(f"the {split} split is not that of run {self._run.id}: the data have changed")
 
-    def _labeled(self, rows: Any) -> Split:
-        self._refuse_masks()
-        if self._preparation is None:
-            return labeled(rows, self._rows, self.config.data, self.info)
-        data, weights = self.config.data, self._weights(rows)
-        if data is not None and data.missing_target == "drop":
-            rows = self._preparation.with_targets(rows)
-            if weights and rows.numbers is not None:
-                weights = {WEIGHT: weights[WEIGHT][rows.numbers]}
-        targets = self._preparation.targets(rows)
-        if targets is None:
-            raise InputError(f"the rows have no column {self.info.target!r}: evaluation needs the target")
-        if (transform := transform_of(self.info)) is not None:
-            transform.check(targets, "targets given")
-        if weights:
-            check_totals({"given": weights[WEIGHT]}, "data.weight")
-        return Arrays({**self._rows.prepared(rows), self._task.target: targets, **weights})
-
-    def _weights(self, rows: Any) -> dict[str, Array]:
-        """Return the weights of rows, if they have the column that held them in training."""
-        name = self.config.data.weight if self.config.data is not None else None
-        if name is None:
-            return {}
-        table = as_table(rows, only={name})
-        if name not in table.columns:
-            log.warning("the rows have no column %r (data.weight): they all count the same", name)
-            return {}
-        return {WEIGHT: encode_weights(table, name)}
-
-
-def rows_from(arrays: Mapping[str, Any], start: int, count: int) -> dict[str, Array]:
-    """Return `count` rows of arrays, of which some may be data frames, from `start` on."""
-    stop = start + count
-    return {
-        name: array.iloc[start:stop] if is_frame(array) else array[start:stop]
-        for name, array in arrays.items()
-    }
-
 
 def _settled(run: RunDir, read: Callable[[], None]) -> None:
     """Read a run that may be in training, again if its newer checkpoint has replaced the files being read."""
@@ -588,47 +423,3 @@ def _pin(framework: type[Framework], config: RunConfig, threads: int) -> None:
         framework.pin(config, threads)
     except ModelError as error:
         log.warning("the outputs may differ from those of the training in their last bits: %s", error)
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Have a file or folder written aside; it takes the place of what is there when it is whole.
-
-    Raises:
-        InputError: There is no such folder, or it cannot be written.
-    """
-    folder = _folder(path)
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=folder) as aside:
-            made = Path(aside) / path.name
-            write(made)
-            if path.is_dir():
-                shutil.rmtree(path)
-            made.replace(path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-def _folder(path: Path) -> Path:
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise InputError(f"{path}: there is no folder {folder}")
-    return folder
-
-
-def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundle:
-    """Return the data objects that the run was given, prepared as they were.
-
-    Raises:
-        InputError: The data are not those that the run was given.
-    """
-    from trainyard.datasets.rows.objects import from_objects
-
-    with computing_by(predictor.info.semantics):
-        form = form_for(predictor.config, predictor.given_model)
-        with prepared_as(form):
-            bundle = from_objects(data, predictor.config.data)
-    if data_inputs(bundle).hash != run.require_manifest().data.hash:
-        raise InputError(
-            f"the data are not those that run {run.id} was made with: pass what `train` was given"
-        )
-    return bundle

@@ -22,11 +22,11 @@ from trainyard.errors import ChangedInputsError, CheckpointError, InputError, Mo
 from trainyard.order import START, Cursor
 from trainyard.records.commit import Commit
 from trainyard.records.lineage import FOLDER, Lineage
-from trainyard.records.manifest import DataIdentity, InitialState, Manifest, Parent
+from trainyard.records.manifest import InitialState, Manifest, Parent
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
+from trainyard.runs.data_identity import data_inputs
 from trainyard.runs.fit import advice, longer, needs_same_rows
-from trainyard.runs.inputs import data_inputs
 from trainyard.runs.manifest import lower_tier
 from trainyard.runs.wiring import Components
 from trainyard.safe_open import open_regular
@@ -59,7 +59,6 @@ class Origin:
         if self.lineage is None and (manifest := run.manifest()) is not None and manifest.initial is not None:
             raise CheckpointError(f"{run.path / Lineage.FILE} is missing: what the run began with is unknown")
         self.initial: InitialState | None = self.lineage.initial if self.lineage else None
-        self._data: DataIdentity | None = None  # of this run
 
     def announce(self, attempt: int, step: int) -> None:
         """Log where an attempt begins, and what a child begins with; called once nothing refuses it any more.
@@ -215,8 +214,7 @@ class Origin:
         initial = self.initial
         if initial is None or self.lineage is None:
             return START, NOTHING_INHERITED
-        self._data = bundle.once(data_inputs)
-        cursor = Cursor(*self.lineage.own_begin(self._data))
+        cursor = Cursor(*self.lineage.own_begin(bundle.once(data_inputs)))
         return cursor, Inherited(initial.step, frozenset(self.lineage.irregular))
 
     def source(self, known: str | None) -> str | None:
@@ -314,13 +312,12 @@ class Origin:
         options = self.lineage is not None and any("model.params" in one for one in self.lineage.changed)
         return self.initial is not None and step == self.initial.step and options
 
-    def _compares_evaluations(self) -> bool:
+    def _compares_evaluations(self, bundle: DataBundle) -> bool:
         """Return whether evaluations of the parent can be compared with those of the run."""
         assert self.lineage is not None, "it has no parent"
-        assert self._data is not None, "`begin` comes first"
         of_loss = ("training.loss:", "training.label_smoothing:")
         has_own_loss = any(one.startswith(of_loss) for one in self.lineage.changed)
-        return self.lineage.has_same(self._data, "val") and not has_own_loss
+        return self.lineage.has_same(bundle.once(data_inputs), "val") and not has_own_loss
 
     def exclude_lost(self, components: Components, commit: Commit | None) -> None:
         """Let only those evaluations count for the best model whose weights came with a state.
@@ -348,7 +345,7 @@ class Origin:
         self.exclude_lost(components, self.first_own())
         if state.step != initial.step:
             return
-        if not self._compares_evaluations():
+        if not self._compares_evaluations(components.bundle):
             state.evaluations.clear()
         if rules.last_step(state.evaluations) <= initial.step:
             raise InputError(

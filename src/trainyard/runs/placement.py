@@ -11,7 +11,7 @@ from trainyard.config.schema import RunConfig
 from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.request import Request
-from trainyard.runs.wiring import available_threads
+from trainyard.runs.threads import available_threads
 
 log = logging.getLogger("trainyard")
 

@@ -12,18 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainyard.datasets.rows.arrays import rows_from
 from trainyard.datasets.rows.chunks import RowChunks
-from trainyard.datasets.rows.class_folders import TEXT_ENDING, text_of
-from trainyard.datasets.rows.files import as_text, files_in, log_left_out
-from trainyard.datasets.rows.images.pixels import ENDINGS
-from trainyard.datasets.rows.images.preparation import ImagePreparation, files_of
+from trainyard.datasets.rows.files import as_text
+from trainyard.datasets.rows.preparation import FilePreparation
 from trainyard.datasets.rows.raw import frame_of
 from trainyard.datasets.rows.table import Table, nearest
-from trainyard.datasets.rows.text_preparation import TextPreparation
 from trainyard.errors import DataError, InputError
 from trainyard.require import require
 from trainyard.runs.intervals import Intervals
-from trainyard.runs.model import Predictor, rows_from
+from trainyard.runs.model import Predictor
 from trainyard.runs.samples import outputs_for
 from trainyard.types import Array
 
@@ -77,85 +75,80 @@ def predicted_chunks(
                 "the probabilities of pixels are no columns of a table: call "
                 "trainyard.load(run).predict_proba(images) from Python"
             )
-    if (samples := predictor.samples(path)) is not None:
-        if columns.keep:
-            raise InputError(f"{path} has no columns to keep: its rows are samples of the run's length")
-        for outputs in outputs_for(predictor.model, samples, predictor.chunk_rows):
-            yield _frame({}, _columns(predictor, outputs, columns))
-        return
-    if (arrays := predictor.arrays(path)) is not None:
-        if columns.keep:
-            raise InputError(f"{path} has no columns to keep: it holds arrays")
-        step, count = predictor.chunk_rows, len(next(iter(arrays.values())))
-        for start in range(0, count, step):
-            outputs = predictor.outputs(rows_from(arrays, start, step))
-            yield _frame({}, _columns(predictor, outputs, columns))
-        return
-    if (frames := _of_folder(predictor, path, columns)) is not None:
-        yield from frames
-        return
-    chunks, rows = predictor.chunks(path), predictor.chunk_rows
+    for kind in (_of_samples, _of_arrays, _of_files):
+        if (frames := kind(predictor, path, columns)) is not None:
+            yield from frames
+            return
+    yield from _of_rows(predictor, path, columns, as_written=as_written)
+
+
+def _of_samples(predictor: Predictor, path: Path | str, columns: PredictionColumns) -> Iterator[Any] | None:
+    """Return the frames of predictions for the samples of a file; None if it has rows."""
+    if (samples := predictor.files.samples(path)) is None:
+        return None
+    if columns.keep:
+        raise InputError(f"{path} has no columns to keep: its rows are samples of the run's length")
+    outputs = outputs_for(predictor.model, samples, predictor.chunk_rows)
+    return (_frame({}, _columns(predictor, some, columns)) for some in outputs)
+
+
+def _of_arrays(predictor: Predictor, path: Path | str, columns: PredictionColumns) -> Iterator[Any] | None:
+    """Return the frames of predictions for the arrays of a file; None if it has the rows of a table."""
+    if (arrays := predictor.files.arrays(path)) is None:
+        return None
+    if columns.keep:
+        raise InputError(f"{path} has no columns to keep: it holds arrays")
+    step, count = predictor.chunk_rows, len(next(iter(arrays.values())))
+    outputs = (predictor.outputs(rows_from(arrays, start, step)) for start in range(0, count, step))
+    return (_frame({}, _columns(predictor, some, columns)) for some in outputs)
+
+
+def _of_rows(
+    predictor: Predictor, path: Path | str, columns: PredictionColumns, *, as_written: bool
+) -> Iterator[Any]:
+    """Yield data frames of the predictions for the rows of a file; see `predicted_chunks`."""
+    chunks, rows = predictor.files.chunks(path), predictor.chunk_rows
     if missing := [name for name in columns.keep if name not in chunks.names]:
         raise InputError(
             f"{path}: there is no column {missing[0]!r} to keep; {nearest(missing[0], chunks.names)}"
         )
-    needed = predictor.columns_of(chunks.names)
+    needed = predictor.files.columns_of(chunks.names)
     empty = True
     for table, kept in _with_kept(chunks, needed, columns.keep, rows, as_written=as_written):
         empty = False
-        some = predictor.rows_of(table)
+        some = predictor.files.rows_of(table)
         yield _frame(kept, _columns(predictor, predictor.outputs(some), columns, some))
     if empty:
         raise DataError(f"{path}: there are columns, but no rows")
 
 
-def images_below(path: Path | str) -> list[Path] | None:
-    """Return the image at a path, or those in a folder; None if it is neither."""
-    return [Path(path)] if Path(path).suffix.lower() in ENDINGS else files_of(path)
-
-
-def _of_folder(predictor: Predictor, path: Path | str, columns: PredictionColumns) -> Iterator[Any] | None:
+def _of_files(predictor: Predictor, path: Path | str, columns: PredictionColumns) -> Iterator[Any] | None:
     """Return the frames of predictions for images or texts in files; None if the path is a file of rows."""
-    if isinstance(predictor.preparation, ImagePreparation) and (files := images_below(path)) is not None:
-        return _of_images(predictor, files, columns)
-    if isinstance(predictor.preparation, TextPreparation) and Path(path).is_dir():
-        files, others = files_in(Path(path), [TEXT_ENDING])
-        if not files:
-            raise DataError(f"{path} holds no text: no file that ends in {TEXT_ENDING}")
-        log_left_out(path, others, "texts")
-        return _of_texts(predictor, files, columns)
-    return None
+    preparation = predictor.preparation
+    if not isinstance(preparation, FilePreparation) or (files := preparation.files_at(path)) is None:
+        return None
+    return _of_each_file(predictor, preparation, files, columns)
 
 
-def _of_images(predictor: Predictor, files: Sequence[Path], columns: PredictionColumns) -> Iterator[Any]:
-    """Yield data frames of the predictions for images, with their paths in the first column.
+def _of_each_file(
+    predictor: Predictor, preparation: FilePreparation, files: Sequence[Path], columns: PredictionColumns
+) -> Iterator[Any]:
+    """Yield data frames of the predictions for files, with their paths in the first column.
 
     Those that cannot be decoded are left out, if the run has left out such ones.
     """
-    assert isinstance(predictor.preparation, ImagePreparation), "the caller checks it"
-    name, rows = predictor.preparation.column, predictor.chunk_rows
+    name, rows, data = preparation.path_column, predictor.chunk_rows, predictor.config.data
     if columns.keep:
-        raise InputError(f"images in a folder have no columns to keep; their paths are kept as {name!r}")
-    data = predictor.config.data
+        raise InputError(
+            f"{preparation.noun} in a folder have no columns to keep; their paths are kept as {name!r}"
+        )
     if data is not None and data.on_corrupt == "skip":
-        files = predictor.preparation.whole(files)
+        files = preparation.readable(files)
     for start in range(0, len(files), rows):
         some = files[start : start + rows]
-        outputs = predictor.outputs(some)
+        outputs = predictor.outputs(preparation.rows_of_files(some))
         paths = np.array([as_text(file) for file in some], dtype=object)
         yield _frame({name: paths}, _columns(predictor, outputs, columns))
-
-
-def _of_texts(predictor: Predictor, files: Sequence[Path], columns: PredictionColumns) -> Iterator[Any]:
-    """Yield data frames of the predictions for texts in files, with their paths in the first column."""
-    assert isinstance(predictor.preparation, TextPreparation), "the caller checks it"
-    if columns.keep:
-        raise InputError("texts in a folder have no columns to keep; their paths are kept as 'file'")
-    for start in range(0, len(files), predictor.chunk_rows):
-        some = files[start : start + predictor.chunk_rows]
-        texts = [{predictor.preparation.column: text_of(file)} for file in some]
-        paths = np.array([as_text(file) for file in some], dtype=object)
-        yield _frame({"file": paths}, _columns(predictor, predictor.outputs(texts), columns))
 
 
 def _with_kept(

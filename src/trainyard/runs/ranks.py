@@ -26,11 +26,12 @@ from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_rule, importing_by
 from trainyard.runs.cleanup import discard_folder
-from trainyard.runs.inputs import data_inputs
+from trainyard.runs.data_identity import data_inputs
+from trainyard.runs.frameworks import framework_name
 from trainyard.runs.nodes import agree
 from trainyard.runs.objects import Objects
 from trainyard.runs.request import Request
-from trainyard.runs.wiring import Components, framework_name
+from trainyard.runs.wiring import Components
 from trainyard.semantics import computing_by, in_force
 from trainyard.world import RESTARTS, RETRYABLE, World, portable, ranks_of_environment
 
@@ -138,14 +139,14 @@ def _restarts() -> int:
     return int(os.environ.get(RESTARTS) or os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
 
 
-def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
+def take_part(folder: Path, run_attempt: Callable[[Request], Result]) -> int:
     """Take part in an attempt that `launch` has started, and return the exit code of this process.
 
     It is `RETRYABLE` where another try may help: the launcher starts all processes again then.
 
     Args:
         folder: The folder in which `launch` left the request.
-        make: Makes the attempt (`run_attempt`).
+        run_attempt: `attempt.run_attempt`, which imports this module.
     """
     rank, outcome = os.environ["RANK"], folder / f"outcome-{os.environ['RANK']}"
     outcome.unlink(missing_ok=True)
@@ -168,7 +169,7 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
             agreed = agree(world, request)
             if world.local_rank == 0:
                 write_atomically(folder / _RUN, str(agreed.run.path).encode())
-            make(replace(agreed, objects=request.objects, world=world))
+            run_attempt(replace(agreed, objects=request.objects, world=world))
     except (Exception, Stopped) as raised:
         error = raised
     is_retryable = error is not None and _is_retryable(error)
@@ -227,7 +228,7 @@ def lead(request: Request, config: RunConfig) -> World:
     return world
 
 
-def follow(config: RunConfig, objects: Objects, make: Callable[[Request], Result]) -> RunDir | None:
+def follow(config: RunConfig, objects: Objects, run_attempt: Callable[[Request], Result]) -> RunDir | None:
     """Make the attempt that the main process makes, and return its run; None: this is the main process.
 
     The main process alone finds or creates the run.
@@ -235,7 +236,7 @@ def follow(config: RunConfig, objects: Objects, make: Callable[[Request], Result
     Args:
         config: The config, as far as this process knows it.
         objects: What was given in Python, in this process as in the others.
-        make: Makes the attempt.
+        run_attempt: `attempt.run_attempt`, which imports this module.
 
     Raises:
         WorldError: The main process is gone, or has no attempt to make.
@@ -246,7 +247,7 @@ def follow(config: RunConfig, objects: Objects, make: Callable[[Request], Result
         return None
     world = join(config, objects.model)
     request = agree(world, None)
-    make(replace(request, objects=objects, world=world))
+    run_attempt(replace(request, objects=objects, world=world))
     download_records(request.run)  # how it has ended, if this process has a working copy of its own
     return request.run
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.config import Resolved
-from trainyard.engine.outside import Verdict
+from trainyard.engine.outside import VerdictFunction
+from trainyard.engine.rules import TrainingShare
 from trainyard.records.manifest import Parent
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.objects import Objects
@@ -20,7 +21,7 @@ class Request:
 
     `parent` is the run that this one repeats, or the study that it is in; `placement` replaces the config's,
     by dotted key (threads, device); `verdict` judges each evaluation; `until` is the share of the training
-    (3, 27), as parts and their number, after which the run pauses. With `keep`, the run was there before the
+    after which the run pauses. With `keep`, the run was there before the
     caller: it stays if its first attempt fails at once. `world` are the processes of the attempt, if they
     have found each other.
     """
@@ -31,7 +32,7 @@ class Request:
     parent: Parent | None = None
     placement: Mapping[str, Any] = field(default_factory=dict)
     allow_change: bool = False
-    verdict: Verdict | None = None
-    until: tuple[int, int] | None = None
+    verdict: VerdictFunction | None = None
+    until: TrainingShare | None = None
     keep: bool = False
     world: World = ALONE

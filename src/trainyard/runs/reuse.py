@@ -24,21 +24,18 @@ from trainyard.records.run_dir import RunDir
 from trainyard.reports.rundir import read_run
 from trainyard.require import import_paths, open_process
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.inputs import code_inputs, data_inputs, environment_inputs
+from trainyard.runs.code_identity import code_inputs
+from trainyard.runs.data_identity import data_inputs
+from trainyard.runs.environment import environment_inputs
+from trainyard.runs.frameworks import framework_name
 from trainyard.runs.lookup import warn_of_unused
 from trainyard.runs.manifest import code_roots, make_manifest
 from trainyard.runs.objects import Objects
 from trainyard.runs.sampling import epoch_samples
+from trainyard.runs.threads import available_threads, default_threads
 from trainyard.runs.trust import of_own_config
 from trainyard.runs.weights import initial_source, initialize, stored_model
-from trainyard.runs.wiring import (
-    available_threads,
-    build,
-    default_threads,
-    framework_name,
-    load_data,
-    run_checkpoints,
-)
+from trainyard.runs.wiring import build, load_data, run_checkpoints
 from trainyard.semantics import in_force, versions
 from trainyard.types import DataInfo
 
@@ -147,7 +144,7 @@ def _damage(run: RunDir) -> str | None:
 def _outside_decision(run: RunDir) -> str | None:
     """Return which decision, such as a stop, has shaped a run, even if it was resumed; None if none has."""
     parent = run.require_manifest().parent
-    inherited = [kind for _, kind, _ in getattr(parent, "decisions", [])]  # by a repetition
+    inherited = [kind for _, kind, _ in getattr(parent, "decisions", [])]  # where it repeats a run
     journalled = [record["name"] for record in read(run.journal) if record["kind"] == "decision"]
     outside = [kind for kind in [*inherited, *journalled] if kind not in (*MEASURED, *NEUTRAL)]
     return f"a decision from outside shaped it: {outside[0]}" if outside else None
@@ -241,7 +238,7 @@ def _default_threads(run: RunDir, before: Manifest, config: RunConfig) -> int:
 def _built_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Path | None) -> Manifest:
     """Return the inputs as an attempt finds them: built in the same order, as building may draw numbers."""
     config = resolved.config
-    choices = journalled_decisions(run.journal).choices()  # else they would be made anew by measuring
+    choices = journalled_decisions(run.journal).choices()  # without them, they would be measured again
     components = build(config, config.training.threads, objects, choices)
     if source is not None and source.exists():
         initialize(components, source)

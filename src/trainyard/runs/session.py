@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainyard.config.schema import CheckpointConfig
-from trainyard.engine.journal import Journal, NoJournal
+from trainyard.engine.journal import FollowerJournal, Journal
 from trainyard.errors import TrainyardError
 from trainyard.records.manifest import NumericEnvironment
 from trainyard.records.result import AttemptRecord, Result
@@ -127,8 +127,8 @@ class Session:
             log.warning("%s", warning)
 
 
-class SilentSession:
-    """The session of a process that is not the main one: it writes nothing."""
+class FollowerSession:
+    """Write nothing: in a follower, a process that is not the main one, the session is empty."""
 
     lease = None
     has_ended = False
@@ -144,7 +144,7 @@ class SilentSession:
 
     def open_journal(self, step: int) -> Journal:  # noqa: ARG002 - as in `Session`
         """Return a journal that is not kept."""
-        return NoJournal()
+        return FollowerJournal()
 
     def feed(self, trackers: Sequence[str]) -> None:
         """Leave it to the main process."""
@@ -153,7 +153,7 @@ class SilentSession:
         """Leave it to the main process."""
 
 
-def open_session(run: RunDir, world: World, config: CheckpointConfig) -> Session | SilentSession:
+def open_session(run: RunDir, world: World, config: CheckpointConfig) -> Session | FollowerSession:
     """Begin an attempt: the main process writes, the others do not.
 
     Raises:
@@ -168,7 +168,7 @@ def open_session(run: RunDir, world: World, config: CheckpointConfig) -> Session
         return sessions[0].number
 
     number = world.from_main(begin)
-    return sessions[0] if sessions else SilentSession(number)
+    return sessions[0] if sessions else FollowerSession(number)
 
 
 def report(folder: Path, write: Callable[[Path], Path]) -> Path | None:

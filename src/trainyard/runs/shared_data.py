@@ -28,7 +28,8 @@ from trainyard.digest import sha256_json
 from trainyard.errors import DataError, InputError
 from trainyard.redact import redacted
 from trainyard.require import import_paths
-from trainyard.runs.inputs import imported_packages, machine_identity, own_hash
+from trainyard.runs.code_identity import own_hash
+from trainyard.runs.environment import imported_packages, machine_identity
 from trainyard.semantics import in_force
 from trainyard.types import FeatureForm
 
@@ -74,7 +75,7 @@ class SharedData:
         """Read the data, unless a file holds them; None if their source has changed meanwhile."""
         cache, identity = data_cache(), f"data {key}"
         path: Path | None = None
-        is_usable = type(dataset).__module__.startswith("trainyard.")  # of others the code may not be known
+        is_usable = type(dataset).__module__.startswith("trainyard.")  # a user's code is not in the key
         with ExitStack() as stack:
             if is_usable:
                 try:

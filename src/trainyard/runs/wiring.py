@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import FunctionType
-from typing import Any, cast
+from typing import Any
 
 from trainyard import registry
 from trainyard.announce import announced
 from trainyard.callbacks.base import Callback, RunView
 from trainyard.callbacks.histograms import WeightHistograms
 from trainyard.callbacks.resources import Resources
-from trainyard.config.metrics import deciding_metrics, metric_path, undecided_modes
-from trainyard.config.schema import DataConfig, RunConfig
-from trainyard.datasets.base import DataBundle, KnownSplit, LabelSplit, SampleSplit, Split, prepared_as
+from trainyard.config.metrics import deciding_metrics, metric_path
+from trainyard.config.schema import RunConfig
+from trainyard.datasets.base import DataBundle, Split, prepared_as
 from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.lease import Lease
@@ -25,13 +23,12 @@ from trainyard.engine.loop import Loop, LoopParts
 from trainyard.engine.outside import Outside
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.rules import NOTHING_INHERITED, Inherited, Rules
-from trainyard.engine.saver import NoSaver, Saver
+from trainyard.engine.saver import FollowerSaver, Saver
 from trainyard.engine.signals import Signals
 from trainyard.engine.state import RunState, preserved_global_random
-from trainyard.errors import DataError, InputError, ModelError
+from trainyard.errors import DataError
 from trainyard.evaluation.metrics import (
     EvaluationResult,
-    check_metric,
     default_metrics,
     evaluate_predictions,
     mode_in,
@@ -40,19 +37,19 @@ from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, 
 from trainyard.order import START, Cursor, SampleOrder, WeightedDraws
 from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
-from trainyard.registry import task_for
-from trainyard.require import import_path
+from trainyard.runs.data_checks import check_metrics, check_reading
+from trainyard.runs.frameworks import form_for, framework_for
 from trainyard.runs.learner_data import learner_splits
 from trainyard.runs.objects import NO_DATA, Objects
 from trainyard.runs.own_unit import own_unit
 from trainyard.runs.sampling import check_sampling, drawing_weights, epoch_samples
 from trainyard.runs.shared_data import loaded
+from trainyard.runs.threads import default_threads
 from trainyard.semantics import in_force
-from trainyard.types import FEATURES, Array, DataInfo, FeatureForm, Metrics, Predictions, SplitName
+from trainyard.types import Array, DataInfo, Metrics, Predictions, SplitName
 from trainyard.world import ALONE, World
 
 log = logging.getLogger("trainyard")
-SMALL_STEP = 30_000_000  # multiplications; one thread makes them in a few milliseconds
 
 
 @dataclass(frozen=True)
@@ -87,30 +84,6 @@ class Components:
         return self.rules.plan
 
 
-def available_threads(config: RunConfig) -> int:
-    """Return how many CPU threads each virtual rank can have.
-
-    They share the processors that may be used. So it is the same for each number of processes, as it
-    may change bits.
-    """
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    ranks = config.distributed.virtual_ranks
-    assert isinstance(ranks, int), "config.load resolves auto"
-    return max(1, available // ranks)
-
-
-def default_threads(
-    framework: type[Framework], config: RunConfig, info: DataInfo, plan: Plan, model: Any = None
-) -> int:
-    """Return the number of CPU threads of a process where the config sets none: one for small steps.
-
-    The threads of a small step wait for each other longer than they compute, and ten times as long as one
-    thread computes where other programs use the processors, too.
-    """
-    work = framework.step_work(config, info, plan, model)
-    return 1 if work is not None and work < SMALL_STEP else available_threads(config)
-
-
 def load_data(config: RunConfig, model: Any = None) -> DataBundle:
     """Read the data that the config names, and prepare them as the model's framework asks for.
 
@@ -124,82 +97,6 @@ def load_data(config: RunConfig, model: Any = None) -> DataBundle:
     form = form_for(config, model)
     with prepared_as(form):
         return loaded(cls(config.data, cls.Params(**config.data.params)), config.data, form)
-
-
-def form_for(config: RunConfig, model: Any = None) -> FeatureForm:
-    """Return the form in which the model's framework wants the rows of tables.
-
-    Raises:
-        ModelError: No framework knows the model, or it cannot be constructed.
-    """
-    framework = cast(type[Framework], registry.adapter("framework", framework_name(config, model)))
-    return framework.feature_form(config, model)
-
-
-def framework_name(config: RunConfig, model: Any = None) -> str:
-    """Return the name of the framework that the model belongs to.
-
-    Raises:
-        ModelError: The model's import path leads to no class, or no framework knows it.
-    """
-    if model is not None:
-        return registry.framework_of_class(type(model))
-    if config.model.framework:
-        return config.model.framework
-    if (known := registry.framework_of(config.model.type)) is not None:
-        return known
-    if ":" in config.model.type:
-        try:
-            model_type = import_path(config.model.type)
-        except InputError as error:
-            raise ModelError(f"model.type: {error}") from error
-        if isinstance(model_type, FunctionType):
-            raise ModelError(
-                f"model {config.model.type} is a function: name its framework in model.framework: "
-                "torch, keras or sklearn"
-            )
-        return registry.framework_of_class(model_type if isinstance(model_type, type) else type(model_type))
-    raise ModelError(
-        f"model.type: no installed framework has a model {config.model.type!r}; "
-        "see `trainyard doctor`, or give package.module:Class"
-    )
-
-
-def framework_for(config: RunConfig, info: DataInfo, model: Any = None) -> type[Framework]:
-    """Return the framework of a model, if it can do what the data ask for.
-
-    Raises:
-        ModelError: It does not do this task, or takes only an array of features; or no framework knows the
-            model.
-    """
-    name = framework_name(config, model)
-    framework = cast(type[Framework], registry.adapter("framework", name))
-    _check_task(framework, name, config, info)
-    ranks = config.distributed.virtual_ranks
-    if ranks != 1 and not framework.has_virtual_ranks:
-        raise ModelError(
-            f"distributed.virtual_ranks: {ranks} given, but {name} computes a step as a whole; leave it out"
-        )
-    return framework
-
-
-def _check_task(framework: type[Framework], name: str, config: RunConfig, info: DataInfo) -> None:
-    """Check that a framework can do what the data ask for.
-
-    Raises:
-        ModelError: It does not do this task, or takes only an array of features.
-    """
-    model = f"model {config.model.type}" + (f" ({name})" if config.model.type != name else "")
-    if framework.tasks is not None and info.task not in framework.tasks:
-        raise ModelError(
-            f"{model} does not do {info.task}, but the data are for it; {name} does "
-            f"{', '.join(framework.tasks)}, and torch does every task"
-        )
-    if not framework.takes_named_inputs and list(info.inputs) != [FEATURES]:
-        raise ModelError(
-            f"{model} takes one array of features, but the data have {', '.join(info.inputs)}; use a model "
-            "of torch, or put them into one array"
-        )
 
 
 def build(
@@ -226,10 +123,10 @@ def build(
     bundle = objects.data if objects.data is not None else load_data(config, objects.model)
     if bundle.info.semantics != in_force():  # data given as objects were prepared before it was known
         bundle = replace(bundle, info=replace(bundle.info, semantics=in_force()))
-    _check_metrics(config, bundle)
+    check_metrics(config, bundle)
     model, rows = objects.model, len(bundle.splits["train"])
     framework = framework_for(config, bundle.info, model)
-    _check_reading(config, bundle, framework)
+    check_reading(config, bundle, framework)
     plan: Plan = framework.plan(config, epoch_samples(config, rows), model)
     check_sampling(config, framework, plan)
     if threads is None:
@@ -283,73 +180,6 @@ def order_and_rules(
     mode_of = partial(mode_in, config)
     ends = {"epoch_end": order.first_end, "epoch": order.begin.epoch + 1}
     return order, Rules(config, plan, order.steps_per_epoch, mode_of, **ends, past=past)
-
-
-def _check_metrics(config: RunConfig, bundle: DataBundle) -> None:
-    for metric in config.evaluation.metrics or []:
-        check_metric(metric, bundle.info.task)
-    undecided = undecided_modes(config)
-    for key, metric in deciding_metrics(config).items():
-        check_metric(metric_path(config, metric), bundle.info.task)
-        if key in undecided:
-            try:
-                mode_in(config, metric)
-            except InputError as error:
-                raise InputError(f"{key}: {error}") from error
-        if "val" not in bundle.splits and key != "checkpoint.metric":
-            raise InputError(f"{key}: {metric} needs a validation split; set data.split.val or data.val_path")
-
-
-def _check_reading(config: RunConfig, bundle: DataBundle, framework: type[Framework]) -> None:
-    """Check the settings that say how samples are read one by one; say so where they have no effect.
-
-    Raises:
-        DataError: The samples are in memory, so that there is nothing to collate.
-        ModelError: The framework has no worker processes.
-    """
-    data = config.data
-    if data is None:
-        return
-    _check_images(data, bundle, config, framework)
-    is_read = any(isinstance(split, SampleSplit) for split in bundle.splits.values())
-    if data.collate is not None and not is_read:
-        raise DataError("data.collate is for map-style data sets, but these rows are in memory; leave it out")
-    if data.on_corrupt != "error" and not is_read:
-        raise DataError(
-            "data.on_corrupt is for samples that are read one by one (images in files, map-style data sets, "
-            "shards), but these rows are in memory; leave it out"
-        )
-    if data.workers and not is_read:
-        log.warning("data.workers: %d has no effect, as the rows are in memory", data.workers)
-    elif data.workers and not framework.has_workers:
-        raise ModelError(
-            f"data.workers: {data.workers} given, but {config.model.type} reads its samples itself; leave it "
-            "out, or use a model of torch"
-        )
-
-
-def _check_images(
-    data: DataConfig, bundle: DataBundle, config: RunConfig, framework: type[Framework]
-) -> None:
-    """Check the settings of images.
-
-    Raises:
-        DataError: The data are no images in files.
-        ModelError: The framework cannot draw random numbers for each image.
-    """
-    if not any(isinstance(split, KnownSplit | LabelSplit) for split in bundle.splits.values()):
-        given = {"transforms": data.transforms, "cache": data.cache != "none"}
-        for key in (key for key, is_given in given.items() if is_given):
-            raise DataError(
-                f"data.{key} is for images in files (data.type: image_folder or image_table); leave it out"
-            )
-    if data.ignore_index is not None and not task_for(bundle.info).gives_masks:
-        raise DataError("data.ignore_index is for masks (data.task: segmentation); leave it out")
-    if not framework.has_workers and (drawing := [one.type for one in data.transforms if one.is_random]):
-        raise ModelError(
-            f"data.transforms: {drawing[0]} changes images at random in each epoch, which "
-            f"{config.model.type} cannot have; leave it out, or use a model of torch"
-        )
 
 
 def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
@@ -434,24 +264,22 @@ def build_loop(
     signals: Signals,
     callbacks: Sequence[Callback],
     outside: Outside,
-    until: int | None = None,
+    pause_at: int | None = None,
 ) -> Loop:
-    """Build the loop, which pauses at step `until`, if given."""
+    """Build the loop, which pauses at step `pause_at`, if given."""
     config, world = components.config, components.inputs.world
     recorder = Recorder(journal, callbacks if world.is_main else ())
     if world.is_main:
         recorder.add(Resources(recorder.resources))
     if wants_histograms(config) and world.is_main:
         recorder.add(WeightHistograms(components.learner, recorder.histograms))
-    make = Saver if world.is_main else NoSaver
+    make = Saver if world.is_main else FollowerSaver
     saver = make(config.checkpoint, components.learner, components.plan, checkpoints, recorder, world.size)
 
     def evaluate_val() -> Metrics:
-        return (
-            evaluate_split(components, "val", signals.check).metrics
-            if "val" in components.bundle.splits
-            else {}
-        )
+        if "val" not in components.bundle.splits:
+            return {}
+        return evaluate_split(components, "val", signals.check).metrics
 
     return Loop(
         LoopParts(
@@ -464,7 +292,7 @@ def build_loop(
             evaluate_val,
             _remedies(components),
             outside,
-            until,
+            pause_at,
             world,
         ),
         state,

@@ -21,7 +21,7 @@ class QmcParams(Section):
 
 
 class QmcSampler:
-    """Takes the points of a quasi-random sequence in their order."""
+    """Take the points of a quasi-random sequence in their order."""
 
     Params: ClassVar[type[BaseModel]] = QmcParams
     limits = ("earlier",)

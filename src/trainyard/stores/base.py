@@ -67,7 +67,7 @@ class Store(Protocol):
 
 
 class Version(NamedTuple):
-    """Identifies the content of an object: a tag that changes with it (such as an ETag), and its size."""
+    """The identity of an object's content: a tag that changes with it (such as an ETag), and its size."""
 
     tag: str
     bytes: int

@@ -28,7 +28,7 @@ def value_of(params: Mapping[str, Any], evaluation: int) -> float:
 
 
 class FormulaTrainer:
-    """Reports a formula instead of training."""
+    """Report a formula instead of training."""
 
     def go_on(self, trial: Begun, after: Point) -> Report:
         at = Point(after.evaluation + 1, after.step + 10)

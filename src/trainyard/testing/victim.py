@@ -24,9 +24,9 @@ from trainyard.engine.journal import Journal
 from trainyard.engine.outside import Outside
 from trainyard.engine.writer import PendingWrite, Writer
 from trainyard.records.decision import Decision, Decisions
-from trainyard.runs import attempt
+from trainyard.runs import attempt, startup
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.wiring import framework_name
+from trainyard.runs.frameworks import framework_name
 from trainyard.testing.faults import WRITES, Faults, FaultyStore, wrap_learners
 
 PHASES = (
@@ -78,7 +78,7 @@ def arm(
     if phase in _STORE_FAULTS:
         Writer.submit = _drained(Writer.submit)  # type: ignore[method-assign]
     if phase == "start-up":
-        attempt.build = _before(tick, attempt.build)  # type: ignore[attr-defined]
+        startup.build = _before(tick, startup.build)  # type: ignore[attr-defined]
     elif phase == "step":
         wrap_learners(framework, step=lambda step: _after(tick, step))
     elif phase == "decision":

@@ -25,7 +25,7 @@ from typing import Any
 
 from trainyard.registry import plugins
 from trainyard.reports.templates import template
-from trainyard.runs.inputs import imported_packages
+from trainyard.runs.environment import imported_packages
 
 
 class WarmProcesses:

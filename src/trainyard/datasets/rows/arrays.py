@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +47,15 @@ class Arrays:
 def is_frame(value: Any) -> bool:
     """Return whether this is a data frame."""
     return hasattr(value, "iloc") and hasattr(value, "columns")
+
+
+def rows_from(arrays: Mapping[str, Any], start: int, count: int) -> dict[str, Array]:
+    """Return `count` rows of arrays, of which some may be data frames, from `start` on."""
+    stop = start + count
+    return {
+        name: array.iloc[start:stop] if is_frame(array) else array[start:stop]
+        for name, array in arrays.items()
+    }
 
 
 def _rows(array: Any, ids: Ids) -> Array:

@@ -19,11 +19,12 @@ import numpy as np
 from trainyard.config.sampling import sampling_column
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows import items
+from trainyard.datasets.rows import map_style
 from trainyard.datasets.rows.cache import data_cache
 from trainyard.datasets.rows.decoders import ImageForm, decoded_image
 from trainyard.datasets.rows.file_hashes import hashes_of
 from trainyard.datasets.rows.files import existing_file
+from trainyard.datasets.rows.items import BatchReader
 from trainyard.datasets.rows.shards import shard_paths
 from trainyard.datasets.rows.table import listed, nearest
 from trainyard.digest import sha256_file, sha256_json
@@ -45,7 +46,7 @@ class ArrowFile(NamedTuple):
     sha256: str
 
 
-class ArrowRows(items.BatchReader):
+class ArrowRows(BatchReader):
     """The rows of Arrow files with one schema.
 
     Args:
@@ -234,8 +235,8 @@ def arrow_bundle(
     Raises:
         DataError: A file cannot be read, or lacks a column.
     """
-    items.refuse_division(config.split)
-    return items.bundle({name: ArrowRows(some, config, images) for name, some in files.items()}, config)
+    map_style.refuse_division(config.split)
+    return map_style.bundle({name: ArrowRows(some, config, images) for name, some in files.items()}, config)
 
 
 def parquet_as_arrow(pattern: str) -> list[ArrowFile]:

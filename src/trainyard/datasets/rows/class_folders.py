@@ -9,13 +9,20 @@ from pathlib import Path
 import numpy as np
 
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.rows.files import as_text, files_in, is_url, log_left_out, names_in
+from trainyard.datasets.rows.files import (
+    TEXT_ENDING,
+    as_text,
+    files_in,
+    is_url,
+    log_left_out,
+    names_in,
+    text_of,
+)
 from trainyard.datasets.rows.table import Table
 from trainyard.datasets.rows.tabular import paths_by_split
 from trainyard.errors import DataError
 from trainyard.types import SplitName
 
-TEXT_ENDING = ".txt"
 _FOLDERS: dict[str, SplitName] = {
     "train": "train",
     "training": "train",
@@ -63,20 +70,6 @@ def classes_in(folder: str, what: str) -> list[Path]:
     if not classes:
         raise DataError(f"{folder}: there is no folder for each class of {what} in it")
     return classes
-
-
-def text_of(file: Path) -> str:
-    """Return the content of a file.
-
-    Raises:
-        DataError: It cannot be read, or is not in UTF-8.
-    """
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file} is not in UTF-8 (byte {error.start}); convert it") from error
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror}") from error
 
 
 def text_tables(config: DataConfig, column: str) -> Mapping[SplitName, Table]:

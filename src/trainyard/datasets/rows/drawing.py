@@ -24,7 +24,7 @@ _LOCK = threading.RLock()  # the generators are those of the process
 
 
 class Drawing:
-    """Reads the samples of one data set; remembers whether that has drawn random numbers."""
+    """Read the samples of one data set, and remember whether that has drawn random numbers."""
 
     def __init__(self) -> None:
         self.draws = False

@@ -14,7 +14,7 @@ from trainyard.datasets.rows.table import nearest
 from trainyard.errors import DataError
 
 log = logging.getLogger("trainyard")
-
+TEXT_ENDING = ".txt"
 _KINDS = {
     stat.S_IFIFO: "a pipe (FIFO)",
     stat.S_IFSOCK: "a socket",
@@ -33,6 +33,20 @@ _MEMORY_LIMITS = {  # control groups, version 2 and 1: the limit and what is use
 def as_text(path: Path | str) -> str:
     r"""Return a path, or a part of one, as text that any file can hold: a byte that is no UTF-8 as `\xff`."""
     return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def text_of(file: Path) -> str:
+    """Return the content of a file.
+
+    Raises:
+        DataError: It cannot be read, or is not in UTF-8.
+    """
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is not in UTF-8 (byte {error.start}); convert it") from error
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror}") from error
 
 
 def existing_file(path: str, *, mapped: bool = False) -> Path:

@@ -1,4 +1,4 @@
-"""What the columns of a table are: inferred from the training rows, or declared, and applied to all rows.
+"""What the columns of a table are: inferred from the training rows, or declared (`typed.py` reads them so).
 
 A text column whose cells are all numbers, dates or yes and no becomes a column of numbers, times or booleans.
 Columns that teach nothing (identifiers, constants, empty ones) are excluded and named.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,22 +17,19 @@ import numpy as np
 from trainyard.config.emit import inline
 from trainyard.config.schema import ColumnConfig, DataConfig
 from trainyard.datasets.rows.sentinels import sentinels
-from trainyard.datasets.rows.table import Table, as_texts, kind_of, listed, missing
+from trainyard.datasets.rows.table import Table, kind_of, listed, missing
 from trainyard.datasets.rows.times import (
     FORMATS,
-    from_epoch,
     may_be_time,
-    read_format,
     read_period,
     read_time,
     reading_of,
 )
+from trainyard.datasets.rows.typed import BOOLEANS, PLURALS, ColumnKind, Kind, read_each, without
 from trainyard.datasets.rows.written import is_missing_word, read_number, writing_of
 from trainyard.errors import DataError
 from trainyard.types import Array, Ids
 
-Kind = Literal["number", "boolean", "category", "time", "text", "identifier", "constant", "empty", "ignored"]
-EXCLUDED: tuple[Kind, ...] = ("identifier", "constant", "empty", "ignored")
 _DECLARED: dict[str, Kind] = {
     "number": "number",
     "boolean": "boolean",
@@ -45,65 +42,12 @@ _DECLARED: dict[str, Kind] = {
 }
 NUMBERS_ROWS = "numbers the rows"
 CONSTANT = "holds one value in all training rows"
-_PLURALS = {
-    "number": "numbers",
-    "boolean": "booleans",
-    "category": "categories",
-    "time": "times",
-    "text": "texts",
-}
-_WORDS = {"true": True, "yes": True, "y": True, "t": True, "ja": True, "j": True}
-_WORDS |= {"false": False, "no": False, "n": False, "f": False, "nein": False}
 _FIRST = 1000  # different texts that are read first: most columns are no numbers and no times there
 _MANY = 50  # with more different texts, a column may hold identifiers or free text rather than categories
 _SENTENCE = 3  # words: texts as long as this on average are free text, not identifiers
 IDENTIFIER = re.compile(
     r"(^|[\W_])(id|ids|uuid|guid|key|index|rowid|unnamed: 0)$|[a-z](Id|ID)$", re.IGNORECASE
 )
-
-
-@dataclass(frozen=True)
-class ColumnKind:
-    """What a column is, how its cells are read, and why.
-
-    `decimal` is the decimal mark of numbers in text. Times in text are read by `order`, or by `format` (of
-    strptime), and times given as numbers by `unit`. `missing` are values that mean a missing one. `given` is
-    what the values were in training, where that is another kind.
-    """
-
-    kind: Kind
-    reason: str = ""
-    declared: bool = False
-    decimal: str = "."
-    order: Literal["day first", "month first"] = "day first"
-    format: str | None = None
-    unit: str | None = None
-    missing: Sequence[Any] = ()
-    given: str | None = None
-
-    @property
-    def is_feature(self) -> bool:
-        """Whether the model learns from the column."""
-        return self.kind not in EXCLUDED
-
-    @property
-    def reads_text(self) -> bool:
-        """Whether files without types are to be read as text here."""
-        return self.kind in ("category", "text")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values, which `from_json` reads; defaults are left out."""
-        values = {field: getattr(self, field) for field in _DEFAULTS}
-        values["missing"] = list(self.missing)
-        return {field: value for field, value in values.items() if value not in (_DEFAULTS[field], [])}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> ColumnKind:
-        """Restore what `to_json` was called on."""
-        return ColumnKind(**data)
-
-
-_DEFAULTS = {field.name: field.default for field in fields(ColumnKind)}
 
 
 @dataclass(frozen=True)
@@ -116,9 +60,7 @@ class Inference:
     def summary(self) -> str:
         """Return one line: `5 numbers, 2 categories, 1 time, excluded: id (identifier)`."""
         counts = Counter(kind.kind for kind in self.kinds.values() if kind.is_feature)
-        words = [
-            f"{count:,} {kind if count == 1 else _PLURALS[kind]}" for kind, count in counts.most_common()
-        ]
+        words = [f"{count:,} {kind if count == 1 else PLURALS[kind]}" for kind, count in counts.most_common()]
         excluded = [f"{name} ({kind.kind})" for name, kind in self.kinds.items() if not kind.is_feature]
         return ", ".join([*words, *([f"excluded: {listed(excluded)}"] if excluded else [])])
 
@@ -151,7 +93,7 @@ def judge(table: Table, names: Collection[str], config: DataConfig, rows: Ids | 
     for name in names:
         values = table.column(name)
         absent = tuple(missing_values_of(config, name))
-        values = _without(values if rows is None else values[rows], absent)
+        values = without(values if rows is None else values[rows], absent)
         declared = config.columns.get(name)
         if declared is None and name in table.categorical:
             declared = ColumnConfig(type="category")
@@ -209,7 +151,7 @@ def infer_target(table: Table, config: DataConfig) -> ColumnKind:
     """Return what the target is: numbers in text become numbers, and nothing else changes."""
     name = config.target_name
     absent = tuple(missing_values_of(config, name))
-    column = _Column(name, _without(table.column(name), absent), table.source, explicit=True)
+    column = _Column(name, without(table.column(name), absent), table.source, explicit=True)
     if (declared := config.columns.get(name)) is not None:
         return replace(column.declared(declared), missing=absent)
     if kind_of(column.values) == "text" and name not in table.categorical:
@@ -291,7 +233,7 @@ class _Column:
 
     def _text(self) -> ColumnKind:
         counts = self._counts()
-        if set(map(str.casefold, map(str.strip, counts))) <= _WORDS.keys() and len(counts) > 1:
+        if set(map(str.casefold, map(str.strip, counts))) <= BOOLEANS.keys() and len(counts) > 1:
             return ColumnKind("boolean", f"holds {listed(counts, 4)}")
         if (kind := self.numbers(counts)) is not None:
             return self._unless_identifier(kind)
@@ -308,7 +250,7 @@ class _Column:
 
     def _unless_identifier(self, kind: ColumnKind) -> ColumnKind:
         """Return the kind of numbers in text, unless they identify the rows."""
-        numbers, _ = _read_each(self.values, kind)
+        numbers, _ = read_each(self.values, kind)
         column = _Column(self.name, numbers, self._source, self._explicit)
         as_read = column._number(np.isnan(numbers))
         self.warnings += column.warnings
@@ -359,7 +301,7 @@ class _Column:
         self._warn_of_words(counts)
         order = self._reading(texts)
         kind = ColumnKind("time", "dates in text", order=order)
-        self._warn_of_sentinels(_read_each(self.values, kind)[0])
+        self._warn_of_sentinels(read_each(self.values, kind)[0])
         return kind
 
     def _reading(self, texts: Sequence[str]) -> Literal["day first", "month first"]:
@@ -443,131 +385,9 @@ def _excluded(kinds: Mapping[str, ColumnKind], source: str) -> list[str]:
     ]
 
 
-def typed(table: Table, kinds: Mapping[str, ColumnKind], *, trains: bool = True) -> Table:
-    """Return a table with its columns read as their kinds; columns that are there already stay as they are.
-
-    Args:
-        table: The rows.
-        kinds: What the columns are, by name.
-        trains: Whether the config can still be changed, which messages advise then.
-
-    Raises:
-        DataError: Cells cannot be read as their column's kind; names the column and the rows.
-    """
-    if table.is_typed or not kinds:
-        return table
-    columns = {
-        name: typed_column(table, name, kinds[name], trains=trains) if name in kinds else values
-        for name, values in table.columns.items()
-    }
-    return replace(table, columns=columns, guessed=table.guessed - kinds.keys())
-
-
-def typed_column(table: Table, name: str, kind: ColumnKind, *, trains: bool = True) -> Array:
-    """Return one column read as its kind; see `typed`.
-
-    Raises:
-        DataError: Cells cannot be read; names the rows.
-    """
-    values = _without(table.columns[name], kind.missing)
-    is_text = kind_of(values) == "text"
-    if kind.kind in ("category", "text"):
-        return as_texts(values)
-    if kind.kind == "boolean" and kind_of(values) == "number" and kind.declared:
-        values = _from_numbers(values)
-    if kind.kind == "time" and kind.unit is not None and kind_of(values) == "number":
-        return from_epoch(values, kind.unit)
-    if not is_text or not kind.is_feature:
-        return values
-    read, strays = _read_each(values, kind)
-    if strays.any():
-        raise _stray(table, name, kind, values[strays][0], strays, trains=trains)
-    if kind.kind == "boolean" and not np.isnan(read).any():
-        return read.astype(bool)
-    return read
-
-
 def holds_periods(values: Array) -> bool:
     """Return whether a column of text holds quarters, months or weeks of years, and nothing else."""
     if kind_of(values) != "text":
         return False
     texts = {text for text in values.tolist() if text is not None and not is_missing_word(text)}
     return len(texts) > 1 and all(read_period(text) is not None for text in texts)
-
-
-def stray_texts(table: Table, name: str, kind: ColumnKind) -> Mapping[str, int]:
-    """Return the texts of a column that cannot be read as its kind, with their numbers of rows."""
-    values = _without(table.columns[name], kind.missing)
-    if kind_of(values) != "text" or kind.kind not in ("number", "boolean", "time"):
-        return {}
-    return Counter(values[_read_each(values, kind)[1]].tolist())
-
-
-def _stray(table: Table, name: str, kind: ColumnKind, text: str, strays: Array, *, trains: bool) -> DataError:
-    column = inline(name)
-    mend = (
-        f"fix it, give data.missing_values: {{{column}: {inline([text])}}} if it means a missing value, or "
-        f"data.columns: {{{column}: category}} if the column holds categories"
-        if trains
-        else "fix it, or leave the cell empty if it means a missing value"
-    )
-    return DataError(
-        f"{table.source}: column {name!r} holds {_PLURALS[kind.kind]}, but {text!r} in {table.where(strays)}"
-        f"; {mend}"
-    )
-
-
-def _from_numbers(values: Array) -> Array:
-    """Return numbers as booleans; as numbers 0, 1 and NaN where one is missing."""
-    absent = missing(values)
-    return np.where(absent, np.nan, values != 0) if absent.any() else values != 0
-
-
-def _reader(kind: ColumnKind) -> Callable[[str], Any]:
-    """Return the function that reads one cell: a value, or None."""
-    if kind.kind == "number":
-        decimal = kind.decimal
-        return lambda text: None if (number := read_number(text, decimal)) is None else number.value
-    if kind.kind == "boolean":
-        return lambda text: _WORDS.get(text.strip().casefold())
-    if (form := kind.format) is not None:
-        return lambda text: read_format(text, form)
-    order = kind.order
-    return lambda text: read_time(text, order) or read_period(text)
-
-
-def _read_each(values: Array, kind: ColumnKind) -> tuple[Array, Array]:
-    """Read the cells of a column of text as numbers, booleans or times, each different text once.
-
-    Returns:
-        The values, (rows,) float64 or datetime64[us], with NaN or NaT where none is; and a mask, (rows,)
-        bool, of the texts that cannot be read and do not mean a missing value.
-    """
-    read = _reader(kind)
-    cells = {text: read(text) for text in set(values.tolist()) if text is not None}
-    strays = {text for text, value in cells.items() if value is None and not is_missing_word(text)}
-    mask = np.fromiter((text in strays for text in values), dtype=bool, count=len(values))
-    each = [cells.get(text) for text in values]
-    if kind.kind == "time":
-        return np.array(each, dtype="datetime64[us]"), mask
-    return np.array([np.nan if value is None else value for value in each], dtype=np.float64), mask
-
-
-def _without(values: Array, absent: Sequence[Any]) -> Array:
-    """Return a column with the values `absent` missing."""
-    if not absent or not len(values):
-        return values
-    if kind_of(values) == "text":
-        texts = {str(value) for value in absent}
-        return np.array([None if text in texts else text for text in values], dtype=object)
-    if kind_of(values) == "time":
-        times = _as_times(absent)
-        return np.where(np.isin(values, times), np.datetime64("NaT"), values)
-    numbers = [number.value for value in absent if (number := read_number(str(value))) is not None]
-    mask = np.isin(values, numbers)
-    return np.where(mask, np.nan, values) if mask.any() else values
-
-
-def _as_times(absent: Sequence[Any]) -> Array:
-    times = [read_time(str(value)) for value in absent]
-    return np.array([time for time in times if time is not None], dtype="datetime64[us]")

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -28,17 +29,19 @@ from trainyard.datasets.rows.encoders.many_categories import FrequencyColumn, Ta
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
 from trainyard.datasets.rows.encoders.texts import TextColumn
 from trainyard.datasets.rows.encoders.times import TimeColumn
-from trainyard.datasets.rows.kinds import ColumnKind, typed
 from trainyard.datasets.rows.remarks import changed_types, require_columns, unseen_values, unused_columns
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, missing
 from trainyard.datasets.rows.target import Target, rows_with_target
+from trainyard.datasets.rows.typed import ColumnKind, typed
 from trainyard.errors import DataError
-from trainyard.types import Array
+from trainyard.types import FEATURES, Array
 
 if TYPE_CHECKING:
     from trainyard.datasets.rows.images.preparation import ImagePreparation
     from trainyard.datasets.rows.text_preparation import TextPreparation
 
+# Those that have columns (`has_columns`) also take rows by position, and may have remarks on them; the others
+# take images or texts.
 AnyPreparation: TypeAlias = "TabularPreparation | raw.RawPreparation | ImagePreparation | TextPreparation"
 
 log = logging.getLogger("trainyard")
@@ -55,8 +58,42 @@ _ENCODERS: Sequence[type[Encoder]] = (
 ENCODERS = {encoder.kind: encoder for encoder in _ENCODERS}
 
 
+@runtime_checkable
+class FilePreparation(Protocol):
+    """A preparation of rows that may also be files, one each: images or texts."""
+
+    noun: str  # what the files are, in messages
+
+    @property
+    def path_column(self) -> str:
+        """The column of predictions that holds the paths of the files."""
+
+    def files_at(self, path: Path | str) -> list[Path] | None:
+        """Return the files at a path, such as those in a folder; None if it is a file of rows.
+
+        Raises:
+            DataError: It is a folder that holds none.
+        """
+
+    def rows_of_files(self, files: Sequence[Path]) -> Sequence[Any]:
+        """Return files as rows, to be predicted.
+
+        Raises:
+            DataError: One cannot be read.
+        """
+
+    def readable(self, files: Sequence[Path]) -> list[Path]:
+        """Return the files without those to be left out as corrupt, with a warning.
+
+        Raises:
+            DataError: None is left.
+        """
+
+
 class TabularPreparation:
     """The preparation of a table's rows; see `trainyard.datasets.base.Preparation`."""
+
+    has_columns = True
 
     def __init__(
         self,
@@ -107,6 +144,15 @@ class TabularPreparation:
         table = self._table(rows, {column.name for column in self.columns})
         require_columns(table, self.columns)
         return self._encoded(table, lambda column, out: column.encode(table, out))
+
+    def arrays(self, rows: Any) -> dict[str, Array]:
+        """Return the features by their name; see `features`."""
+        return {FEATURES: self.features(rows)}
+
+    def rows_in(self, table: Table) -> Any:
+        """Return the rows of a file's table: as a data frame where columns may be meant by position."""
+        is_by_position = not set(self.column_names) <= set(table.columns)
+        return raw.frame_of(dict(table.columns)) if is_by_position else table
 
     def _encoded(self, table: Table, encode: Callable[[Encoder, Array], None]) -> Array:
         features = np.empty((len(table), len(self.feature_names)), dtype=self.dtype)

@@ -12,7 +12,7 @@ from trainyard.datasets.rows.table import Table, as_table, kind_of
 from trainyard.datasets.rows.target import Target, rows_with_target
 from trainyard.errors import DataError
 from trainyard.require import require
-from trainyard.types import Array
+from trainyard.types import FEATURES, Array
 
 log = logging.getLogger("trainyard")
 FORMAT = 2  # of the JSON; version 1 holds encoders only
@@ -29,6 +29,7 @@ class RawPreparation:
     """
 
     encodes_training_otherwise = False
+    has_columns = True
 
     def __init__(self, names: Sequence[str], dtypes: Sequence[str], target: Target) -> None:
         self.feature_names = list(names)
@@ -74,6 +75,14 @@ class RawPreparation:
         for name, dtype in zip(self.feature_names, self.dtypes, strict=True):
             frame[name] = frame[name].astype(dtype, errors="ignore") if dtype in _TEXT else frame[name]
         return frame
+
+    def arrays(self, rows: Any) -> dict[str, Any]:
+        """Return the features by their name; see `features`."""
+        return {FEATURES: self.features(rows)}
+
+    def rows_in(self, table: Table) -> Any:
+        """Return the rows of a file's table as pandas would read them."""
+        return frame_of(dict(table.columns))
 
     def remarks(self, rows: Any, known: Collection[str]) -> dict[str, str]:  # noqa: ARG002
         """Return nothing: the model itself decides what it does with values that it has not seen."""

@@ -19,19 +19,12 @@ from trainyard.config.schema import ColumnConfig, DataConfig
 from trainyard.datasets.rows.encodings import guess_of_file
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.frames import read_table
-from trainyard.datasets.rows.kinds import (
-    ColumnKind,
-    holds_periods,
-    infer,
-    infer_target,
-    judge,
-    stray_texts,
-    typed,
-)
+from trainyard.datasets.rows.kinds import holds_periods, infer, infer_target, judge
 from trainyard.datasets.rows.preparation import MAX_ONEHOT
 from trainyard.datasets.rows.proposals import REASONS, Shape, default_model, sections
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing
 from trainyard.datasets.rows.target import class_indices, inspect, rows_with_target
+from trainyard.datasets.rows.typed import ColumnKind, stray_texts, typed
 from trainyard.errors import DataError
 from trainyard.registry import task_of
 from trainyard.tasks.support.columns import unless_counts

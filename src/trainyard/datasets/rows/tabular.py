@@ -17,15 +17,7 @@ from trainyard.datasets.base import DataBundle, Identifiers, feature_form
 from trainyard.datasets.rows import checks, raw, weights
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.encoders.numbers import mean_and_scale
-from trainyard.datasets.rows.kinds import (
-    IDENTIFIER,
-    ColumnKind,
-    Inference,
-    infer,
-    infer_target,
-    judge,
-    typed,
-)
+from trainyard.datasets.rows.kinds import IDENTIFIER, Inference, infer, infer_target, judge
 from trainyard.datasets.rows.list_cells import with_label_columns
 from trainyard.datasets.rows.preparation import TabularPreparation, fit
 from trainyard.datasets.rows.raw import RawPreparation
@@ -33,6 +25,7 @@ from trainyard.datasets.rows.sampling import SAMPLING, sampling_weights
 from trainyard.datasets.rows.splitting import Rows, fractions, split_rows
 from trainyard.datasets.rows.table import Table, kind_of
 from trainyard.datasets.rows.target import Target, class_indices, inspect, rows_with_target
+from trainyard.datasets.rows.typed import ColumnKind, typed
 from trainyard.errors import DataError
 from trainyard.registry import task_of
 from trainyard.tasks.support.transforms import fit as fit_transform

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trainyard.datasets.rows import tokenizers
+from trainyard.datasets.rows.files import TEXT_ENDING, files_in, log_left_out, text_of
 from trainyard.datasets.rows.list_cells import lists_of, tags_of
+from trainyard.datasets.rows.raw import frame_of
 from trainyard.datasets.rows.table import Table, as_table, nearest
 from trainyard.datasets.rows.target import Target
 from trainyard.datasets.rows.tokenizers import Tokenizer, WordTokens
@@ -18,7 +21,7 @@ from trainyard.types import ATTENTION_MASK, INPUT_IDS, NO_LABEL, Array, ArraySpe
 
 
 class TextPreparation:
-    """Turns texts into `input_ids` and `attention_mask`; see `trainyard.datasets.base.Preparation`.
+    """Turn texts into `input_ids` and `attention_mask`; see `trainyard.datasets.base.Preparation`.
 
     Args:
         column: The column of texts.
@@ -29,6 +32,9 @@ class TextPreparation:
     """
 
     encodes_training_otherwise = False
+    has_columns = False
+    noun = "texts"
+    path_column = "file"
     feature_names: Sequence[str] = ()
     categories: Sequence[int] = ()
 
@@ -121,6 +127,36 @@ class TextPreparation:
             known = nearest(self.column, [*table.columns, *table.unread])
             raise DataError(f"the rows have no column {self.column!r}, which holds the texts; {known}")
         return list(table.columns[self.column]), f"column {self.column!r}"
+
+    def rows_in(self, table: Table) -> Any:
+        """Return the rows of a file's table as `arrays` takes them."""
+        return frame_of(dict(table.columns))
+
+    def files_at(self, path: Path | str) -> list[Path] | None:
+        """Return the texts in a folder; None if the path is no folder.
+
+        Raises:
+            DataError: There are none.
+        """
+        if not Path(path).is_dir():
+            return None
+        files, others = files_in(Path(path), [TEXT_ENDING])
+        if not files:
+            raise DataError(f"{path} holds no text: no file that ends in {TEXT_ENDING}")
+        log_left_out(path, others, "texts")
+        return files
+
+    def rows_of_files(self, files: Sequence[Path]) -> Sequence[Any]:
+        """Return the texts in files as rows.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        return [{self.column: text_of(file)} for file in files]
+
+    def readable(self, files: Sequence[Path]) -> list[Path]:
+        """Return all files: that a text cannot be read is an error."""
+        return list(files)
 
     def labels_of_words(self, rows: Any, labels: Sequence[Sequence[Any]]) -> list[list[Any]]:
         """Return labels of tokens as those of words: that of the first token; None of words that are cut off.

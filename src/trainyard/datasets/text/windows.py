@@ -37,9 +37,8 @@ class Windows:
         self._text_bytes = text_bytes
         self._tokenizer = tokenizer
         self._rows = (len(text) - 1) // length
-        self._rest = (
-            (len(text) - 1) % length if every_byte else 0
-        )  # tokens that only the last window predicts
+        # Tokens that only the last window predicts.
+        self._rest = (len(text) - 1) % length if every_byte else 0
 
     def __len__(self) -> int:
         return self._rows + (self._rest > 0)

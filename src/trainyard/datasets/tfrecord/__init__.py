@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows import items
+from trainyard.datasets.rows import map_style
 from trainyard.datasets.rows.decoders import ImageForm
 from trainyard.datasets.rows.files import existing_file, files_matching, is_url
 from trainyard.datasets.rows.objects import from_objects
@@ -90,7 +90,7 @@ class TfrecordDataset:
 
     def _streamed(self, paths: Mapping[SplitName, str]) -> DataBundle:
         """Return the records of shards, to be read when they are needed."""
-        items.refuse_division(self._config.split)
+        map_style.refuse_division(self._config.split)
         params = self._params
         sets = {
             name: Records(
@@ -98,7 +98,7 @@ class TfrecordDataset:
             )
             for name, path in paths.items()
         }
-        return items.bundle(sets, self._config)
+        return map_style.bundle(sets, self._config)
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:  # noqa: ARG002
         """Return the rows of a file whose features have at most one dimension, for predictions.

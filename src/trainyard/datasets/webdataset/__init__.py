@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows import items
+from trainyard.datasets.rows import map_style
 from trainyard.datasets.rows.decoders import TEXTS, ImageForm, decoder_of
 from trainyard.datasets.rows.own import SampleFunction, sample_function
 from trainyard.datasets.rows.shards import Indexer, Shard, ShardFiles, Tables, open_shards
@@ -65,7 +65,7 @@ class WebdatasetDataset:
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         paths = paths_by_split(self._config)
-        items.refuse_division(self._config.split)
+        map_style.refuse_division(self._config.split)
         shards = {name: open_shards(path, INDEXER) for name, path in paths.items()}
         fields = list(shards["train"][0].table["fields"].tolist())
         config = self._config
@@ -74,7 +74,7 @@ class WebdatasetDataset:
         sets: dict[SplitName, TarSamples] = {
             name: TarSamples(some, config, self._params) for name, some in shards.items()
         }
-        return items.bundle(sets, config)
+        return map_style.bundle(sets, config)
 
 
 class TarSamples:

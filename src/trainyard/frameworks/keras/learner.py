@@ -40,7 +40,7 @@ class KerasLearner(Learner):
         self._model = LiveModel(network, self._trainer)
         self._state = TrainingState(network.model, optimizer)
         self._stream = stream_seed(inputs.config.experiment.seed, STEP)
-        self._micro = training.microbatch_size or training.batch_size
+        self._micro = training.largest_microbatch
 
     def describe(self) -> Mapping[str, str]:
         """Return the versions of Keras and its backend, the device, and Keras's numeric settings."""

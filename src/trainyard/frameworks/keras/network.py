@@ -81,8 +81,7 @@ class Network:
     def rows_together(self) -> int:
         """The number of rows that are predicted together."""
         training = self.inputs.config.training
-        micro = training.microbatch_size or training.batch_size
-        return self.inputs.config.evaluation.batch_size or 4 * micro
+        return self.inputs.config.evaluation.batch_size or 4 * training.largest_microbatch
 
     def _parts(self, rows: int) -> Iterator[Ids]:
         """Yield the ids of the rows that are predicted together."""

@@ -11,7 +11,7 @@ from trainyard.types import Array, Batch, Ids
 
 
 class ReaderThread:
-    """Reads one batch after the other; the methods are those of `workers.Workers`.
+    """Read one batch after the other; the methods are those of `workers.Workers`.
 
     Args:
         split: The samples, which `Reading.in_thread` lets another thread read.

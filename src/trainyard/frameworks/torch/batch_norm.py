@@ -60,7 +60,7 @@ def batch_norms_of(module: nn.Module, inputs: LearnerInputs, device: torch.devic
             f"set distributed.nproc to {ranks}, or virtual_ranks to {inputs.world.size}"
         )
     training, rows = inputs.config.training, len(inputs.splits["train"])
-    micro = training.microbatch_size or training.batch_size
+    micro = training.largest_microbatch
     for batch in {min(training.batch_size, rows), rows % training.batch_size} - {0}:
         sizes = {batch // ranks, -(-batch // ranks)}
         if 0 in sizes or len({-(-size // micro) for size in sizes}) > 1:
@@ -141,7 +141,7 @@ def _attributes(module: nn.Module) -> dict[str, tuple[Any, int]]:
 
 
 class _Normalize(torch.autograd.Function):
-    """Normalizes the channels of one virtual rank by the mean and variance over all virtual ranks."""
+    """Normalize the channels of one virtual rank by the mean and variance over all virtual ranks."""
 
     @staticmethod
     def forward(

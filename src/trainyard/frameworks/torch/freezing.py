@@ -13,7 +13,7 @@ from trainyard.frameworks.torch.patterns import matching_parameters
 
 
 class Freezing:
-    """Freezes the parameters that `training.freeze` names; what the model itself froze stays frozen.
+    """Freeze the parameters that `training.freeze` names; what the model itself froze stays frozen.
 
     A frozen parameter gets no gradient, so it has no update, no weight decay and no state of the optimizer.
     """

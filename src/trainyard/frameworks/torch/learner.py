@@ -80,12 +80,10 @@ class TorchLearner(Learner):
         self._freezing = Freezing(self._module, training.freeze) if training.freeze else None
         ranks = inputs.config.distributed.virtual_ranks
         assert isinstance(ranks, int), "config.load resolves auto"
-        micro = training.microbatch_size or training.batch_size
         self._world, self._ranks = inputs.world, ranks
         self._is_divisible = False  # into virtual ranks, as the first step has shown
         self._has_trained = False  # a step, after which the memory of the first saves is reserved
         self._shares = inputs.world.shares if isinstance(inputs.world, ProcessGroup) else None
-        weights, loss = self._weighting(inputs)
         self._update = Update(
             optimizer,
             list(self._module.parameters()),
@@ -93,22 +91,30 @@ class TorchLearner(Learner):
             Clipping.of(training),
             average,
         )
+        self._step = self._build_step(inputs)
+        self._model = LiveModel(self._network, self._state, self._source, inputs.world)
+
+    def _build_step(self, inputs: LearnerInputs) -> TorchStep:
+        """Return the step, after the module was changed for it as the config asks."""
+        training = inputs.config.training
+        weights, loss = self._weighting(inputs)
         batch_norms = batch_norms_of(self._module, inputs, self._network.device)
         if patterns := training.activation_checkpointing:
             checkpoint_activations(self._module, patterns, synchronized=batch_norms is not None)
         call = self._network.call
         if training.compile:
             call = call_of(compiled(self._module), self._network.names)
-        self._step = TorchStep(
+        return TorchStep(
             call,
             loss,
             self._update,
             self._network.precision,
-            StepSettings(seed, micro, ranks, inputs.world, weights),
-            batch_norms,
-            self._freezing,
+            StepSettings(inputs.config.experiment.seed, training.largest_microbatch, self._ranks),
+            world=inputs.world,
+            weights=weights,
+            batch_norms=batch_norms,
+            freezing=self._freezing,
         )
-        self._model = LiveModel(self._network, self._state, self._source, inputs.world)
 
     def step(self, step: int, lr: float) -> StepResult:
         """Run one optimizer step; see `step.TorchStep`.
@@ -276,7 +282,7 @@ class TorchLearner(Learner):
             return lambda samples: weights[samples.ids], network.weighted_loss
         training, seed = inputs.config.training, inputs.config.experiment.seed
         counts = label_counts(train, network.task, training.loss, seed)
-        is_cut = self._ranks > 1 or (training.microbatch_size or training.batch_size) < training.batch_size
+        is_cut = self._ranks > 1 or training.largest_microbatch < training.batch_size
         # The mean over the pixels of a batch that is not cut needs no count beforehand.
         if counts is None or (network.task.gives_masks and not is_cut):
             return None, network.loss
@@ -306,7 +312,7 @@ class TorchLearner(Learner):
 def _refuse_single_sample(model: torch.nn.Module, inputs: LearnerInputs) -> None:
     """Refuse a last (micro)batch of one sample, which batch normalization of flat rows cannot normalize."""
     training, rows = inputs.config.training, inputs.order.samples
-    micro = training.microbatch_size or training.batch_size
+    micro = training.largest_microbatch
     batches = {min(training.batch_size, rows), rows % training.batch_size}
     single = micro == 1 or any(batch % micro == 1 for batch in batches)
     flat = len(inputs.info.input_shape) == 1 and inputs.config.distributed.virtual_ranks == 1

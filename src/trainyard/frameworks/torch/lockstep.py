@@ -27,7 +27,7 @@ _UNEQUAL = "the parts of a batch (virtual ranks) call the layers of batch normal
 
 
 class Lockstep:
-    """Runs the virtual ranks of this process in threads that meet at each sum over all virtual ranks.
+    """Run the virtual ranks of this process in threads that meet at each sum over all virtual ranks.
 
     Args:
         generators: The generators that the model draws from. Each virtual rank has its own stream.

@@ -64,9 +64,7 @@ class Network:
     def rows(self) -> int:
         """The number of rows that are predicted at once; the bits depend on it."""
         training = self.inputs.config.training
-        return self.inputs.config.evaluation.batch_size or 4 * (
-            training.microbatch_size or training.batch_size
-        )
+        return self.inputs.config.evaluation.batch_size or 4 * training.largest_microbatch
 
     def parts(self, rows: int) -> list[Ids]:
         """Return the ids of the rows that are predicted at once, in order."""
@@ -122,7 +120,7 @@ class Network:
         Raises:
             ModelError: The module or the loss fails on it, or the outputs have another shape than the task's.
         """
-        info, name = self.inputs.info, self.inputs.config.model.type
+        name = self.inputs.config.model.type
         shapes = ", ".join(f"{input_} {tuple(sample[input_].shape)}" for input_ in self.names)
         try:
             with torch.no_grad():  # not inference_mode: training may use what the model caches here
@@ -132,6 +130,16 @@ class Network:
             raise ModelError(f"model {name} fails on {shapes}: {error}") from error
         finally:
             self.module.train()
+        self._check_outputs(outputs)
+        self._check_loss(outputs, sample)
+
+    def _check_outputs(self, outputs: losses.Outputs) -> None:
+        """Check the outputs of one sample; warn of what looks like probabilities.
+
+        Raises:
+            ModelError: They have another shape than the task's.
+        """
+        info, name = self.inputs.info, self.inputs.config.model.type
         first = losses.first_output(outputs)
         shape, expected = tuple(first.shape), (1, *self.task.output_shape)
         is_one_logit = losses.has_two_classes(self.task) and shape in ((1,), (1, 1))
@@ -146,21 +154,28 @@ class Network:
                 "model, or it learns slowly",
                 name,
             )
+
+    def _check_loss(self, outputs: losses.Outputs, sample: Tensors) -> None:
+        """Check that the loss of one sample can be computed, and has a gradient.
+
+        Raises:
+            ModelError: It cannot, or has none.
+        """
+        name, own = self.inputs.config.model.type, self.inputs.config.training.loss
         try:
             with torch.enable_grad():
-                check = self.loss if weights_of(sample, info) is None else self.weighted_loss
+                check = self.loss if weights_of(sample, self.inputs.info) is None else self.weighted_loss
                 loss = check(_leaves(losses.as_float(outputs)), sample)
             if not loss.requires_grad:
                 raise ModelError(
-                    f"training.loss: {self.inputs.config.training.loss} has no gradient: it must compute "
-                    "with the outputs as they are, without detach(), item(), numpy() or argmax()"
+                    f"training.loss: {own} has no gradient: it must compute with the outputs as they are, "
+                    "without detach(), item(), numpy() or argmax()"
                 )
         except ModelError:
             raise
         except Exception as error:
             raise ModelError(
-                f"training.loss: {self.inputs.config.training.loss} fails on the outputs of model {name}: "
-                f"{type(error).__name__}: {error}"
+                f"training.loss: {own} fails on the outputs of model {name}: {type(error).__name__}: {error}"
             ) from error
 
 

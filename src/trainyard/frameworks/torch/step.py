@@ -36,9 +36,6 @@ class StepSettings:
     seed: int
     microbatch_size: int
     virtual_ranks: int = 1
-    world: World = ALONE
-    # Returns the weights of training samples, (n,); `loss` then gives weighted sums. None: they are equal.
-    weights: Callable[[Samples], Array] | None = None
 
 
 class TorchStep:
@@ -51,6 +48,9 @@ class TorchStep:
         update: Update,
         precision: Precision,
         settings: StepSettings,
+        *,
+        world: World = ALONE,
+        weights: Callable[[Samples], Array] | None = None,
         batch_norms: BatchNorms | None = None,
         freezing: Freezing | None = None,
     ) -> None:
@@ -62,6 +62,9 @@ class TorchStep:
             update: Updates the parameters from their gradients.
             precision: In which the model computes.
             settings: The values of the config.
+            world: The processes that share the virtual ranks of a step.
+            weights: Returns the weights of training samples, (n,); `loss` then gives weighted sums. None:
+                they all count the same, and `loss` gives means.
             batch_norms: Given if the model normalizes over virtual ranks.
             freezing: Given if some parameters are frozen in some steps.
         """
@@ -70,13 +73,14 @@ class TorchStep:
         self._update = update
         self._precision = precision
         self._settings = settings
+        self._world = world
+        self._weights = weights
         self._freezing = freezing
         self._parameters: list[nn.Parameter] = update.parameters  # those that are trained now
         self._stream = stream_seed(settings.seed, STEP)
         self._generators = generators(self._parameters[0].device)
-        world = settings.world
-        share = settings.virtual_ranks // world.size
-        self._mine = range(world.rank * share, (world.rank + 1) * share)  # the virtual ranks of this process
+        ranks = settings.virtual_ranks // world.size
+        self._mine = range(world.rank * ranks, (world.rank + 1) * ranks)  # the virtual ranks of this process
         self._exchange: GradientExchange | None = None
         self._prepare_sums()
         self._batch_norms = batch_norms
@@ -112,15 +116,15 @@ class TorchStep:
 
     def _prepare_sums(self) -> None:
         """Prepare the sums of gradients over virtual ranks and processes; frozen parameters have none."""
-        freezing, world = self._freezing, self._settings.world
+        freezing = self._freezing
         self._parameters = [
             one for one in self._update.parameters if freezing is None or not freezing.is_frozen(one)
         ]
         self._tree = virtual_ranks.GradientTree(self._parameters)
         if self._exchange is not None:
             self._exchange.close()
-        if world.size > 1:
-            self._exchange = GradientExchange(self._parameters, self._tree, world)
+        if self._world.size > 1:
+            self._exchange = GradientExchange(self._parameters, self._tree, self._world)
 
     def own_microbatches(self, samples: Samples) -> list[Samples]:
         """Return the microbatches of a batch that this process computes."""
@@ -132,12 +136,11 @@ class TorchStep:
 
         The sum is the exact one, rounded, so that it is the same in every process.
         """
-        weights = self._settings.weights
-        return len(samples) if weights is None else math.fsum(weights(samples).tolist())
+        return len(samples) if self._weights is None else math.fsum(self._weights(samples).tolist())
 
-    def _share(self, rows: int, total: float) -> float:
+    def _loss_factor(self, rows: int, total: float) -> float:
         """Return the factor on the loss of some rows, which is a mean, or a sum if there are weights."""
-        if self._settings.weights is None:
+        if self._weights is None:
             return rows / total
         return 1 / total if total else 0.0
 
@@ -205,8 +208,8 @@ class TorchStep:
             if not len(samples):
                 return torch.zeros((), device=self._parameters[0].device)
             seed = stream_seed(self._stream, *stream, 0)
-            share = self._share(len(samples), total)
-            return self._microbatch(take, samples, seed, share, is_last=is_last, into=into)
+            factor = self._loss_factor(len(samples), total)
+            return self._microbatch(take, samples, seed, factor, is_last=is_last, into=into)
         parts = virtual_ranks.microbatches(samples, size)
         # Each microbatch weighs as many samples as it has, so the sum is the mean over the batch.
         losses = [
@@ -214,7 +217,7 @@ class TorchStep:
                 take,
                 microbatch,
                 stream_seed(self._stream, *stream, i),
-                self._share(len(microbatch), total),
+                self._loss_factor(len(microbatch), total),
                 is_last=is_last and i == len(parts) - 1,
                 into=into,
             )
@@ -227,7 +230,7 @@ class TorchStep:
         take: Take,
         samples: Samples,
         seed: int,
-        share: float,
+        factor: float,
         *,
         is_last: bool,
         into: virtual_ranks.PartGradients | None,
@@ -238,8 +241,8 @@ class TorchStep:
         with self._precision.autocast():
             outputs = self._call(batch)  # (microbatch, outputs), or several such
         loss = self._loss(as_float(outputs), batch)  # ()
-        if share != 1.0:
-            loss = loss * share
+        if factor != 1.0:
+            loss = loss * factor
         if is_last and self._exchange is not None:
             self._exchange.arm()
         scaler = self._precision.scaler

@@ -25,12 +25,12 @@ class Clipping:
 
     @staticmethod
     def of(training: TrainingConfig) -> Clipping:
-        """Return what the section `training` says."""
+        """Return the clipping that the section `training` asks for."""
         return Clipping(training.max_grad_norm, training.max_grad_value, training.log_grad_norm)
 
 
 class Update:
-    """Updates the parameters from their gradients, and forgets these.
+    """Update the parameters from their gradients, then clear the gradients.
 
     Args:
         optimizer: The optimizer; a group may have a `lr_ratio`, the share of the learning rate.

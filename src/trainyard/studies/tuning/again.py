@@ -22,8 +22,9 @@ from trainyard.runs.reproduce import Reproduction, compare_bits
 from trainyard.runs.workdir import working_in
 from trainyard.studies.study import Json, Study, StudyRequest
 from trainyard.studies.tuning.earlier import FILE as EARLIER
+from trainyard.studies.tuning.question import FROM, RECORDED, SETTINGS, Asked, read_question
 from trainyard.studies.tuning.storage import lacks_password
-from trainyard.studies.tuning.tune import FROM, RECORDED, SETTINGS, Asked, read_question, search
+from trainyard.studies.tuning.tune import search
 from trainyard.studies.tuning.tuner_checks import CONFIG
 from trainyard.studies.tuning.view import KIND, Tuning
 

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from trainyard.engine.rules import TrainingShare
 from trainyard.records.trials import Ending, LoggedTrial
-
-Share = tuple[int, int]  # of a training: so many of so many parts
 
 
 class Turn(NamedTuple):
@@ -34,7 +33,7 @@ class Agenda(Protocol):
     def known(self, trials: Sequence[LoggedTrial], job: int) -> list[Ending | None]:
         """Return what a job may know of the results of each trial; None: nothing yet."""
 
-    def until(self, job: int) -> Share | None:
+    def until(self, job: int) -> TrainingShare | None:
         """Return after which share of its training a job pauses; None: it trains to the end."""
 
     def losers(self, trials: Sequence[LoggedTrial]) -> list[int]:
@@ -58,7 +57,7 @@ class ByHorizon:
 class WholeTrials:
     """An agenda in which each trial is one job, which has the trial's number."""
 
-    def until(self, job: int) -> Share | None:  # noqa: ARG002 - as in `Agenda`
+    def until(self, job: int) -> TrainingShare | None:  # noqa: ARG002 - as in `Agenda`
         """Return None: a job trains to the end."""
         return None
 

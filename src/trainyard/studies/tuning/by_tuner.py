@@ -21,7 +21,8 @@ from trainyard.errors import InputError, TrainyardError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.children import ChildRequest, child_config, create_child
+from trainyard.runs.child_config import child_config
+from trainyard.runs.children import ChildRequest, create_child
 from trainyard.runs.pruning import prune_paused
 from trainyard.runs.trust import of_own_config
 from trainyard.samplers.base import Observation, Sampler, Space
@@ -61,9 +62,8 @@ class StudyTrials:
     goals: Goals
     record: Callable[[int, Ending], None]
     signals: Signals
-    _leaving: dict[int, str | None] = field(
-        default_factory=dict
-    )  # trials that do not go on, with their error
+    # Trials that do not go on, with their error.
+    _leaving: dict[int, str | None] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
 
     # -- what a tuner asks for

@@ -125,7 +125,7 @@ def _source(objective: Objective) -> str | None:
 
 
 class _Function:
-    """Makes the trials of a function, and records what comes of them."""
+    """Make the trials of a function, and record what comes of them."""
 
     def __init__(
         self,

@@ -18,7 +18,8 @@ from trainyard.config import load as load_config
 from trainyard.config.tuning import HalvingPruner, NoPruner, Pruner
 from trainyard.datasets.base import DataBundle
 from trainyard.digest import sha256_bytes
-from trainyard.engine.outside import Verdict
+from trainyard.engine.outside import VerdictFunction
+from trainyard.engine.rules import TrainingShare
 from trainyard.engine.signals import STATUS_OF
 from trainyard.errors import TrainyardError
 from trainyard.records.journal import evaluations, number, read
@@ -33,7 +34,6 @@ from trainyard.runs.objects import Objects
 from trainyard.runs.process import as_fresh_process
 from trainyard.runs.request import Request
 from trainyard.runs.trust import of_own_config
-from trainyard.studies.tuning.agenda import Share
 from trainyard.studies.tuning.pruning import Curve, Judge, judge_of
 from trainyard.trackers.feed import send_rest
 from trainyard.types import Mode
@@ -61,7 +61,7 @@ class Job:
     mode: Mode
     pruner: Pruner = field(default_factory=NoPruner)
     curves: Mapping[str, Sequence[Curve]] = field(default_factory=dict)
-    until: Share | None = None
+    until: TrainingShare | None = None
     configs: Mapping[str, Resolved] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def train(
     job: Job,
     bundle: Callable[[Resolved], DataBundle | None] = no_bundle,
     callbacks: Sequence[Callback] = (),
-    judge: Callable[[Job, RunDir], Verdict | None] | None = None,
+    judge: Callable[[Job, RunDir], VerdictFunction | None] | None = None,
 ) -> str:
     """Train the runs of a job, or go on with them, each as a fresh process would.
 
@@ -107,7 +107,7 @@ def train(
     """
     statuses: list[str] = []
     for path in job.runs:
-        verdict = (judge or _verdict)(job, RunDir(path))
+        verdict = (judge or _pruner_verdict)(job, RunDir(path))
         statuses.append(_train_run(job, RunDir(path), Objects(None, None, callbacks), bundle, verdict))
         if statuses[-1] in STATUS_OF.values():
             break
@@ -119,7 +119,7 @@ def _train_run(
     run: RunDir,
     objects: Objects,
     bundle: Callable[[Resolved], DataBundle | None],
-    verdict: Verdict | None,
+    verdict: VerdictFunction | None,
 ) -> str:
     _wait_for_owner(run)
     if (status := run.status()) in FINAL:  # when it ended, its trackers may not have had it all yet
@@ -149,8 +149,8 @@ def _wait_for_owner(run: RunDir) -> None:
         time.sleep(_PAUSE_SECONDS)
 
 
-def _verdict(job: Job, run: RunDir) -> Verdict | None:
-    """Return the verdict of the job's pruner.
+def _pruner_verdict(job: Job, run: RunDir) -> VerdictFunction | None:
+    """Return the function that judges a run by the job's pruner; None where it never prunes.
 
     It is not asked again about evaluations that an earlier attempt has judged: the judge sees them first.
     """

@@ -38,7 +38,7 @@ _SERVER = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "application_name":
 
 
 class Projector:
-    """Keeps the storage of a study up to date; nothing is done where Optuna is not installed.
+    """Keep the storage of a study up to date; nothing is done where Optuna is not installed.
 
     A server is written to by a thread, so that the study never waits for it.
 
@@ -126,7 +126,7 @@ class Projector:
         number = self._study()
         with self._engine.begin() as connection:
             one = tables.tables["studies"]
-            # Whoever else writes this study, as another process may after a kill, does so before or after.
+            # After a kill, another process may still write this study: the lock makes one of them wait.
             connection.execute(one.select().where(one.c.study_id == number).with_for_update())
             made = tables.tables["trials"]
             of_study = connection.execute(made.select().where(made.c.study_id == number)).all()

@@ -55,7 +55,7 @@ def _percentile_judge(pruner: MedianPruner, curves: Sequence[Mapping[int, float]
             return False
         others = [curve[step] for curve in curves if not math.isnan(curve.get(step, math.nan))]
         if math.isinf(best):
-            return True  # there was nothing but NaN
+            return True  # every value so far was NaN
         return bool(others) and best > float(np.percentile(others, percentile))
 
     return prune

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trainyard.engine.rules import TrainingShare
 from trainyard.records.trials import LoggedTrial
-from trainyard.studies.tuning.agenda import ByHorizon, Share, Turn, ended_until
+from trainyard.studies.tuning.agenda import ByHorizon, Turn, ended_until
 from trainyard.types import Mode
 
 
@@ -147,7 +148,7 @@ class Rungs(ByHorizon):
                 return Turn(number, trial)
         return None
 
-    def until(self, job: int) -> Share | None:
+    def until(self, job: int) -> TrainingShare | None:
         """Return after which share of its training a job pauses; None: it trains to the end."""
         slot = self.slots[job]
         assert slot is not None

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from trainyard.engine.outside import Verdict
+from trainyard.engine.outside import VerdictFunction
 from trainyard.engine.signals import STATUS_OF, Stopped
 from trainyard.errors import RunLockedError, TrainingError, TrainyardError
 from trainyard.records.run_dir import RunDir
@@ -208,7 +208,7 @@ def serve(answers: int) -> Ended | None:
         with contextlib.suppress(BrokenPipeError):
             os.write(answers, json.dumps(message).encode() + b"\n")
 
-    def asked(job: Job, _: RunDir) -> Verdict:
+    def asked(job: Job, _: RunDir) -> VerdictFunction:
         def verdict(step: int, metrics: Mapping[str, float]) -> Answer:
             say({"step": step, "value": metrics.get(job.metric)})
             line = lines.readline()

@@ -13,13 +13,11 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.config import Config, Overrides, Resolved
-from trainyard.config.tuning import HalvingPruner, TuningConfig
 from trainyard.engine.signals import Signals, Stopped
-from trainyard.errors import ConfigError, InputError, Problem, TrainingError, TrainyardError
+from trainyard.errors import InputError, TrainingError, TrainyardError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog
 from trainyard.reports.html import write_report as write_run_report
@@ -29,99 +27,33 @@ from trainyard.runs.pruning import prune_paused
 from trainyard.runs.session import report
 from trainyard.runs.shared_data import sharing_data
 from trainyard.runs.trust import of_own_config
-from trainyard.samplers.base import Observation, Sampler, Space
+from trainyard.samplers.base import Observation
 from trainyard.samplers.optuna import frozen, importances
-from trainyard.studies.metrics import with_metric
 from trainyard.studies.running import log_warnings_once, tell_trackers
-from trainyard.studies.study import RESULT, Json, Study, StudyRequest, open_study
+from trainyard.studies.study import RESULT, Study, StudyRequest, open_study
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.agenda import Agenda, Turn
 from trainyard.studies.tuning.by_tuner import StudyTrials, counted, make_by_tuner
-from trainyard.studies.tuning.checks import check_tuning, make_sampler
 from trainyard.studies.tuning.conclusion import observation, result_of, summary_of
 from trainyard.studies.tuning.earlier import FILE as EARLIER
-from trainyard.studies.tuning.earlier import check_learns, learned, observations
+from trainyard.studies.tuning.earlier import check_learns, learned
 from trainyard.studies.tuning.final import final_run, train_final
-from trainyard.studies.tuning.goals import MEASURES, Goals
 from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden
 from trainyard.studies.tuning.joined import JoinedWorkers, leading
-from trainyard.studies.tuning.lengths import agenda_of, brackets_in, with_length
+from trainyard.studies.tuning.lengths import agenda_of, brackets_in
 from trainyard.studies.tuning.measures import measured
 from trainyard.studies.tuning.parts import Parts
 from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
-from trainyard.studies.tuning.resources import Threads, most_threads, overrides_of, shares_of_gpus
-from trainyard.studies.tuning.storage import storable
+from trainyard.studies.tuning.question import FROM, Asked, Plan, plan_of, read_question
+from trainyard.studies.tuning.resources import Threads, shares_of_gpus
 from trainyard.studies.tuning.tuner_checks import CONFIG
 from trainyard.studies.tuning.view import BEST, KIND, Tuning
 from trainyard.studies.tuning.workers import Executor, InProcess, WorkerProcesses
 from trainyard.types import Mode
 
 log = logging.getLogger("trainyard")
-FROM = "from"  # in the question of a study: the study that it learned from
 _FIRST_FAILURES = 3  # a study whose first trials all fail ends
-SETTINGS = "settings.json"  # what is fixed when the study is created
-RECORDED = (
-    "recorded"  # in the settings of a study that repeats one in free order: what each trial did not know
-)
-_DEFAULT_TRIALS = 20
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the trials of a study are a function of, but for the config that they share.
-
-    `horizon` and `threads` are fixed when the study is created; with `threads_by_step`, a trial of small
-    steps has one thread. In free order there is no horizon; `recorded` says what each trial did not know, if
-    the study repeats another one.
-    """
-
-    tuning: TuningConfig
-    space: Space
-    sampler: Sampler
-    goals: Goals
-    horizon: int | None
-    threads: int
-    threads_by_step: bool = False
-    recorded: Sequence[Sequence[int]] | None = None
-    earlier: Sequence[Observation] = ()  # the trials of another study, known to all
-
-    @property
-    def metric(self) -> str:
-        """The first metric, which decides the model that a trial keeps."""
-        return self.goals.metrics[0]
-
-    @property
-    def mode(self) -> Mode:
-        """The mode of the first metric."""
-        return self.goals.modes[0]
-
-    @property
-    def trials(self) -> int:
-        """The number of trials, if nothing ends the study early."""
-        wanted, size = self.tuning.trials, self.sampler.size
-        return min(wanted or size or _DEFAULT_TRIALS, size or wanted or _DEFAULT_TRIALS)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A config that was read for a search: its text, the config of the trials, and what is sought."""
-
-    text: str
-    base: StudyConfig
-    tuning: TuningConfig
-    goals: Goals
-    space: Space
-    sampler: Sampler
-
-    @property
-    def question(self) -> Json:
-        """What two studies must share to be the same; one may have more trials than the other."""
-        own = self.tuning.asked()
-        # Studies of earlier versions have no key that says what they could not ask.
-        unasked: Json = {"constraints": {}, "folds": None, "repeats": 1, "refit": False, "tuner": None}
-        own = {key: value for key, value in own.items() if not (key in unasked and value == unasked[key])}
-        return self.base.question() | {"tuning": own}
 
 
 @sharing_data()
@@ -150,89 +82,15 @@ def search(study: Study, asked: Asked, request: StudyRequest, before: int | None
         request: The arguments of the study.
         before: The job that is not done any more, nor those after it; None: go on to the end.
     """
-    plan = _plan(study, asked)
+    plan = plan_of(study, asked)
     if not (study.path / CONFIG).exists():
         study.write_text(CONFIG, asked.text.encode())
     _Search(study, plan, asked.base, request, before).run()
     return Tuning(study.path)
 
 
-def read_question(config: Config, overrides: Overrides, request: StudyRequest) -> Asked:
-    """Read the config of a search, and check it.
-
-    Raises:
-        InputError: Config, space or data are wrong.
-    """
-    base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
-    text = storable(base)
-    (goals, space), tuning = check_tuning(base), base.resolved.config.tuning
-    assert tuning is not None
-    sampler = make_sampler(goals, space, base, tuning)
-    base = _for_trials(base, goals, tuning, request)
-    if isinstance(tuning.pruner, HalvingPruner):
-        base = with_length(base, tuning.pruner, space)
-    if request.data is not None and tuning.parallel > 1:
-        raise InputError(
-            f"tuning.parallel: {tuning.parallel} given, but data given as objects stay in this process; "
-            "give data.path or data.type, or leave parallel at 1"
-        )
-    if tuning.tuner is None:  # which has machines of its own
-        shares_of_gpus(tuning)
-    base.resolved.log_notes()
-    return Asked(text, base, tuning, goals, space, sampler)
-
-
-def _for_trials(base: StudyConfig, goals: Goals, tuning: TuningConfig, request: StudyRequest) -> StudyConfig:
-    """Return the config that the trials share: it keeps the models that are best by the first metric."""
-    if tuning.folds is None and base.excludes("val"):
-        raise InputError("there are no validation rows to tune by; give data.split.val or data.val_path")
-    for metric in goals.measured:
-        base = base if metric in MEASURES else with_metric(base, metric, request)
-    return base.with_overrides(
-        {"tuning": None, "checkpoint.metric": goals.metrics[0], "checkpoint.mode": goals.modes[0]}
-        | overrides_of(tuning)
-    )
-
-
-def _plan(study: Study, asked: Asked) -> Plan:
-    tuning, config = asked.tuning, asked.base.resolved.config
-    settings = study.settings(SETTINGS) or {
-        "working_directory": str(Path.cwd()),
-        "horizon": None if tuning.order == "free" else tuning.horizon or 2 * tuning.parallel,
-        "threads": most_threads(tuning, config),
-        "threads_by_step": (config.training.threads or tuning.resources.cpu) is None,
-    }
-    if tuning.order == "free":
-        log.warning(
-            "tuning.order: free: the trials depend on which end first, so another study of this config makes "
-            "others; each is reproducible by itself, and `trainyard reproduce STUDY` keeps the recorded order"
-        )
-    elif tuning.parallel > settings["horizon"]:
-        raise ConfigError(
-            [
-                Problem(
-                    f"{tuning.parallel} is more than the horizon of {settings['horizon']}; a trial waits for "
-                    "the results of those so many before it",
-                    "tuning.parallel",
-                )
-            ]
-        )
-    study.write(SETTINGS, settings)
-    return Plan(
-        tuning,
-        asked.space,
-        asked.sampler,
-        asked.goals,
-        settings["horizon"],
-        settings["threads"],
-        settings.get("threads_by_step", False),
-        settings.get(RECORDED),
-        observations(study.settings(EARLIER)),
-    )
-
-
 class _Search:
-    """Makes the trials of a study, and records what comes of them."""
+    """Make the trials of a study, and record what comes of them."""
 
     def __init__(
         self, study: Study, plan: Plan, base: StudyConfig, request: StudyRequest, before: int | None = None
@@ -271,26 +129,14 @@ class _Search:
             self._agenda = agenda_of(
                 plan.tuning, config, plan.trials, plan.horizon or 0, self._log, plan.mode, plan.recorded
             )
+            status = "completed"
             try:
                 with Signals() as self._signals:
-                    self._executor = self._new_executor()
-                    try:
-                        self._make_trials()
-                        self._train_final()
-                    finally:
-                        self._executor.close()
-                        self._project(end=True)
-                    self._conclude()
-                    status = "completed"
+                    self._search()
             except Stopped as signal:
                 status = signal.status
             except TrainyardError as error:
-                if isinstance(error, InputError) and not self._log.trials:
-                    discard_folder(study.path)
-                else:
-                    study.update(status="failed", error=self._base.resolved.hide(str(error)))
-                    report(study.path, write_report)
-                    tell_trackers(study, self._base.resolved)
+                self._record_failure(error)
                 raise
             finally:
                 self._log.close()
@@ -299,6 +145,27 @@ class _Search:
             trained = [trial for trial in self._log.trials if trial.same_as is None]
             runs = [RunDir(path) for trial in trained for path in self._runs(trial)]
             tell_trackers(study, self._base.resolved, runs if status == "completed" else ())
+
+    def _search(self) -> None:
+        """Make the trials, and conclude."""
+        self._executor = self._new_executor()
+        try:
+            self._make_trials()
+            self._train_final()
+        finally:
+            self._executor.close()
+            self._project(end=True)
+        self._conclude()
+
+    def _record_failure(self, error: TrainyardError) -> None:
+        """Write down why the study has failed; one that could not begin a trial is deleted."""
+        study = self._study
+        if isinstance(error, InputError) and not self._log.trials:
+            discard_folder(study.path)
+            return
+        study.update(status="failed", error=self._base.resolved.hide(str(error)))
+        report(study.path, write_report)
+        tell_trackers(study, self._base.resolved)
 
     def _new_executor(self) -> Executor:
         """Return what does the jobs now: this process alone, unless it has to look after others."""

@@ -62,7 +62,7 @@ class Executor(Protocol):
 
 
 class InProcess:
-    """Does one job at a time, in this process.
+    """Do one job at a time, in this process.
 
     Args:
         bundle: Returns the data that were given as objects, if any, as a config prepares them.

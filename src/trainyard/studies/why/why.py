@@ -99,7 +99,7 @@ def why(first: RunDir, second: RunDir, request: WhyRequest) -> Why:
 
 
 class _Measurements:
-    """Measures the metric under sets of changes, each by a run that is reused or trained.
+    """Measure the metric under sets of changes, each by a run that is reused or trained.
 
     Args:
         study: The study that records the runs.
@@ -246,7 +246,7 @@ class _Measurements:
 
 
 class _Study:
-    """Makes the measurements of a study, and writes what they say."""
+    """Make the measurements of a study, and write what they say."""
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ class MlflowParams(Section):
 
 
 class MlflowTracker:
-    """Forwards to MLflow through `MlflowClient`; the fluent API and its active run are left to the user."""
+    """Forward to MLflow through `MlflowClient`; the fluent API and its active run are left to the user."""
 
     Params: ClassVar[type[MlflowParams]] = MlflowParams
     wants_histograms: ClassVar[bool] = False

@@ -17,7 +17,7 @@ _POINT = "point.json"
 
 
 class TrialActor(tune.Trainable):  # type: ignore[misc]
-    """Trains a trial, evaluation by evaluation."""
+    """Train a trial, evaluation by evaluation."""
 
     def setup(self, config: dict[str, Any], trainer: Trainer | None = None) -> None:
         """Begin with a trial."""

@@ -98,7 +98,7 @@ class _Unsaved:
 
 
 class _Hooks(_Unsaved, tune.Callback):  # type: ignore[misc]
-    """Tells the study what becomes of the trials. An error of the study ends the search."""
+    """Tell the study what becomes of the trials. An error of the study ends the search."""
 
     def __init__(self, trials: Trials) -> None:
         self.trials, self.is_over = trials, False
@@ -152,7 +152,7 @@ def _reason(trial: Any) -> str:
 
 
 class _Stop(_Unsaved, tune.Stopper):  # type: ignore[misc]
-    """Stops all trials when the study is to stop."""
+    """Stop all trials when the study is to stop."""
 
     def __init__(self, hooks: _Hooks) -> None:
         self._hooks = hooks

@@ -13,7 +13,7 @@ from pydantic import Field
 from trainyard.announce import announced
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, Identifiers, Reading, Skips
-from trainyard.datasets.rows import objects
+from trainyard.datasets.rows import preprocessed
 from trainyard.datasets.rows.corrupt import log_corrupt
 from trainyard.datasets.rows.images.masks import MaskedImages, Masks, MaskSplit, found_classes
 from trainyard.datasets.rows.images.pixels import CorruptImageError, Mode
@@ -135,7 +135,7 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
 
     pairs = {name: ({FEATURES: part.positions}, part.targets) for name, part in parts.items()}
     weights = {name: part.weights for name, part in parts.items() if part.weights is not None}
-    built = objects.from_arrays(pairs, config, serve, weights, columns)
+    built = preprocessed.from_arrays(pairs, config, serve, weights, columns)
     # The targets are indices of classes, or the values that a loss takes.
     classes = len(built.info.classes or ()) if task_of(built.info.task).labels(np.zeros(1)) else 0
     train = built.splits["train"]

@@ -27,13 +27,13 @@ from trainyard.datasets.rows.table import Table, as_table
 from trainyard.datasets.rows.target import Target
 from trainyard.datasets.rows.threads import THREADS
 from trainyard.errors import DataError
-from trainyard.types import Array
+from trainyard.types import FEATURES, Array
 
 _TRANSFORMS: TypeAdapter[list[Any]] = TypeAdapter(list[Transform])
 
 
 class ImagePreparation:
-    """Turns images into features; see `trainyard.datasets.base.Preparation`.
+    """Turn images into features; see `trainyard.datasets.base.Preparation`.
 
     An image is a path, the contents of an image file, an image of Pillow, or an array (height, width[,
     channels]) uint8.
@@ -46,6 +46,8 @@ class ImagePreparation:
     """
 
     encodes_training_otherwise = False
+    has_columns = False
+    noun = "images"
     feature_names: Sequence[str] = ()
     categories: Sequence[int] = ()
 
@@ -61,6 +63,11 @@ class ImagePreparation:
         return [self.column]
 
     @property
+    def path_column(self) -> str:
+        """The column of predictions that holds the paths of the images."""
+        return self.column
+
+    @property
     def contents(self) -> list[str]:
         """A line for each column that rows must have: its name, and what it holds."""
         return [f"{self.column}: image"]
@@ -69,6 +76,10 @@ class ImagePreparation:
     def text_columns(self) -> list[str]:
         """The columns to read as text from files without types."""
         return [self.column]
+
+    def arrays(self, rows: Any) -> dict[str, Array]:
+        """Return the features by their name; see `features`."""
+        return {FEATURES: self.features(rows)}
 
     def features(self, rows: Any) -> Array:
         """Return (rows, channels, height, width) float32.
@@ -85,7 +96,15 @@ class ImagePreparation:
             raise DataError("the images have several sizes, and data.transforms gives them no common one")
         return np.stack(made)
 
-    def whole(self, files: Sequence[Path]) -> list[Path]:
+    def files_at(self, path: Path | str) -> list[Path] | None:
+        """Return the image at a path, or those in a folder; None if it is neither."""
+        return images_at(path)
+
+    def rows_of_files(self, files: Sequence[Path]) -> Sequence[Any]:
+        """Return files as rows: an image may be a path."""
+        return files
+
+    def readable(self, files: Sequence[Path]) -> list[Path]:
         """Return the files that can be decoded; warn of the others.
 
         Raises:
@@ -105,8 +124,8 @@ class ImagePreparation:
         log_corrupt([str(file) for file, is_so in zip(files, are_whole, strict=True) if not is_so], "image")
         return [file for file, is_so in zip(files, are_whole, strict=True) if is_so]
 
-    def beside(self, table: Table) -> list[Any]:
-        """Return the images of a table, whose paths are relative to its file."""
+    def rows_in(self, table: Table) -> list[Any]:
+        """Return the images of a file's table; their paths are relative to the file."""
         folder = Path(table.source).expanduser().absolute().parent
         return [folder / value if isinstance(value, str) else value for value in self._values(table)]
 
@@ -170,6 +189,11 @@ class ImagePreparation:
             "std": self._pipeline.std,
             "target": self.target.to_json(),
         }
+
+
+def images_at(path: Path | str) -> list[Path] | None:
+    """Return the image at a path, or those in a folder; None if it is neither."""
+    return [Path(path)] if Path(path).suffix.lower() in ENDINGS else files_of(path)
 
 
 def files_of(folder: str | Path) -> list[Path] | None:

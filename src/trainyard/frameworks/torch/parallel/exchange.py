@@ -113,7 +113,7 @@ class Bucket:
 
 
 class GradientExchange:
-    """Sums the gradients of the virtual ranks of all processes.
+    """Sum the gradients of the virtual ranks of all processes.
 
     Args:
         parameters: The parameters that the optimizer updates.

@@ -9,7 +9,7 @@ import torch
 
 
 class Stopwatch:
-    """Marks the start of each step, and the end of its backward pass; nothing is read until `take`.
+    """Mark the start of each step, and the end of its backward pass; nothing is read until `take`.
 
     On a GPU, which computes later than it is told to, the marks are events in its stream.
 

@@ -1,67 +1,95 @@
-"""Arrays in npz files, for models that are called with arrays rather than with prepared columns."""
+"""Rows with their targets, to evaluate a model on, as users give them."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import Split
-from trainyard.datasets.npz import inputs_in
 from trainyard.datasets.rows.arrays import Arrays
-from trainyard.datasets.rows.preparation import AnyPreparation, TabularPreparation
-from trainyard.datasets.rows.raw import RawPreparation
-from trainyard.datasets.rows.table import Table, tidy
+from trainyard.datasets.rows.preparation import AnyPreparation
+from trainyard.datasets.rows.table import Table, as_table, tidy
 from trainyard.datasets.rows.target import Target
 from trainyard.datasets.rows.weights import check_totals, checked
+from trainyard.datasets.rows.weights import encode as encode_weights
 from trainyard.errors import InputError
 from trainyard.registry import task_for
 from trainyard.runs.given_rows import GivenRows
 from trainyard.tasks.support.transforms import transform_of
 from trainyard.types import WEIGHT, Array, DataInfo
 
+log = logging.getLogger("trainyard")
 
-def arrays_of(
-    path: Path | str, info: DataInfo, preparation: AnyPreparation | None
-) -> Mapping[str, Array] | None:
-    """Return the arrays of an npz file by the names that the model takes them by; None: the rows of a table.
+
+def refuse_masks(info: DataInfo, run_id: str) -> None:
+    """Refuse to evaluate other rows if the targets are masks, which rows do not hold.
 
     Raises:
-        DataError: The file cannot be read.
-        InputError: The model takes images in files, or texts.
+        InputError: The targets are masks.
     """
-    if Path(path).suffix.lower() != ".npz" or isinstance(preparation, TabularPreparation | RawPreparation):
-        return None
-    if preparation is not None:
+    if task_for(info).gives_masks:
         raise InputError(
-            f"{path} holds arrays, but the run was trained on {' and '.join(preparation.column_names)} in "
-            "files; give such files"
+            f"run {run_id} predicts masks, and is evaluated on its own splits only: --split; for "
+            "other images train with a test split of them (data.test_path, or a folder test)"
         )
-    return inputs_in(str(path), info.target)
 
 
-def labeled(given: Any, rows: GivenRows, data: DataConfig | None, info: DataInfo) -> Split:
+def labeled(given: Any, rows: GivenRows) -> Split:
     """Return rows to evaluate: the inputs of the model, the targets, and the weights that they have.
 
     Args:
-        given: The arrays by name, the target among them.
+        given: Rows with the columns of the training data, the target among them; or, where the data set
+            brought arrays, such arrays by name.
         rows: What turns them into the inputs of the model.
-        data: The data section of the run's config.
-        info: What the run's data are.
 
     Raises:
-        InputError: These are no arrays by name, one is missing, or has another shape than in training.
+        InputError: There is no target, or an input of the model is missing or has another shape than in
+            training.
         DataError: A target is not a class of the training rows, or no finite number.
     """
+    if rows.preparation is None:
+        return _labeled_arrays(given, rows)
+    return _labeled_rows(given, rows, rows.preparation)
+
+
+def _labeled_rows(given: Any, rows: GivenRows, preparation: AnyPreparation) -> Split:
+    data, weights = rows.data, _weights(given, rows)
+    if data is not None and data.missing_target == "drop":
+        given = preparation.with_targets(given)
+        if weights and given.numbers is not None:
+            weights = {WEIGHT: weights[WEIGHT][given.numbers]}
+    targets = preparation.targets(given)
+    if targets is None:
+        raise InputError(f"the rows have no column {rows.info.target!r}: evaluation needs the target")
+    if (transform := transform_of(rows.info)) is not None:
+        transform.check(targets, "targets given")
+    if weights:
+        check_totals({"given": weights[WEIGHT]}, "data.weight")
+    return Arrays({**rows.prepared(given), rows.task.target: targets, **weights})
+
+
+def _weights(given: Any, rows: GivenRows) -> dict[str, Array]:
+    """Return the weights of rows, if they have the column that held them in training."""
+    name = rows.data.weight if rows.data is not None else None
+    if name is None:
+        return {}
+    table = as_table(given, only={name})
+    if name not in table.columns:
+        log.warning("the rows have no column %r (data.weight): they all count the same", name)
+        return {}
+    return {WEIGHT: encode_weights(table, name)}
+
+
+def _labeled_arrays(given: Any, rows: GivenRows) -> Split:
+    info, task, data = rows.info, rows.task, rows.data
     if not isinstance(given, Mapping) or info.target not in given:
         raise InputError(
             f"there is no target {info.target!r} among the arrays given, and evaluation needs it: give an "
             f"npz file of X and y, or arrays by name, {info.target!r} among them"
         )
-    task = task_for(info)
     if task.sums:  # the targets are among the arrays
         return Arrays(rows.batch(given))
     inputs = rows.inputs(given)

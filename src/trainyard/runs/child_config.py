@@ -1,0 +1,61 @@
+"""The config of a run that begins with the state of another one, and what differs from that one's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainyard.config import Overrides, Resolved
+from trainyard.config import load as load_resolved
+from trainyard.config.schema import PLACEMENT
+from trainyard.records.run_dir import RunDir
+from trainyard.runs.catalog import Catalog
+
+
+def child_config(parent: RunDir, overrides: Overrides) -> Resolved:
+    """Return the config of a parent with overrides; a new length replaces the other way to give one.
+
+    Raises:
+        ConfigError: An override is wrong.
+    """
+    keys = list(overrides) if isinstance(overrides, Mapping) else [one.partition("=")[0] for one in overrides]
+    pair = ("training.epochs", "training.max_steps")
+    unset = {other for key, other in (pair, pair[::-1]) if key in keys and other not in keys}
+    if isinstance(overrides, Mapping):
+        overrides = {**dict.fromkeys(unset), **overrides}
+    else:
+        overrides = [*(f"{key}=null" for key in unset), *overrides]
+    return load_resolved(parent.checked_config_file(), overrides, Catalog())
+
+
+def changed_settings(own: Resolved, resolved: Resolved) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that differ, both values by dotted key; where a run computes is no setting."""
+    before, now = own.flat(), resolved.flat()
+    return {key: (before.get(key), now.get(key)) for key in differing(before, now) if key not in PLACEMENT}
+
+
+def changed_computation(own: Resolved, resolved: Resolved) -> list[str]:
+    """Return the dotted keys of the settings that differ and change bits."""
+    return differing(own.computation(), resolved.computation())
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the keys whose values differ; an empty section is as good as none."""
+    before, now = ({key: value for key, value in one.items() if value != {}} for one in (before, now))
+    return [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
+
+
+def child_placement(own: Resolved, resolved: Resolved, parent: RunDir) -> dict[str, Any]:
+    """Return where a child computes: where its parent did, unless it is given another place."""
+    now = resolved.flat()
+    given = {key: now[key] for key in PLACEMENT if resolved.sources.get(key) != own.sources.get(key)}
+    return parent.require_manifest().known_placement | given
+
+
+def child_settings(parent: RunDir, resolved: Resolved) -> list[str] | None:
+    """Return the keys that the user set for the parent, or sets now; the config of the parent has all."""
+    created, config = parent.creation(), str(parent.config_file)
+    if created is None or created.settings is None:
+        return None
+    known = {*created.settings, *(key for key in resolved.settings if resolved.sources[key].file != config)}
+    return [key for key in resolved.sources if key in known]

@@ -1,0 +1,88 @@
+"""Check that data, framework and the settings of both fit, before anything is built of them."""
+
+from __future__ import annotations
+
+import logging
+
+from trainyard.config.metrics import deciding_metrics, metric_path, undecided_modes
+from trainyard.config.schema import DataConfig, RunConfig
+from trainyard.datasets.base import DataBundle, KnownSplit, LabelSplit, SampleSplit
+from trainyard.errors import DataError, InputError, ModelError
+from trainyard.evaluation.metrics import check_metric, mode_in
+from trainyard.frameworks.base import Framework
+from trainyard.registry import task_for
+
+log = logging.getLogger("trainyard")
+
+
+def check_metrics(config: RunConfig, bundle: DataBundle) -> None:
+    """Check the metrics that the config names, and that those which decide something can be computed.
+
+    Raises:
+        InputError: A metric is not one of the task's, or there is no validation split to compute it on, or it
+            is not known whether it is better when it is lower or higher.
+    """
+    for metric in config.evaluation.metrics or []:
+        check_metric(metric, bundle.info.task)
+    undecided = undecided_modes(config)
+    for key, metric in deciding_metrics(config).items():
+        check_metric(metric_path(config, metric), bundle.info.task)
+        if key in undecided:
+            try:
+                mode_in(config, metric)
+            except InputError as error:
+                raise InputError(f"{key}: {error}") from error
+        if "val" not in bundle.splits and key != "checkpoint.metric":
+            raise InputError(f"{key}: {metric} needs a validation split; set data.split.val or data.val_path")
+
+
+def check_reading(config: RunConfig, bundle: DataBundle, framework: type[Framework]) -> None:
+    """Check the settings that say how samples are read one by one; say so where they have no effect.
+
+    Raises:
+        DataError: The samples are in memory, so that there is nothing to collate.
+        ModelError: The framework has no worker processes.
+    """
+    data = config.data
+    if data is None:
+        return
+    _check_images(data, bundle, config, framework)
+    is_read = any(isinstance(split, SampleSplit) for split in bundle.splits.values())
+    if data.collate is not None and not is_read:
+        raise DataError("data.collate is for map-style data sets, but these rows are in memory; leave it out")
+    if data.on_corrupt != "error" and not is_read:
+        raise DataError(
+            "data.on_corrupt is for samples that are read one by one (images in files, map-style data sets, "
+            "shards), but these rows are in memory; leave it out"
+        )
+    if data.workers and not is_read:
+        log.warning("data.workers: %d has no effect, as the rows are in memory", data.workers)
+    elif data.workers and not framework.has_workers:
+        raise ModelError(
+            f"data.workers: {data.workers} given, but {config.model.type} reads its samples itself; leave it "
+            "out, or use a model of torch"
+        )
+
+
+def _check_images(
+    data: DataConfig, bundle: DataBundle, config: RunConfig, framework: type[Framework]
+) -> None:
+    """Check the settings of images.
+
+    Raises:
+        DataError: The data are no images in files.
+        ModelError: The framework cannot draw random numbers for each image.
+    """
+    if not any(isinstance(split, KnownSplit | LabelSplit) for split in bundle.splits.values()):
+        given = {"transforms": data.transforms, "cache": data.cache != "none"}
+        for key in (key for key, is_given in given.items() if is_given):
+            raise DataError(
+                f"data.{key} is for images in files (data.type: image_folder or image_table); leave it out"
+            )
+    if data.ignore_index is not None and not task_for(bundle.info).gives_masks:
+        raise DataError("data.ignore_index is for masks (data.task: segmentation); leave it out")
+    if not framework.has_workers and (drawing := [one.type for one in data.transforms if one.is_random]):
+        raise ModelError(
+            f"data.transforms: {drawing[0]} changes images at random in each epoch, which "
+            f"{config.model.type} cannot have; leave it out, or use a model of torch"
+        )

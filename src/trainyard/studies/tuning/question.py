@@ -1,0 +1,167 @@
+"""What a search is asked for, and what its trials are a function of: read from a config, and checked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.config import Config, Overrides
+from trainyard.config.tuning import HalvingPruner, TuningConfig
+from trainyard.errors import ConfigError, InputError, Problem
+from trainyard.samplers.base import Observation, Sampler, Space
+from trainyard.studies.metrics import with_metric
+from trainyard.studies.study import Json, Study, StudyRequest
+from trainyard.studies.trials import StudyConfig
+from trainyard.studies.tuning.checks import check_tuning, make_sampler
+from trainyard.studies.tuning.earlier import FILE as EARLIER
+from trainyard.studies.tuning.earlier import observations
+from trainyard.studies.tuning.goals import MEASURES, Goals
+from trainyard.studies.tuning.lengths import with_length
+from trainyard.studies.tuning.resources import most_threads, overrides_of, shares_of_gpus
+from trainyard.studies.tuning.storage import storable
+from trainyard.types import Mode
+
+log = logging.getLogger("trainyard")
+FROM = "from"  # in the question of a study: the study that it learned from
+SETTINGS = "settings.json"  # what is fixed when the study is created
+# In the settings of a study that repeats one in free order: what each trial did not know.
+RECORDED = "recorded"
+_DEFAULT_TRIALS = 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the trials of a study are a function of, but for the config that they share.
+
+    `horizon` and `threads` are fixed when the study is created; with `threads_by_step`, a trial of small
+    steps has one thread. In free order there is no horizon; `recorded` says what each trial did not know, if
+    the study repeats another one.
+    """
+
+    tuning: TuningConfig
+    space: Space
+    sampler: Sampler
+    goals: Goals
+    horizon: int | None
+    threads: int
+    threads_by_step: bool = False
+    recorded: Sequence[Sequence[int]] | None = None
+    earlier: Sequence[Observation] = ()  # the trials of another study, known to all
+
+    @property
+    def metric(self) -> str:
+        """The first metric, which decides the model that a trial keeps."""
+        return self.goals.metrics[0]
+
+    @property
+    def mode(self) -> Mode:
+        """The mode of the first metric."""
+        return self.goals.modes[0]
+
+    @property
+    def trials(self) -> int:
+        """The number of trials, if nothing ends the study early."""
+        wanted, size = self.tuning.trials, self.sampler.size
+        return min(wanted or size or _DEFAULT_TRIALS, size or wanted or _DEFAULT_TRIALS)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A config that was read for a search: its text, the config of the trials, and what is sought."""
+
+    text: str
+    base: StudyConfig
+    tuning: TuningConfig
+    goals: Goals
+    space: Space
+    sampler: Sampler
+
+    @property
+    def question(self) -> Json:
+        """What two studies must share to be the same; one may have more trials than the other."""
+        own = self.tuning.asked()
+        # Earlier versions had none of these keys. Where a key says nothing new, the question is the same.
+        unasked: Json = {"constraints": {}, "folds": None, "repeats": 1, "refit": False, "tuner": None}
+        own = {key: value for key, value in own.items() if not (key in unasked and value == unasked[key])}
+        return self.base.question() | {"tuning": own}
+
+
+def read_question(config: Config, overrides: Overrides, request: StudyRequest) -> Asked:
+    """Read the config of a search, and check it.
+
+    Raises:
+        InputError: Config, space or data are wrong.
+    """
+    base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
+    text = storable(base)
+    (goals, space), tuning = check_tuning(base), base.resolved.config.tuning
+    assert tuning is not None
+    sampler = make_sampler(goals, space, base, tuning)
+    base = _for_trials(base, goals, tuning, request)
+    if isinstance(tuning.pruner, HalvingPruner):
+        base = with_length(base, tuning.pruner, space)
+    if request.data is not None and tuning.parallel > 1:
+        raise InputError(
+            f"tuning.parallel: {tuning.parallel} given, but data given as objects stay in this process; "
+            "give data.path or data.type, or leave parallel at 1"
+        )
+    if tuning.tuner is None:  # which has machines of its own
+        shares_of_gpus(tuning)
+    base.resolved.log_notes()
+    return Asked(text, base, tuning, goals, space, sampler)
+
+
+def _for_trials(base: StudyConfig, goals: Goals, tuning: TuningConfig, request: StudyRequest) -> StudyConfig:
+    """Return the config that the trials share: it keeps the models that are best by the first metric."""
+    if tuning.folds is None and base.excludes("val"):
+        raise InputError("there are no validation rows to tune by; give data.split.val or data.val_path")
+    for metric in goals.measured:
+        base = base if metric in MEASURES else with_metric(base, metric, request)
+    return base.with_overrides(
+        {"tuning": None, "checkpoint.metric": goals.metrics[0], "checkpoint.mode": goals.modes[0]}
+        | overrides_of(tuning)
+    )
+
+
+def plan_of(study: Study, asked: Asked) -> Plan:
+    """Return the plan of a study; what it fixes is written into the study's folder when it is created.
+
+    Raises:
+        ConfigError: More trials are to be trained at once than the horizon of the study permits.
+    """
+    tuning, config = asked.tuning, asked.base.resolved.config
+    settings = study.settings(SETTINGS) or {
+        "working_directory": str(Path.cwd()),
+        "horizon": None if tuning.order == "free" else tuning.horizon or 2 * tuning.parallel,
+        "threads": most_threads(tuning, config),
+        "threads_by_step": (config.training.threads or tuning.resources.cpu) is None,
+    }
+    if tuning.order == "free":
+        log.warning(
+            "tuning.order: free: the trials depend on which end first, so another study of this config makes "
+            "others; each is reproducible by itself, and `trainyard reproduce STUDY` keeps the recorded order"
+        )
+    elif tuning.parallel > settings["horizon"]:
+        raise ConfigError(
+            [
+                Problem(
+                    f"{tuning.parallel} is more than the horizon of {settings['horizon']}; a trial waits for "
+                    "the results of those so many before it",
+                    "tuning.parallel",
+                )
+            ]
+        )
+    study.write(SETTINGS, settings)
+    return Plan(
+        tuning,
+        asked.space,
+        asked.sampler,
+        asked.goals,
+        settings["horizon"],
+        settings["threads"],
+        settings.get("threads_by_step", False),
+        settings.get(RECORDED),
+        observations(study.settings(EARLIER)),
+    )
