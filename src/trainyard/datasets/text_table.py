@@ -124,13 +124,15 @@ class TextTableDataset:
             if has_tags:
                 others[LABELS] = preparation.labels_of_tokens(others[LABELS], own)
             splits[name] = Arrays({**arrays, **others})
+        repeated = checks.repeated_rows(splits, sources=tables)
         return replace(
             divided,
             info=replace(info, inputs=preparation.inputs, vocab_size=tokenizer.vocab_size),
             splits=dict(splits),
             preparation=preparation,
-            warnings=[*warnings, *divided.warnings, *checks.repeated_rows(splits, sources=tables)],
+            warnings=[*warnings, *divided.warnings, *(one.warning for one in repeated)],
             columns=_in_words(samples, params.max_length),
+            repeated=repeated,
         )
 
     def _tables(self) -> tuple[dict[SplitName, Table], list[str]]:

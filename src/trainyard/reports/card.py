@@ -79,7 +79,7 @@ def _result(run: RunFiles, tag: str, metrics: dict[str, float]) -> Json:
     source = source_of(run.settings) or "data"
     return {
         "task": {"type": tag},
-        "dataset": {"name": Path(source).name, "type": Path(source).stem, "split": _split(run)},
+        "dataset": {"name": Path(source).name, "type": Path(source).stem, "split": run.judged_split},
         "metrics": [{"type": _bare(name), "value": value} for name, value in metrics.items()],
     }
 
@@ -88,13 +88,9 @@ def _bare(name: str) -> str:
     return name.partition("_")[2]
 
 
-def _split(run: RunFiles) -> str:
-    return "test" if any(name.startswith("test_") for name in run.metrics) else "val"
-
-
 def _tested(run: RunFiles) -> dict[str, float]:
-    """Return the metrics of the test split, or of the validation split if there is none."""
-    return {name: value for name, value in run.metrics.items() if name.startswith(f"{_split(run)}_")}
+    """Return the metrics of the split whose figures count."""
+    return {name: value for name, value in run.metrics.items() if name.startswith(f"{run.judged_split}_")}
 
 
 def _library(run: RunFiles) -> str:
@@ -140,7 +136,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _limits(run: RunFiles) -> Iterator[str]:
     """Yield what speaks against the use of the model: the diagnosis, and classes that it finds badly."""
     lines = [f"- **{plain(one.title)}**: {plain(one.seen)}." for one in diagnose(run)]
-    for row in run.evaluations.get(_split(run), {}).get("per_class") or ():
+    for row in run.evaluations.get(run.judged_split, {}).get("per_class") or ():
         if float(row["recall"]) < 0.5 and float(row["support"]) > 0:
             lines.append(
                 f"- It finds {float(row['recall']):.0%} of the {number(row['support'])} rows of "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from trainyard.config.tree import Problems, plain
 from trainyard.config.yaml import read as read_config
@@ -87,6 +87,12 @@ class RunFiles:
     def metrics(self) -> dict[str, float]:
         """The metrics of the evaluated model; empty before its evaluation."""
         return self.result.metrics if self.result else {}
+
+    @property
+    def judged_split(self) -> Literal["test", "val"]:
+        """The split whose figures count: the test split where it was evaluated, else validation."""
+        is_tested = "test" in self.evaluations or any(name.startswith("test_") for name in self.metrics)
+        return "test" if is_tested else "val"
 
     @property
     def best(self) -> BestModel | None:

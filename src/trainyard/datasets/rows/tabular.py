@@ -169,8 +169,8 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     splits = _weighted(splits, tables, rows, config)
     read = [remark for table in tables.values() for remark in table.remarks]
     warnings = [*read, *dropped, *before.warnings, *columns.warnings, *warnings, *more]
-    compared = _compared(splits, preparation, parts["train"])
-    warnings += _unused_shares(tables, config) + checks.repeated_rows(compared, sources=tables)
+    repeated = checks.repeated_rows(_compared(splits, preparation, parts["train"]), sources=tables)
+    warnings += [*_unused_shares(tables, config), *(one.warning for one in repeated)]
     if not known and not form.frames:
         # Free texts may well differ from row to row, and what is declared was looked at.
         differ = {name for name, kind in columns.kinds.items() if kind.kind == "text" or kind.declared}
@@ -184,6 +184,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         columns=columns.summary(),
         identifiers=_identifiers(parts, names, {**before.kinds, **columns.kinds}),
         sampling=sampling_weights(tables["train"], rows["train"], config),
+        repeated=repeated,
     )
 
 
