@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.digest import write_atomically
+from trainyard.frameworks.base import Framework
 from trainyard.redact import redacted
 from trainyard.reports import history
 from trainyard.reports.diagnosis import diagnose
+from trainyard.reports.framework import framework_of
 from trainyard.reports.pages import moment
 from trainyard.reports.rundir import Json, RunFiles, read_run
 from trainyard.reports.scales import number
@@ -95,13 +97,7 @@ def _tested(run: RunFiles) -> dict[str, float]:
 
 def _library(run: RunFiles) -> str:
     """Return the name that hubs give the library of the model."""
-    environment = run.manifest.environment.framework if run.manifest else {}
-    return next((_HUB_NAMES[name] for name in environment if name in _HUB_NAMES), "trainyard")
-
-
-# Package -> what hubs call it.
-_HUB_NAMES = {"torch": "pytorch", "scikit-learn": "sklearn"}
-_HUB_NAMES |= {name: name for name in ("lightgbm", "xgboost", "catboost", "keras")}
+    return (framework_of(run) or Framework).hub_name
 
 
 def _body(run: RunFiles) -> Iterator[str]:

@@ -32,7 +32,7 @@ from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, near
 from trainyard.datasets.rows.target import Target, inspect
 from trainyard.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
 from trainyard.errors import DataError
-from trainyard.registry import task_of
+from trainyard.registry import adapters, task_of
 from trainyard.semantics import version
 from trainyard.tasks.support.columns import infer_task_of_matrix
 from trainyard.types import (
@@ -190,7 +190,8 @@ def _instead(data: Any) -> str:
         return f'; name a file in the config: {{"data": {{"path": {str(data)!r}}}}}'
     if isinstance(data, tuple | list) and len(data) == 4:  # as train_test_split returns them
         return "; of X_train, X_test, y_train, y_test, give ((X_train, y_train), (X_test, y_test))"
-    if type(data).__module__.partition(".")[0] in ("xgboost", "lightgbm", "catboost"):
+    package, name = type(data).__module__.partition(".")[0], type(data).__name__
+    if any(package in one.base_modules and name in one.data_classes for _, one in adapters("framework")):
         return "; give the arrays or the data frame that it was made of, as (X, y)"
     if isinstance(data, Iterator):
         return "; an iterator can be read only once: give a list, or a map-style data set"
