@@ -376,10 +376,6 @@ def _values(root: Node, problems: Problems, notes: list[str]) -> None:
         word, colon, number = node.value.lower().partition(":")
         kind = synonyms.DEVICES.get(word)
         _value(node, "training.device", kind and f"{kind}{colon}{number}", problems, notes, word)
-    node = find(root, "model.framework")
-    if node is not None and isinstance(node.value, str):
-        word = fold(node.value)
-        _value(node, "model.framework", synonyms.FRAMEWORKS.get(word), problems, notes, word)
 
 
 def _value(

@@ -153,17 +153,6 @@ SECTIONS = {
     "tracking": ("tracker", "trackers", "logger", "loggers"),
 }
 
-FRAMEWORKS = {
-    "pytorch": "torch",
-    "tensorflow": "keras",
-    "tf": "keras",
-    "tfkeras": "keras",
-    "scikitlearn": "sklearn",
-    "scikit": "sklearn",
-    "xgb": "xgboost",
-    "lgb": "lightgbm",
-    "lgbm": "lightgbm",
-}
 OPTIMIZERS = _table(
     {
         "adamw": "adamw adam_w adamw_torch adamw_hf",

@@ -229,6 +229,7 @@ class Framework(ABC):
     # What other names of the options mean: the library's own, its aliases, and those that set something else.
     spellings: ClassVar[Spellings] = Spellings()
     optimizer_spellings: ClassVar[Spellings] = Spellings()
+    aliases: ClassVar[Collection[str]] = ()  # other names that a config may give the framework
     # The packages whose classes, and subclasses of these, are this framework's models.
     base_modules: ClassVar[Sequence[str]]
     # The import paths of the classes that models derive from. A run directory, which may come from someone

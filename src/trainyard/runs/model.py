@@ -17,6 +17,7 @@ import numpy as np
 from trainyard.config import load
 from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import DataBundle, Split, prepared_as
+from trainyard.datasets.csv import CsvParams
 from trainyard.datasets.rows import tokenizers
 from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.chunks import RowChunks
@@ -36,7 +37,7 @@ from trainyard.frameworks.base import Framework, ModelInputs
 from trainyard.records.data import understanding
 from trainyard.records.decision import journalled_decisions
 from trainyard.records.run_dir import RunDir
-from trainyard.registry import task_for
+from trainyard.registry import find_dataset, task_for
 from trainyard.require import import_rule, importing_by
 from trainyard.runs import texts
 from trainyard.runs.catalog import Catalog
@@ -292,7 +293,9 @@ class Predictor:
     def _format(self) -> tuple[Mapping[str, Any] | None, Sequence[str]]:
         """The options of the CSV reader, and the columns to read as text."""
         data = self.config.data
-        options = data.params if data is not None and data.type == "csv" else None
+        cls = find_dataset(data.type) if data is not None else None
+        is_csv = cls is not None and issubclass(cls.Params, CsvParams)
+        options = data.params if data is not None and is_csv else None
         return options, self._preparation.text_columns if self._preparation else ()
 
     def _refuse_file(self) -> None:

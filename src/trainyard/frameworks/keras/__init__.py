@@ -49,6 +49,7 @@ class KerasFramework(Framework):
     optimizer_spellings: ClassVar[Spellings] = SPELLINGS
     losses: ClassVar[Sequence[str]] = LOSSES
     tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
+    aliases: ClassVar[Collection[str]] = ("tensorflow", "tf", "tf.keras")
     takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("keras",)
     model_bases: ClassVar[Sequence[str]] = ("keras:Model",)

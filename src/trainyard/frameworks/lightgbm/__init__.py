@@ -47,6 +47,7 @@ class LightgbmFramework(Framework):
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"lightgbm": LightgbmParams}
     tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
     spellings: ClassVar[Spellings] = SPELLINGS
+    aliases: ClassVar[Collection[str]] = ("lgb", "lgbm")
     takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("lightgbm",)
     model_bases: ClassVar[Sequence[str]] = ("lightgbm:LGBMModel",)

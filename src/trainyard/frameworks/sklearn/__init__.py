@@ -51,6 +51,7 @@ class SklearnFramework(Framework):
     models: ClassVar[Mapping[str, type[BaseModel]]] = Models()
     spellings: ClassVar[Spellings] = SPELLINGS
     tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
+    aliases: ClassVar[Collection[str]] = ("scikit-learn", "scikit")
     takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("sklearn",)
     model_bases: ClassVar[Sequence[str]] = ("sklearn.base:BaseEstimator",)

@@ -53,6 +53,7 @@ class TorchFramework(Framework):
     spellings: ClassVar[Spellings] = NETWORKS
     optimizer_spellings: ClassVar[Spellings] = SPELLINGS
     losses: ClassVar[Sequence[str]] = LOSSES
+    aliases: ClassVar[Collection[str]] = ("pytorch",)
     takes_named_inputs: ClassVar[bool] = True
     has_virtual_ranks: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True

@@ -45,6 +45,7 @@ class XgboostFramework(Framework):
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"xgboost": XgboostParams}
     tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
     spellings: ClassVar[Spellings] = SPELLINGS
+    aliases: ClassVar[Collection[str]] = ("xgb",)
     takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("xgboost",)
     model_bases: ClassVar[Sequence[str]] = ("xgboost:XGBModel",)
