@@ -16,7 +16,7 @@ from trainyard.reports import history
 from trainyard.reports.diagnosis import diagnose
 from trainyard.reports.framework import framework_of
 from trainyard.reports.pages import moment
-from trainyard.reports.rundir import Json, RunFiles, read_run
+from trainyard.reports.rundir import Json, RunFiles, read_run, understanding
 from trainyard.reports.scales import number
 from trainyard.reports.verdict import section as verdict_of
 from trainyard.reports.verdict import source_of, task_of_run
@@ -32,10 +32,12 @@ def write_card(run_dir: Path, path: Path | None = None) -> Path:
     What is not known of an unfinished or damaged run is left out.
 
     Raises:
+        CheckpointError: A table of its evaluation has a form that cannot be shown.
         OSError: The file cannot be written.
     """
     run = read_run(run_dir)
-    lines = [*_metadata(run), "", *_body(run)]
+    with understanding(run_dir):
+        lines = [*_metadata(run), "", *_body(run)]
     path = run_dir / FILE if path is None else path
     write_atomically(path, ("\n".join(lines).rstrip() + "\n").encode(errors="replace"))
     return path
