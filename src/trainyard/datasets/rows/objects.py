@@ -25,7 +25,7 @@ from trainyard.datasets.rows import checks, items, tabular, weights
 from trainyard.datasets.rows.arrays import Arrays, as_array, is_frame
 from trainyard.datasets.rows.lists import without_lists
 from trainyard.datasets.rows.loaders import unwrapped
-from trainyard.datasets.rows.pairs import is_whole_numbers, tables_of_pairs
+from trainyard.datasets.rows.pairs import is_whole_numbers, other_orders, tables_of_pairs
 from trainyard.datasets.rows.sampling import SAMPLING, sampling_weights
 from trainyard.datasets.rows.splitting import fractions, split_rows
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, nearest, tidy
@@ -102,7 +102,6 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
             {name: as_table(part, f"the {name} rows", lists=config.targets) for name, part in parts.items()},
             config,
         )
-    keep = config.impute == "keep"
     if forms["train"] == "named":
         parts = {
             name: _named(part, name, _one_target(config, "named arrays")) for name, part in parts.items()
@@ -114,8 +113,9 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         parts = {name: ({FEATURES: features}, targets) for name, (features, targets) in parts.items()}
         if config.standardize and version("preparation") > 1:
             log.info("data: %s", _as_they_are(parts["train"]))
-    pairs = {name: _pair(part, name, keep=keep) for name, part in parts.items()}
-    return from_arrays(pairs, config, sample_weights=own_weights, columns=drawn)
+    pairs = {name: _pair(part, name, keep=config.impute == "keep") for name, part in parts.items()}
+    bundle = from_arrays(pairs, config, sample_weights=own_weights, columns=drawn)
+    return replace(bundle, warnings=[*other_orders(parts), *bundle.warnings])
 
 
 def _sampling(parts: Mapping[SplitName, tuple[dict[str, Any], Any]], name: str | None) -> dict[str, Array]:

@@ -30,6 +30,7 @@ from trainyard.datasets.rows.kinds import (
 )
 from trainyard.datasets.rows.preparation import MAX_ONEHOT
 from trainyard.datasets.rows.proposals import default_model, reasons, sections
+from trainyard.datasets.rows.suspects import odd_spellings, row_of_sums
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing
 from trainyard.datasets.rows.target import class_indices, inspect, rows_with_target
 from trainyard.errors import DataError
@@ -177,6 +178,7 @@ def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | 
     draft.strays, draft.mixed = strays, config.columns
     draft.remarks = [*table.remarks, *doubts]
     draft.remarks += [line for line in inference.warnings if line not in inference.excluded]
+    draft.remarks += [*odd_spellings(labelled, inference.kinds), *row_of_sums(table)]
     _choose_columns(draft)
     _choose_split(draft)
     return draft
