@@ -672,6 +672,11 @@ class Model(ABC):
         """
         return "identity"
 
+    @property
+    def parameter_count(self) -> int | None:
+        """How many numbers were trained, for searches among small models; None for models such as trees."""
+        return None
+
     def importance(self) -> Mapping[str, Array]:
         """Return the library's own feature importances: kind of measure -> (features,) float64."""
         return {}
