@@ -15,7 +15,7 @@ import pytest
 import architecture as rules
 import trainyard
 from architecture import NothingToCheck, Tree
-from task_rules import askers_of_tasks
+from name_rules import askers_of_frameworks, askers_of_tasks
 from trainyard.cli.main import main
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import Result
@@ -76,6 +76,14 @@ SHARED = (
     "callbacks",
 )  # beside adapters, and no adapters
 KINDS = tuple(f"{kind}s" for kind in BUILT_IN)
+NAMING_FRAMEWORKS = {
+    "registry": "the table of all adapters",
+    "semantics": "the table of the versions of our parts",
+    "testing": "knows the settings that libraries have in a process",
+    "runs.inputs": "the names under which packages are distributed",
+    "api.results": "a form of exports is called sklearn",
+    "cli.models": "a form of exports is called sklearn",
+}
 TORCH = "frameworks/torch/step.py"
 # The files that a step passes through; the loop knows frameworks by their contract alone.
 WAY = ("cli/train.py", "api/training.py", "runs/attempt.py", "runs/wiring.py", "engine/loop.py", TORCH)
@@ -107,6 +115,12 @@ def test_the_engine_knows_contracts_alone(ours: Tree) -> None:
 def test_nothing_asks_which_task_it_is(ours: Tree) -> None:
     """An adapter of a framework has its own table from tasks to the objectives of its library."""
     assert askers_of_tasks(ours, BUILT_IN["task"], "tasks", ["frameworks"], "registry") == []
+
+
+def test_nothing_asks_which_framework_it_is(ours: Tree) -> None:
+    entries = BUILT_IN["framework"]
+    names = {*entries, *(model for entry in entries.values() for model in entry.serves or ())}
+    assert askers_of_frameworks(ours, names, "frameworks", NAMING_FRAMEWORKS) == []
 
 
 def test_there_are_no_circles(ours: Tree) -> None:
@@ -255,6 +269,7 @@ def test_an_empty_tree_is_nothing_to_check(tmp_path: Path, make: Make) -> None:
         lambda: rules.upward_imports(bare, [["a", "pack"]]),
         lambda: rules.imports_of_engine(bare, "engine", ["things"]),
         lambda: askers_of_tasks(bare, ["sorting"], "tasks", [], "registry"),
+        lambda: askers_of_frameworks(bare, ["forest"], "frameworks", {}),
         lambda: rules.circles(bare),
         lambda: rules.unregistered(bare, {}, []),
         lambda: rules.adapters_that_import_others(bare, {}),
@@ -326,6 +341,28 @@ def test_who_asks_which_task_it_is_is_found(source: str, said: str, place: str, 
     may = place == "frameworks/x" and "table" in said
     found = askers({place: source})
     assert (f"{place.replace('/', '.')} {said}" in found) is not may, found
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ('y = x == "forest"', "compares with 'forest'"),
+        ('y = x not in ("forest", "other")', "compares with 'forest'"),
+        ('ONES = ("forest",)\ny = x in ONES', "compares with ONES"),
+        ("from pack.lists import ONES\ny = [z for z in x if z in ONES]", "compares with ONES"),
+        ('y = {"forest": 1}.get(x)', "has a table by 'forest'"),
+        ('match x:\n    case "forest":\n        pass', "compares with 'forest'"),
+        ('y = find_spec("forest") is None', None),
+        ('y = ["forest"]', None),
+    ],
+)
+def test_who_asks_which_framework_it_is_is_found(source: str, said: str | None, make: Make) -> None:
+    tree = make({"frameworks/forest": source, "lists": 'ONES = ("forest",)', "reports": source})
+    found = askers_of_frameworks(tree, ["forest"], "frameworks", {})
+    assert found == ([] if said is None else [f"reports {said}"])
+    assert askers_of_frameworks(tree, ["forest"], "frameworks", {"reports": "why"}) == []
+    gone = askers_of_frameworks(tree, ["forest"], "frameworks", {"reports": "why", "no": ""})
+    assert gone == ["no module is in no"]
 
 
 def test_a_data_set_may_check_the_task_of_a_config(make: Make) -> None:

@@ -105,6 +105,53 @@ class Determinism(NamedTuple):
     reason: str
 
 
+class TableShape(NamedTuple):
+    """What the proposal of a model for a table depends on.
+
+    Attributes:
+        rows: The number of rows to train on.
+        features: The number of columns to learn from.
+        classes: The number of classes; 0 for values.
+        rarest: The share of the rarest class.
+        several: What several targets hold; None for one target.
+    """
+
+    rows: int
+    features: int
+    classes: int = 0
+    rarest: float = 1.0
+    several: Literal["values", "labels"] | None = None
+
+
+class Proposal(NamedTuple):
+    """What a config for a table begins with, for one model.
+
+    Attributes:
+        model: Options of the model.
+        training: Keys of `training`.
+        evaluation: Keys of `evaluation`.
+        reasons: Why an option has its value, by the option, for comments in the config.
+        default_rank: The place among the models that `trainyard init` takes by itself: the lowest one that
+            is installed. None: it is taken only if the user asks for it.
+        comparison_rank: The place among the models that `init --model auto` compares, in the order in which
+            they are trained until the time is over. None: it is not compared.
+    """
+
+    model: Mapping[str, Any]
+    training: Mapping[str, Any] = MappingProxyType({})
+    evaluation: Mapping[str, Any] = MappingProxyType({})
+    reasons: Mapping[str, str] = MappingProxyType({})
+    default_rank: int | None = None
+    comparison_rank: int | None = None
+
+
+class Suggestion(NamedTuple):
+    """A parameter that is worth a search: its values as in `tuning.space`, and why."""
+
+    spec: Any
+    why: str
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """The metrics of the evaluation after step `step`, named `val_loss`, `val_f1` ..."""

@@ -264,6 +264,22 @@ BROKEN = {
         "3:18: training.loss",
         "did you mean 'cross_entropy'?",
     ),
+    "another tracker": (GOOD + "tracking: wandb\n", "3:11: tracking.0.type", "write an adapter (docs/"),
+    "another tracker with options": (
+        GOOD + "tracking: {wandb: {project: x}}\n",
+        "3:12: tracking.0.type",
+        "unknown tracker 'wandb'",
+    ),
+    "tracker as a section": (
+        GOOD + "mlflow: {uri: x}\n",
+        "3:1: mlflow",
+        "tracking: [{type: mlflow, uri: URI}]",
+    ),
+    "tracker elsewhere": (
+        GOOD + "logging: {tensorboard: true}\n",
+        "3:11: logging.tensorboard",
+        "or tracking: [tensorboard]",
+    ),
     "tracker typo": (GOOD + "tracking: [mlfow]\n", "3:12: tracking.0.type", "did you mean 'mlflow'?"),
     "metric typo": (
         GOOD + "evaluation: {metrics: [acuracy]}\n",

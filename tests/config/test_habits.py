@@ -130,6 +130,11 @@ MEANINGS = {
     "keep_last in the training": ({"training": {"keep_last": 5}}, {"checkpoint.keep_last": 5}),
     "eval_steps": ({"eval_steps": 5, "logging_steps": 6}, {"evaluation.every_n_steps": 5}),
     "tracker": ({"logger": "tensorboard"}, {"tracking.0.type": "tensorboard"}),
+    "tracker by name": (
+        {"tracking": {"mlflow": {"uri": "x"}, "tensorboard": True}},
+        {"tracking.0.type": "mlflow", "tracking.0.params.uri": "x", "tracking.1.type": "tensorboard"},
+    ),
+    "tracker by name in a list": ({"tracking": [{"mlflow": {"uri": "x"}}]}, {"tracking.0.type": "mlflow"}),
     "dataset": ({"data": None, "dataset": "iris"}, {"data.type": "iris"}),
     "file": (
         {"data": {"file": "a.csv", "label": "y"}},

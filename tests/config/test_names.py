@@ -59,6 +59,8 @@ WITH_FRAMEWORK = {
     ("mlp", "tensorflow"): ("keras_mlp", "keras"),
     ("cnn", "keras"): ("keras_cnn", "keras"),
     ("mlp", "pytorch"): ("mlp", "torch"),
+    ("mlp", "tf.keras"): ("keras_mlp", "keras"),
+    ("xgboost", "XGBoost"): ("xgboost", "xgboost"),
     ("mlp", "scikit-learn"): ("sklearn_mlp", "sklearn"),
     ("MLPClassifier", "sklearn"): ("sklearn_mlp", "sklearn"),
 }

@@ -91,6 +91,7 @@ def _manifest(run: Path, data: DataBundle) -> dict[str, Any]:
             "features": list(info.feature_names),
             "splits": {name: {"rows": len(split)} for name, split in data.splits.items()},
             "warnings": list(data.warnings),
+            "repeated": [one.to_json() for one in data.repeated],
         },
         "environment": {"framework": {"torch": "2.13"}},
     }

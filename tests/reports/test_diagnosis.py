@@ -1,5 +1,7 @@
 """The diagnosis: right on ten runs with one fault each, silent on three healthy ones."""
 
+import dataclasses
+import json
 import math
 from pathlib import Path
 
@@ -7,8 +9,10 @@ import numpy as np
 import pytest
 from constructed import bundle, classes, run_of, values
 
+from trainyard.records.manifest import RepeatedRows
 from trainyard.reports.diagnosis import Finding, diagnose
 from trainyard.reports.diagnosis.answers import ALL_FOLDS
+from trainyard.reports.diagnosis.data import shift
 from trainyard.reports.next_steps import _changes, section
 from trainyard.reports.rundir import read_run
 
@@ -130,9 +134,23 @@ def test_a_column_gives_the_target_away(tmp_path):
 
 def test_rows_are_in_two_splits(tmp_path):
     features, targets, margin = drawn()
-    says = "120 of 200 test rows are also train rows, which flatters the metrics"
+    repeated = [RepeatedRows(split="test", other="train", count=120, rows=200)]
+    data = bundle(classes(2, 4), features, targets, ROWS, repeated=repeated)
+    (finding,) = found(run_of(tmp_path, data, cut(probabilities(margin)), HEALTHY))
+    assert finding.kind == "repeated rows"
+    assert finding.seen == "120 of 200 test rows are also training rows, so the metrics flatter the model"
+
+
+def test_an_older_run_that_has_a_warning_alone_is_silent_about_repeated_rows(tmp_path):
+    """Rows of two splits were told in words before they were recorded."""
+    features, targets, margin = drawn()
+    says = RepeatedRows(split="test", other="train", count=120, rows=200).warning
     data = bundle(classes(2, 4), features, targets, ROWS, warnings=[says])
-    assert kinds(run_of(tmp_path, data, cut(probabilities(margin)), HEALTHY)) == ["repeated rows"]
+    run = run_of(tmp_path, data, cut(probabilities(margin)), HEALTHY)
+    manifest = json.loads((run / "manifest.json").read_text())
+    del manifest["data"]["repeated"]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert found(run) == []
 
 
 @pytest.mark.parametrize(("rows", "said"), [((40, 30, 30), "There are too few"), ((600, 30, 12), "judge")])
@@ -189,6 +207,29 @@ def test_a_validation_split_unlike_training(tmp_path):
     assert (finding.kind, finding.title) == ("shift", "The validation rows are unlike the training rows")
     assert "most different: column_3" in finding.seen
     assert finding.mend == "data.exclude: [column_3]"
+
+
+@pytest.mark.parametrize(
+    ("data", "mend"),
+    [
+        ({"path": "a.csv", "split": {"time": "day"}}, "data.split.time: null"),
+        (
+            {"train_path": "a.csv", "split": {}},
+            "data.path: ALL_ROWS.csv   # instead of a file for each split",
+        ),
+        ({"path": "a.csv", "split": {"seed": 4}}, "data.split.seed: 5   # divides the rows anew"),
+        ({"type": "iris"}, "data.split.seed: 1   # divides the rows anew"),
+        ({"type": "python:objects"}, "data.split.test: 0.2   # of all rows in one pair (X, y)"),
+    ],
+)
+def test_splits_that_differ_in_no_single_column(data, mend, tmp_path):
+    """The advice names what the config at hand has."""
+    (tmp_path / "config.yaml").write_text(json.dumps({"data": data}))
+    told = {"auc": 0.9, "error": 0.02, "columns": []}
+    run = dataclasses.replace(read_run(tmp_path), profile={"adversarial": {"test": told}})
+    finding = shift(run)
+    assert finding is not None
+    assert finding.mend == mend
 
 
 def test_a_training_that_ended_too_early(tmp_path):

@@ -1,5 +1,6 @@
 """What holds a model back: an option that the model has, by its kind."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,23 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "a penalty": ("ridge", {"alpha": 1.0}, "model.params.alpha: 10"),
     "none": ("linear_regression", {"fit_intercept": True}, "model.type: ridge"),
     "neighbors": ("k_neighbors", {"n_neighbors": 5}, "model.params.n_neighbors: 15"),
+    "a user's class": ("mine:Net", {}, "training.weight_decay: 0.1"),
     "a pipeline": ("mine:pipe", {"logisticregression__C": 1.0}, "model.params.logisticregression__C: 0.1"),
     "an unknown one": ("mine:pipe", {}, "data.features: [COLUMN, COLUMN]"),
 }
+OTHERS = ("a pipeline", "an unknown one")  # whose framework no record tells
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_each_model_gets_a_line_that_it_has(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from trainyard.reports.diagnosis import restraint
-
-    monkeypatch.setattr(restraint, "is_network", lambda run: False)
+def test_each_model_gets_a_line_that_it_has(name: str, tmp_path: Path) -> None:
     model, params, line = MODELS[name]
     features, targets, _ = drawn()
     outputs = probabilities(np.random.default_rng(5).normal(size=len(targets)))
     outputs[: ROWS[0]] = np.eye(2)[targets[: ROWS[0]]]
     data = bundle(classes(2, 4), features, targets, ROWS)
-    (finding,) = found(run_of(tmp_path, data, cut(outputs), model={"type": model, "params": params}))
+    run = run_of(tmp_path, data, cut(outputs), model={"type": model, "params": params})
+    if name in OTHERS:
+        manifest = json.loads((run / "manifest.json").read_text())
+        (run / "manifest.json").write_text(json.dumps({**manifest, "environment": {}}))
+    (finding,) = found(run)
     assert finding.mend.startswith(line)

@@ -1,6 +1,9 @@
 """The beginning of the page, the model card, and the page of several runs."""
 
+import itertools
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,9 @@ from ruamel.yaml import YAML
 from test_diagnosis import FALLS, HEALTHY, ROWS, cut, drawn, probabilities
 from test_html import Page
 
+from trainyard.cli.main import main
+from trainyard.errors import CheckpointError
+from trainyard.records.document import dump
 from trainyard.reports.card import write_card
 from trainyard.reports.html import write_report
 from trainyard.reports.overlay import write_overlay
@@ -114,6 +120,42 @@ def test_names_from_outside_stay_text_in_cards_and_pages(run, tmp_path):
     card = write_card(run).read_text(encoding="utf-8").split("---\n", 2)[2]
     assert "<img" not in card
     assert "\n# x" not in card
+
+
+CRAFTED = (3, "x", [1, "x"], {"x": 1}, [{"x": None}], None)
+
+
+def is_refused(write: Callable[[], object]) -> bool:
+    try:
+        write()
+    except CheckpointError as error:
+        return "a table there is not as Trainyard writes it" in str(error)
+    return False
+
+
+@pytest.mark.parametrize("file", ["test", "data"])
+def test_tables_of_another_form_are_an_error_of_ours(file: str, run: Path, tmp_path: Path) -> None:
+    """They have their checksum, so they were made up: a page says what it can, and nothing else is raised."""
+    path = run / "evaluation" / f"{file}.json"
+    written = json.loads(path.read_text())
+    failed = 0
+    for key, crafted in itertools.product(written, CRAFTED):
+        path.write_bytes(dump(written | {key: crafted}))
+        for write in (write_card, lambda folder: write_overlay([folder], tmp_path / "runs.html")):
+            failed += is_refused(partial(write, run))
+    assert failed
+
+
+def test_the_command_says_so_in_a_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run / "evaluation" / "test.json"
+    path.write_bytes(
+        dump(json.loads(path.read_text()) | {"rows": [], "per_class": [3], "compared": {"baselines": 1}})
+    )
+    for words in (["--card"], []):
+        assert main(["report", str(run), *words]) == 1
+        said = capsys.readouterr().err
+        assert "evaluation: a table there is not as Trainyard writes it" in said
+        assert "Traceback" not in said
 
 
 def test_runs_side_by_side(tmp_path):

@@ -14,6 +14,7 @@ from trainyard.datasets.rows import proposals, remote
 from trainyard.errors import InputError
 from trainyard.runs.catalog import Catalog
 from trainyard.studies import drafting
+from trainyard.types import TableShape
 
 QUICK = ["training.threads=1", "training.device=cpu"]
 
@@ -46,10 +47,12 @@ def test_messy_tables_train_as_they_are_drafted(name: str) -> None:
 @pytest.mark.slow
 def test_a_drafted_config_trains_with_any_model_that_is_proposed() -> None:
     table = messy_tables.visits(120)
-    for model in proposals.candidates(proposals.Shape(100, 3, 3)):
+    shape = TableShape(100, 3, 3)
+    for model in proposals.candidates(shape):
         written(table, model=model)
         changes = {"mlp": ["training.epochs=2"], "random_forest": ["model.n_estimators=10"]}
-        boosted = ["model.n_estimators=5"] if model in proposals.BOOSTERS else []
+        has_rounds = "n_estimators" in proposals.sections(model, shape)["model"]
+        boosted = ["model.n_estimators=5"] if has_rounds else []
         run = trainyard.train("config.yaml", [*QUICK, *changes.get(model, boosted)])
         assert run.status == "completed", model
 
@@ -107,9 +110,10 @@ def test_trees_see_other_rows_in_each_round_and_the_config_says_why() -> None:
     params = written(messy_tables.visits(120), model="lightgbm").model.params
     assert (params["subsample"], params["subsample_freq"]) == (0.8, 1)
     text = Path("config.yaml").read_text()
+    reasons = proposals.reasons("lightgbm", TableShape(100, 3))
     for key in ("subsample", "subsample_freq", "min_child_samples", "patience"):
         (line,) = (one for one in text.splitlines() if one.strip().startswith(f"{key}:"))
-        assert line.endswith(f"  # {proposals.REASONS[key]}")
+        assert line.endswith(f"  # {reasons[key]}")
 
 
 def test_a_model_that_is_not_there() -> None:
@@ -119,9 +123,20 @@ def test_a_model_that_is_not_there() -> None:
 
 def test_the_default_is_the_first_library_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proposals, "find_spec", lambda name: name in ("catboost", "torch") or None)
-    assert proposals.default_model(proposals.Shape(100, 3)) == "catboost"
+    assert proposals.default_model(TableShape(100, 3)) == "catboost"
     monkeypatch.setattr(proposals, "find_spec", lambda name: name == "torch" or None)
-    assert proposals.default_model(proposals.Shape(100, 3)) == "mlp"
+    assert proposals.default_model(TableShape(100, 3)) == "mlp"
+
+
+def test_the_candidates_differ_and_the_default_one_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proposals, "find_spec", lambda name: name)
+    others = ["random_forest", "catboost", "mlp", "xgboost"]
+    assert proposals.candidates(TableShape(100, 3, 2)) == ["lightgbm", "logistic_regression", *others]
+    assert proposals.candidates(TableShape(100, 3)) == ["lightgbm", "ridge", *others]
+    several = ["xgboost", "ridge", "random_forest", "catboost", "mlp"]
+    assert proposals.candidates(TableShape(100, 3, several="values")) == several
+    several.remove("ridge")
+    assert proposals.candidates(TableShape(100, 3, several="labels")) == several
 
 
 @pytest.mark.slow

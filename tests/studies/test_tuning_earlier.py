@@ -1,6 +1,7 @@
 """What a search learns from an earlier one, spaces to begin with, the progress line, and broken spaces."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,18 +9,17 @@ from click.testing import CliRunner
 
 import trainyard
 from small_runs import SMALL
+from trainyard import registry
 from trainyard.cli.tuning import tune
 from trainyard.config.yaml import read_value
 from trainyard.errors import ConfigError, InputError
 from trainyard.records.trials import Ending, LoggedTrial, TrialLog
-from trainyard.runs.catalog import Catalog
 from trainyard.samplers.base import Observation, Parameter
 from trainyard.samplers.optuna import TpeParams, TpeSampler
 from trainyard.studies.study import Study
 from trainyard.studies.tuning.earlier import learned, observations
 from trainyard.studies.tuning.goals import Goals
 from trainyard.studies.tuning.progress import Progress
-from trainyard.studies.tuning.suggested import SPACES
 
 LOSS = Goals(["val_loss"], ["min"])
 
@@ -99,7 +99,15 @@ def test_a_study_starts_with_what_another_one_learned(tmp_path: Path) -> None:
 # -- spaces to begin with
 
 
-@pytest.mark.parametrize("model", sorted(SPACES))
+ADVISED = {
+    model: space
+    for _, framework in registry.adapters("framework")
+    for model in framework.models
+    if (space := framework.search_space(model))
+}
+
+
+@pytest.mark.parametrize("model", sorted(ADVISED))
 def test_what_is_suggested_can_be_searched(model: str) -> None:
     task = "regression" if model in ("ridge", "lasso", "elastic_net") else "classification"
     config = {"data": {"path": "rows.csv", "target": "y", "task": task}, "model": {"type": model}}
@@ -109,12 +117,24 @@ def test_what_is_suggested_can_be_searched(model: str) -> None:
     node = read_value(text, "text", Problems())
     assert node is not None
     section = plain(node)
-    assert len(section["tuning"]["space"]) >= min(2, len(SPACES[model]))
+    assert len(section["tuning"]["space"]) >= min(2, len(ADVISED[model]))
     trainyard.check({**config, **section})
 
 
 def test_all_models_with_a_space_exist() -> None:
-    assert set(SPACES) <= set(Catalog().names("model"))
+    from trainyard.frameworks.keras import advice as keras
+    from trainyard.frameworks.sklearn import advice as sklearn
+    from trainyard.frameworks.torch import advice as torch
+
+    assert {*keras.SPACES, *sklearn.SPACES, *torch.SPACES} < set(ADVISED)
+
+
+def test_a_network_without_advice_is_searched_by_its_rate_and_batch_size() -> None:
+    text = trainyard.suggest_tuning({"data": {"type": "digits"}, "model": {"type": "cnn"}})
+    assert re.findall(r"^    ([a-z_.]+):", text, re.MULTILINE) == [
+        "training.learning_rate",
+        "training.batch_size",
+    ]
 
 
 def test_the_command_prints_a_section(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import Ending, LoggedTrial, read_trials
 from trainyard.runs.run import Run
 from trainyard.studies.tuning.goals import Constraint, Goals
-from trainyard.studies.tuning.measures import parameters
+from trainyard.studies.tuning.measures import measured
 from trainyard.studies.tuning.view import Tuning, rows
 
 SPACE: dict[str, Any] = {
@@ -164,11 +164,11 @@ def test_what_does_not_go_together_is_refused(
     assert not list(tmp_path.rglob("*.json*"))
 
 
-def test_parameters_of_other_libraries_are_counted() -> None:
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.tree import DecisionTreeClassifier
+def test_parameters_of_other_libraries_are_counted(tmp_path: Path) -> None:
+    def count(model: str) -> float:
+        run = trainyard.train({"data": {"type": "iris"}, "model": {"type": model}}, runs_dir=tmp_path)
+        return measured(RunDir(run.path), ["parameters"], 1)["parameters"]
 
-    x, y = np.eye(4), np.array([0, 1, 2, 0])
-    assert parameters(LogisticRegression().fit(x, y)) == 3 * 4 + 3
+    assert count("logistic_regression") == 3 * 4 + 3
     with pytest.raises(TrainyardError, match="give model_bytes"):
-        parameters(DecisionTreeClassifier().fit(x, y))
+        count("decision_tree")

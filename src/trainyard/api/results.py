@@ -378,6 +378,7 @@ def report(
     Raises:
         RunNotFoundError: There is no such run.
         InputError: These arguments do not go together.
+        CheckpointError: A table of an evaluation has a form that cannot be shown.
         OSError: The file cannot be written.
     """
     _check_report(len(others) + 1, output, card=card)

@@ -212,9 +212,10 @@ def report(
         show({"card" if card else "report": str(path)}, [str(path)], as_json)
         return
     from trainyard.reports.diagnosis import diagnose
-    from trainyard.reports.rundir import read_run
+    from trainyard.reports.rundir import read_run, understanding
 
-    findings = diagnose(read_run(path.parent))
+    with understanding(path.parent):
+        findings = diagnose(read_run(path.parent))
     document = {"report": str(path), "diagnosis": [one._asdict() for one in findings]}
     show(document, [str(path)], as_json)
     for one in [] if as_json else findings:

@@ -63,6 +63,9 @@ class Adapters(Protocol):
     def framework_of(self, model_type: str) -> str | None:
         """Return the framework that has a model of this short name, or None."""
 
+    def framework_meant(self, name: str) -> str | None:
+        """Return the framework that another common name means (`pytorch`), or None."""
+
     def model_meant(self, name: str, framework: str | None = None) -> Meaning | None:
         """Return the model that another common name means (a class name, `xgb`), or None."""
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from trainyard.config import synonyms
 from trainyard.config.checks import FILE_TYPES
 from trainyard.config.schedules import OwnSchedule
-from trainyard.config.schema import DataConfig, RunConfig, TrainingConfig
+from trainyard.config.schema import DataConfig, RunConfig, TrackerConfig, TrainingConfig
 from trainyard.config.synonyms import fold
 from trainyard.config.tree import Node, Problems, find, find_value, join, mapping, put, take
 from trainyard.config.words import literal, without_null
@@ -191,7 +191,26 @@ def _forms(root: Node, notes: list[str]) -> None:
         elif path in ("tracking", "training.freeze") and mapping(node).keys() & {"type", "match"}:
             assert node is not None
             node.value = [Node(node.value, node.source)]
+    _trackers(find(root, "tracking"))
     _short_sections(root)
+
+
+def _trackers(tracking: Node | None) -> None:
+    """Read `{mlflow: {uri: ...}}` as `{type: mlflow, uri: ...}`, as an item of the list or in its place."""
+    named = mapping(tracking)
+    if tracking is not None and named and all(_stands_for_tracker(*one) for one in named.items()):
+        tracking.value = [Node({name: child}, child.key_source) for name, child in named.items()]
+    for item in tracking.value if tracking is not None and isinstance(tracking.value, list) else ():
+        if len(mapping(item)) == 1:
+            name, child = next(iter(mapping(item).items()))
+            if _stands_for_tracker(name, child):
+                item.value = {"type": Node(name, child.key_source, child.key), **mapping(child)}
+
+
+def _stands_for_tracker(name: str, child: Node) -> bool:
+    """Return whether this is the name of a tracker with its options, or `true`, and no number of an item."""
+    has_options = isinstance(child.value, dict) or child.value is None or child.value is True
+    return has_options and not name.isdigit() and name not in TrackerConfig.model_fields
 
 
 def _short_sections(root: Node) -> None:
@@ -376,10 +395,6 @@ def _values(root: Node, problems: Problems, notes: list[str]) -> None:
         word, colon, number = node.value.lower().partition(":")
         kind = synonyms.DEVICES.get(word)
         _value(node, "training.device", kind and f"{kind}{colon}{number}", problems, notes, word)
-    node = find(root, "model.framework")
-    if node is not None and isinstance(node.value, str):
-        word = fold(node.value)
-        _value(node, "model.framework", synonyms.FRAMEWORKS.get(word), problems, notes, word)
 
 
 def _value(

@@ -261,6 +261,8 @@ class Lookup:
             f"known: {some(names, node.value, kind) or 'none, as none is installed'}", (kind, framework)
         )
         near = nearest(node.value, names)
+        if kind == "tracker" and not near:
+            near = "; for another one, write an adapter (docs/adapters.md)"
         if kind == "dataset" and PurePath(node.value).suffix:
             hint = OTHER_FILES.get(PurePath(node.value).suffix.lower())
             near = f"; {hint or f'to read a file, write data: {{path: {node.value}, target: COLUMN}}'}"

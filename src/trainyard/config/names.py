@@ -1,4 +1,4 @@
-"""Read other names of models and metrics as ours; what they mean is known to the adapters."""
+"""Read other names of frameworks, models and metrics as ours; what they mean is known to the adapters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPLITS = {
 
 
 def translate(root: Node, adapters: Adapters, problems: Problems, notes: list[str], *, objects: bool) -> None:
-    """Put our names of the model and of the metrics into a merged config.
+    """Put our names of the framework, the model and the metrics into a merged config.
 
     Args:
         root: The config.
@@ -34,6 +34,7 @@ def translate(root: Node, adapters: Adapters, problems: Problems, notes: list[st
         notes: Where translations are noted.
         objects: The data are given in Python, so there need be no `data` section.
     """
+    _framework(root, adapters, notes)
     _model(root, adapters, problems, notes, objects=objects)
     metrics = find_value(root, "evaluation.metrics")
     for index, item in enumerate(
@@ -45,6 +46,15 @@ def translate(root: Node, adapters: Adapters, problems: Problems, notes: list[st
     loss = find_value(root, "training.loss")
     if loss is not None and isinstance(loss.value, str) and not adapters.has("loss", loss.value):
         _dotted(loss, "training.loss", notes)
+
+
+def _framework(root: Node, adapters: Adapters, notes: list[str]) -> None:
+    node = find_value(root, "model.framework")
+    if node is None or not isinstance(node.value, str) or _is_framework(node.value, adapters):
+        return
+    if (meaning := adapters.framework_meant(node.value)) is not None:
+        notes.append(f"{node.source}: model.framework: {node.value} is read as {meaning}")
+        node.value = meaning
 
 
 def _model(root: Node, adapters: Adapters, problems: Problems, notes: list[str], *, objects: bool) -> None:

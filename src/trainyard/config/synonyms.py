@@ -153,17 +153,6 @@ SECTIONS = {
     "tracking": ("tracker", "trackers", "logger", "loggers"),
 }
 
-FRAMEWORKS = {
-    "pytorch": "torch",
-    "tensorflow": "keras",
-    "tf": "keras",
-    "tfkeras": "keras",
-    "scikitlearn": "sklearn",
-    "scikit": "sklearn",
-    "xgb": "xgboost",
-    "lgb": "lightgbm",
-    "lgbm": "lightgbm",
-}
 OPTIMIZERS = _table(
     {
         "adamw": "adamw adam_w adamw_torch adamw_hf",
@@ -278,7 +267,9 @@ KEY_HINTS = {
         "num_classes num_labels n_classes num_class": "leave it out: it is taken from the data",
         "gradient_clip_algorithm": "write training.max_grad_norm, or training.max_grad_value",
         "l2 l2_regularization": "write training.weight_decay, or the model's own option",
-        "wandb report_to use_wandb": "trackers are listed under tracking: [mlflow], [tensorboard]",
+        "wandb mlflow tensorboard comet neptune clearml aim report_to use_wandb tracker logger": (
+            "trackers are listed: tracking: [{type: mlflow, uri: URI}], or tracking: [tensorboard]"
+        ),
         "cv n_splits k_folds kfold num_folds": "write trainyard cross-validate CONFIG --folds N",
         "scale normalize scaler normalization": "write data.standardize: true or false",
         "callbacks": "callbacks are given in Python: trainyard.train(config, callbacks=[...])",

@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel
 
 from trainyard.config.schema import DataConfig
 from trainyard.order import SAMPLE, stream_seed
 from trainyard.types import Array, Batch, DataInfo, FeatureForm, Ids, SplitName
+
+if TYPE_CHECKING:
+    from trainyard.records.manifest import RepeatedRows
 
 T = TypeVar("T")
 
@@ -178,7 +181,8 @@ class DataBundle:
     as `rows.tokenizers` writes it; None: there is no text, or its bytes are the tokens. `unrepeatable` says
     why samples cannot be read again as they were, so that no run can be repeated to the bit; empty: they can.
     `files` are the SHA-256 of each shard by its name, to tell which of them has changed. `packages` are
-    the distributions that were imported to prepare the data, if that was done in another process.
+    the distributions that were imported to prepare the data, if that was done in another process. `repeated`
+    are the rows that two splits share; `warnings` say so, too.
     """
 
     info: DataInfo
@@ -196,6 +200,7 @@ class DataBundle:
     unrepeatable: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     packages: Sequence[str] = ()
+    repeated: Sequence[RepeatedRows] = ()
     _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, compute: Callable[[DataBundle], T]) -> T:

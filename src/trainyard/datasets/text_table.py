@@ -111,13 +111,15 @@ class TextTableDataset:
             )
             for name, split in divided.splits.items()
         }
+        repeated = checks.repeated_rows(splits, sources=tables)
         return replace(
             divided,
             info=replace(info, inputs=preparation.inputs, vocab_size=tokenizer.vocab_size),
             splits=dict(splits),
             preparation=preparation,
-            warnings=[*warnings, *divided.warnings, *checks.repeated_rows(splits, sources=tables)],
+            warnings=[*warnings, *divided.warnings, *(one.warning for one in repeated)],
             columns=_in_words(samples, params.max_length),
+            repeated=repeated,
         )
 
     def _refuse_settings(self) -> None:

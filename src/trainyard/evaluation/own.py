@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.errors import InputError, ModelError
+from trainyard.registry import adapters
 from trainyard.require import home_of, import_path
 from trainyard.semantics import version
 from trainyard.tasks.base import Metric, Scores, Task
@@ -21,14 +22,6 @@ from trainyard.types import Mode
 
 PROBABILITIES = ("y_score", "y_proba", "y_prob", "proba")  # parameters that get probabilities
 _MORE = ("sample_weight", "pos_label")  # parameters that get what there is of them
-# How scikit-learn's documentation tells whether higher or lower is better.
-_ENDINGS: dict[str, Mode] = {
-    "_score": "max",
-    "_coef": "max",
-    "_error": "min",
-    "_loss": "min",
-    "_deviance": "min",
-}
 
 
 def own_metric(path: str, task: type[Task] | None = None) -> Metric:
@@ -98,10 +91,9 @@ def _mode(function: Any) -> Mode | None:
     greater = getattr(function, "greater_is_better", None)
     if isinstance(greater, bool):
         return "max" if greater else "min"
-    if home_of(function).partition(".")[0] != "sklearn":
-        return None
-    name = str(getattr(function, "__name__", ""))
-    return next((mode for ending, mode in _ENDINGS.items() if name.endswith(ending)), None)
+    library, name = home_of(function).partition(".")[0], str(getattr(function, "__name__", ""))
+    known = (one.metric_modes.items() for _, one in adapters("framework") if library in one.base_modules)
+    return next((mode for modes in known for ending, mode in modes if name.endswith(ending)), None)
 
 
 def _more(scores: Scores) -> dict[str, Any]:

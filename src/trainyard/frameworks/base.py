@@ -34,10 +34,14 @@ from trainyard.types import (
     Determinism,
     FeatureForm,
     Ids,
+    Mode,
     NamedBuffer,
     Predictions,
+    Proposal,
     SplitName,
     StepResult,
+    Suggestion,
+    TableShape,
 )
 from trainyard.world import ALONE, World
 
@@ -225,6 +229,7 @@ class Framework(ABC):
     # What other names of the options mean: the library's own, its aliases, and those that set something else.
     spellings: ClassVar[Spellings] = Spellings()
     optimizer_spellings: ClassVar[Spellings] = Spellings()
+    aliases: ClassVar[Collection[str]] = ()  # other names that a config may give the framework
     # The packages whose classes, and subclasses of these, are this framework's models.
     base_modules: ClassVar[Sequence[str]]
     # The import paths of the classes that models derive from. A run directory, which may come from someone
@@ -242,6 +247,17 @@ class Framework(ABC):
     has_workers: ClassVar[bool] = False  # whether worker processes may read samples (`data.workers`)
     starts_from_weights: ClassVar[bool] = True  # whether a run may begin with the weights of another one
     unsaved_hint: ClassVar[str] = ""  # how a user can have the state saved that `Learner.unsaved_state` finds
+    hub_name: ClassVar[str] = "trainyard"  # what model hubs call the library, for model cards
+    # Whether `export --format native` writes its models of tables: a file of `Model.export`, which predicts
+    # from features, and beside it one that says how rows become features, and outputs predictions.
+    exports_with_columns: ClassVar[bool] = False
+    encodes_by_target: ClassVar[bool] = False  # whether it makes numbers of categories itself, by the target
+    data_classes: ClassVar[Collection[str]] = ()  # the library's own classes of rows, which are not taken
+    # How names of the library's own metrics end, for users who evaluate by them, and what is better then.
+    metric_modes: ClassVar[Mapping[str, Mode]] = {}
+    # Models that no option holds back, and the line of config that gives them, or one like them, such an
+    # option: for the report of a run that has learned its rows by heart.
+    unrestrained: ClassVar[Mapping[str, str]] = {}
 
     @staticmethod
     def other_names() -> Mapping[str, tuple[str, str | None]]:
@@ -271,6 +287,23 @@ class Framework(ABC):
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - most models have no defaults of their own
         """Return the config defaults of a model that differ from the schema's, by dotted key.
+
+        Args:
+            model: `config.model.type`, a short name or an import path.
+        """
+        return {}
+
+    @staticmethod
+    def proposals(shape: TableShape) -> Mapping[str, Proposal]:  # noqa: ARG004 - most propose nothing
+        """Return what a config for a table begins with, by the short names of models (`trainyard init`)."""
+        return {}
+
+    @staticmethod
+    def search_space(model: str) -> Mapping[str, Suggestion]:  # noqa: ARG004 - most advise nothing
+        """Return the keys of the config that are worth a search, with their ranges (`tune --suggest`).
+
+        Those that a config does not take, or that have no effect, are left out. Empty: the learning rate and
+        the batch size are suggested to models that have both.
 
         Args:
             model: `config.model.type`, a short name or an import path.
@@ -638,6 +671,11 @@ class Model(ABC):
         Other than `identity` where the library leaves it to the caller.
         """
         return "identity"
+
+    @property
+    def parameter_count(self) -> int | None:
+        """How many numbers were trained, for searches among small models; None for models such as trees."""
+        return None
 
     def importance(self) -> Mapping[str, Array]:
         """Return the library's own feature importances: kind of measure -> (features,) float64."""

@@ -152,7 +152,7 @@ def _list_to_json(values: Sequence[Any]) -> Any:
 
 
 def _object_to_json(value: Any, key: str) -> Any:
-    if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device"):
+    if f"{type(value).__module__}.{type(value).__name__}" in ("torch.dtype", "torch.device"):
         return str(value)
     if isinstance(value, type):
         return class_name(value)

@@ -20,6 +20,7 @@ from sklearn.pipeline import Pipeline
 
 from trainyard.datasets.rows.preparation import from_json
 from trainyard.errors import InputError
+from trainyard.frameworks.sklearn import SklearnFramework
 from trainyard.frameworks.sklearn.outputs import flatten_features, outputs_of
 from trainyard.frameworks.sklearn.storage import import_skops
 from trainyard.registry import name_of_framework, task_for
@@ -142,7 +143,7 @@ def pipeline_of(predictor: Predictor) -> Pipeline:
         InputError: The model is no estimator of scikit-learn, or its data set brought features.
     """
     run, preparation = predictor.run, predictor.preparation
-    if predictor.framework.base_modules != ("sklearn",):
+    if predictor.framework is not SklearnFramework:
         raise InputError(
             f"--format sklearn is for models of scikit-learn; run {run.id} trained one of "
             f"{name_of_framework(predictor.framework)}: use --format mlflow, or native for a booster"

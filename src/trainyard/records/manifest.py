@@ -46,12 +46,30 @@ class SplitIdentity(Record):
     sha256: str | None = None
 
 
+class RepeatedRows(Record):
+    """How many of the rows of a split are also rows of another one."""
+
+    split: str
+    other: str
+    count: int
+    rows: int
+
+    @property
+    def warning(self) -> str:
+        """The warning about them, in one line."""
+        return (
+            f"{self.count} of {self.rows} {self.split} rows are also {self.other} rows, which flatters the "
+            "metrics"
+        )
+
+
 class DataIdentity(Record):
     """What identifies the data.
 
     `rows` identifies the rows of each split, however their features were prepared; `preparation` is the
     SHA-256 of what was fitted to prepare them: rows in another unit may have the same features. `files` has
-    the beginning of the SHA-256 of each shard, by its name, to say which of them has changed.
+    the beginning of the SHA-256 of each shard, by its name, to say which of them has changed. `repeated` are
+    the rows that two splits share; earlier versions told them in `warnings` alone.
     """
 
     hash: str | None = None
@@ -65,6 +83,7 @@ class DataIdentity(Record):
     content_hashed: bool = True
     files: dict[str, str] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
+    repeated: list[RepeatedRows] = Field(default_factory=list)
 
 
 class GitState(Record):

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.digest import write_atomically
+from trainyard.frameworks.base import Framework
 from trainyard.redact import redacted
 from trainyard.reports import history
 from trainyard.reports.diagnosis import diagnose
+from trainyard.reports.framework import framework_of
 from trainyard.reports.pages import moment
-from trainyard.reports.rundir import Json, RunFiles, read_run
+from trainyard.reports.rundir import Json, RunFiles, read_run, understanding
 from trainyard.reports.scales import number
 from trainyard.reports.verdict import section as verdict_of
 from trainyard.reports.verdict import source_of, task_of_run
@@ -30,10 +32,12 @@ def write_card(run_dir: Path, path: Path | None = None) -> Path:
     What is not known of an unfinished or damaged run is left out.
 
     Raises:
+        CheckpointError: A table of its evaluation has a form that cannot be shown.
         OSError: The file cannot be written.
     """
     run = read_run(run_dir)
-    lines = [*_metadata(run), "", *_body(run)]
+    with understanding(run_dir):
+        lines = [*_metadata(run), "", *_body(run)]
     path = run_dir / FILE if path is None else path
     write_atomically(path, ("\n".join(lines).rstrip() + "\n").encode(errors="replace"))
     return path
@@ -79,7 +83,7 @@ def _result(run: RunFiles, tag: str, metrics: dict[str, float]) -> Json:
     source = source_of(run.settings) or "data"
     return {
         "task": {"type": tag},
-        "dataset": {"name": Path(source).name, "type": Path(source).stem, "split": _split(run)},
+        "dataset": {"name": Path(source).name, "type": Path(source).stem, "split": run.judged_split},
         "metrics": [{"type": _bare(name), "value": value} for name, value in metrics.items()],
     }
 
@@ -88,24 +92,14 @@ def _bare(name: str) -> str:
     return name.partition("_")[2]
 
 
-def _split(run: RunFiles) -> str:
-    return "test" if any(name.startswith("test_") for name in run.metrics) else "val"
-
-
 def _tested(run: RunFiles) -> dict[str, float]:
-    """Return the metrics of the test split, or of the validation split if there is none."""
-    return {name: value for name, value in run.metrics.items() if name.startswith(f"{_split(run)}_")}
+    """Return the metrics of the split whose figures count."""
+    return {name: value for name, value in run.metrics.items() if name.startswith(f"{run.judged_split}_")}
 
 
 def _library(run: RunFiles) -> str:
     """Return the name that hubs give the library of the model."""
-    environment = run.manifest.environment.framework if run.manifest else {}
-    return next((_HUB_NAMES[name] for name in environment if name in _HUB_NAMES), "trainyard")
-
-
-# Package -> what hubs call it.
-_HUB_NAMES = {"torch": "pytorch", "scikit-learn": "sklearn"}
-_HUB_NAMES |= {name: name for name in ("lightgbm", "xgboost", "catboost", "keras")}
+    return (framework_of(run) or Framework).hub_name
 
 
 def _body(run: RunFiles) -> Iterator[str]:
@@ -140,7 +134,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _limits(run: RunFiles) -> Iterator[str]:
     """Yield what speaks against the use of the model: the diagnosis, and classes that it finds badly."""
     lines = [f"- **{plain(one.title)}**: {plain(one.seen)}." for one in diagnose(run)]
-    for row in run.evaluations.get(_split(run), {}).get("per_class") or ():
+    for row in run.evaluations.get(run.judged_split, {}).get("per_class") or ():
         if float(row["recall"]) < 0.5 and float(row["support"]) > 0:
             lines.append(
                 f"- It finds {float(row['recall']):.0%} of the {number(row['support'])} rows of "

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.digest import write_atomically
 from trainyard.reports import diagnosis, explanations, next_steps, pages, processes, verdict
-from trainyard.reports.rundir import RunFiles, read_run
+from trainyard.reports.rundir import RunFiles, read_run, understanding
 from trainyard.reports.templates import template
 
 Section = Callable[[RunFiles], Any]
@@ -38,9 +38,11 @@ def write_report(run_dir: Path) -> Path:
     The run may be unfinished, and parts of it may be missing or damaged: the page says so and shows the rest.
 
     Raises:
+        CheckpointError: A table of its evaluation has a form that cannot be shown.
         OSError: The file cannot be written.
     """
-    page = _rendered(read_run(run_dir))
+    with understanding(run_dir):
+        page = _rendered(read_run(run_dir))
     path = run_dir / "report.html"
     write_atomically(path, page.encode(errors="replace"))
     return path

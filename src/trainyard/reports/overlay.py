@@ -15,7 +15,7 @@ from trainyard.redact import redacted_value
 from trainyard.reports import charts, history
 from trainyard.reports.charts import Line, LineChart
 from trainyard.reports.diagnosis import diagnose
-from trainyard.reports.rundir import Json, RunFiles, part, read_run
+from trainyard.reports.rundir import Json, RunFiles, part, read_run, understanding
 from trainyard.reports.scales import duration, number
 from trainyard.reports.templates import script, style, template
 
@@ -37,6 +37,7 @@ def write_overlay(folders: Sequence[Path], path: Path) -> Path:
     """Write the page of several runs (at most 12) to `path`, and return it.
 
     Raises:
+        CheckpointError: A table of an evaluation has a form that cannot be shown.
         OSError: The file cannot be written.
     """
     runs = [_Named(chr(ord("A") + i), f"c{i}", read_run(folder)) for i, folder in enumerate(folders)]
@@ -56,6 +57,8 @@ def write_overlay(folders: Sequence[Path], path: Path) -> Path:
 
 def _described(named: _Named) -> Json:
     run = named.run
+    with understanding(run.folder):
+        findings = diagnose(run)
     return {
         "color": named.color,
         "name": named.name,
@@ -66,7 +69,7 @@ def _described(named: _Named) -> Json:
         "status": run.status,
         "steps": number(run.steps),
         "time": duration(run.result.train_seconds) if run.result else "",
-        "findings": [finding.title for finding in diagnose(run)],
+        "findings": [finding.title for finding in findings],
     }
 
 

@@ -80,12 +80,11 @@ def _evaluated(result: Result) -> str:
 
 
 def _figures(run: RunFiles) -> list[dict[str, str]]:
-    """Return up to four metrics, those of the test split if there are any, then steps and time."""
-    metrics, result = run.metrics, run.result
+    """Return up to four metrics of the split whose figures count, then steps and time."""
+    metrics, result, split = run.metrics, run.result, run.judged_split
     if not metrics:
         curves = run.history.curves.items()
         metrics = {name: curve.last for name, curve in curves if name.startswith("val_")}
-    split = "test" if any(name.startswith("test_") for name in metrics) else "val"
     chosen = sorted(
         (name for name in metrics if name.startswith(f"{split}_")), key=lambda name: name.endswith("_loss")
     )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from trainyard.config.tree import Problems, plain
 from trainyard.config.yaml import read as read_config
-from trainyard.errors import CheckpointError
+from trainyard.errors import CheckpointError, TrainyardError
 from trainyard.records import journal
 from trainyard.records.document import parse_json
 from trainyard.records.lineage import Lineage
@@ -89,6 +90,12 @@ class RunFiles:
         return self.result.metrics if self.result else {}
 
     @property
+    def judged_split(self) -> Literal["test", "val"]:
+        """The split whose figures count: the test split where it was evaluated, else validation."""
+        is_tested = "test" in self.evaluations or any(name.startswith("test_") for name in self.metrics)
+        return "test" if is_tested else "val"
+
+    @property
     def best(self) -> BestModel | None:
         """The best model, if the run has come to an end with one."""
         return self.result.best if self.result else None
@@ -99,6 +106,24 @@ class RunFiles:
         if self.result and self.result.determinism:
             return self.result.determinism
         return self.manifest.determinism if self.manifest else None
+
+
+@contextmanager
+def understanding(folder: Path) -> Iterator[None]:
+    """Say of tables that have their checksum, but not the form that Trainyard writes, that they are damaged.
+
+    Raises:
+        CheckpointError: What is done with them inside fails.
+    """
+    try:
+        yield
+    except (OSError, TrainyardError):
+        raise
+    except Exception as error:  # whatever a value of another type leads to
+        raise CheckpointError(
+            f"{folder / 'evaluation'}: a table there is not as Trainyard writes it ({type(error).__name__}: "
+            f"{error}); move the folder away to report without its tables"
+        ) from error
 
 
 def part(data: Json, *keys: str) -> Json:

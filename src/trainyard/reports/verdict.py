@@ -52,12 +52,9 @@ def section(run: RunFiles) -> Section | None:
 
 
 def evaluated(run: RunFiles) -> tuple[str, Json] | None:
-    """Return the split that the verdict is about, and its tables; None if nothing was compared."""
-    for split in ("test", "val"):
-        tables = run.evaluations.get(split, {})
-        if part(tables, "compared").get("baselines"):
-            return split, tables
-    return None
+    """Return the split whose figures count, and its tables; None if it was compared with nothing."""
+    tables = run.evaluations.get(run.judged_split, {})
+    return (run.judged_split, tables) if part(tables, "compared").get("baselines") else None
 
 
 def judge(tables: Json) -> BaselineVerdict:

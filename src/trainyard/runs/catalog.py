@@ -97,6 +97,12 @@ class Catalog:
         """Return the framework that has a model of this short name, or None."""
         return registry.framework_of(model_type)
 
+    def framework_meant(self, name: str) -> str | None:
+        """Return the framework that another common name means, or None."""
+        wanted = fold(name)
+        named = ((one, {one, *cls.aliases}) for one, cls in registry.adapters("framework"))
+        return next((one for one, names in named if wanted in map(fold, names)), None)
+
     def model_meant(self, name: str, framework: str | None = None) -> Meaning | None:
         """Return the model that another common name means, or None.
 

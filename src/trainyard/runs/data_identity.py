@@ -38,6 +38,7 @@ def data_inputs(bundle: DataBundle) -> DataIdentity:
         content_hashed=bundle.content_hashed,
         files={name: sha256[:_NOTED] for name, sha256 in bundle.files.items()},
         warnings=[*bundle.warnings, *([in_words(bundle.skipped)] if bundle.skipped else [])],
+        repeated=list(bundle.repeated),
     )
 
 

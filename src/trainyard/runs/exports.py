@@ -13,14 +13,13 @@ from trainyard.datasets.rows.preparation import TabularPreparation
 from trainyard.datasets.rows.typed import ColumnKind
 from trainyard.errors import InputError
 from trainyard.records.portable import write_portable
-from trainyard.registry import name_of_framework, task_for
+from trainyard.registry import adapters, name_of_framework, task_for
 from trainyard.runs.model import Predictor
 from trainyard.runs.weights import stored_model
 from trainyard.runs.whole_files import write_whole
 from trainyard.trackers.mlflow.model import write_model
 from trainyard.types import FEATURES
 
-BOOSTERS = ("catboost", "lightgbm", "xgboost")
 _FORMAT = 1  # of the file of columns
 
 
@@ -41,19 +40,21 @@ def export_mlflow(predictor: Predictor, path: Path) -> Path:
 
 
 def export_native(predictor: Predictor, path: Path) -> Path:
-    """Write a booster in its library's own format, and beside it `PATH.columns.json`.
+    """Write a model in its library's own format, and beside it `PATH.columns.json`.
 
     That file says how raw rows become features, and outputs become classes or values:
     `examples/predict_native.py` predicts from both, without Trainyard.
 
     Raises:
-        InputError: The model is no booster, or its data set brought features instead of columns.
+        InputError: The framework's models are not exported so, or the data set brought features instead of
+            columns.
     """
     library, preparation = name_of_framework(predictor.framework), predictor.preparation
-    if library not in BOOSTERS:
+    if not predictor.framework.exports_with_columns:
+        others = ", ".join(sorted(name for name, one in adapters("framework") if one.exports_with_columns))
         raise InputError(
-            f"--format native is for {', '.join(BOOSTERS)}; a model of {library} is exported with its "
-            "preparation by --format sklearn or mlflow"
+            f"--format native is for {others}; a model of {library} is exported with its preparation by "
+            "--format mlflow (of scikit-learn also sklearn)"
         )
     if not isinstance(preparation, TabularPreparation):
         raise InputError(
@@ -71,7 +72,7 @@ def export_native(predictor: Predictor, path: Path) -> Path:
 
 
 def columns_file(path: Path) -> Path:
-    """Return the file beside an exported booster that holds its preparation."""
+    """Return the file beside an exported model that holds its preparation."""
     return path.with_name(f"{path.name}.columns.json")
 
 

@@ -8,12 +8,14 @@ from typing import Any
 
 from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import Split
+from trainyard.datasets.csv import CsvParams
 from trainyard.datasets.npz import inputs_in
 from trainyard.datasets.rows.chunks import RowChunks
 from trainyard.datasets.rows.frames import read_frame, row_chunks
 from trainyard.datasets.rows.raw import frame_of
 from trainyard.datasets.rows.table import Table
 from trainyard.errors import DataError, InputError
+from trainyard.registry import find_dataset
 from trainyard.require import import_rule, importing_by
 from trainyard.runs.given_rows import GivenRows
 from trainyard.runs.labeled import refuse_masks
@@ -109,7 +111,9 @@ class GivenFiles:
     def _format(self) -> tuple[Mapping[str, Any] | None, Sequence[str]]:
         """The options of the CSV reader, and the columns to read as text."""
         data = self._config.data
-        options = data.params if data is not None and data.type == "csv" else None
+        cls = find_dataset(data.type) if data is not None else None
+        is_csv = cls is not None and issubclass(cls.Params, CsvParams)
+        options = data.params if data is not None and is_csv else None
         return options, self._preparation.text_columns if self._preparation else ()
 
     def _refuse_file(self) -> None:

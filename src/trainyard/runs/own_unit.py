@@ -55,6 +55,11 @@ class OwnUnitModel(Model):
         """The model as its library's own object; its outputs are in the transformed unit."""
         return self._model.native
 
+    @property
+    def parameter_count(self) -> int | None:
+        """How many numbers were trained."""
+        return self._model.parameter_count
+
     def predict(self, split: Split) -> Iterator[Predictions]:
         """Yield the outputs for all rows of a split, in order."""
         assert isinstance(split, ArraySplit), "a learner has refused other splits"

@@ -21,9 +21,10 @@ import numpy as np
 from trainyard.datasets.base import DataBundle, Identifiers, Split
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.preparation import TabularPreparation, from_json
+from trainyard.records.manifest import RepeatedRows
 from trainyard.types import Array, DataInfo, SplitName
 
-FORMAT = 1  # of the files; raise it when they change
+FORMAT = 2  # of the files; raise it when they change
 _ALIGNED = 64
 _PLAIN = ("warnings", "columns", "content_hashed", "skipped", "unrepeatable", "files", "packages")
 _NUMBERS = "biufM"  # the kinds of NumPy's dtypes that are nothing but their bytes
@@ -63,6 +64,7 @@ def packed(bundle: DataBundle) -> Packed | None:
         "identifiers": {name: one.column for name, one in bundle.identifiers.items()},
         "texts": {name: values.tolist() for name, values in texts.items()},
         **{name: getattr(bundle, name) for name in _PLAIN},
+        "repeated": [one.to_json() for one in bundle.repeated],
         "arrays": [[*name, array.dtype.str, list(array.shape)] for name, array in named.items()],
     }
     try:
@@ -139,6 +141,7 @@ class BundleFile:
                 name: Identifiers(column, values[name]) for name, column in plain["identifiers"].items()
             },
             sampling=arrays.get(("sampling", "")),
+            repeated=[RepeatedRows(**one) for one in plain["repeated"]],
             **{name: plain[name] for name in _PLAIN},
         )
 

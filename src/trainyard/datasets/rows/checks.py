@@ -15,6 +15,7 @@ from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.splitting import Rows
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing, nearest
 from trainyard.errors import DataError
+from trainyard.records.manifest import RepeatedRows
 from trainyard.require import require
 from trainyard.types import WEIGHT, Array, SplitName
 
@@ -277,8 +278,8 @@ def far_from_standardized(features: Array) -> list[str]:
     ]
 
 
-def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitName]) -> list[str]:
-    """Return warnings about rows (inputs and target) that are in two splits.
+def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitName]) -> list[RepeatedRows]:
+    """Return how many rows (inputs and target) are in two splits, for each two that share any.
 
     Args:
         splits: The splits to compare.
@@ -299,14 +300,11 @@ def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitN
                     f"all {len(hashes[name])} {name} rows are also train rows, so metrics on them mean "
                     "nothing; give other rows"
                 )
-    warnings = []
-    for one, other in combinations(splits, 2):
-        if count := int(_among(hashes[other], hashes[one]).sum()):
-            warnings.append(
-                f"{count} of {len(hashes[other])} {other} rows are also {one} rows, which flatters the "
-                "metrics"
-            )
-    return warnings
+    return [
+        RepeatedRows(split=other, other=one, count=count, rows=len(hashes[other]))
+        for one, other in combinations(splits, 2)
+        if (count := int(_among(hashes[other], hashes[one]).sum()))
+    ]
 
 
 def _among(values: Array, ascending: Array) -> Array:

@@ -52,10 +52,14 @@ IDENTIFIER = re.compile(
 
 @dataclass(frozen=True)
 class Inference:
-    """What the columns of a table are, by name, and what to warn of."""
+    """What the columns of a table are, by name, and what to warn of.
+
+    `excluded` are the warnings about columns that are left out.
+    """
 
     kinds: Mapping[str, ColumnKind]
     warnings: Sequence[str] = ()
+    excluded: Sequence[str] = ()
 
     def summary(self) -> str:
         """Return one line: `5 numbers, 2 categories, 1 time, excluded: id (identifier)`."""
@@ -83,7 +87,8 @@ def infer(table: Table, names: Collection[str], config: DataConfig, rows: Ids | 
     kinds = judged.kinds
     if kinds and not any(kind.is_feature for kind in kinds.values()):
         kinds = _with_some_feature(kinds, table)
-    return Inference(kinds, [*judged.warnings, *_excluded(kinds, table.source)])
+    excluded = _excluded(kinds, table.source)
+    return Inference(kinds, [*judged.warnings, *excluded], excluded)
 
 
 def judge(table: Table, names: Collection[str], config: DataConfig, rows: Ids | None = None) -> Inference:

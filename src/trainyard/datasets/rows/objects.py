@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal
 
@@ -23,12 +24,13 @@ from trainyard.datasets.rows import map_style, tabular, weights
 from trainyard.datasets.rows.arrays import as_array, is_frame
 from trainyard.datasets.rows.lists import without_lists
 from trainyard.datasets.rows.loaders import unwrapped
-from trainyard.datasets.rows.pairs import is_whole_numbers, tables_of_pairs
+from trainyard.datasets.rows.pairs import is_whole_numbers, other_orders, tables_of_pairs
 from trainyard.datasets.rows.preprocessed import Pair, from_arrays, refuse_column_settings
 from trainyard.datasets.rows.sampling import SAMPLING
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, nearest
 from trainyard.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
 from trainyard.errors import DataError
+from trainyard.registry import adapters
 from trainyard.semantics import version
 from trainyard.types import (
     FEATURES,
@@ -90,7 +92,6 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
             {name: as_table(part, f"the {name} rows", lists=config.targets) for name, part in parts.items()},
             config,
         )
-    keep = config.impute == "keep"
     if forms["train"] == "named":
         parts = {
             name: _named(part, name, _one_target(config, "named arrays")) for name, part in parts.items()
@@ -102,8 +103,9 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         parts = {name: ({FEATURES: features}, targets) for name, (features, targets) in parts.items()}
         if config.standardize and version("preparation") > 1:
             log.info("data: %s", _as_they_are(parts["train"]))
-    pairs = {name: _pair(part, name, keep=keep) for name, part in parts.items()}
-    return from_arrays(pairs, config, sample_weights=own_weights, columns=drawn)
+    pairs = {name: _pair(part, name, keep=config.impute == "keep") for name, part in parts.items()}
+    bundle = from_arrays(pairs, config, sample_weights=own_weights, columns=drawn)
+    return replace(bundle, warnings=[*other_orders(parts), *bundle.warnings])
 
 
 def _sampling(parts: Mapping[SplitName, tuple[dict[str, Any], Any]], name: str | None) -> dict[str, Array]:
@@ -178,7 +180,8 @@ def _instead(data: Any) -> str:
         return f'; name a file in the config: {{"data": {{"path": {str(data)!r}}}}}'
     if isinstance(data, tuple | list) and len(data) == 4:  # as train_test_split returns them
         return "; of X_train, X_test, y_train, y_test, give ((X_train, y_train), (X_test, y_test))"
-    if type(data).__module__.partition(".")[0] in ("xgboost", "lightgbm", "catboost"):
+    package, name = type(data).__module__.partition(".")[0], type(data).__name__
+    if any(package in one.base_modules and name in one.data_classes for _, one in adapters("framework")):
         return "; give the arrays or the data frame that it was made of, as (X, y)"
     if isinstance(data, Iterator):
         return "; an iterator can be read only once: give a list, or a map-style data set"

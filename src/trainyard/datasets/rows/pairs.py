@@ -78,4 +78,29 @@ def _table(part: Any, name: SplitName, target: str) -> Table:
             "of X if it is the target, or give y another name with data.target"
         )
     columns[target] = tidy(as_numpy(targets).reshape(-1), target, source)
-    return Table(columns, source, frame=features if is_frame(features) else None)
+    remarks = _other_order(features, targets, source)
+    return Table(columns, source, frame=features if is_frame(features) else None, remarks=remarks)
+
+
+def other_orders(parts: Mapping[SplitName, tuple[Mapping[str, Any], Any]]) -> list[str]:
+    """Return a warning for each split with pandas objects that have one index in two orders."""
+    lines = [
+        line
+        for name, (inputs, targets) in parts.items()
+        for features in inputs.values()
+        for line in _other_order(features, targets, f"the {name} rows")
+    ]
+    return list(dict.fromkeys(lines))
+
+
+def _other_order(features: Any, targets: Any, source: str) -> list[str]:
+    """Return a warning if X and y are pandas objects with one index in two orders."""
+    if not (hasattr(features, "iloc") and hasattr(targets, "iloc")):
+        return []
+    index, other = features.index, targets.index
+    if len(index) != len(other) or index.equals(other) or not (index.is_unique and index.isin(other).all()):
+        return []
+    return [
+        f"{source}: X and y have the same index in two orders; they are paired by position, as in "
+        "scikit-learn: if the index says which belong together, give y.loc[X.index]"
+    ]

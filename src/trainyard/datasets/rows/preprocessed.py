@@ -93,12 +93,14 @@ def from_arrays(
     warnings = list(targets.warnings)
     if config.standardize:
         warnings += [line for array in inputs.values() for line in checks.far_from_standardized(array)]
+    repeated = checks.repeated_rows(held, sources=pairs) if held else []
     return DataBundle(
         info=tabular.scaled(info, own[rows["train"]], config),
         splits={name: splits[name] for name in SPLITS if name in splits},
         rows=rows if len(pairs) == 1 else {},
-        warnings=warnings + (checks.repeated_rows(held, sources=pairs) if held else []),
+        warnings=[*warnings, *(one.warning for one in repeated)],
         sampling=sampling_weights(table, rows["train"], config),
+        repeated=repeated,
     )
 
 

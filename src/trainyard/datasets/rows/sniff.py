@@ -21,14 +21,16 @@ from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.frames import read_table
 from trainyard.datasets.rows.kinds import holds_periods, infer, infer_target, judge
 from trainyard.datasets.rows.preparation import MAX_ONEHOT
-from trainyard.datasets.rows.proposals import REASONS, Shape, default_model, sections
+from trainyard.datasets.rows.proposals import default_model, reasons, sections
+from trainyard.datasets.rows.suspects import odd_spellings, row_of_sums
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing
 from trainyard.datasets.rows.target import class_indices, inspect, rows_with_target
 from trainyard.datasets.rows.typed import ColumnKind, stray_texts, typed
 from trainyard.errors import DataError
+from trainyard.frameworks.base import Framework
 from trainyard.registry import task_of
 from trainyard.tasks.support.columns import unless_counts
-from trainyard.types import Ids
+from trainyard.types import Ids, TableShape
 
 _GROUPS = (
     "group",
@@ -85,18 +87,18 @@ class Draft:
     mixed: Collection[str] = ()
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> TableShape:
         """What the proposal of a model depends on."""
         values = self.typed.columns[self.targets[0]]
         rows = int(len(values) * (1 - 2 * _share(len(values))))
         if len(self.targets) > 1:
             holds_values = task_of(self.task).scales_target
-            return Shape(rows, len(self.features), several="values" if holds_values else "labels")
+            return TableShape(rows, len(self.features), several="values" if holds_values else "labels")
         labels = task_of(self.task).labels(values)
         if labels is None:
-            return Shape(rows, len(self.features))
+            return TableShape(rows, len(self.features))
         counts = np.bincount(class_indices(values, labels), minlength=len(labels))
-        return Shape(rows, len(self.features), len(labels), float(counts.min() / counts.sum()))
+        return TableShape(rows, len(self.features), len(labels), float(counts.min() / counts.sum()))
 
     def drop_split(self) -> None:
         """Turn the settings of the split into remarks: the rows cannot be split so."""
@@ -168,7 +170,8 @@ def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | 
     draft = Draft(table, typed(labelled, inference.kinds), inference.kinds, path, targets, task, params)
     draft.strays, draft.mixed = strays, config.columns
     draft.remarks = [*table.remarks, *doubts]
-    draft.remarks += [line for line in inference.warnings if "is excluded (" not in line]
+    draft.remarks += [line for line in inference.warnings if line not in inference.excluded]
+    draft.remarks += [*odd_spellings(labelled, inference.kinds), *row_of_sums(table)]
     _choose_columns(draft)
     _choose_split(draft)
     return draft
@@ -371,22 +374,27 @@ def _lines(draft: Draft, model: str) -> Iterator[str]:
     yield from (f"  # {_one_line(remark)}" for remark in draft.remarks)
     yield from _split(draft)
     yield from (f"# {line}" for line in draft.comparison)
-    yield from map(_with_reason, emit(sections(model, draft.shape)).splitlines())
+    yield from _proposal(model, draft.shape)
 
 
-def _with_reason(line: str) -> str:
-    """Return a line of the proposal with the reason in a comment, where there is one."""
-    reason = REASONS.get(line.strip().partition(":")[0])
-    return line if reason is None else f"{line}  # {reason}"
+def _proposal(model: str, shape: TableShape) -> Iterator[str]:
+    """Yield the lines of the proposal, with the reason in a comment where there is one."""
+    why = reasons(model, shape)
+    for line in emit(sections(model, shape)).splitlines():
+        reason = why.get(line.strip().partition(":")[0])
+        yield line if reason is None else f"{line}  # {reason}"
 
 
 def _declared(draft: Draft, model: str) -> Iterator[str]:
     """Yield the columns whose kind or encoding must be said: categories with many values.
 
-    Trees split off a category with few rows as easily as any other, and learn them by heart. CatBoost encodes
-    categories by the target itself.
+    Trees split off a category with few rows as easily as any other, and learn them by heart, unless their
+    framework encodes categories by the target itself.
     """
-    takes_codes = _defaults(model).get("data.encode") == "category" and model != "catboost"
+    framework = _framework(model)
+    takes_codes = _defaults(model).get("data.encode") == "category" and not (
+        framework is not None and framework.encodes_by_target
+    )
     lines = []
     for name, kind in draft.kinds.items():
         if kind.kind == "time" and name in draft.mixed:
@@ -412,10 +420,16 @@ def _strays(draft: Draft) -> Iterator[str]:
         yield f"    {inline(name)}: {inline(list(texts))}  # no {_WORDS[kind]}, in {rows}"
 
 
+def _framework(model: str) -> type[Framework] | None:
+    """Return the framework that has a model of this short name, or None."""
+    name = registry.framework_of(model)
+    return None if name is None else registry.adapter("framework", name)
+
+
 def _defaults(model: str) -> Mapping[str, Any]:
     """Return the defaults of a model's framework, by dotted key of the config."""
-    framework = registry.framework_of(model)
-    return registry.adapter("framework", framework).defaults(model) if framework else {}
+    framework = _framework(model)
+    return {} if framework is None else framework.defaults(model)
 
 
 def _preparation(draft: Draft, model: str) -> Iterator[str]:

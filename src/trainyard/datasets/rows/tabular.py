@@ -23,6 +23,7 @@ from trainyard.datasets.rows.preparation import TabularPreparation, fit
 from trainyard.datasets.rows.raw import RawPreparation
 from trainyard.datasets.rows.sampling import SAMPLING, sampling_weights
 from trainyard.datasets.rows.splitting import Rows, fractions, split_rows
+from trainyard.datasets.rows.suspects import odd_spellings, row_of_sums
 from trainyard.datasets.rows.table import Table, kind_of
 from trainyard.datasets.rows.target import Target, class_indices, inspect, rows_with_target
 from trainyard.datasets.rows.typed import ColumnKind, typed
@@ -160,10 +161,11 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         if name in parts
     }
     splits = _weighted(splits, tables, rows, config)
-    read = [remark for table in tables.values() for remark in table.remarks]
-    warnings = [*read, *dropped, *before.warnings, *columns.warnings, *warnings, *more]
-    compared = _compared(splits, preparation, parts["train"])
-    warnings += _unused_shares(tables, config) + checks.repeated_rows(compared, sources=tables)
+    read = [line for table in tables.values() for line in (*table.remarks, *row_of_sums(table))]
+    odd = odd_spellings(train, {**before.kinds, **columns.kinds})
+    warnings = [*read, *dropped, *before.warnings, *columns.warnings, *odd, *warnings, *more]
+    repeated = checks.repeated_rows(_compared(splits, preparation, parts["train"]), sources=tables)
+    warnings += [*_unused_shares(tables, config), *(one.warning for one in repeated)]
     if not known and not form.frames:
         # Free texts may well differ from row to row, and what is declared was looked at.
         differ = {name for name, kind in columns.kinds.items() if kind.kind == "text" or kind.declared}
@@ -177,6 +179,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         columns=columns.summary(),
         identifiers=_identifiers(parts, names, {**before.kinds, **columns.kinds}),
         sampling=sampling_weights(tables["train"], rows["train"], config),
+        repeated=repeated,
     )
 
 

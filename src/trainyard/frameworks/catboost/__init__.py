@@ -12,9 +12,10 @@ from trainyard.config.schema import RunConfig
 from trainyard.config.spellings import Spellings
 from trainyard.errors import InputError
 from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan, rounds_plan
+from trainyard.frameworks.catboost.advice import SPACE, proposal
 from trainyard.frameworks.catboost.params import CatboostParams, changes_trees, model_spec
 from trainyard.frameworks.catboost.spellings import SPELLINGS
-from trainyard.types import Determinism
+from trainyard.types import Determinism, Proposal, Suggestion, TableShape
 
 CHUNK = 10  # rounds per call of `fit`; a snapshot then takes at most a tenth of their time
 
@@ -37,6 +38,10 @@ class CatboostFramework(Framework):
     base_modules: ClassVar[Sequence[str]] = ("catboost",)
     model_bases: ClassVar[Sequence[str]] = ("catboost:CatBoost",)
     formats: ClassVar[Sequence[str]] = ("cbm", "json")
+    hub_name: ClassVar[str] = "catboost"
+    exports_with_columns: ClassVar[bool] = True
+    encodes_by_target: ClassVar[bool] = True
+    data_classes: ClassVar[Collection[str]] = ("Pool",)
 
     @staticmethod
     def other_names() -> Mapping[str, tuple[str, str | None]]:
@@ -52,6 +57,16 @@ class CatboostFramework(Framework):
             "data.encode": "category",
             "data.impute": "keep",
         }
+
+    @staticmethod
+    def proposals(shape: TableShape) -> Mapping[str, Proposal]:
+        """Return what a config for a table begins with."""
+        return {"catboost": proposal(shape)}
+
+    @staticmethod
+    def search_space(model: str) -> Mapping[str, Suggestion]:  # noqa: ARG004 - the only model
+        """Return the options that matter most."""
+        return SPACE
 
     @staticmethod
     def change_refusal(option: str, config: RunConfig) -> str | None:  # noqa: ARG004

@@ -19,11 +19,12 @@ from trainyard.frameworks.base import (
     Plan,
     minibatch_plan,
 )
+from trainyard.frameworks.keras.advice import SPACES
 from trainyard.frameworks.keras.params import COMPILED, LOSSES, MODELS, OPTIMIZERS
 from trainyard.frameworks.support.network_spellings import NETWORKS
 from trainyard.frameworks.support.optimizers import SPELLINGS
 from trainyard.require import require
-from trainyard.types import Determinism
+from trainyard.types import Determinism, Suggestion
 
 # Other names of the models, with the task that a name implies.
 OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
@@ -48,10 +49,12 @@ class KerasFramework(Framework):
     optimizer_spellings: ClassVar[Spellings] = SPELLINGS
     losses: ClassVar[Sequence[str]] = LOSSES
     tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
+    aliases: ClassVar[Collection[str]] = ("tensorflow", "tf", "tf.keras")
     takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("keras",)
     model_bases: ClassVar[Sequence[str]] = ("keras:Model",)
     formats: ClassVar[Sequence[str]] = ("keras", "saved_model")
+    hub_name: ClassVar[str] = "keras"
 
     @staticmethod
     def other_names() -> Mapping[str, tuple[str, str | None]]:
@@ -67,6 +70,11 @@ class KerasFramework(Framework):
         if model == "keras":
             return {"training.optimizer.type": COMPILED, "data.standardize": False}
         return {"training.optimizer.type": COMPILED} if ":" in model else {}
+
+    @staticmethod
+    def search_space(model: str) -> Mapping[str, Suggestion]:
+        """Return the keys that matter most."""
+        return SPACES.get(model, {})
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - the same for all

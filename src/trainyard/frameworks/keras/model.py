@@ -33,6 +33,11 @@ class _KerasModel(Model):
         """The rows of a forward pass."""
         return self._network.rows_together
 
+    @property
+    def parameter_count(self) -> int:
+        """The number of elements of the model's weights."""
+        return int(self.native.count_params())
+
     def export(self, path: Path, form: str) -> None:
         """Write a .keras file, or a TensorFlow SavedModel.
 

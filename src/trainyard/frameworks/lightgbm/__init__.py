@@ -22,12 +22,13 @@ from trainyard.frameworks.base import (
     rounds_plan,
     rounds_work,
 )
+from trainyard.frameworks.lightgbm.advice import SPACE, proposal
 from trainyard.frameworks.lightgbm.boosting import RESET_INTERVAL, RoundParams
 from trainyard.frameworks.lightgbm.estimators import model_spec
 from trainyard.frameworks.lightgbm.library import THREAD_NUMBER, lightgbm
 from trainyard.frameworks.lightgbm.params import LightgbmParams, device_of, library_params
 from trainyard.frameworks.lightgbm.spellings import SPELLINGS
-from trainyard.types import DataInfo, Determinism
+from trainyard.types import DataInfo, Determinism, Proposal, Suggestion, TableShape
 
 # Other names of the models, with the task that a name implies.
 OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
@@ -46,10 +47,14 @@ class LightgbmFramework(Framework):
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"lightgbm": LightgbmParams}
     tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
     spellings: ClassVar[Spellings] = SPELLINGS
+    aliases: ClassVar[Collection[str]] = ("lgb", "lgbm")
     takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("lightgbm",)
     model_bases: ClassVar[Sequence[str]] = ("lightgbm:LGBMModel",)
     formats: ClassVar[Sequence[str]] = ("txt",)
+    hub_name: ClassVar[str] = "lightgbm"
+    exports_with_columns: ClassVar[bool] = True
+    data_classes: ClassVar[Collection[str]] = ("Dataset",)
 
     @staticmethod
     def other_names() -> Mapping[str, tuple[str, str | None]]:
@@ -65,6 +70,16 @@ class LightgbmFramework(Framework):
             "data.impute": "keep",
             "training.epochs": 100,
         }
+
+    @staticmethod
+    def proposals(shape: TableShape) -> Mapping[str, Proposal]:
+        """Return what a config for a table begins with."""
+        return {"lightgbm": proposal(shape)}
+
+    @staticmethod
+    def search_space(model: str) -> Mapping[str, Suggestion]:  # noqa: ARG004 - the only model
+        """Return the options that matter most."""
+        return SPACE
 
     @staticmethod
     def change_refusal(option: str, config: RunConfig) -> str | None:  # noqa: ARG004 - none may change

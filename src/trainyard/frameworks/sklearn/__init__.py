@@ -22,6 +22,7 @@ from trainyard.frameworks.base import (
     minibatch_plan,
     rounds_work,
 )
+from trainyard.frameworks.sklearn import advice
 from trainyard.frameworks.sklearn.estimator import (
     candidates,
     holds_pipeline,
@@ -41,7 +42,7 @@ from trainyard.frameworks.sklearn.spellings import SPELLINGS
 from trainyard.frameworks.sklearn.steps import ensemble_family, learning_rate_name, step_kind
 from trainyard.require import require
 from trainyard.semantics import version
-from trainyard.types import DataInfo, Determinism, FeatureForm
+from trainyard.types import DataInfo, Determinism, FeatureForm, Mode, Proposal, Suggestion, TableShape
 
 
 class SklearnFramework(Framework):
@@ -50,10 +51,14 @@ class SklearnFramework(Framework):
     models: ClassVar[Mapping[str, type[BaseModel]]] = Models()
     spellings: ClassVar[Spellings] = SPELLINGS
     tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
+    aliases: ClassVar[Collection[str]] = ("scikit-learn", "scikit")
     takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("sklearn",)
     model_bases: ClassVar[Sequence[str]] = ("sklearn.base:BaseEstimator",)
     formats: ClassVar[Sequence[str]] = ("skops",)
+    hub_name: ClassVar[str] = "sklearn"
+    metric_modes: ClassVar[Mapping[str, Mode]] = advice.METRIC_MODES
+    unrestrained: ClassVar[Mapping[str, str]] = advice.UNRESTRAINED
     unsaved_hint: ClassVar[str] = (
         "keep state in attributes of the estimator itself, and give each array memory of its own (copy())"
     )
@@ -67,6 +72,16 @@ class SklearnFramework(Framework):
     def defaults(model: str) -> Mapping[str, Any]:
         """Return the recommended data preparation and number of epochs of a short name."""
         return defaults(model)
+
+    @staticmethod
+    def proposals(shape: TableShape) -> Mapping[str, Proposal]:
+        """Return what a config for a table begins with, by model."""
+        return advice.proposals(shape)
+
+    @staticmethod
+    def search_space(model: str) -> Mapping[str, Suggestion]:
+        """Return the options of a short name that matter most."""
+        return advice.SPACES.get(model, {})
 
     @staticmethod
     def change_refusal(option: str, config: RunConfig) -> str | None:

@@ -50,6 +50,11 @@ class EstimatorModel(Model):
         """The rows of a call, of estimators that do not get all rows in one."""
         return self._config.evaluation.batch_size or ROWS
 
+    @property
+    def parameter_count(self) -> int | None:
+        """The number of coefficients and intercepts; None if the estimator has none."""
+        return _coefficients(self.native)
+
     def importance(self) -> Mapping[str, Array]:
         """Return impurity importances and absolute coefficients (mean over outputs), (features,) float64."""
         estimator, features = self.native, int(np.prod(self._info.input_shape))
@@ -91,6 +96,13 @@ class EstimatorModel(Model):
         if version("sklearn", self._info.semantics) == 1:
             outputs = outputs.astype(np.float32)
         return Predictions(ids, outputs, targets, loss, weights=weights)
+
+
+def _coefficients(estimator: Any) -> int | None:
+    names = ("coef_", "intercept_", "coefs_", "intercepts_")
+    found = [value for name in names if (value := getattr(estimator, name, None)) is not None]
+    arrays = [array for value in found for array in (value if isinstance(value, list) else [value])]
+    return sum(np.size(array) for array in arrays) if arrays else None
 
 
 class LoadedModel(EstimatorModel):

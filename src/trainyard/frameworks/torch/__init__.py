@@ -22,10 +22,10 @@ from trainyard.frameworks.base import (
 )
 from trainyard.frameworks.support.network_spellings import NETWORKS
 from trainyard.frameworks.support.optimizers import SPELLINGS
-from trainyard.frameworks.torch import work
+from trainyard.frameworks.torch import advice, work
 from trainyard.frameworks.torch.params import FOLDER_FORMATS, FORMATS, LOSSES, MODELS, OPTIMIZERS
 from trainyard.require import require
-from trainyard.types import DataInfo, Determinism
+from trainyard.types import DataInfo, Determinism, Proposal, Suggestion, TableShape
 from trainyard.world import World, gpus, ranks_of_environment
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class TorchFramework(Framework):
     spellings: ClassVar[Spellings] = NETWORKS
     optimizer_spellings: ClassVar[Spellings] = SPELLINGS
     losses: ClassVar[Sequence[str]] = LOSSES
+    aliases: ClassVar[Collection[str]] = ("pytorch",)
     takes_named_inputs: ClassVar[bool] = True
     has_virtual_ranks: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
@@ -62,6 +63,7 @@ class TorchFramework(Framework):
     optimizer_bases: ClassVar[Sequence[str]] = ("torch.optim:Optimizer",)
     formats: ClassVar[Sequence[str]] = FORMATS
     folder_formats: ClassVar[Collection[str]] = FOLDER_FORMATS
+    hub_name: ClassVar[str] = "pytorch"
     unsaved_hint: ClassVar[str] = (
         "keep tensors with register_buffer, and give the rest back from get_extra_state and set_extra_state"
     )
@@ -70,6 +72,16 @@ class TorchFramework(Framework):
     def other_names() -> Mapping[str, tuple[str, str | None]]:
         """Return the class names, and the usual short forms."""
         return OTHER_NAMES
+
+    @staticmethod
+    def proposals(shape: TableShape) -> Mapping[str, Proposal]:
+        """Return what a config for a table begins with, by model."""
+        return advice.proposals(shape)
+
+    @staticmethod
+    def search_space(model: str) -> Mapping[str, Suggestion]:
+        """Return the keys that matter most."""
+        return advice.SPACES.get(model, {})
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - the same for all

@@ -59,6 +59,11 @@ class _TorchModel(Model):
         """The module itself."""
         return self._module
 
+    @property
+    def parameter_count(self) -> int:
+        """The number of elements of the module's parameters."""
+        return sum(one.numel() for one in self._module.parameters())
+
     def export(self, path: Path, form: str) -> None:
         """Write the weights as a safetensors file, rounded to bf16 by the second format, or a folder."""
         if form in huggingface.FORMATS:

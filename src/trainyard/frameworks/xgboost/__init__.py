@@ -20,11 +20,12 @@ from trainyard.frameworks.base import (
     rounds_plan,
     rounds_work,
 )
+from trainyard.frameworks.xgboost.advice import SPACE, proposal
 from trainyard.frameworks.xgboost.devices import chosen_device
 from trainyard.frameworks.xgboost.params import XgboostParams
 from trainyard.frameworks.xgboost.spec import model_spec
 from trainyard.frameworks.xgboost.spellings import SPELLINGS
-from trainyard.types import DataInfo, Determinism
+from trainyard.types import DataInfo, Determinism, Proposal, Suggestion, TableShape
 
 DEFAULT_ROUNDS = 100
 
@@ -44,10 +45,14 @@ class XgboostFramework(Framework):
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"xgboost": XgboostParams}
     tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
     spellings: ClassVar[Spellings] = SPELLINGS
+    aliases: ClassVar[Collection[str]] = ("xgb",)
     takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("xgboost",)
     model_bases: ClassVar[Sequence[str]] = ("xgboost:XGBModel",)
     formats: ClassVar[Sequence[str]] = ("ubj", "json")
+    hub_name: ClassVar[str] = "xgboost"
+    exports_with_columns: ClassVar[bool] = True
+    data_classes: ClassVar[Collection[str]] = ("DMatrix", "QuantileDMatrix", "ExtMemQuantileDMatrix")
 
     @staticmethod
     def other_names() -> Mapping[str, tuple[str, str | None]]:
@@ -63,6 +68,16 @@ class XgboostFramework(Framework):
             "data.impute": "keep",
             "training.epochs": DEFAULT_ROUNDS,
         }
+
+    @staticmethod
+    def proposals(shape: TableShape) -> Mapping[str, Proposal]:
+        """Return what a config for a table begins with."""
+        return {"xgboost": proposal(shape)}
+
+    @staticmethod
+    def search_space(model: str) -> Mapping[str, Suggestion]:  # noqa: ARG004 - the only model
+        """Return the options that matter most."""
+        return SPACE
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004

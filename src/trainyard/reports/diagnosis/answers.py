@@ -21,11 +21,10 @@ _KNOWN_BY_HEART = 0.5  # of the way from the constant answer to perfection
 
 def one_class(run: RunFiles) -> Finding | None:
     """Find a classifier that answers one class only, or never finds a rare one."""
-    for split in ("test", "val"):
-        confusion = part(run.evaluations.get(split, {}), "confusion")
-        if confusion:
-            return _answered(np.array(confusion["matrix"], np.float64), list(confusion["labels"]), split)
-    return None
+    confusion = part(run.evaluations.get(run.judged_split, {}), "confusion")
+    if not confusion:
+        return None
+    return _answered(np.array(confusion["matrix"], np.float64), list(confusion["labels"]), run.judged_split)
 
 
 def _answered(counts: Floats, labels: list[object], split: str) -> Finding | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -106,12 +105,6 @@ def skills(run: RunFiles) -> dict[str, float]:
         for split, metrics in values.items()
         if np.isfinite(metrics.get(f"{split}_{name}", np.nan))
     }
-
-
-def is_network(run: RunFiles) -> bool:
-    """Return whether the model is trained by gradients, so that weight decay holds it back."""
-    environment: Mapping[str, str] = run.manifest.environment.framework if run.manifest else {}
-    return any(name in environment for name in ("torch", "keras", "tensorflow", "jax"))
 
 
 def excluding(run: RunFiles, names: list[str]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from trainyard.reports.diagnosis.base import Finding, excluding, setting
 from trainyard.reports.rundir import RunFiles, numbers, part
 from trainyard.reports.verdict import SPLITS
@@ -12,7 +10,6 @@ _ALONE = 0.98
 _REPEATED = 0.05  # of the rows of a split
 _APART = 0.65  # area under the ROC curve
 _ERRORS = 4.0  # standard errors above chance
-_REPEATS = re.compile(r"(\d+) of (\d+) (val|test) rows are also (train|val) rows")
 
 
 def leakage(run: RunFiles) -> Finding | None:
@@ -34,10 +31,13 @@ def leakage(run: RunFiles) -> Finding | None:
 
 def repeated(run: RunFiles) -> Finding | None:
     """Find a split whose rows are also training rows."""
-    for warning in run.manifest.data.warnings if run.manifest else ():
-        match = _REPEATS.search(warning)
-        if match and int(match[1]) >= _REPEATED * int(match[2]):
-            seen = f"{match[0]}, so the metrics flatter the model"
+    for one in run.manifest.data.repeated if run.manifest else ():
+        if one.count >= _REPEATED * one.rows:
+            names = [SPLITS.get(name, name) for name in (one.split, one.other)]
+            seen = (
+                f"{one.count} of {one.rows} {names[0]} rows are also {names[1]} rows, so the metrics flatter "
+                "the model"
+            )
             mend = "data.split.group: COLUMN   # equal values stay in one split"
             return Finding("repeated rows", "The model is judged by rows that it has seen", seen, mend)
     return None
@@ -66,11 +66,13 @@ def shift(run: RunFiles) -> Finding | None:
 
 def _mend(run: RunFiles, columns: list[str]) -> str:
     """Return how to make splits alike: split one file at random, or leave the columns out that differ."""
-    has_files = setting(run, "data.train_path") is not None
-    if columns and not has_files:
+    if setting(run, "data.train_path") is not None:
+        return "data.path: ALL_ROWS.csv   # instead of a file for each split"
+    if columns:
         return excluding(run, columns[:1])
-    return (
-        "data.path: ALL_ROWS.csv   # instead of a file for each split"
-        if has_files
-        else "data.split.time: null"
-    )
+    if setting(run, "data.split.time") is not None:
+        return "data.split.time: null"
+    if ":" in str(setting(run, "data.type")):  # Python objects, or those of a function, may come divided
+        return "data.split.test: 0.2   # of all rows in one pair (X, y)"
+    seed = setting(run, "data.split.seed", 0)
+    return f"data.split.seed: {seed + 1 if isinstance(seed, int) else 1}   # divides the rows anew"

@@ -6,26 +6,23 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainyard.reports.diagnosis.base import is_network, setting
+from trainyard.reports.diagnosis.base import setting
+from trainyard.reports.framework import framework_of
 from trainyard.reports.rundir import RunFiles, part
 
 _DECAY, _MOST_DROPOUT, _DEPTH = 0.1, 0.5, 4
-# Simple models without such an option, and the nearest ones that have one.
-_SIMILAR = {
-    "linear_regression": "model.type: ridge",
-    "perceptron": "model.params.penalty: l2",
-    "linear_discriminant_analysis": "model.type: logistic_regression",
-}
 _FEWER = "data.features: [COLUMN, COLUMN]   # fewer columns leave less to learn by heart"
 
 
 def restraint(run: RunFiles) -> str:
     """Return the line of config that holds a model back more than its settings do."""
-    if is_network(run) and (line := _of_network(run)) is not None:
-        return line
     params, model = part(run.settings, "model", "params"), str(setting(run, "model.type"))
-    if model in _SIMILAR and not params.get("penalty"):
-        return _SIMILAR[model]
+    if (framework := framework_of(run)) is not None:
+        decays = "weight_decay" in framework.training_keys(model, params)
+        if decays and (line := _of_network(run)) is not None:
+            return line
+        if model in framework.unrestrained and not params.get("penalty"):
+            return framework.unrestrained[model]
     for option, stronger in _STRONGER.items():
         for name, current in params.items():
             # An option of a step of a pipeline is called `logisticregression__C`.

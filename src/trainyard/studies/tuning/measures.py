@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from trainyard.datasets.base import DataBundle
 from trainyard.errors import InputError, TrainyardError
 from trainyard.records.journal import evaluations, number, read
@@ -50,7 +48,12 @@ def _latency_ms(run: RunDir, bundle: DataBundle | None) -> float:
 
 
 def _parameters(run: RunDir, bundle: DataBundle | None) -> float:  # noqa: ARG001 - as the others
-    return float(parameters(Predictor(run, pinned=True).native))
+    predictor = Predictor(run, pinned=True)
+    count = predictor.model.parameter_count
+    if count is None:
+        kind = type(predictor.native).__name__
+        raise TrainyardError(f"a {kind} has no count of parameters; give model_bytes or latency_ms instead")
+    return float(count)
 
 
 def _model_bytes(run: RunDir, bundle: DataBundle | None) -> float:  # noqa: ARG001
@@ -67,22 +70,3 @@ _MEASURES: Mapping[str, Callable[[RunDir, DataBundle | None], float]] = {
     "parameters": _parameters,
     "train_seconds": _train_seconds,
 }
-
-
-def parameters(native: Any) -> int:
-    """Return the number of trained numbers of a model.
-
-    Raises:
-        TrainyardError: It is of a kind that has none, such as trees.
-    """
-    if callable(getattr(native, "parameters", None)):  # torch
-        return sum(one.numel() for one in native.parameters())
-    if callable(getattr(native, "count_params", None)):  # Keras
-        return int(native.count_params())
-    weights = [getattr(native, name, None) for name in ("coef_", "intercept_", "coefs_", "intercepts_")]
-    arrays = [np.asarray(a) for w in weights if w is not None for a in (w if isinstance(w, list) else [w])]
-    if not arrays:
-        raise TrainyardError(
-            f"a {type(native).__name__} has no count of parameters; give model_bytes or latency_ms instead"
-        )
-    return sum(array.size for array in arrays)

@@ -1,9 +1,9 @@
-"""The rule that a task is asked, not recognized, as a function of a source tree."""
+"""The rules that tasks and frameworks are asked, not recognized, as functions of a source tree."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from architecture import Tree, some
 
@@ -43,6 +43,34 @@ def askers_of_tasks(
     return wrong
 
 
+def askers_of_frameworks(tree: Tree, names: Collection[str], home: str, free: Mapping[str, str]) -> list[str]:
+    """What recognizes a framework or a model by its name outside the frameworks.
+
+    That is a comparison with the name, written out or a constant, and a table by such names. Names in a call are
+    free: they are those of packages (`version("torch")`).
+
+    Args:
+        tree: The modules.
+        names: The names of the frameworks, and the short names of models that the registry lists.
+        home: The package of the frameworks.
+        free: Modules and packages that may, and why.
+    """
+    constants = _constants(tree, names)
+    some((name for name in tree.files if _holds(tree.syntax[name], names)), "module with such a name")
+    gone = [f"no module is in {package}" for package in free if not tree.inside(package)]
+    others = {
+        name: syntax
+        for name, syntax in tree.syntax.items()
+        if not any(f"{name}.".startswith(f"{package}.") for package in (home, *free))
+    }
+    wrong = []
+    for name, syntax in others.items():
+        known = _known(name, syntax, tree, constants)
+        wrong += [f"{name} compares with {value}" for value in _compared(syntax, names, known, calls=False)]
+        wrong += [f"{name} has a table by {key!r}" for key in _keys(syntax, names)]
+    return gone + wrong
+
+
 def _holds(node: ast.AST, tasks: Collection[str]) -> bool:
     return any(isinstance(part, ast.Constant) and part.value in tasks for part in ast.walk(node))
 
@@ -72,12 +100,14 @@ def _known(name: str, syntax: ast.Module, tree: Tree, constants: Collection[tupl
     return imported | {constant for module, constant in constants if module == name}
 
 
-def _compared(syntax: ast.AST, tasks: Collection[str], known: Collection[str]) -> Iterator[str]:
-    """Yield what is compared with: names of tasks, and constants that hold one."""
+def _compared(
+    syntax: ast.AST, tasks: Collection[str], known: Collection[str], *, calls: bool = True
+) -> Iterator[str]:
+    """Yield what is compared with: names, and constants that hold one; without `calls`, none within calls."""
     for node in ast.walk(syntax):
         if not isinstance(node, ast.Compare | ast.MatchValue):
             continue
-        parts = list(ast.walk(node))
+        parts = list(ast.walk(node) if calls else _outside_calls(node))
         if any(isinstance(part, ast.Constant) and part.value == UNDECIDED for part in parts):
             continue
         for part in parts:
@@ -85,6 +115,13 @@ def _compared(syntax: ast.AST, tasks: Collection[str], known: Collection[str]) -
                 yield repr(part.value)
             elif isinstance(part, ast.Name) and part.id in known:
                 yield part.id
+
+
+def _outside_calls(node: ast.AST) -> Iterator[ast.AST]:
+    if not isinstance(node, ast.Call):
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from _outside_calls(child)
 
 
 def _keys(syntax: ast.AST, tasks: Collection[str]) -> Iterator[str]:

@@ -1,0 +1,41 @@
+"""What to begin with: LightGBM's proposal for a table, and what is worth a search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainyard.frameworks.support.advice import (
+    BOOSTED_RATE,
+    COLUMNS,
+    FEW_IN_LEAF,
+    LEAF_PENALTY,
+    LEAF_ROWS,
+    LEAVES,
+    SAMPLED_ROWS,
+    boosted,
+    least_in_leaf,
+)
+from trainyard.types import Proposal, Suggestion, TableShape
+
+SPACE: Mapping[str, Suggestion] = {
+    "model.learning_rate": BOOSTED_RATE,
+    "model.num_leaves": LEAVES,
+    "model.min_child_samples": LEAF_ROWS,
+    "model.colsample_bytree": COLUMNS,
+    "model.reg_lambda": LEAF_PENALTY,
+}
+
+
+def proposal(shape: TableShape) -> Proposal:
+    """Return what a config for a table begins with; LightGBM learns one target."""
+    return boosted(
+        {
+            "num_leaves": 31,
+            "min_child_samples": least_in_leaf(shape),
+            "subsample": 0.8,
+            "subsample_freq": 1,
+        },
+        shape,
+        {**FEW_IN_LEAF, **SAMPLED_ROWS, "subsample_freq": "drawn anew in each round"},
+        default_rank=None if shape.several else 1,
+    )
