@@ -294,7 +294,7 @@ def test_runs_resume_to_the_same_bits_and_corrupt_masks_are_skipped(tmp_path: Pa
     )
     with pytest.raises(InputError, match="is evaluated on its own splits only"):
         trainyard.evaluate(whole, data=root / "images")
-    with pytest.raises(InputError, match="which no table holds: name a folder"):
+    with pytest.raises(InputError, match="which do not fit into a table: write them to a folder"):
         list(predict_chunks(whole, root / "images"))
 
 

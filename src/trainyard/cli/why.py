@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=60,
     show_default=True,
-    help="The number of runs that may be trained; those that were made before are reused, and not counted.",
+    help="Train at most this many runs; runs that exist already are reused, and not counted.",
 )
 @click.option(
     "--resume",

@@ -52,7 +52,7 @@ class RandomCrop(_Item):
     may_pad: ClassVar[bool] = True
     type: Literal["random_crop"] = bits("random_crop")
     size: Size = bits(description=_SIZE)
-    padding: int = bits(default=0, ge=0, description="black pixels that are added at each side before")
+    padding: int = bits(default=0, ge=0, description="pixels of black padding on each side before the crop")
 
 
 class RandomResizedCrop(_Item):
@@ -183,8 +183,8 @@ Transform = Annotated[
 
 TRANSFORMS: list[Any] = bits(
     default_factory=list,
-    description="images in files: what happens to them before the model sees them, in this order; what is "
-    "random, in training only",
+    description="images in files: their transforms before the model sees them, in this order; random ones in "
+    "training only",
 )
 ON_CORRUPT: Any = bits(
     "error",
@@ -193,9 +193,9 @@ ON_CORRUPT: Any = bits(
     "decision",
 )
 IGNORE_INDEX: Any = bits(
-    default=None, description="masks: the number of pixels that do not count, beside -100, such as 255"
+    default=None, description="masks: the value of pixels that do not count, besides -100; such as 255"
 )
 CACHE: Any = placement(
     default="none",
-    description="images in files; memory: they stay decoded, as far as half of the memory allows",
+    description="images in files; memory: keep them decoded, in at most half of the free memory",
 )
