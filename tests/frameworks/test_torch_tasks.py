@@ -364,7 +364,7 @@ def check_other_texts(run: str, model: torch.nn.Module, folder: Path) -> None:
     refused = {
         b"": "is empty: give a text of at least 13 bytes",
         text[:LENGTH]: "has 12 bytes, too few for a window of the run's data.params.length: 12",
-        b"PK\x03\x04\x14\0" * 10: "is no plain text, for a byte of it is 0; give a text file in UTF-8",
+        b"PK\x03\x04\x14\0" * 10: "is not plain text: it contains a zero byte; give a text file in UTF-8",
     }
     for content, message in refused.items():
         (folder / "wrong.txt").write_bytes(content)

@@ -164,7 +164,7 @@ def test_options_hold_for_their_own_model(tmp_path: Path) -> None:
         ({"models": ["toy"], "folds": 1}, "folds: 1 given"),
         ({"models": ["toy"], "folds": 100_000}, "allowed: 2 to 1000"),
         ({"models": ["toy"], "metric": "speed"}, "unknown metric 'speed'"),
-        ({"models": ["toy"], "metric": "train_loss"}, "of rows that were learned"),
+        ({"models": ["toy"], "metric": "train_loss"}, "is measured on the training rows"),
         ({"models": ["toy", "toi", "mlq"]}, "(?s)2 problems.*toi.*mlq"),
         ({"models": ["toy"], "params": {"toy": {"loud": 1}}}, "unknown key"),
     ],

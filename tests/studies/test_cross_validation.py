@@ -139,7 +139,7 @@ def test_a_signal_within_a_fold(whole: CrossValidation, tmp_path: Path) -> None:
     assert (cut.status, cut.folds, cut.mean) == ("preempted", [], {})
     first, second = cut.runs
     assert (first.status, second.status, second.result["steps"]) == ("completed", "preempted", 7)
-    with pytest.raises(InputError, match="has no predictions before its end"):
+    with pytest.raises(InputError, match="has predictions only once it is completed"):
         _ = cut.out_of_fold
     assert second.id in (cut.path / "report.html").read_text(encoding="utf-8")
     resumed = trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True)

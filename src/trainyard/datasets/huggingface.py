@@ -37,7 +37,7 @@ _SPLITS: Mapping[str, SplitName] = {
 class HuggingfaceParams(Section):
     """How columns are read."""
 
-    images: ImageForm = Field("torchrgb", description="what images become; see webdataset")
+    images: ImageForm = Field("torchrgb", description="how images are decoded; see webdataset")
 
 
 class HuggingfaceDataset:

@@ -151,7 +151,7 @@ def _cell(value: Any, path: str) -> Cell:
         value = value.get("bytes") or value.get("path")
     if not isinstance(value, str | bytes) or not value:
         raise DataError(
-            f"{path}: an image is {value!r}; give paths, or the bytes of image files, in each row"
+            f"{path}: {value!r} is given as an image; each row needs a path, or the bytes of an image file"
         )
     if isinstance(value, bytes):
         return value

@@ -139,7 +139,7 @@ def _arrays(path: str) -> dict[str, Array]:
             ) from error
         raise DataError(f"{path} cannot be read as npz: {error or type(error).__name__}") from error
     except MemoryError as error:
-        raise DataError(f"{path} says that it holds more than the memory: {error}") from error
+        raise DataError(f"{path} claims to hold more than the memory does: {error}") from error
     if not arrays:
         raise DataError(f"{path} holds no arrays; save them with numpy.savez(path, X=..., y=...)")
     return arrays

@@ -126,7 +126,9 @@ def _named(name: str, runs_dir: Path, before: RunDir | None, fits: Callable[[Run
         return matches[0]
     if matches:
         first = ", ".join(run.id for run in matches[:5]) + (" ..." if len(matches) > 5 else "")
-        raise RunNotFoundError(f"{name!r} is the beginning of {len(matches)} runs: {first}; give more of it")
+        raise RunNotFoundError(
+            f"{name!r} is the beginning of {len(matches)} run ids: {first}; give more of the one you mean"
+        )
     for folder in runs_dir.glob("*/*"):
         if folder.name == name and url_of(runs_dir):
             download_records(RunDir(folder))  # it is in the store, and this says why it cannot be read

@@ -60,13 +60,19 @@ def _places(root: Path, output: Path) -> Iterator[Path]:
     files = [file.with_suffix(".png") for file in files]
     if len(set(files)) < len(files):
         twice = next(file for file in files if files.count(file) > 1)
-        raise InputError(f"{twice} would be the mask of two images, which differ by their endings only")
+        raise InputError(
+            f"{twice} would be the mask of two images, whose names differ only in their "
+            "endings; rename one of them"
+        )
     return iter(files)
 
 
 def _write(mask: Array, file: Path) -> None:
     if mask.min() < 0 or mask.max() > _HIGHEST:
-        raise InputError(f"a class is {mask.max()}, and a PNG file holds numbers from 0 to {_HIGHEST}")
+        raise InputError(
+            f"a mask holds class {mask.max()}, but a PNG file holds numbers from 0 to "
+            f"{_HIGHEST}; get the masks as an array, from Python: trainyard.load(run).predict(images)"
+        )
     file.parent.mkdir(parents=True, exist_ok=True)
     dtype = np.uint8 if mask.max() < 1 << 8 else np.uint16
     require("PIL.Image", "image").fromarray(mask.astype(dtype)).save(file)

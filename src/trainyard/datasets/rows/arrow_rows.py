@@ -342,7 +342,10 @@ def _inputs(schema: Any, config: DataConfig, source: str) -> list[str]:
         log.info("data: columns of text or times are left out: %s", listed(texts))
     chosen = [field.name for field in schema if field.name not in {*left_out, *texts}]
     if not chosen:
-        raise DataError(f"{source}: there is no column to learn from but text; name some in data.features")
+        raise DataError(
+            f"{source}: all columns hold text or times, which are left out; give at least "
+            "one column of numbers to learn from"
+        )
     return chosen
 
 

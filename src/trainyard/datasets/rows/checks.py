@@ -196,7 +196,7 @@ def odd_columns(
 def oddity(values: Array, targets: Array, *, may_differ: bool = False) -> str | None:
     """Return what is odd about a column of the training rows, or None."""
     if _constant(values):
-        return "holds one value in all training rows, and teaches nothing"
+        return "holds one value in all training rows, so nothing can be learned from it"
     if _numbers_rows(values):
         return NUMBERS_ROWS
     if not may_differ and _identifies(values):

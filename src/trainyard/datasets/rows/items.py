@@ -197,8 +197,8 @@ class Items:
         if len(set(shapes)) > 1:
             odd = next(i for i, shape in zip(ids.tolist(), shapes, strict=True) if shape != shapes[0])
             raise DataError(
-                f"{self._name}: item {ids[0]} has {name} of shape {shapes[0]}, "
-                f"item {odd} others; pad or cut them to one shape"
+                f"{self._name}: item {ids[0]} has {name} of shape {shapes[0]}, and item {odd} "
+                "of another; pad or cut them to one shape"
             )
         return np.stack([array for array in arrays if array is not None])
 
@@ -571,7 +571,7 @@ def _reason(unrepeatable: Sequence[SplitName]) -> str:
     """Return why samples cannot be read again as they were; empty if they can."""
     if not unrepeatable:
         return ""
-    return f"the {unrepeatable[0]} dataset returns other items when it is read again"
+    return f"the {unrepeatable[0]} dataset returns different items when it is read again"
 
 
 def _warnings(raw: Mapping[SplitName, Items], unrepeatable: Sequence[SplitName]) -> list[str]:

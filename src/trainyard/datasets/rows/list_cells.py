@@ -36,7 +36,9 @@ def lists_of(values: Array, where: str, table: Table | None = None) -> list[list
     """
     for row, value in enumerate(values):
         if not isinstance(value, list):
-            raise DataError(f"{where}: {value!r} in {_place(row, table)} is no list; an empty list is []")
+            raise DataError(
+                f"{where}: {value!r} in {_place(row, table)} is not a list; an empty list is written []"
+            )
     return list(values)
 
 

@@ -126,7 +126,7 @@ def inspect(table: Table, config: DataConfig) -> tuple[str, list[str]]:
             "leave them out with data.missing_target: drop"
         )
     if kind_of(values) == "time":
-        raise DataError(f"{where} holds dates; a target holds classes or numbers")
+        raise DataError(f"{where} holds dates, but a target must hold classes or numbers")
     if kind_of(values) == "number" and not np.isfinite(values).all():
         raise DataError(
             f"{where} is infinite in {table.where(~np.isfinite(values))}; fix or remove these rows"
@@ -167,8 +167,9 @@ def _unlike_scales(matrix: Array, table: Table, config: DataConfig) -> list[str]
         return []
     large, small = (config.targets[int(pick(scales))] for pick in (np.argmax, np.argmin))
     return [
-        f"{table.source}: the target {large!r} varies {scales.max() / scales.min():.3g} times as much as "
-        f"{small!r}, so that a loss of both hardly sees the latter; set data.target_transform: standardize"
+        f"{table.source}: the target {large!r} varies {scales.max() / scales.min():.3g} "
+        f"times as much as {small!r}, so a loss over both hardly depends on the latter; set "
+        "data.target_transform: standardize"
     ]
 
 

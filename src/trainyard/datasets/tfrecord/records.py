@@ -61,7 +61,7 @@ def index_of(path: Path) -> tuple[Ids, Ids, Array]:
         raise DataError(f"{path} holds no records")
     data = np.memmap(path, np.uint8, "r")
     if data[:2].tobytes() == b"\x1f\x8b":
-        raise DataError(f"{path} is compressed, so that no record can be found in it; decompress it")
+        raise DataError(f"{path} is compressed, so its records cannot be read one by one; decompress it")
     starts = np.array(_starts(data.data, str(path)), dtype=np.int64)
     lengths = _lengths(starts, len(data))
     _require_same(data, (starts - _HEADER, np.full(len(starts), 8), starts - 4), starts, str(path))

@@ -83,7 +83,9 @@ def check_tuner(goals: Goals, space: Space, base: StudyConfig, tuning: TuningCon
     ]
     if goals.measured:
         key = "constraints" if goals.constraints else "metric"
-        message = f"tuner {name} searches by one metric; leave out the tuner: sampler: tpe knows more"
+        message = (
+            f"tuner {name} searches by one metric; for several, leave the tuner out and use sampler: tpe"
+        )
         problems.append(Problem(message, f"tuning.{key}"))
     if (tuning.resources.nproc or base.resolved.config.distributed.nproc) != 1:
         message = f"tuner {name} judges a trial within its process, so it has one; leave it out"

@@ -109,7 +109,8 @@ def _configuration(
     _check_given(given, cls, name)
     if values.get("quantization_config") is not None:
         raise ModelError(
-            f"model.path: {options.path} holds quantized weights, which are not trained; name the original"
+            f"model.path: {options.path} holds quantized weights, which cannot be trained; "
+            "name the original model"
         )
     config = cls.from_dict({**_plain(values), **given})
     config._commit_hash = source.commit if source is not None else None
