@@ -396,6 +396,6 @@ def test_an_export_does_not_have_pip_install_what_a_run_from_someone_else_names(
     packages = manifest["environment"]["packages"] | {"numpy": version}
     environment = manifest["environment"] | {"packages": packages, "imported": {}}
     edit(run.path / "manifest.json", environment=environment, config_sha256=None)
-    with pytest.raises(CheckpointError, match="is no version of numpy"):
+    with pytest.raises(CheckpointError, match="is not a version of numpy"):
         trainyard.export(run, here / "model", "mlflow")
     assert not (here / "model").exists()

@@ -135,7 +135,7 @@ def _named(name: str, runs_dir: Path, before: RunDir | None, fits: Callable[[Run
     url = url_of(runs_dir)
     where, path = url or runs_dir.absolute(), f"{url}/EXPERIMENT/RUN" if url else "a path"
     if not runs:
-        raise RunNotFoundError(f"no run {name!r}: {where} holds no runs; give another folder by --runs-dir")
+        raise RunNotFoundError(f"no run {name!r}: {where} holds no runs; give another folder with --runs-dir")
     raise RunNotFoundError(
         f"no run {name!r} in {where} (the newest is {runs[0].id}); "
         f"give {path}, an id, the beginning of an id, or `last`"

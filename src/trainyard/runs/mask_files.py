@@ -49,7 +49,7 @@ def _places(root: Path, output: Path) -> Iterator[Path]:
     """
     images, is_npz = images_below(root), root.suffix.lower() == ".npz"
     if (images is None and not is_npz) or output.suffix:
-        what = f"{root} is neither" if images is None and not is_npz else f"{output} is no folder"
+        what = f"{root} is neither" if images is None and not is_npz else f"{output} is not a folder"
         raise InputError(
             f"masks of an image, or of a folder of images, are written into a folder; {what} (from Python: "
             "trainyard.load(run).predict(images))"

@@ -187,8 +187,8 @@ class TokenClassificationTask(Task):
             codes = np.array(flat, np.int64).reshape(targets.shape)
         if (unknown := (codes != NO_LABEL) & ((codes < 0) | (codes >= len(labels)))).any():
             raise DataError(
-                f"{where}: the label {targets[unknown].tolist()[0]!r} is no class of the training rows; they "
-                f"have {len(labels)}; {NO_LABEL} marks tokens without a label"
+                f"{where}: the label {targets[unknown].tolist()[0]!r} is not a class of the "
+                f"training rows; they have {len(labels)}; {NO_LABEL} marks tokens without a label"
             )
         return codes
 

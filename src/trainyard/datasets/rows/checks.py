@@ -63,7 +63,7 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
         for name in named[setting]:
             if name in [*config.targets, *(config.features or [])]:
                 what = "is the target, too" if name in config.targets else "is named by data.features, too"
-                raise DataError(f"{table.source}: {setting}: {name!r} {what}; a weight is no feature")
+                raise DataError(f"{table.source}: {setting}: {name!r} {what}; a weight cannot be a feature")
     left_out = {*config.targets, config.weight or "", drawn or "", *config.exclude}
     if config.features is None:
         left_out |= {config.split.group or "", config.split.time or ""}

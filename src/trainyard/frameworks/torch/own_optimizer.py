@@ -35,7 +35,7 @@ def build_own(path: str, groups: Sequence[Group], training: TrainingConfig) -> t
     except InputError as error:
         raise ModelError(f"{key}: {error}") from error
     if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
-        raise ModelError(f"{key}: {path} is no subclass of torch.optim.Optimizer")
+        raise ModelError(f"{key}: {path} is not a subclass of torch.optim.Optimizer")
     closure = inspect.signature(cls.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ModelError(

@@ -23,7 +23,7 @@ _INSTEAD = {
     "sampler": "proposes trials by itself (tuner.search of ray)",
     "pruner": "decides by itself which trials go on (tuner.scheduler of ray)",
     "parallel": "runs as many trials at once as fit (tuner.num_cpus of ray, and tuning.resources)",
-    "horizon": "decides from whatever has ended first, so its trials are no function of the config",
+    "horizon": "decides from whatever has ended first, so its trials are not a function of the config",
     "order": "decides from whatever has ended first in any case",
     "folds": "judges one run of a trial at a time; pruner: hyperband, without a tuner, goes with folds",
     "repeats": "judges one run of a trial at a time; pruner: hyperband, without a tuner, goes with repeats",

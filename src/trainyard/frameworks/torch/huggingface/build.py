@@ -232,8 +232,8 @@ def _finish(type_name: str, module: Any, info: DataInfo) -> None:
     if type_name != LANGUAGE_MODEL:
         if getattr(config, "pad_token_id", None) is None and hasattr(module, "score"):
             raise ModelError(
-                f"model.config.pad_token_id: {config.model_type} reads the answer off the last token that is "
-                "no padding; say which token pads, such as pad_token_id: 0"
+                f"model.config.pad_token_id: {config.model_type} reads the answer off the last "
+                "token that is not padding; say which token pads, such as pad_token_id: 0"
             )
         return
     if config.vocab_size < info.outputs:

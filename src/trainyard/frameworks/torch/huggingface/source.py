@@ -52,7 +52,7 @@ class Source(NamedTuple):
         except ValueError as error:
             raise ModelError(f"model.path: {path} is not JSON: {error}") from error
         if not isinstance(config, dict):
-            raise ModelError(f"model.path: {path} holds no options of a model")
+            raise ModelError(f"model.path: {path} does not hold the options of a model")
         return config
 
 
