@@ -247,7 +247,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     save(
         root / "masks" / "0" / "000.bmp", np.random.default_rng(0).integers(0, 9, (8, 8, 3)).astype(np.uint8)
     )
-    with pytest.raises(DataError, match=r"000\.bmp is no mask: its pixels are colours"):
+    with pytest.raises(DataError, match=r"000\.bmp is not a mask: its pixels are colours"):
         bundle_of(root)
     (root / "masks" / "0" / "000.bmp").unlink()
     with pytest.raises(DataError, match=r"000\.png must have one mask .*000\.\*, but has none"):

@@ -220,7 +220,7 @@ def test_copies_in_use_are_kept(upload: Upload, monkeypatch: pytest.MonkeyPatch)
     used = existing_file(b)
     existing_file(c)
     assert used.exists()
-    with pytest.raises(DataError, match=rf"{a} has .* GiB, and copies in use have .*; set {LIMIT} to more"):
+    with pytest.raises(DataError, match=rf"{a} takes up .* GiB, and copies in use .*; set {LIMIT} to more"):
         existing_file(a)
     large = upload("data/large", b"x" * 2501)
     with pytest.raises(
