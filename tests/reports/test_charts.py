@@ -123,6 +123,8 @@ def test_hostile_names_stay_text():
     for svg in svgs:
         assert "<script" not in svg
         assert list(parsed(svg).iter("script")) == []
+        shown = "".join(parsed(svg).itertext())
+        assert '<script>alert("1")</script>&' in shown, "the name is not shown at all"
 
 
 def test_symbols_differ():

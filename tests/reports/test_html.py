@@ -338,9 +338,9 @@ def test_an_empty_directory(tmp_path):
 def test_a_damaged_file_costs_only_what_it_says(run, name, content):
     (run / name).write_bytes(content)
     text = page(run).text
-    assert "Config" in text or name == "config.yaml"
+    assert Path(name).name in text, "nothing says that it is damaged"
     assert f"trainyard reproduce {RUN_ID}" in text
-    summary_table(run)
+    assert dict(summary_table(run))["run"] == RUN_ID
 
 
 def test_a_damaged_section_is_named(run):
@@ -418,5 +418,5 @@ def test_metrics_of_the_test_are_no_curve(run):
     journal.values("evaluation", 100, {"test_accuracy": 0.5})
     journal.close()
     text = page(run).text
-    assert "Constant throughout" not in text
+    assert "With one value throughout" not in text
     assert "Validation f1" in text

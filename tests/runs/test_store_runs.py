@@ -476,7 +476,7 @@ def test_the_store_holds_what_the_newest_entry_names_and_little_else(folder_url:
 
 
 def test_a_run_that_fails_at_its_start_leaves_nothing(folder_url: str) -> None:
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match=r"none\.csv: there is no such file"):
         trainyard.train(SMALL, {"data": {"type": "csv", "path": "none.csv"}}, runs_dir=folder_url)
     assert objects(folder_url) == {}
     assert trainyard.list_runs(folder_url) == []

@@ -89,7 +89,8 @@ def test_benchmark(command: Command, place: Path) -> None:
     table = done.out[done.out.index("rank ") :].splitlines()
     assert [line.split()[0] for line in table[:3]] == ["rank", "1", "2"]
     assert {line.split()[1] for line in table[1:3]} == {"toy", "mlp"}
-    assert (place / "runs" / "iris").glob("benchmark-*/table.md")
+    (written,) = (place / "runs" / "iris").glob("benchmark-*/table.md")
+    assert {"toy", "mlp"} <= set(written.read_text(encoding="utf-8").split())
 
 
 def test_a_model_that_fails_is_the_exit_code(command: Command, place: Path) -> None:

@@ -211,7 +211,7 @@ def test_two_processes_do_not_work_on_one_study(tmp_path: Path) -> None:
         from trainyard.studies.running import run_study
         from trainyard.studies.study import Study, StudyPlan, StudyRequest
 
-        with pytest.raises(RunLockedError):
+        with pytest.raises(RunLockedError, match="is owned by another process"):
             run_study(Study(cut.path), [], StudyRequest(tmp_path), StudyPlan(lambda _: {}, lambda _: None))
     finally:
         owner.release()
@@ -219,7 +219,7 @@ def test_two_processes_do_not_work_on_one_study(tmp_path: Path) -> None:
 
 def test_a_fold_that_fails(tmp_path: Path) -> None:
     """A learning rate at which the loss is not finite."""
-    with pytest.raises(TrainingError):
+    with pytest.raises(TrainingError, match="is not finite"):
         trainyard.cross_validate(TOY, {"training.learning_rate": 1e308}, folds=3, runs_dir=tmp_path)
     (study,) = [CrossValidation(path) for path in (tmp_path / "small").glob("cv-*")]
     assert (study.status, study.runs[0].status) == ("failed", "failed")
