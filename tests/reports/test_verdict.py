@@ -48,7 +48,7 @@ def test_the_page_begins_with_the_question_and_the_verdict(run):
     assert at == sorted(at)
 
 
-def test_verdicts(tmp_path):
+def test_a_verdict_compares_with_the_baselines(tmp_path):
     features, targets, margin = drawn()
     data = bundle(classes(2, 4), features, targets, ROWS)
     worse = judged(tmp_path / "worse", data, cut(probabilities(-margin)))
@@ -116,7 +116,7 @@ def test_names_from_outside_stay_text_in_cards_and_pages(run, tmp_path):
     assert "\n# x" not in card
 
 
-def test_runs_side_by_side(tmp_path):
+def test_runs_side_by_side_show_what_differs(tmp_path):
     features, targets, margin = drawn()
     data = bundle(classes(2, 4), features, targets, ROWS)
     first, second = (

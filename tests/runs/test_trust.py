@@ -311,7 +311,9 @@ def test_train_resume_takes_what_the_users_own_config_names(here: Path) -> None:
         ("trainyard.runs.trust:RunImports", False),
     ],
 )
-def test_rules(path: str, passes: bool, made: Path, here: Path) -> None:
+def test_a_path_is_imported_only_where_the_rules_allow_it(
+    path: str, passes: bool, made: Path, here: Path
+) -> None:
     (here / "planted.py").write_text(NET)
     sys.path.insert(0, str(here))
     rule = RunImports(RunDir(made), [here])

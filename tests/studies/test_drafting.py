@@ -81,7 +81,7 @@ def test_groups_that_cannot_be_split_are_a_remark() -> None:
     assert "group: patient_id" in Path("config.yaml").read_text()
 
 
-def test_other_files() -> None:
+def test_parquet_and_tabs_are_read() -> None:
     pytest.importorskip("pyarrow")
     table = messy_tables.identifiers(100)
     assert written(table, "rows.parquet").data.type == "parquet"
@@ -112,7 +112,7 @@ def test_trees_see_other_rows_in_each_round_and_the_config_says_why() -> None:
         assert line.endswith(f"  # {proposals.REASONS[key]}")
 
 
-def test_a_model_that_is_not_there() -> None:
+def test_a_model_that_is_not_there_is_named() -> None:
     with pytest.raises(InputError, match="lightbgm"):
         written(messy_tables.visits(120), model="lightbgm")
 
