@@ -133,8 +133,8 @@ def _by(share: Share, total: Effect) -> str:
 
 def _among(findings: Findings, total: Effect) -> str:
     if findings.exact:
-        return f" All changes make {_signed(total.mean)}; seeds change nothing here."
-    return f" All changes make {_signed(total.mean)}{_interval(total)} over {findings.seeds} seeds."
+        return f" All changes together make {_signed(total.mean)}; seeds change nothing here."
+    return f" All changes together make {_signed(total.mean)}{_interval(total)} over {findings.seeds} seeds."
 
 
 def _none(metric: str, factors: Sequence[Factor], findings: Findings) -> str:
