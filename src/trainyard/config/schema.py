@@ -101,9 +101,9 @@ class DataConfig(TypedSection):
     path: str | None = record(
         None, description="one file, to be split: a path, or a URL (s3://, gs://, az://)"
     )
-    train_path: str | None = record(None, description="the training rows")
-    val_path: str | None = record(None, description="the validation rows")
-    test_path: str | None = record(None, description="the test rows")
+    train_path: str | None = record(None, description="where the training rows are, instead of path")
+    val_path: str | None = record(None, description="where the validation rows are, beside train_path")
+    test_path: str | None = record(None, description="where the test rows are, beside train_path")
     target: str | Annotated[list[str], Field(min_length=1)] = bits(
         default="target",
         description="the column to predict; a list: several, of numbers (regression) or of 0 and 1 "
@@ -226,7 +226,7 @@ class EarlyStoppingConfig(Section):
     """The end of training when `metric` has not improved for `patience` evaluations."""
 
     metric: str = bits(default="val_loss", description="val_loss, or val_ and the name of a metric")
-    patience: int = bits(default=5, ge=1, description="evaluations without improvement")
+    patience: int = bits(default=5, ge=1, description="evaluations without improvement before it stops")
     mode: AutoMode = bits(default="auto", description=MODE)
     min_delta: float = bits(default=0.0, ge=0, description="smaller changes do not count as improvements")
 
@@ -473,7 +473,10 @@ class RunConfig(Section):
     """Everything that defines a run."""
 
     experiment: ExperimentConfig = ExperimentConfig()
-    data: DataConfig | None = Field(default=None, description="`train` needs it")
+    data: DataConfig | None = Field(
+        default=None,
+        description="where the rows come from, and how they are split and prepared; `train` needs it",
+    )
     model: ModelConfig
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()

@@ -167,7 +167,7 @@ def _unsettled(factors: Sequence[Factor], findings: Findings) -> str:
         return (
             f"{made}, but the budget of runs was spent before it was settled which of them; {which} is left."
         )
-    return f"{made}, but no single one stands out of the noise; {which} is left."
+    return f"{made}, but no single one stands out from the noise; {which} is left."
 
 
 def _interval(effect: Effect) -> str:
