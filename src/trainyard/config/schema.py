@@ -243,8 +243,9 @@ class TrainingConfig(Section):
     max_minutes: float | None = record(
         None,
         gt=0,
-        description="minutes of training, over all attempts, after which the run is stopped: it finishes "
-        "the step, evaluates, saves, tests, and ends as `stopped`; a resume allows as many minutes again",
+        description="minutes of training, over all attempts, after which the run is stopped: it "
+        "finishes the step, evaluates, saves, tests, and ends as `stopped`; each resume allows that "
+        "many minutes more",
     )
     batch_size: int = bits(
         default=32,

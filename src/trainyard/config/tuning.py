@@ -166,8 +166,8 @@ class TuningConfig(Section):
     horizon: int | None = record(
         None,
         gt=0,
-        description="a trial is decided from the results of those this many before it, and earlier ones, so "
-        "that as many may run at once; default: twice `parallel` when the study is created",
+        description="a trial is decided from the results of trials at least this many before it, "
+        "so that this many may run at once; default: twice `parallel` when the study is created",
     )
     storage: str = record(
         SQLITE,

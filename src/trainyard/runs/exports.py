@@ -51,8 +51,8 @@ def export_native(predictor: Predictor, path: Path) -> Path:
     library, preparation = name_of_framework(predictor.framework), predictor.preparation
     if library not in BOOSTERS:
         raise InputError(
-            f"--format native is for {', '.join(BOOSTERS)}; a model of {library} is exported with its "
-            "preparation by --format sklearn or mlflow"
+            f"--format native is for {', '.join(BOOSTERS)}; export a model of {library} "
+            "together with its preparation with --format sklearn or mlflow"
         )
     if not isinstance(preparation, TabularPreparation):
         raise InputError(

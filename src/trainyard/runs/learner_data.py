@@ -108,5 +108,5 @@ def _refuse_own_options(config: RunConfig, model: Any) -> None:
     for name, unset in _OWN_OPTIONS.items():
         if name in options and not any(options[name] is one or options[name] == one for one in unset):
             raise ModelError(
-                f"{_KEY}: the model weights classes, too, by {name}: {options[name]!r}; give only one of them"
+                f"{_KEY}: the model also weights classes, by {name}: {options[name]!r}; give only one of them"
             )
