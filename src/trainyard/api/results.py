@@ -402,7 +402,7 @@ def _check_report(runs: int, output: Path | str | None, *, card: bool) -> None:
     if card and runs > 1:
         raise InputError(f"{runs} runs given, but a model card describes one run; leave the others out")
     if runs > MOST_OVERLAID:
-        raise InputError(f"{runs} runs given; one page overlays {MOST_OVERLAID} at most")
+        raise InputError(f"{runs} runs given; one page overlays {MOST_OVERLAID} at most: name fewer")
     if output is None:
         return
     if runs == 1 and not card:

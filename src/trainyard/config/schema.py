@@ -82,11 +82,17 @@ class ColumnConfig(Section):
     def _check_options(self) -> ColumnConfig:
         for name in ("format", "unit"):
             if getattr(self, name) is not None and self.type not in ("time", "date"):
-                raise ValueError(f"{name} is for columns of type time, not {self.type}")
+                raise ValueError(
+                    f"{name} is for columns of type time, not {self.type}; leave it out, or change the type"
+                )
         if self.encode is not None and self.type != "category":
-            raise ValueError(f"encode is for columns of type category, not {self.type}")
+            raise ValueError(
+                f"encode is for columns of type category, not {self.type}; leave it out, or change the type"
+            )
         if self.decimal is not None and self.type != "number":
-            raise ValueError(f"decimal is for columns of type number, not {self.type}")
+            raise ValueError(
+                f"decimal is for columns of type number, not {self.type}; leave it out, or change the type"
+            )
         return self
 
 

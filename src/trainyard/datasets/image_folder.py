@@ -117,7 +117,7 @@ def _mask_folder(given: str | dict[SplitName, str], split: SplitName, config: Da
     if folder is None:
         raise DataError(f"data.masks names no folder of the {split} split; it has {listed(given)}")
     if not Path(folder).expanduser().is_dir():
-        raise DataError(f"data.masks: {folder} is not a folder on this machine")
+        raise DataError(f"data.masks: {folder} is not a folder on this machine; give the folder of the masks")
     return Path(folder).expanduser()
 
 

@@ -68,7 +68,10 @@ class ImageTableDataset:
         )
         refuse_column_settings(plain, "images are", "Leave it out")
         if self._params.class_names and self._params.mask is None:
-            raise DataError("data.class_names are those of masks (data.mask), which are not given")
+            raise DataError(
+                "data.class_names are those of masks (data.mask), which are not given; give "
+                "data.mask, or leave class_names out"
+            )
         cells: dict[str, list[Cell]] = {column: [] for column in self._columns}
         parts: dict[SplitName, Labeled] = {}
         named: dict[str, Array] = {}

@@ -71,7 +71,10 @@ def learner_splits(
     by_row = _by_class(weights, arrays[TARGET], bundle.info)[arrays[TARGET]]
     own = arrays.get(WEIGHT, np.ones(len(train)))
     if not (by_row * own).any():
-        raise InputError(f"{_KEY}: the weights of all training rows are 0, so that none counts")
+        raise InputError(
+            f"{_KEY}: the weights of all training rows are 0, so that none counts; give "
+            "some of them a weight above 0"
+        )
     weighted = {**arrays, WEIGHT: by_row * own}
     return {
         **bundle.splits,

@@ -165,11 +165,13 @@ class TokenClassificationTask(Task):
         """
         if targets.dtype.kind in "iu":
             if int(targets.max()) < 0:
-                raise DataError(f"no token has a class: all labels are {NO_LABEL} or below 0")
+                raise DataError(
+                    f"no token has a class: all labels are {NO_LABEL} or below 0; give some tokens a class"
+                )
             return list(range(int(targets.max()) + 1))
         known = sorted({str(label) for label in targets.reshape(-1) if label})
         if not known:
-            raise DataError("no token has a class: all labels are empty")
+            raise DataError("no token has a class: all labels are empty; give some tokens a class")
         return known
 
     @classmethod

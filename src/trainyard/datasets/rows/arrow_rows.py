@@ -308,7 +308,10 @@ def _mapped(files: Sequence[ArrowFile]) -> tuple[Any, list[int]]:
     try:
         table = arrow.concat_tables([table for table in tables if table.num_rows] or tables[:1])
     except arrow.ArrowException as error:
-        raise DataError(f"{files[0].name}: its shards have different columns: {error}") from error
+        raise DataError(
+            f"{files[0].name}: its shards have different columns: {error}; write all of "
+            "them with the same columns"
+        ) from error
     return table, [one.num_rows for one in tables]
 
 

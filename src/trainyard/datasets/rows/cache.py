@@ -117,7 +117,10 @@ class DataCache:
             make_folders(self._folder)
             file = lock.open("ab")
         except OSError as error:
-            raise DataError(f"{self._folder} cannot be used: {error.strerror or error}") from error
+            raise DataError(
+                f"{self._folder} cannot be used: {error.strerror or error}; set TRAINYARD_CACHE "
+                "to another folder"
+            ) from error
         with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

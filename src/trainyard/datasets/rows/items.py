@@ -263,7 +263,9 @@ class Items:
         arrays = {str(name): as_array(value, f"{what}: {name}") for name, value in item.items()}
         for name, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise DataError(f"{what}: {name} hold NaN or infinite values")
+                raise DataError(
+                    f"{what}: {name} hold NaN or infinite values; fix these items, or leave them out"
+                )
         return arrays, arrays.pop(self._target)
 
     def _encode(self, targets: Array, ids: Ids) -> Array:
@@ -541,8 +543,8 @@ def _classes(raw: Mapping[SplitName, Items], dataset: Any, target: Array) -> tup
     for name, items in raw.items():
         if name != "train" and len(items) <= READ_THROUGH and (unknown := set(_labels(items)) - set(classes)):
             raise DataError(
-                f"the {name} dataset has class {listed(map(repr, sorted(unknown)))}, which no training item "
-                "has"
+                f"the {name} dataset has class {listed(map(repr, sorted(unknown)))}, which no "
+                "training item has; give the train dataset such items, or leave these out"
             )
     return classes, False
 

@@ -87,8 +87,8 @@ def _starts(data: bytes | memoryview, path: str) -> list[int]:
             if not starts and _masked(_scalar(data[:8])) != int.from_bytes(data[8:12], "little"):
                 raise DataError(f"{path} is not a TFRecord file: it does not begin with a record's length")
             raise DataError(
-                f"{path} ends within record {len(starts) + 1}, after byte {len(data)}: it is cut short, or "
-                "damaged"
+                f"{path} ends within record {len(starts) + 1}, after byte {len(data)}: it is "
+                "cut short, or damaged; copy or write it again"
             )
         starts.append(start)
     return starts

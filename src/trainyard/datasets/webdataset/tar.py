@@ -63,7 +63,9 @@ def _members(data: mmap.mmap, path: Path) -> Iterator[Member]:
         if kind in _REGULAR:
             yield Member(long_name or _name(header), start, size)
         long_name = ""
-    raise DataError(f"{path} is cut short: it lacks the empty blocks with which a tar file ends")
+    raise DataError(
+        f"{path} is cut short: it lacks the empty blocks with which a tar file ends; copy or write it again"
+    )
 
 
 def _name(header: bytes) -> str:

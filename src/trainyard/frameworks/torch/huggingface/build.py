@@ -211,7 +211,10 @@ def _module(auto_class: Any, config: Any, options: HuggingFaceParams, source: So
         )
     missing = sorted(loaded["missing_keys"])
     if len(missing) >= len(list(module.parameters())):
-        raise ModelError(f"model.path: {source.folder} has none of the weights of {config.model_type}")
+        raise ModelError(
+            f"model.path: {source.folder} has none of the weights of {config.model_type}; "
+            "name the folder of such a model"
+        )
     if missing:
         log.warning("model.path: %s lacks %s: they begin with random values", source.folder, _some(missing))
     if unused := sorted(loaded["unexpected_keys"]):
