@@ -113,8 +113,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         (CheckpointError("none is whole"), 1, "trainyard: error: none is whole\n"),
         (PermissionError(13, "Permission denied", "runs"), 1, "trainyard: error: runs: Permission denied\n"),
         (KeyboardInterrupt(), 130, "trainyard: interrupted\n"),
-        (Stopped("preempted"), 75, "trainyard: preempted before a step was made"),
-        (Stopped("interrupted"), 130, "trainyard: interrupted before a step was made"),
+        (Stopped("preempted"), 75, "trainyard: preempted before the first step"),
+        (Stopped("interrupted"), 130, "trainyard: interrupted before the first step"),
         (KeyError("weight"), 1, "trainyard: internal error: KeyError: 'weight' ("),
     ],
 )
@@ -248,4 +248,4 @@ def test_a_working_directory_that_was_removed_is_said(
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert main.main(["runs", "list", "--runs-dir", "runs"]) == 1
-    assert "error: the working directory is gone: change to one that is there\n" in capsys.readouterr().err
+    assert "error: the working directory no longer exists: change to another one\n" in capsys.readouterr().err

@@ -348,7 +348,7 @@ BROKEN = {
     "other ending": (
         "data: {type: csv, path: a.npz}\nmodel: mlp\n",
         "1:25: data.path",
-        "ends like npz, but data.type is csv",
+        "has the ending of npz, but data.type is csv; make them agree",
     ),
     "nothing to train on": (
         "data:\n  type: digits\n  split: {val: 0.5, test: 0.5}\nmodel: mlp\n",
@@ -441,7 +441,7 @@ BROKEN = {
     "extends itself": (
         "extends: bad.yaml\n" + GOOD,
         "1:10: extends",
-        "goes in a circle: bad.yaml -> bad.yaml",
+        "extends itself in a circle: bad.yaml -> bad.yaml",
     ),
 }
 

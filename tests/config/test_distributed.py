@@ -41,7 +41,7 @@ def test_sharding_is_refused_with_the_reason(strategy: str) -> None:
         loaded(strategy=strategy)
     (problem,) = caught.value.problems
     assert problem.path == "distributed.strategy"
-    assert f"{strategy} divides the model between processes" in problem.message
+    assert f"{strategy} splits the model between processes" in problem.message
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_loaders_give_their_data_sets_and_say_so(caplog: pytest.LogCaptureFixtur
     caplog.set_level(logging.INFO, "trainyard")
     loaders = tuple(DataLoader(pair, batch_size=16, shuffle=True) for pair in PAIRS)
     assert prints(from_objects(loaders)) == prints(from_objects(PAIRS))
-    assert "the train split is a data loader: its data set is used, in an order of our own" in caplog.text
+    assert "the train split is a data loader: its data set is used, shuffled by the run's seed" in caplog.text
     assert from_objects({"train": DataLoader(Images()), "validation": Images("val")}, config(target="label"))
 
 

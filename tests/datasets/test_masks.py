@@ -247,7 +247,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     save(
         root / "masks" / "0" / "000.bmp", np.random.default_rng(0).integers(0, 9, (8, 8, 3)).astype(np.uint8)
     )
-    with pytest.raises(DataError, match=r"000\.bmp is no mask: its pixels are colours"):
+    with pytest.raises(DataError, match=r"000\.bmp is not a mask: its pixels are colours"):
         bundle_of(root)
     (root / "masks" / "0" / "000.bmp").unlink()
     with pytest.raises(DataError, match=r"000\.png must have one mask .*000\.\*, but has none"):
@@ -294,7 +294,7 @@ def test_runs_resume_to_the_same_bits_and_corrupt_masks_are_skipped(tmp_path: Pa
     )
     with pytest.raises(InputError, match="is evaluated on its own splits only"):
         trainyard.evaluate(whole, data=root / "images")
-    with pytest.raises(InputError, match="which no table holds: name a folder"):
+    with pytest.raises(InputError, match="which do not fit into a table: write them to a folder"):
         list(predict_chunks(whole, root / "images"))
 
 

@@ -110,7 +110,5 @@ def test_a_file_that_says_that_it_holds_more_than_the_memory_is_refused(tmp_path
     )
     with zipfile.ZipFile(tmp_path / "rows.npz", "w") as archive:
         archive.writestr("X.npy", header.getvalue() + bytes(100))
-    with pytest.raises(
-        DataError, match=r"rows\.npz (says that it holds more than the memory|cannot be read)"
-    ):
+    with pytest.raises(DataError, match=r"rows\.npz (claims to hold more than the memory|cannot be read)"):
         load(NpzDataset, config(path=str(tmp_path / "rows.npz")))

@@ -82,7 +82,7 @@ def test_items_that_change_are_warned_of() -> None:
     draw = np.random.Generator(np.random.PCG64(0))
     rows = Rows(30, lambda i: (draw.normal(size=2), i % 3))
     bundle = from_objects((rows, Rows(3)), config())
-    assert "the train dataset returns other items when it is read again" in bundle.warnings[0]
+    assert "the train dataset returns different items when it is read again" in bundle.warnings[0]
     assert (
         bundle.splits["train"].fingerprint()
         == from_objects((rows, Rows(3)), config()).splits["train"].fingerprint()

@@ -135,7 +135,7 @@ class Counting(Drawn):
 
 
 def test_samples_that_are_other_ones_each_time_lower_the_tier(tmp_path: Path) -> None:
-    reason = "the train dataset returns other items when it is read again"
+    reason = "the train dataset returns different items when it is read again"
     config = {"model": {"type": "mlp", "hidden": [2]}, "training": {"max_steps": 1, "threads": 1}}
     run = trainyard.train(config, data=(Counting(), Drawn()), runs_dir=tmp_path)
     manifest = json.loads((run.path / "manifest.json").read_text())

@@ -220,10 +220,12 @@ def test_copies_in_use_are_kept(upload: Upload, monkeypatch: pytest.MonkeyPatch)
     used = existing_file(b)
     existing_file(c)
     assert used.exists()
-    with pytest.raises(DataError, match=rf"{a} has .* GiB, and copies in use have .*; set {LIMIT} to more"):
+    with pytest.raises(DataError, match=rf"{a} takes up .* GiB, and copies in use .*; set {LIMIT} to more"):
         existing_file(a)
     large = upload("data/large", b"x" * 2501)
-    with pytest.raises(DataError, match=rf"{large} has .* GiB, but the local copies of data may have"):
+    with pytest.raises(
+        DataError, match=rf"{large} takes up .* GiB, but the local copies of data may take up"
+    ):
         existing_file(large)
     assert len(copies()) == 2, "copies were deleted for nothing"
 

@@ -114,5 +114,5 @@ def test_another_text_is_cut_as_the_tokenizer_of_the_run_does(tmp_path: Path) ->
     assert batch[LABELS][batch[LABELS] != NO_LABEL].tolist() == tokens[1:]
     assert batch["text_bytes"].sum() == len(texts[0]) + len(texts[1]) - 1
     (tmp_path / "1.txt").write_bytes(b"a\0b")
-    with pytest.raises(DataError, match=r"1\.txt is no plain text, for a byte of it is 0"):
+    with pytest.raises(DataError, match=r"1\.txt is not plain text: it contains a zero byte"):
         dataset(tmp_path / "gone").samples(str(tmp_path), None)

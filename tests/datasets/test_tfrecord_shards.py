@@ -93,7 +93,7 @@ def test_what_is_no_shard_of_records_is_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for content, message in (
         (whole[:-10], "ends within record 5"),
-        (b"\x1f\x8b" + whole, "is compressed, so that no record can be found in it"),
+        (b"\x1f\x8b" + whole, "is compressed, so its records cannot be read one by one"),
         (whole[:9] + b"x" + whole[10:], r"is damaged|is not a TFRecord file"),
         (b"", "holds no records"),
         (framed([b"\xff\xff"]), "record 1 of .* is not a tf.train.Example"),

@@ -250,7 +250,7 @@ def test_a_token_or_a_text_that_cannot_be_is_said(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"9.txt is not UTF-8: .*give tokenizer: bytes"):
         dataset(tmp_path / "text").load()
     (tmp_path / "no.json").write_text("{}")
-    with pytest.raises(DataError, match=r"no.json: this is no tokenizer.json"):
+    with pytest.raises(DataError, match=r"no.json: this is not a tokenizer.json"):
         dataset(write(tmp_path), tokenizer=str(tmp_path / "no.json"), vocab_size=None).load()
 
 
@@ -275,5 +275,5 @@ def test_a_text_that_changes_while_tokens_are_made_of_it_is_refused(
         return known
 
     monkeypatch.setattr(documents.Documents, "content", changed)
-    with pytest.raises(DataError, match="was changed while tokens were made"):
+    with pytest.raises(DataError, match="was changed while it was tokenized"):
         dataset(folder, vocab_size=393).load()  # which no other test has made

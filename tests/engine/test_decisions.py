@@ -470,7 +470,7 @@ def one_argument(step: int) -> str:
 @pytest.mark.parametrize(
     ("verdict", "problem"),
     [
-        ("keep", "verdict: 'keep' is no function; give a function that takes"),
+        ("keep", "verdict: 'keep' is not a function; give a function that takes"),
         (one_argument, r"verdict: one_argument cannot be called with \(step, metrics\): too many"),
         (NoJudge(), r"verdict: NoJudge cannot be called with \(step, metrics\): too many"),
     ],

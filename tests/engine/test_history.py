@@ -86,7 +86,7 @@ def test_each_drop_starts_the_patience_of_a_plateau_anew() -> None:
     assert drops == [0, 0, 1, 1, 2, 2, 3]
 
 
-def test_learning_rates() -> None:
+def test_warm_up_and_decays_have_the_rates_of_their_formulas() -> None:
     assert [learning_rate(ConstantSchedule(), 0.5, 10)(step) for step in (0, 9)] == [0.5, 0.5]
     assert [learning_rate(ConstantSchedule(warmup_steps=4), 1.0, 10)(step) for step in range(5)] == [
         0.25,
@@ -155,7 +155,7 @@ def test_a_stop_after_the_first_step_tries_no_patience() -> None:
     assert rules.last_step([stopped, *(Evaluation(step, {"val_loss": 0.5}) for step in (10, 20))]) == 20
 
 
-def test_epochs_that_end_elsewhere() -> None:
+def test_evaluations_follow_epochs_that_end_elsewhere() -> None:
     config = load({"model": "mlp", "data": "iris", "training": {"max_steps": 40}}, adapters=Catalog()).config
     rules = Rules(config, Plan(16, 40, 0.1), 8, mode_of, epoch_end=14)
     assert [step for step in range(14, 41) if rules.evaluates(step)] == [14, 22, 30, 38, 40]
@@ -191,7 +191,9 @@ def test_epochs_are_counted_from_the_first_step() -> None:
         (3, 14, 4, [30]),
     ],
 )
-def test_cadences_in_epochs(epochs: int, end: int, count: int, expected: list[int]) -> None:
+def test_what_is_due_every_few_epochs_is_due_at_their_ends(
+    epochs: int, end: int, count: int, expected: list[int]
+) -> None:
     """Epochs of 8 steps, of which `count` are over after step `end`."""
     training = {"max_steps": 43}
     for section in ("evaluation", "checkpoint"):

@@ -318,7 +318,7 @@ def test_the_clock_asks_for_a_save_after_the_step_that_it_rings_in(
 def test_a_run_that_fails_stops_its_clock(tmp_path: Path, clocks: list[Clock]) -> None:
     timed = {"every_n_steps": None, "every_n_minutes": 1}
     loop = Bench(tmp_path, losses=lambda step: math.nan, checkpoint=timed).loop()
-    with pytest.raises(TrainingError):
+    with pytest.raises(TrainingError, match="the loss of step 1 is not finite"):
         loop.run()
     assert clocks
     assert not clocks[-1].is_running

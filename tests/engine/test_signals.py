@@ -250,7 +250,7 @@ def begin(config: Path, runs: Path) -> "subprocess.Popen[str]":
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("signum", "code", "status"), SIGNALS, ids=lambda value: getattr(value, "name", ""))
-def test_a_signal_from_outside(
+def test_a_signal_from_outside_commits_and_says_how_to_resume(
     signum: signal.Signals, code: int, status: str, config: Path, tmp_path: Path
 ) -> None:
     process = begin(config, tmp_path)

@@ -107,7 +107,7 @@ def test_they_agree_about_twice_a_second(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("seconds", "stretch", "given"), [(20.0, 1, 200.0), (0.5, 1, 60.0), (0.0, 1024, 60.0)]
 )
-def test_slow_and_fast_steps(
+def test_slow_steps_agree_each_time_and_fast_ones_seldom(
     seconds: float, stretch: int, given: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(tmp_path, losses=paced(monkeypatch, seconds), **SELDOM)

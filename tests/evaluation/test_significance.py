@@ -66,7 +66,7 @@ def test_mcnemar_is_the_binomial_test_of_the_rows_that_differ(one: int, other: i
     assert mcnemar(answers(one, other)) == pytest.approx(expected, rel=1e-9)
 
 
-def test_mcnemar_of_many_rows() -> None:
+def test_mcnemar_of_many_rows_is_the_binomial_test() -> None:
     assert mcnemar(answers(100_000, 101_000)) == pytest.approx(
         stats.binomtest(100_000, 201_000).pvalue, rel=1e-6
     )
@@ -157,7 +157,7 @@ def test_fewer_samples_of_more_rows() -> None:
         ("roc_auc", "paired bootstrap"),
     ],
 )
-def test_of_classes(metric: str, test: str) -> None:
+def test_models_of_classes_are_compared_row_by_row(metric: str, test: str) -> None:
     first, second = classes(400, 0.5)
     found = same_rows(metric, first, second)
     assert (found.test, found.pairs) == (test, 400)
@@ -175,7 +175,7 @@ def test_of_classes(metric: str, test: str) -> None:
 @pytest.mark.parametrize(
     ("metric", "mean"), [("mse", True), ("rmse", False), ("mae", True), ("r2", False), ("loss", True)]
 )
-def test_of_values(metric: str, mean: bool) -> None:
+def test_models_of_values_are_compared_row_by_row(metric: str, mean: bool) -> None:
     first, second = values(300, 0.6)
     found = same_rows(metric, first, second)
     assert found.test == "paired sign-flip permutation"
@@ -276,7 +276,7 @@ def test_rmse_of_several_outputs_is_bootstrapped() -> None:
 # -- over folds
 
 
-def test_the_corrected_t_test() -> None:
+def test_the_corrected_t_test_counts_the_rows_that_folds_share() -> None:
     first, second = [0.80, 0.82, 0.79, 0.81, 0.83], [0.85, 0.84, 0.83, 0.88, 0.84]
     differences = np.subtract(second, first)
     found = over_folds("test_accuracy", first, second, 0.25)
@@ -312,7 +312,7 @@ def test_the_interval_of_a_mean_over_folds() -> None:
 # -- several at once
 
 
-def test_holm() -> None:
+def test_p_values_are_adjusted_by_holms_method() -> None:
     """Adjusted values as statsmodels' multipletests(method="holm") and R's p.adjust give them."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.6]) == [1.0, 1.0]
@@ -338,7 +338,7 @@ def test_all_pairs_are_those_of_two(metric: str) -> None:
         assert test.p_value == pytest.approx(alone.p_value, abs=0.01)
 
 
-def test_several_sign_flips() -> None:
+def test_several_sign_flips_are_each_as_alone() -> None:
     """Each as alone, whether its p-value is drawn, counted or known."""
     columns = np.random.default_rng(4).normal(0.1, 1, (300, 4))
     columns[12:, 1], columns[:, 2] = 0, 0
@@ -380,13 +380,13 @@ def test_the_best_of_equal_models_is_seldom_called_better(count: int) -> None:
 
 @QUICK
 @given(st.floats(0.05, 5000), st.floats(0.05, 5000), st.floats(0.0, 1.0))
-def test_the_incomplete_beta_function(a: float, b: float, x: float) -> None:
+def test_the_incomplete_beta_function_is_that_of_scipy(a: float, b: float, x: float) -> None:
     expected = special.betainc(a, b, x)
     assert significance._incomplete_beta(a, b, x) == pytest.approx(expected, rel=1e-8, abs=1e-12)
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 4, 9, 100])
-def test_quantiles_of_students_t(degrees: int) -> None:
+def test_quantiles_of_students_t_are_those_of_scipy(degrees: int) -> None:
     assert significance.student_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-9)
 
 

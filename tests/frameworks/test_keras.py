@@ -931,7 +931,7 @@ def test_what_cannot_be_kept_of_a_compiled_model_is_refused(
 
 def test_a_function_that_compiles_must_agree_with_the_config(tmp_path: Path) -> None:
     with pytest.raises(
-        ModelError, match=r"is compiled with the learning rate 0.05; set training.learning_rate to it"
+        ModelError, match=r"is compiled with the learning rate 0.05; set training.learning_rate to that"
     ):
         train(tmp_path, own("net", activation="softmax", rate=0.05) | AUTO)
     run = train(

@@ -133,7 +133,7 @@ def test_too_many_deaths_are_said_on_each_node(
     assert [code for code, _, _ in ended] == [1, 1], ended
     errors = sorted(err for _, _, err in ended)
     assert any("process 1 of 2 ended with exit code -9 (SIGKILL), after 0 restarts" in err for err in errors)
-    assert any("a process of another node is gone, after 0 restarts" in err for err in errors)
+    assert any("a process on another node has died, after 0 restarts" in err for err in errors)
     assert not any("Traceback" in err for err in errors)
     assert the_run(nodes.url).status == "failed"
 

@@ -430,7 +430,7 @@ def test_a_function_makes_a_model(tmp_path: Path) -> None:
     model = {"type": "nets_of_mine:function", "framework": "torch"}
     run = trainyard.train({**SMALL, "model": model}, runs_dir=tmp_path)
     assert weights(run)["first.weight"].shape[1] == 4
-    with pytest.raises(InputError, match=r"it gives a NoModel, not a torch\.nn\.Module"):
+    with pytest.raises(InputError, match=r"it returned a NoModel, not a torch\.nn\.Module"):
         trainyard.train({**SMALL, "model": {**model, "type": "nets_of_mine:NoModel"}}, runs_dir=tmp_path)
 
 

@@ -158,7 +158,7 @@ def test_depths_of_layers() -> None:
         ),
         ({"parameter_groups": [{"match": "x"}]}, r"parameter_groups.0.match: 'x' matches no parameter"),
         ({"freeze": "backbone.*"}, r"freeze.0.match: 'backbone.\*' matches no parameter"),
-        ({"freeze": "layers"}, r"freeze: it leaves nothing to train in the first step"),
+        ({"freeze": "layers"}, r"freeze: nothing is left to train in the first step"),
         ({"activation_checkpointing": "blocks.*"}, r"'blocks.\*' matches no module; nearest: layers"),
     ],
 )

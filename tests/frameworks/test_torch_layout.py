@@ -99,7 +99,7 @@ def test_expanded_tensors_can_be_written_and_stay_expanded() -> None:
     expanded, plain = torch.zeros(1, 3).expand(2, 3), torch.zeros(2)
     before = expanded.data_ptr()
     values = torch.arange(6.0).reshape(2, 3)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="single memory location"):
         expanded.copy_(values)
     with writable([expanded, plain]):
         expanded.copy_(values)

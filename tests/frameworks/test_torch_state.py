@@ -820,7 +820,7 @@ def test_a_restored_layout_that_is_another_is_an_error(
         ("sparse buffer", {"type": "adam"}, "'odd' of the model is sparse"),
         ("compressed", {"type": "adam"}, "'odd' of the model is sparse"),
         ("sparse parameter", {"type": "adam"}, "'odd' of the model is sparse"),
-        ("meta", {"type": "adam"}, "'odd' of the model is on the device meta, so that it has no values"),
+        ("meta", {"type": "adam"}, "'odd' of the model is on the device meta, so it has no values"),
         ("meta buffer", {"type": "adam"}, "'odd' of the model is on the device meta"),
         ("expanded", {"type": "adam"}, "parameter odd is expanded"),
         ("sparse gradients", {"type": "adam"}, "the gradients of odd are sparse: .*sgd without momentum"),

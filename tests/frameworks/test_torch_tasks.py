@@ -364,7 +364,7 @@ def check_other_texts(run: str, model: torch.nn.Module, folder: Path) -> None:
     refused = {
         b"": "is empty: give a text of at least 13 bytes",
         text[:LENGTH]: "has 12 bytes, too few for a window of the run's data.params.length: 12",
-        b"PK\x03\x04\x14\0" * 10: "is no plain text, for a byte of it is 0; give a text file in UTF-8",
+        b"PK\x03\x04\x14\0" * 10: "is not plain text: it contains a zero byte; give a text file in UTF-8",
     }
     for content, message in refused.items():
         (folder / "wrong.txt").write_bytes(content)
@@ -488,7 +488,7 @@ def test_a_model_with_named_inputs_is_that_of_the_loop_by_hand(here: Path) -> No
     np.testing.assert_allclose(loaded.outputs(rows), expected.numpy(), rtol=1e-5)
     with pytest.raises(InputError, match=r"rows without text_ids given; .*numbers \(6,\) float32, text_ids"):
         loaded.predict({"numbers": rows["numbers"]})
-    with pytest.raises(InputError, match="different numbers of rows given: numbers 40, text_ids 5; give as"):
+    with pytest.raises(InputError, match="different numbers of rows given: numbers 40, text_ids 5; give the"):
         loaded.predict(rows | {"text_ids": rows["text_ids"][:5]})
     with pytest.raises(InputError, match=r"rows of text_ids of shape \(\) given; .*text_ids \(5,\) int64"):
         loaded.predict(rows | {"text_ids": "words"})

@@ -479,6 +479,7 @@ def test_only_the_first_process_records(tmp_path: Path) -> None:
     assert [record["from_step"] for record in kinds(run, "start")] == [0, 10]
     assert run.manifest["computation"]["arguments.world_size"] == 2
     manifests = [json.loads(path.read_bytes()) for path in run.path.glob("checkpoints/*/manifest.json")]
+    assert manifests
     assert all(
         {"rng_state_0.pth", "rng_state_1.pth"} <= {file["name"] for file in found["files"]}
         for found in manifests

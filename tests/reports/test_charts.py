@@ -55,7 +55,7 @@ def test_odd_values_still_make_a_chart(values, log):
     parsed(line_chart(LineChart("odd", [curve(values)], [Marker(1, "stop", "stop")], log=log)))
 
 
-def test_a_chart_without_lines():
+def test_a_chart_without_lines_says_so():
     assert parsed(line_chart(LineChart("nothing", []))).find("desc").text == "no values."
 
 
@@ -98,7 +98,7 @@ def test_heat_maps_of_any_size(count):
     assert "Nothing is confused." in root.find("desc").text
 
 
-def test_a_scatter_plot():
+def test_a_scatter_plot_of_many_points_stays_small():
     rng = np.random.default_rng(0)
     true = rng.normal(size=2000)
     svg = scatter(true.tolist(), (true + rng.normal(size=2000)).tolist(), "Predicted against true", "price")
@@ -123,6 +123,8 @@ def test_hostile_names_stay_text():
     for svg in svgs:
         assert "<script" not in svg
         assert list(parsed(svg).iter("script")) == []
+        shown = "".join(parsed(svg).itertext())
+        assert '<script>alert("1")</script>&' in shown, "the name is not shown at all"
 
 
 def test_symbols_differ():

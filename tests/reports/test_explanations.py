@@ -147,7 +147,7 @@ def texts(root: ElementTree.Element, kind: str) -> list[str]:
     ]
 
 
-def test_a_whole_explanation(tmp_path):
+def test_a_whole_explanation_is_shown(tmp_path):
     shown = page(tmp_path, WHOLE)
     for fact in (
         "What the model looks at",
@@ -173,7 +173,7 @@ def test_no_explanation_no_section(tmp_path):
     assert "What the model looks at" not in page(tmp_path, None).text
 
 
-def test_notes_alone(tmp_path):
+def test_notes_alone_are_shown(tmp_path):
     nothing = {"importance": [], "permutation": None, "shap": None, "dependence": [], "rows": 0, "columns": 0}
     shown = page(
         tmp_path,
@@ -201,7 +201,7 @@ def several() -> dict[str, Any]:
     return made
 
 
-def test_several_classes(tmp_path):
+def test_several_classes_are_shown_together(tmp_path):
     shown = page(tmp_path, several())
     assert "Mean |SHAP| of each output: probability" in shown.text
     assert "4 rows, and over the classes; SHAP values, sampled against 100 rows" in shown.text
@@ -211,7 +211,7 @@ def test_several_classes(tmp_path):
     assert ends == ["a", "b", "c"]
 
 
-def test_a_regression(tmp_path):
+def test_a_regression_is_explained_in_the_words_of_its_target(tmp_path):
     made = deepcopy(WHOLE) | {"task": "regression", "target": "price"}
     made["shap"] |= {"outputs": ["price"], "unit": "value"}
     made["permutation"] |= {"metric": "rmse", "mode": "min"}
@@ -249,7 +249,7 @@ def test_what_is_told_under_the_pointer_can_be_read_back(tmp_path):
     assert [point[1:] for point in points] == [["20", "0.1000"], ["40", "0.5000"], ["60", "0.9000"]]
 
 
-def test_only_so_many_bars(tmp_path):
+def test_only_the_first_bars_are_drawn(tmp_path):
     made = deepcopy(WHOLE)
     made["permutation"]["features"] = [
         {"name": f"pixel {i}", "mean": 1.0 / (i + 1), "std": 0.0} for i in range(40)
@@ -320,7 +320,7 @@ def test_categories_have_a_mark_for_each_output():
     parsed(shade(0))
 
 
-def test_ranking():
+def test_columns_are_ranked_by_the_measures_that_are_there():
     assert ranking(WHOLE) == [("age", 0.25, 1.5), ("city", -0.001, 0.5)]
     assert ranking(WHOLE | {"shap": None}) == [("age", 0.25, None), ("city", -0.001, None)]
     assert ranking(WHOLE | {"permutation": None}) == [("age", None, 1.5), ("city", None, 0.5)]

@@ -155,7 +155,7 @@ def page(run: Path) -> Page:
     return Page(path.read_text(encoding="utf-8"))
 
 
-def test_a_whole_run(run):
+def test_the_page_of_a_whole_run_has_all_facts(run):
     shown = page(run)
     for fact in (
         "digits",
@@ -242,7 +242,7 @@ def test_a_report_is_the_same_each_time_but_for_its_date(run):
     assert [path.name for path in run.glob(".report*")] == []
 
 
-def test_regression(run):
+def test_a_regression_has_errors_and_no_confusion(run):
     info = DataInfo("regression", features_spec((4,)), 1, target="price")
     rng = np.random.default_rng(0)
     true = rng.normal(size=50).astype(np.float32)
@@ -313,7 +313,7 @@ def test_the_parent_is_named(run):
     assert "Its parent is run 20250101-120000-abcdef ." in page(run).text
 
 
-def test_an_empty_directory(tmp_path):
+def test_an_empty_directory_has_a_page(tmp_path):
     text = page(tmp_path).text
     assert "created" in text
     assert "The journal has no metrics yet." in text
@@ -338,9 +338,9 @@ def test_an_empty_directory(tmp_path):
 def test_a_damaged_file_costs_only_what_it_says(run, name, content):
     (run / name).write_bytes(content)
     text = page(run).text
-    assert "Config" in text or name == "config.yaml"
+    assert Path(name).name in text, "nothing says that it is damaged"
     assert f"trainyard reproduce {RUN_ID}" in text
-    summary_table(run)
+    assert dict(summary_table(run))["run"] == RUN_ID
 
 
 def test_a_damaged_section_is_named(run):
@@ -394,7 +394,7 @@ def test_a_million_steps_stay_small(run):
     assert "and 988 more events" in path.read_text(encoding="utf-8")
 
 
-def test_summary(run):
+def test_the_summary_has_the_result_and_the_digest(run):
     facts = dict(summary_table(run))
     assert facts["run"] == RUN_ID
     assert facts["status"] == "completed"
@@ -418,5 +418,5 @@ def test_metrics_of_the_test_are_no_curve(run):
     journal.values("evaluation", 100, {"test_accuracy": 0.5})
     journal.close()
     text = page(run).text
-    assert "Constant throughout" not in text
+    assert "With one value throughout" not in text
     assert "Validation f1" in text

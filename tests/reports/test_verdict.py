@@ -54,7 +54,7 @@ def test_the_page_begins_with_the_question_and_the_verdict(run):
     assert at == sorted(at)
 
 
-def test_verdicts(tmp_path):
+def test_a_verdict_compares_with_the_baselines(tmp_path):
     features, targets, margin = drawn()
     data = bundle(classes(2, 4), features, targets, ROWS)
     worse = judged(tmp_path / "worse", data, cut(probabilities(-margin)))
@@ -158,7 +158,7 @@ def test_the_command_says_so_in_a_line(run: Path, capsys: pytest.CaptureFixture[
         assert "Traceback" not in said
 
 
-def test_runs_side_by_side(tmp_path):
+def test_runs_side_by_side_show_what_differs(tmp_path):
     features, targets, margin = drawn()
     data = bundle(classes(2, 4), features, targets, ROWS)
     first, second = (

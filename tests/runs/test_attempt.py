@@ -474,8 +474,12 @@ def test_a_result_that_cannot_be_written_is_no_traceback(
 
 
 def test_a_wrong_input_leaves_no_run_behind(tmp_path: Path) -> None:
-    for overrides in ({"data.type": "csv", "data.path": "nowhere.csv"}, {"training.batch_size": 10**6}):
-        with pytest.raises(InputError):
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"data.type": "csv", "data.path": "nowhere.csv"}, r"nowhere\.csv: there is no such file"),
+        ({"training.batch_size": 10**6}, "training.batch_size: 1000000 given"),
+    ]
+    for overrides, message in wrong:
+        with pytest.raises(InputError, match=message):
             trainyard.train(SMALL, overrides, runs_dir=tmp_path)
         assert list(all_runs(tmp_path)) == []
         assert not list((tmp_path / "small").glob("*"))

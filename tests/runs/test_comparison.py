@@ -32,7 +32,7 @@ def other(runs_dir: Path, **changes: Any) -> Run:
     return trainyard.train(TOY, {"data.split.test": 0.4, **changes}, runs_dir=runs_dir)
 
 
-def test_models_on_the_same_rows(first: Run, runs_dir: Path) -> None:
+def test_models_on_the_same_rows_are_tested(first: Run, runs_dir: Path) -> None:
     """Though one of them sees the features in another form."""
     second = other(runs_dir, **{"data.standardize": False, "training.learning_rate": 0.01})
     assert (
@@ -61,7 +61,7 @@ def scores(run: Run) -> Scores:
     return Scores(ClassificationTask, outputs, data.target.to_numpy()[rows])
 
 
-def test_there_is_no_test_and_why(first: Run, runs_dir: Path) -> None:
+def test_a_comparison_without_a_test_says_why(first: Run, runs_dir: Path) -> None:
     def untested(**changes: Any) -> str | None:
         return trainyard.compare(first, other(runs_dir, **changes)).untested
 
@@ -70,12 +70,12 @@ def test_there_is_no_test_and_why(first: Run, runs_dir: Path) -> None:
     assert untested(**{"data.type": "breast_cancer"}) == "their classes differ"
 
 
-def test_without_a_test_split(first: Run, runs_dir: Path) -> None:
+def test_runs_without_a_test_split_are_not_tested(first: Run, runs_dir: Path) -> None:
     none = other(runs_dir, **{"data.split.test": 0.0})
     assert trainyard.compare(first, none).untested == "one of them has no test split"
 
 
-def test_weights_or_framework_may_be_missing(
+def test_missing_weights_or_a_missing_framework_are_named(
     first: Run, runs_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = other(runs_dir, **{"training.learning_rate": 0.01})
@@ -100,7 +100,7 @@ def test_weights_or_framework_may_be_missing(
     assert {number.name for number in found.numbers} >= {"test_accuracy"}  # the rest is told all the same
 
 
-def test_data_that_were_given_as_objects(first: Run, runs_dir: Path) -> None:
+def test_data_that_were_given_as_objects_are_not_compared(first: Run, runs_dir: Path) -> None:
     pair = (np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3)
     objects = trainyard.train(TOY, runs_dir=runs_dir, data=pair)
     again = trainyard.train(TOY, {"experiment.seed": 4}, runs_dir=runs_dir, data=pair)
@@ -109,7 +109,7 @@ def test_data_that_were_given_as_objects(first: Run, runs_dir: Path) -> None:
     )
 
 
-def test_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_compared_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Relative paths in the configs are relative to where the runs were started."""
     start = tmp_path / "start"
     start.mkdir()

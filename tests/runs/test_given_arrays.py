@@ -24,7 +24,7 @@ def trained(**arrays: Any) -> Any:
     return trainyard.train({**CHEAP, "data": {"path": "a.npz"}})
 
 
-def test_rows_of_several_dimensions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_several_dimensions_are_predicted_and_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).normal(size=(60, 4, 3))
     y = np.where(x.sum(axis=(1, 2)) > 0, "up", "down")
     run = trained(X=x, y=y)
@@ -51,7 +51,7 @@ def test_rows_of_several_dimensions(monkeypatch: pytest.MonkeyPatch) -> None:
         trainyard.predict(run, "rows.npz", keep=["y"])
 
 
-def test_columns_of_an_array() -> None:
+def test_columns_of_an_array_are_predicted_and_kept() -> None:
     x = np.random.default_rng(0).normal(size=(60, 3))
     y = x @ [1.0, 2.0, 3.0]
     run = trained(X=x, y=y)
@@ -63,7 +63,7 @@ def test_columns_of_an_array() -> None:
     assert rmse == pytest.approx(root_mean_squared_error(y[:20], frame["prediction"]), rel=1e-5)
 
 
-def test_several_values_of_a_row() -> None:
+def test_targets_of_several_values_are_evaluated() -> None:
     x = np.random.default_rng(0).normal(size=(60, 3))
     run = trained(X=x, y=x[:, :2])
     np.savez("rows.npz", X=x[:20], y=x[:20, :2])

@@ -117,7 +117,7 @@ def test_data_that_change_with_leave_are_described_anew(tmp_path: Path) -> None:
         tmp_path, {"data": {"type": "csv", "path": write_rows(tmp_path / rows, 1), "target": "y"}}
     )
     write_rows(tmp_path / rows, 2)
-    with pytest.raises(ChangedInputsError):
+    with pytest.raises(ChangedInputsError, match="data: "):
         trainyard.resume(cut)
     resumed = trainyard.resume(cut, allow_change=True)
     assert sorted(path.name for path in resumed.path.glob("data*.json")) == ["data-0003.json", "data.json"]

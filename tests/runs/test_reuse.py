@@ -291,7 +291,9 @@ def test_among_many_runs_only_those_of_the_computation_are_opened(
     assert opened == {wanted.path}
 
 
-def test_the_command(runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_returns_the_run_that_is_there(
+    runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "small.yaml"
     config.write_text(load(SMALL, adapters=Catalog()).dump(), encoding="utf-8")
     assert main(["train", str(config), "--reuse", "--json", "--runs-dir", str(runs_dir)]) == 0

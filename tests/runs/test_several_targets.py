@@ -117,7 +117,9 @@ def test_they_are_those_of_the_libraries(tmp_path: Path) -> None:
         ("gradient_boosting", VALUES, r"predicts one value, but the data have 2; use random_forest"),
     ],
 )  # fmt: skip
-def test_targets_that_cannot_be(model: str, target: list[str], message: str, tmp_path: Path) -> None:
+def test_targets_that_cannot_be_are_refused(
+    model: str, target: list[str], message: str, tmp_path: Path
+) -> None:
     data = {name: part.assign(word="x", one=1) for name, part in DATA.items()}
     with pytest.raises(InputError, match=message):
         trainyard.train(config(model, target), runs_dir=tmp_path, data=data)

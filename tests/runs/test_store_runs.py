@@ -476,7 +476,7 @@ def test_the_store_holds_what_the_newest_entry_names_and_little_else(folder_url:
 
 
 def test_a_run_that_fails_at_its_start_leaves_nothing(folder_url: str) -> None:
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match=r"none\.csv: there is no such file"):
         trainyard.train(SMALL, {"data": {"type": "csv", "path": "none.csv"}}, runs_dir=folder_url)
     assert objects(folder_url) == {}
     assert trainyard.list_runs(folder_url) == []
@@ -654,8 +654,8 @@ def test_a_run_is_left_alone_and_stopped_from_a_machine_that_shares_only_the_sto
     ("url", "message"),
     [
         ("nope://x/y", r"no store has URLs that begin with nope://; there are: .*file://.*s3://"),
-        ("s3://key:secret@bucket/runs", "holds no credentials"),
-        ("s3://bucket/runs?region=eu", "holds no credentials or options"),
+        ("s3://key:secret@bucket/runs", "must not hold credentials"),
+        ("s3://bucket/runs?region=eu", "must not hold credentials or options"),
         ("file://host/runs", "names no folder of this machine"),
         ("file:/tmp/runs", "file:/tmp/runs is neither a folder nor a URL; write file:///tmp/runs"),
         ("s3:bucket/runs", "s3:bucket/runs is neither a folder nor a URL; write s3://bucket/runs"),
@@ -680,7 +680,7 @@ def test_a_folder_that_is_none_holds_no_list(runs_dir: str) -> None:
     [
         ("s3://bucket", "s3://bucket names no run; give URL/EXPERIMENT/RUN"),
         ("s3://bucket/run", "s3://bucket/run names no run; give URL/EXPERIMENT/RUN"),
-        ("FOLDER/small", "no run 'small': file://.* holds no runs; give another folder by --runs-dir"),
+        ("FOLDER/small", "no run 'small': file://.* holds no runs; give another folder with --runs-dir"),
     ],
 )
 def test_a_url_of_no_run_is_an_input_error(url: str, message: str, tmp_path: Path) -> None:

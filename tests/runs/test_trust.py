@@ -311,7 +311,9 @@ def test_train_resume_takes_what_the_users_own_config_names(here: Path) -> None:
         ("trainyard.runs.trust:RunImports", False),
     ],
 )
-def test_rules(path: str, passes: bool, made: Path, here: Path) -> None:
+def test_a_path_is_imported_only_where_the_rules_allow_it(
+    path: str, passes: bool, made: Path, here: Path
+) -> None:
     (here / "planted.py").write_text(NET)
     sys.path.insert(0, str(here))
     rule = RunImports(RunDir(made), [here])
@@ -396,6 +398,6 @@ def test_an_export_does_not_have_pip_install_what_a_run_from_someone_else_names(
     packages = manifest["environment"]["packages"] | {"numpy": version}
     environment = manifest["environment"] | {"packages": packages, "imported": {}}
     edit(run.path / "manifest.json", environment=environment, config_sha256=None)
-    with pytest.raises(CheckpointError, match="is no version of numpy"):
+    with pytest.raises(CheckpointError, match="is not a version of numpy"):
         trainyard.export(run, here / "model", "mlflow")
     assert not (here / "model").exists()

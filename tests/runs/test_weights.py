@@ -397,7 +397,7 @@ def test_labels_of_numbers_and_booleans_are_found(label: Any, key: str) -> None:
         (lambda w: w.astype(str) + "kg", r"the weight 'w' holds text values"),
     ],
 )
-def test_weights_that_cannot_be(values: Any, message: str) -> None:
+def test_weights_that_cannot_be_are_refused(values: Any, message: str) -> None:
     frame = rows()
     with pytest.raises(InputError, match=message):
         built("logistic_regression", data={"train": frame.assign(w=values(frame["w"])), "val": VAL})

@@ -161,7 +161,7 @@ def test_a_created_run_whose_first_attempt_fails_stays_with_the_error(
 
 def test_a_run_of_train_whose_first_attempt_fails_is_still_removed(tmp_path: Path) -> None:
     config = SMALL | {"data": {"type": "csv", "path": "rows.csv", "target": "target"}}
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match=r"rows\.csv: there is no such file"):
         trainyard.train(config, runs_dir=tmp_path / "runs")
     assert list(all_runs(tmp_path / "runs")) == []
 

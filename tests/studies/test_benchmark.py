@@ -74,7 +74,7 @@ def test_all_learn_from_the_same_rows(folded: Benchmark) -> None:
     )
 
 
-def test_significance_over_folds(folded: Benchmark) -> None:
+def test_folds_are_compared_by_the_corrected_t_test(folded: Benchmark) -> None:
     first, second, failed = folded.rows
     expected = over_folds("accuracy", first["values"], second["values"], 50 / 90)
     assert (second["p_value"], second["p_adjusted"]) == pytest.approx(
@@ -87,7 +87,7 @@ def test_significance_over_folds(folded: Benchmark) -> None:
     assert (first["p_value"], failed["p_value"]) == (None, None)
 
 
-def test_what_each_costs(folded: Benchmark) -> None:
+def test_the_table_says_what_each_model_costs(folded: Benchmark) -> None:
     for row in folded.rows[:2]:
         runs = folded.runs[row["model"]]
         assert row["train_seconds"] == pytest.approx(np.mean([run.result["train_seconds"] for run in runs]))
@@ -117,7 +117,7 @@ def test_what_is_left_to_read(folded: Benchmark) -> None:
     assert repr(folded).startswith(f"<Benchmark small/{folded.id} failed: ")
 
 
-def test_one_split(single: Benchmark) -> None:
+def test_models_on_one_split_are_compared_by_rows(single: Benchmark) -> None:
     assert single.status == "completed"
     first, second = single.rows
     assert (first["std"], len(first["values"])) == (None, 1)
@@ -164,7 +164,7 @@ def test_options_hold_for_their_own_model(tmp_path: Path) -> None:
         ({"models": ["toy"], "folds": 1}, "folds: 1 given"),
         ({"models": ["toy"], "folds": 100_000}, "allowed: 2 to 1000"),
         ({"models": ["toy"], "metric": "speed"}, "unknown metric 'speed'"),
-        ({"models": ["toy"], "metric": "train_loss"}, "of rows that were learned"),
+        ({"models": ["toy"], "metric": "train_loss"}, "is measured on the training rows"),
         ({"models": ["toy", "toi", "mlq"]}, "(?s)2 problems.*toi.*mlq"),
         ({"models": ["toy"], "params": {"toy": {"loud": 1}}}, "unknown key"),
     ],
@@ -216,7 +216,7 @@ def without_cost(study: Benchmark) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key not in measured} for row in study.rows]
 
 
-def test_stopped_and_resumed(folded: Benchmark, tmp_path: Path) -> None:
+def test_a_stopped_benchmark_is_resumed_to_the_same_table(folded: Benchmark, tmp_path: Path) -> None:
     params = {"mlp": {"hidden": [8]}}
     asked: dict[str, Any] = {
         "models": ["toy", ABSENT, "mlp"],

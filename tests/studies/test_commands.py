@@ -55,7 +55,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_cross_validate(command: Command, place: Path) -> None:
+def test_cross_validate_prints_its_folds_and_their_mean(command: Command, place: Path) -> None:
     done = command("cross-validate", "iris.yaml", "training.epochs=2", "--folds", "3")
     assert done.code == 0
     lines = re.findall(
@@ -71,7 +71,7 @@ def test_cross_validate(command: Command, place: Path) -> None:
     assert "data.split.test is not used" in done.err
 
 
-def test_cross_validate_as_json(command: Command, place: Path) -> None:
+def test_cross_validate_prints_one_document(command: Command, place: Path) -> None:
     done = command("cross-validate", "iris.yaml", "--folds", "2", "--json", "--runs-dir", "elsewhere")
     assert (done.code, done.json["status"], len(done.json["folds"])) == (0, "completed", 2)
     assert Path(done.json["path"], "study.json").exists()
@@ -81,7 +81,7 @@ def test_cross_validate_as_json(command: Command, place: Path) -> None:
     assert "event=run" not in quiet.out + quiet.err
 
 
-def test_benchmark(command: Command, place: Path) -> None:
+def test_benchmark_prints_and_writes_its_table(command: Command, place: Path) -> None:
     done = command(
         "benchmark", "iris.yaml", "--models", "toy,mlp", "--param", "mlp.hidden=[4]", "--param", "toy.noise=0"
     )
@@ -89,7 +89,8 @@ def test_benchmark(command: Command, place: Path) -> None:
     table = done.out[done.out.index("rank ") :].splitlines()
     assert [line.split()[0] for line in table[:3]] == ["rank", "1", "2"]
     assert {line.split()[1] for line in table[1:3]} == {"toy", "mlp"}
-    assert (place / "runs" / "iris").glob("benchmark-*/table.md")
+    (written,) = (place / "runs" / "iris").glob("benchmark-*/table.md")
+    assert {"toy", "mlp"} <= set(written.read_text(encoding="utf-8").split())
 
 
 def test_a_model_that_fails_is_the_exit_code(command: Command, place: Path) -> None:
@@ -107,13 +108,13 @@ def test_a_model_that_fails_is_the_exit_code(command: Command, place: Path) -> N
 
 
 @pytest.mark.parametrize("param", ["noise=1", "mlp.hidden=[4]", "toy.noise", "toy.noise=[1"])
-def test_params_that_cannot_be_read(command: Command, place: Path, param: str) -> None:
+def test_params_that_cannot_be_read_are_refused(command: Command, place: Path, param: str) -> None:
     done = command("benchmark", "iris.yaml", "--models", "toy", "--param", param)
     assert done.code == 2
     assert f"--param {param}: " in done.err
 
 
-def test_wrong_words(command: Command, place: Path) -> None:
+def test_wrong_words_start_no_study(command: Command, place: Path) -> None:
     assert command("cross-validate", "iris.yaml", "--folds", "1").code == 2
     assert command("cross-validate", "nothing.yaml").code == 2
     assert command("benchmark", "iris.yaml").code == 2
@@ -124,7 +125,7 @@ def test_wrong_words(command: Command, place: Path) -> None:
     assert not (place / "runs").exists()
 
 
-def test_compare_with_a_test(command: Command, place: Path) -> None:
+def test_compare_prints_a_test_of_significance(command: Command, place: Path) -> None:
     ids = [
         command("train", "iris.yaml", f"experiment.seed={seed}", "--json").json["run_id"] for seed in (1, 2)
     ]

@@ -69,7 +69,7 @@ def test_folds_that_the_time_limit_stops_count(tmp_path: Path) -> None:
     assert len(study.folds) == 3
 
 
-def test_mean_and_spread(whole: CrossValidation) -> None:
+def test_mean_and_interval_are_those_of_the_folds(whole: CrossValidation) -> None:
     values = [fold["test_accuracy"] for fold in whole.folds]
     assert whole.mean["test_accuracy"] == pytest.approx(np.mean(values))
     assert whole.std["test_accuracy"] == pytest.approx(np.std(values, ddof=1))
@@ -100,7 +100,7 @@ def test_intervals_end_at_the_bounds_of_the_metric() -> None:
     assert spread([0.9, 1.0, 1.0], 0.5)["high"] > 1
 
 
-def test_out_of_fold_predictions(whole: CrossValidation) -> None:
+def test_each_row_has_one_prediction_out_of_its_fold(whole: CrossValidation) -> None:
     frame = whole.out_of_fold
     assert frame.columns.tolist() == [
         "row",
@@ -139,7 +139,7 @@ def test_a_signal_within_a_fold(whole: CrossValidation, tmp_path: Path) -> None:
     assert (cut.status, cut.folds, cut.mean) == ("preempted", [], {})
     first, second = cut.runs
     assert (first.status, second.status, second.result["steps"]) == ("completed", "preempted", 7)
-    with pytest.raises(InputError, match="has no predictions before its end"):
+    with pytest.raises(InputError, match="has predictions only once it is completed"):
         _ = cut.out_of_fold
     assert second.id in (cut.path / "report.html").read_text(encoding="utf-8")
     resumed = trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True)
@@ -154,7 +154,7 @@ def test_a_signal_within_a_fold(whole: CrossValidation, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("signum", "status"), [(signal.SIGTERM, "preempted"), (signal.SIGINT, "interrupted")]
 )
-def test_a_signal_between_folds(
+def test_a_signal_between_folds_is_resumed_to_the_same_result(
     whole: CrossValidation, tmp_path: Path, signum: signal.Signals, status: str
 ) -> None:
     cut = trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, watch=signal_after(0, signum))
@@ -170,7 +170,7 @@ def test_a_signal_before_the_conclusion(whole: CrossValidation, tmp_path: Path) 
     assert [run.result["attempts"] for run in resumed.runs] == [1, 1, 1]
 
 
-def test_a_crash(whole: CrossValidation, tmp_path: Path) -> None:
+def test_a_crash_is_resumed_to_the_same_result(whole: CrossValidation, tmp_path: Path) -> None:
     with pytest.raises(Crash):
         trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, callbacks=[CrashAt(9)])
     (cut,) = [CrossValidation(path) for path in (tmp_path / "small").glob("cv-*")]
@@ -211,15 +211,15 @@ def test_two_processes_do_not_work_on_one_study(tmp_path: Path) -> None:
         from trainyard.studies.running import run_study
         from trainyard.studies.study import Study, StudyPlan, StudyRequest
 
-        with pytest.raises(RunLockedError):
+        with pytest.raises(RunLockedError, match="is owned by another process"):
             run_study(Study(cut.path), [], StudyRequest(tmp_path), StudyPlan(lambda _: {}, lambda _: None))
     finally:
         owner.release()
 
 
-def test_a_fold_that_fails(tmp_path: Path) -> None:
+def test_a_fold_that_fails_fails_the_study(tmp_path: Path) -> None:
     """A learning rate at which the loss is not finite."""
-    with pytest.raises(TrainingError):
+    with pytest.raises(TrainingError, match="is not finite"):
         trainyard.cross_validate(TOY, {"training.learning_rate": 1e308}, folds=3, runs_dir=tmp_path)
     (study,) = [CrossValidation(path) for path in (tmp_path / "small").glob("cv-*")]
     assert (study.status, study.runs[0].status) == ("failed", "failed")
@@ -244,7 +244,7 @@ def test_wrong_input_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("runs/*"))
 
 
-def test_the_number_of_folds() -> None:
+def test_the_number_of_folds_is_given_or_that_of_the_config() -> None:
     from trainyard.studies.trials import StudyConfig
 
     plain = StudyConfig.read(TOY, (), Path("runs"), objects=False)
@@ -292,7 +292,9 @@ def test_time_series_are_tested_on_what_comes_later(tmp_path: Path) -> None:
     assert [sum(one.values()) for one in counts] == [30, 46, 60]
 
 
-def test_data_as_objects(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_study_of_data_objects_is_resumed_with_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     without = {key: value for key, value in TOY.items() if key != "data"}
     pair = (rows()[["a", "b", "c"]].to_numpy(np.float32), (rows()["y"] == "yes").to_numpy(np.int64))
     cut = trainyard.cross_validate(
@@ -369,7 +371,7 @@ def test_init_from_last_is_not_the_fold_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_values(tmp_path: Path) -> None:
+def test_values_are_predicted_out_of_fold(tmp_path: Path) -> None:
     """Regression, with one and with several outputs."""
     config = {**TOY, "model": {"type": "mlp", "hidden": [4]}, "data": {"type": "diabetes"}}
     study = trainyard.cross_validate(config, folds=3, runs_dir=tmp_path)

@@ -53,7 +53,7 @@ def charts(page: str) -> list[ElementTree.Element]:
     ]
 
 
-def test_a_benchmark(tmp_path: Path) -> None:
+def test_the_page_of_a_benchmark_names_its_models_and_what_failed(tmp_path: Path) -> None:
     models = [
         row(1, "best"),
         row(2, ODD, "NaN", p_value=0.01, p_adjusted=0.02),
@@ -109,18 +109,18 @@ def test_a_cross_validation_with_values_that_are_not_finite(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("state", ["running", "preempted", "failed"])
-def test_a_study_without_a_result(tmp_path: Path, state: str) -> None:
+def test_a_study_without_a_result_has_a_page(tmp_path: Path, state: str) -> None:
     page = study(tmp_path, "cv", None, state, error="no & more" if state == "failed" else None)
     assert ("no &amp; more" in page) == (state == "failed")
     assert "../run-0/report.html" in page
 
 
-def test_damaged_records(tmp_path: Path) -> None:
+def test_a_page_is_made_of_damaged_records(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text("{", encoding="utf-8")
     assert "unknown" in write_report(tmp_path).read_text(encoding="utf-8")
 
 
-def test_tables() -> None:
+def test_tables_have_a_row_for_each_model() -> None:
     models = [row(1, "best"), row(2, ODD, p_adjusted=0.0345), {**row(None, "gone"), "error": "no"}]
     shown = benchmark_rows(models)
     assert shown[0] == [
@@ -142,7 +142,7 @@ def test_tables() -> None:
     assert metric_rows(result) == [["test_f1", "0.5000", "0.1000", "0.4000 to 0.6000"]]
 
 
-def test_charts_of_nothing() -> None:
+def test_a_chart_of_nothing_is_a_chart() -> None:
     for empty in (
         dot_plot([], "t", "x"),
         trade_off([], "t", ("x", "y")),

@@ -161,7 +161,7 @@ def test_the_loss_of_a_split_counts_each_label_the_same(tmp_path: Path) -> None:
     [
         ({"labels": np.full((60, LENGTH), NO_LABEL)}, "no token has a class"),
         ({"labels": np.arange(60) % 3}, r"whose targets are \(rows, length\)"),
-        ({"labels": np.full((60, LENGTH), -3) + 4 * np.eye(60, LENGTH, dtype=int)}, "-3 is no class"),
+        ({"labels": np.full((60, LENGTH), -3) + 4 * np.eye(60, LENGTH, dtype=int)}, "-3 is not a class"),
     ],
 )
 def test_what_is_no_label_is_refused(tmp_path: Path, change: Any, message: str) -> None:

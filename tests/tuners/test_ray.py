@@ -228,7 +228,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"folds": 2}, "tuning.folds: tuner ray judges one run"),
     ({"metric": ["val_loss", "parameters"]}, "searches by one metric"),
     ({"tuner": {"type": "ray", "address": "auto", "num_cpus": 2}}, "keep one"),
-    ({"tuner": {"type": "ray", "scheduler": "pbt", "search": "optuna"}}, "pbt proposes itself"),
+    ({"tuner": {"type": "ray", "scheduler": "pbt", "search": "optuna"}}, "pbt proposes parameters by itself"),
     (
         {"tuner": {"type": "ray", "scheduler": "pbt"}, "space": {"model.hidden": [[8], [16]]}},
         "such as training.learning_rate",
@@ -251,7 +251,7 @@ def test_conditions_are_refused_where_ray_knows_none(folder: Path) -> None:
         "training.optimizer.momentum": {"low": 0.0, "high": 0.9, "when": {"training.optimizer.type": "sgd"}},
     }
     trainyard.check(config_of(space=space))
-    with pytest.raises(ConfigError, match="search: optuna of Ray knows no `when`"):
+    with pytest.raises(ConfigError, match="search: optuna of Ray does not support `when`"):
         trainyard.check(config_of(space=space, tuner={"type": "ray", "search": "optuna"}))
 
 

@@ -28,7 +28,7 @@ def why(
 
     The differences are keys of the config, the data, and the user's own code, if both commits are in the
     repository. Each measurement is a run in the experiment of the first run; one that was made before is
-    reused. They are repeated with other seeds until the shares stand out of the noise.
+    reused. They are repeated with other seeds until the shares stand out from the noise.
 
     Args:
         first: A completed run: itself, a path, an id, a unique prefix, or `last`.

@@ -113,8 +113,8 @@ def _warn_of_training_rows(run: RunDir, predictor: Predictor, file: Path) -> Non
     trained = [path for path in (data.path, data.train_path) if path] if data else []
     if file.resolve() in [(folder / path).resolve() for path in trained]:
         log.warning(
-            "%s holds the rows that the model was trained on, so its metrics are too good; "
-            "of rows that it has not seen: trainyard evaluate %s --split test",
+            "%s holds the rows that the model was trained on, so these metrics flatter it; for rows that it "
+            "has not seen: trainyard evaluate %s --split test",
             file,
             run.id,
         )
@@ -238,8 +238,8 @@ def predict_chunks(
     predictions = _predicted(run, options, runs_dir=runs_dir, model=None, trust=trust)
     if predictions.predictor.gives_masks:
         raise InputError(
-            "the predictions are masks, which no table holds: name a folder for them (--output FOLDER, or "
-            "trainyard.predict_file)"
+            "the predictions are masks, which do not fit into a table: write them to a folder (--output "
+            "FOLDER, or trainyard.predict_file)"
         )
     yield from predictions.frames(data)
 
@@ -401,14 +401,15 @@ def report(
 
 def _check_report(runs: int, output: Path | str | None, *, card: bool) -> None:
     if card and runs > 1:
-        raise InputError(f"{runs} runs given, but a model card is of one run; leave the others out")
+        raise InputError(f"{runs} runs given, but a model card describes one run; leave the others out")
     if runs > MOST_OVERLAID:
-        raise InputError(f"{runs} runs given; one page overlays {MOST_OVERLAID} at most")
+        raise InputError(f"{runs} runs given; one page overlays {MOST_OVERLAID} at most: name fewer")
     if output is None:
         return
     if runs == 1 and not card:
         raise InputError(
-            f"{output}: a run's report.html stays in its directory; give more runs, or ask for its model card"
+            f"{output}: the report of one run is always written to its own directory; an output file is for "
+            "several runs, or for a model card"
         )
     if not Path(output).absolute().parent.is_dir():
         raise InputError(f"{output}: there is no folder {Path(output).parent}")

@@ -178,7 +178,9 @@ def tune(
         request = _study_request(runs_dir, resume, False, data, callbacks, watch)
         if callable(config):
             if start_from is not None:
-                raise InputError("start_from: a function starts anew")
+                raise InputError(
+                    "start_from: a study of a Python function cannot start from another study; leave it out"
+                )
             return tune_function(config, overrides, request)
         earlier = None if start_from is None else find_study(str(start_from), request.runs_dir)
         return run_study(config, overrides, request, earlier)

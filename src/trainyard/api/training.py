@@ -205,8 +205,8 @@ def resume(
     if found.status() == "completed":
         found.require_result()
         log.info(
-            "run %s is completed: there is nothing left to do; "
-            "a longer run goes on after it: trainyard resume %s training.epochs=...",
+            "run %s is completed: there is nothing left to do; to train it for longer: trainyard resume %s "
+            "training.epochs=...",
             found.id,
             found.id,
         )

@@ -57,9 +57,9 @@ class _LazyGroup(click.Group):
 @click.group(
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="RUN is a path, a URL, a run id, a unique beginning of one, or `last`.",
+    epilog="RUN is a path, a URL, a run id, a unique prefix of one, or `last`.",
 )
-@click.option("--debug", is_flag=True, help="Show tracebacks; may stand anywhere.")
+@click.option("--debug", is_flag=True, help="Show tracebacks; can be given anywhere on the command line.")
 @click.version_option(trainyard.__version__, message="trainyard %(version)s")
 def cli(debug: bool) -> None:  # taken off the command line before click sees it
     """Train models from one config file, resume them exactly after a crash, prove them by training again."""

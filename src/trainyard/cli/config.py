@@ -41,7 +41,14 @@ def check(file: str, overrides: Sequence[str], as_json: bool) -> None:
 def _lacking(resolved: Resolved) -> list[str]:
     """Return what `trainyard train` needs beside the config."""
     given = resolved.config.data is not None
-    return [] if given else ["there is no data section: `trainyard train` needs one; Python may pass objects"]
+    return (
+        []
+        if given
+        else [
+            "there is no data section: `trainyard train` needs one; from Python, data can be passed as "
+            "objects"
+        ]
+    )
 
 
 @config.command("show")
@@ -64,7 +71,7 @@ def show_config(file: str, overrides: Sequence[str], as_json: bool) -> None:
     lines = [*table((key, inline(value), f"# {origins[key]}") for key, value in values.items())]
     lines += [f"# columns: {problem}"] if problem else []
     if kinds:
-        lines += ["# columns, judged by the first rows (declare them in data.columns):"]
+        lines += ["# columns, as inferred from the first rows (declare them in data.columns to change that):"]
         lines += table((f"#   {inline(name)}", kind["kind"], kind["reason"]) for name, kind in kinds.items())
     show(document, lines, as_json)
 

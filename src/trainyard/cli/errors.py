@@ -109,14 +109,14 @@ def _usage_message(error: click.ClickException) -> str:
 
 def _stopped(error: Stopped) -> str:
     again = f"resume with: trainyard resume {error.run_id}" if error.run_id else "give the same command again"
-    return f"{error.status} before a step was made: nothing is lost; {again}"
+    return f"{error.status} before the first step: nothing is lost; {again}"
 
 
 def _failed(error: BaseException) -> tuple[str, str]:
     if isinstance(error, SystemExit):
-        return "error: ", f"code of the model or the data ended the process by sys.exit({error.code!r})"
+        return "error: ", f"the code of the model or the data ended the process with sys.exit({error.code!r})"
     if isinstance(error, FileNotFoundError) and error.filename is None and _is_nowhere():
-        return "error: ", "the working directory is gone: change to one that is there"
+        return "error: ", "the working directory no longer exists: change to another one"
     if isinstance(error, OSError) and error.strerror:
         return "error: ", ": ".join([*([str(error.filename)] if error.filename else []), error.strerror])
     return "internal error: ", f"{_one_line(error)}; run again with --debug"

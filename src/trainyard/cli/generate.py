@@ -13,19 +13,27 @@ from trainyard.cli.output import show
 @options.run_argument
 @click.option("--prompt", required=True, help="How the text begins.")
 @click.option(
-    "--max-tokens", type=click.IntRange(0), default=200, show_default=True, help="How many tokens at most."
+    "--max-tokens",
+    type=click.IntRange(0),
+    default=200,
+    show_default=True,
+    help="Generate at most this many tokens.",
 )
 @click.option(
     "--temperature",
     type=click.FloatRange(0),
     default=1.0,
     show_default=True,
-    help="Below 1, probable tokens are drawn more often; 0: always the most probable one.",
+    help="Below 1, probable tokens are drawn more often; 0 always takes the most probable one.",
 )
 @click.option(
-    "--top-k", type=click.IntRange(1), help="Draw from so many most probable tokens.  [default: all]"
+    "--top-k",
+    type=click.IntRange(1),
+    help="Draw only from this many of the most probable tokens.  [default: all]",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the random numbers.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random numbers."
+)
 @options.trust
 @options.runs_dir
 @options.as_json

@@ -15,7 +15,7 @@ from trainyard.errors import InputError
 
 @click.command()
 @click.argument("file")
-@click.option("--target", metavar="COLUMN", help="The column of a table to predict; several: a,b.")
+@click.option("--target", metavar="COLUMN", help="The column of a table to predict; for several: a,b.")
 @click.option(
     "-o",
     "--output",
@@ -29,7 +29,8 @@ from trainyard.errors import InputError
     help="The model; auto: compare a few on a sample of the rows.  [default: boosted trees, if installed]",
 )
 @click.option(
-    "--encoding", help="That of a CSV file: cp1252, shift_jis ...  [default: utf-8, or by its bytes]"
+    "--encoding",
+    help="The encoding of a CSV file: cp1252, shift_jis ...  [default: utf-8, or judged by its bytes]",
 )
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @options.as_json

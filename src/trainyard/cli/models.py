@@ -73,7 +73,8 @@ def evaluate(
 @click.option(
     "--proba/--no-proba",
     default=None,
-    help="With or without the probabilities of classes.  [default: with them, where there are any]",
+    help="Write the probabilities of the classes, or leave them out.  [default: write them, where there "
+    "are any]",
 )
 @click.option(
     "--interval",
@@ -150,8 +151,9 @@ def explain(run: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
 @click.option(
     "--format",
     "form",
-    help="The library's own: ubj, txt, skops ...; or with the preparation of raw rows: native, sklearn, "
-    "mlflow.  [default: by the suffix of PATH; without one, the library's usual format]",
+    help="A format of the model's library: ubj, txt, skops ...; or one that includes the preparation of "
+    "raw rows: native, sklearn, mlflow.  [default: by the suffix of PATH; without one, the library's "
+    "usual format]",
 )
 @click.option("--force", is_flag=True, help="Replace PATH if it exists.")
 @options.trust
@@ -183,7 +185,7 @@ def _advice(made: Path, form: str) -> list[str]:
 
         columns = made.with_name(f"{made.name}.columns.json")
         lacks = json.loads(columns.read_text(encoding="utf-8"))["lacks"]
-        notes = [f"not in it, so prepare before: {line}" for line in lacks]
+        notes = [f"not included, so prepare it yourself: {line}" for line in lacks]
         return [f"{columns} (the columns; examples/predict_native.py reads both)", *notes]
     return []
 
@@ -195,8 +197,8 @@ def _advice(made: Path, form: str) -> list[str]:
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file of the card, or of the page of several runs.  "
-    "[default: model-card.md in the run directory, runs.html]",
+    help="Where to write the card, or the page of several runs.  [default: model-card.md in the run "
+    "directory, runs.html]",
 )
 @options.runs_dir
 @options.as_json
@@ -227,8 +229,8 @@ def _refuse_output(output: Path, force: bool) -> None:
     if not output.suffix:  # a folder, which only masks need
         if output.exists() and not (output.is_dir() and (force or not any(output.iterdir()))):
             raise click.BadParameter(
-                f"{output} is there and not an empty folder: choose another name, or write into it with "
-                "--force",
+                f"{output} already exists and is not an empty folder: choose another name, or write into it "
+                "with --force",
                 param_hint="-o",
             )
         return

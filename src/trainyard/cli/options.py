@@ -27,8 +27,8 @@ def run_argument(command: Command) -> Command:
 def runs_dir(command: Command) -> Command:
     """Add `--runs-dir`: the folder of the run directories, or the URL of a store."""
     text = (
-        "The folder of the run directories, or the URL of a store: s3://bucket/runs.  "
-        "[default: $TRAINYARD_RUNS, or `runs`]"
+        "Where runs are kept: a folder, or the URL of a store such as s3://bucket/runs.  [default: "
+        "$TRAINYARD_RUNS, or `runs`]"
     )
     return click.option("--runs-dir", metavar="DIR", help=text)(command)
 
@@ -42,7 +42,10 @@ def as_json(command: Command) -> Command:
 
 def trust(command: Command) -> Command:
     """Add `--trust`: import all that a run's config names."""
-    text = "Import all code that the run's config names: the run is yours, or from someone you trust."
+    text = (
+        "Import any code that the run's config names; for runs that are yours, or come from someone you "
+        "trust."
+    )
     return click.option("--trust", is_flag=True, help=text)(command)
 
 

@@ -39,12 +39,10 @@ def runs() -> None:
     "--filter",
     "where",
     metavar="EXPRESSION",
-    help="Only the runs that this is true for: 'val_f1 > 0.9 and model = lightgbm'. Comparisons are = != < "
-    "<= > >= and ~ (contains), joined by and, or, not and brackets.",
+    help="Only the runs that satisfy a condition, such as 'val_f1 > 0.9 and model = lightgbm'. "
+    "Comparisons are = != < <= > >= and ~ (contains), joined by and, or, not and brackets.",
 )
-@click.option(
-    "--sort", metavar="NAME", help="Sort by a value, the smallest first; -NAME: the greatest first."
-)
+@click.option("--sort", metavar="NAME", help="Sort by a value, smallest first; -NAME: largest first.")
 @click.option(
     "--columns",
     metavar="NAMES",
@@ -54,7 +52,7 @@ def runs() -> None:
     "--gpu-price",
     type=click.FloatRange(min=0),
     envvar="TRAINYARD_GPU_PRICE",
-    help="The price of an hour of one GPU, for the column cost.  [default: $TRAINYARD_GPU_PRICE]",
+    help="The price of one GPU for an hour, for the column cost.  [default: $TRAINYARD_GPU_PRICE]",
 )
 @options.runs_dir
 @options.as_json
@@ -355,7 +353,7 @@ def sync(ctx: click.Context, run: str, runs_dir: str | None, as_json: bool) -> N
     help="Delete runs of this status, with or without checkpoints; may be given several times.  "
     "[default: crashed and failed runs without a checkpoint to resume from]",
 )
-@click.option("--yes", is_flag=True, help="Delete them; without it, nothing is deleted.")
+@click.option("--yes", is_flag=True, help="Delete them; without this option they are only listed.")
 @options.runs_dir
 @options.as_json
 def clean(statuses: Sequence[str], yes: bool, runs_dir: str | None, as_json: bool) -> None:

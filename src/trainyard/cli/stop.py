@@ -12,7 +12,7 @@ from trainyard.records.status import EXIT_CODES
 
 @click.command()
 @options.run_argument
-@click.option("--no-wait", is_flag=True, help="Return at once, and not when the run has ended.")
+@click.option("--no-wait", is_flag=True, help="Return at once, without waiting for the run to end.")
 @options.runs_dir
 @options.as_json
 @click.pass_context

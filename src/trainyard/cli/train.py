@@ -61,8 +61,8 @@ def train(
 @click.option(
     "--allow-change",
     is_flag=True,
-    help="Continue although config, data or code changed, or the environment of a `bitwise` run; "
-    "this is recorded.",
+    help="Continue although config, data or code has changed, or the environment of a `bitwise` run; the "
+    "change is recorded.",
 )
 @options.trust
 @options.runs_dir
@@ -105,11 +105,9 @@ def resume(
     "--step",
     type=int,
     metavar="N",
-    help="Where the new settings begin to hold.  [default: at the newest state of the run]",
+    help="The step from which the new settings hold.  [default: the newest state of the run]",
 )
-@click.option(
-    "--allow-change", is_flag=True, help="Go on although the data are not those of the run any more."
-)
+@click.option("--allow-change", is_flag=True, help="Go on although the run's data have changed.")
 @options.trust
 @options.runs_dir
 @options.quiet

@@ -31,13 +31,14 @@ _NOT_PARAMETERS = ("trial", "status", "value", "step", "seconds", "run_id", "err
 @click.option(
     "--resume",
     is_flag=True,
-    help="Continue the newest unfinished study of the same config, space and data; it may have more trials.",
+    help="Continue the newest unfinished study of the same config, space and data; tuning.trials may be "
+    "larger.",
 )
 @click.option(
     "--from",
     "start_from",
     metavar="STUDY",
-    help="Start with what another study learned: its trials, as far as they are in the space.",
+    help="Start from what another study learned: from those of its trials that lie in the space.",
 )
 @click.option(
     "--suggest",

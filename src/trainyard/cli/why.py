@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=60,
     show_default=True,
-    help="The number of runs that may be trained; those that were made before are reused, and not counted.",
+    help="Train at most this many runs; runs that exist already are reused, and not counted.",
 )
 @click.option(
     "--resume",
@@ -43,7 +43,7 @@ def why(first: str, second: str, quiet: bool, as_json: bool, **options: Any) -> 
     """Find which difference of two runs moved a metric: a key of the config, the data, or the code.
 
     The differences are made one by one and in groups, each in a run, and the runs are repeated with other
-    seeds until the shares of the few that matter stand out of the noise.
+    seeds until the shares of the few that matter stand out from the noise.
     """
     study = trainyard.why(first, second, watch=watcher(quiet, as_json), **options)
     show(_document(study), _summary(study), as_json)

@@ -160,7 +160,10 @@ def _check_microbatch(root: Node, problems: Problems) -> None:
     batch = TrainingConfig.model_fields["batch_size"].default if batch is None else batch
     node = find(root, "training.microbatch_size")
     if micro is not None and node is not None and micro > batch > 0:
-        message = f"{micro} is more than the batch_size of {batch}; a microbatch is a part of the batch"
+        message = (
+            f"{micro} is more than the batch_size of {batch}; a microbatch is a part of the batch: give at "
+            f"most {batch}"
+        )
         problems.report(message, "training.microbatch_size", node.source)
 
 
@@ -169,7 +172,10 @@ def _check_virtual_ranks(root: Node, problems: Problems) -> None:
     batch = TrainingConfig.model_fields["batch_size"].default if batch is None else batch
     node = find(root, "distributed.virtual_ranks")
     if ranks is not None and node is not None and ranks > batch > 0:
-        message = f"{ranks} is more than the batch_size of {batch}; each virtual rank has a part of the batch"
+        message = (
+            f"{ranks} is more than the batch_size of {batch}; each virtual rank takes a part of the batch: "
+            f"give at most {batch}"
+        )
         problems.report(message, "distributed.virtual_ranks", node.source)
     node = find(root, "distributed.nproc")
     nproc, nnodes = _processes(node), int(_number(root, "distributed.nnodes") or 1)
@@ -202,7 +208,10 @@ def _check_warmup(root: Node, problems: Problems) -> None:
     warmup, steps = _number(root, "training.scheduler.warmup_steps"), _number(root, "training.max_steps")
     node = find(root, "training.scheduler.warmup_steps")
     if warmup is not None and steps is not None and node is not None and warmup > steps:
-        message = f"{warmup} steps of warm-up do not fit into max_steps: {steps}"
+        message = (
+            f"{warmup} steps of warm-up do not fit into max_steps: {steps}; shorten the warm-up, or train "
+            "longer"
+        )
         problems.report(message, "training.scheduler.warmup_steps", node.source)
 
 
@@ -216,7 +225,10 @@ def _check_clipping(root: Node, problems: Problems) -> None:
 def _check_compiling(root: Node, problems: Problems) -> None:
     compiles, node = (find_value(root, f"training.{key}") for key in ("compile", "activation_checkpointing"))
     if compiles is not None and compiles.value is True and node is not None and node.value:
-        message = "compile is given too, which decides by itself what is computed again; keep one"
+        message = (
+            "cannot be combined with training.compile, which decides by itself what is computed again; keep "
+            "one"
+        )
         problems.report(message, "training.activation_checkpointing", node.key_source)
 
 
@@ -255,7 +267,9 @@ def _check_source(data: Node, problems: Problems) -> None:
     elif kind in FILE_TYPES.values() and _type_by_path(data)[1] not in {None, kind}:
         key, by_path = _type_by_path(data)
         problems.report(
-            f"ends like {by_path}, but data.type is {kind}", f"data.{key}", mapping(data)[key].source
+            f"has the ending of {by_path}, but data.type is {kind}; make them agree",
+            f"data.{key}",
+            mapping(data)[key].source,
         )
 
 
@@ -292,7 +306,7 @@ def _check_metric(node: Node | None, path: str, problems: Problems) -> None:
         name = own_name(node.value)
         reason = f"list {node.value} in evaluation.metrics, and write val_{name} here"
     elif node.value == "train_loss":
-        reason = "train_loss is a mean since the last log, not an evaluation; use val_loss"
+        reason = "train_loss is a mean over the steps since the last log, not an evaluation; use val_loss"
     elif node.value.startswith("test_"):
         reason = f"the test split must not decide anything; use val_{node.value.removeprefix('test_')}"
     else:

@@ -137,7 +137,7 @@ def _strategy(root: Node, problems: Problems, notes: list[str]) -> None:
         notes.append(f"{node.source}: {path}: {given} is read as ddp")
     elif name.startswith(SHARDED) or name in ("tp", "pp"):
         problems.report(
-            f"{given} divides the model between processes, which Trainyard does not do yet; with ddp, each "
+            f"{given} splits the model between processes, which Trainyard does not do yet; write ddp: each "
             "process has the whole model, and a part of each batch",
             path,
             node.source,

@@ -359,7 +359,7 @@ def settle(root: Node, problems: Problems, notes: list[str]) -> None:
     nproc = find_value(root, "distributed.nproc")
     if (node := find(root, old)) is not None and nproc is not None and nproc.value != 1:
         take(root, old)
-        message = f"{new} is that of all processes together: write {new}: {literal(node.value)} x processes"
+        message = f"{new} is the total over all processes: write {new}: {literal(node.value)} x processes"
         problems.report(message, old, node.key_source)
     move(root, old, new, problems, notes, ANOTHER)
 

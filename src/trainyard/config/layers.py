@@ -130,7 +130,9 @@ class Layers:
         if target.resolve() in chain:
             files = [*chain[chain.index(target.resolve()) :], target.resolve()]
             self.problems.report(
-                f"goes in a circle: {' -> '.join(file.name for file in files)}", "extends", extends.source
+                f"extends itself in a circle: {' -> '.join(file.name for file in files)}",
+                "extends",
+                extends.source,
             )
             return None
         return self.file(target, str(Path(name).parent / (extends.template or extends.value)), chain)

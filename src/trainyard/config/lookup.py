@@ -42,7 +42,7 @@ from trainyard.config.tuning import SamplerConfig, TunerConfig
 from trainyard.config.words import nearest, some
 from trainyard.errors import InputError
 
-_BINARY = "auto is the binary cross entropy where that is meant: of two classes, and of labels"
+_BINARY = "auto takes the binary cross entropy where it applies: for two classes, and for labels"
 # Losses as other libraries call them, in lower case and without separators, and what to write instead.
 _LOSS_HINTS = {
     "focal": "torch has it as 'focal'; elsewhere write a function of your own, loss: mine:focal",

@@ -11,7 +11,8 @@ from trainyard.config.fields import Section, bits, record
 Patterns = str | Annotated[list[str], Field(min_length=1)]
 NoDecay = Literal["auto", "none"] | list[str]
 MATCH = (
-    "a pattern (`*`, `?`, `[ab]`), or a list of them, of names of parameters, or of modules with all in them"
+    "a pattern (`*`, `?`, `[ab]`), or a list of them, that names parameters, or modules together "
+    "with all parameters in them"
 )
 
 
@@ -20,9 +21,11 @@ class ParameterGroup(Section):
 
     match: Patterns = bits(description=MATCH)
     learning_rate: float | None = bits(
-        default=None, ge=0, description="instead of training.learning_rate; the scheduler varies it alike"
+        default=None,
+        ge=0,
+        description="used instead of training.learning_rate; the scheduler scales it in the same way",
     )
-    lr_ratio: float | None = bits(default=None, ge=0, description="or: the share of training.learning_rate")
+    lr_ratio: float | None = bits(default=None, ge=0, description="or: a factor on training.learning_rate")
     weight_decay: float | None = bits(default=None, ge=0, description="instead of training.weight_decay")
     options: dict[str, Any] = bits(
         default_factory=dict, description="options of the optimizer, instead of those of training.optimizer"
@@ -40,16 +43,18 @@ class FreezeConfig(Section):
 
     match: Patterns = bits(description=MATCH)
     until_step: int | None = bits(
-        default=None, gt=0, description="they are trained after this many steps; default: never"
+        default=None, gt=0, description="the step after which they are trained; default: never"
     )
 
 
 class EmaConfig(Section):
     """An exponential moving average of the weights, which is the model; `ema: 0.999` is short for it."""
 
-    decay: float = bits(gt=0, lt=1, description="what the average keeps in a step")
+    decay: float = bits(gt=0, lt=1, description="how much of the average each step keeps")
     warmup: bool = bits(
-        default=False, description="begin with less: min(decay, (1 + step) / (10 + step)), steps from 1"
+        default=False,
+        description="begin with a smaller decay: min(decay, (1 + step) / (10 + step)), with steps counted "
+        "from 1",
     )
 
 
@@ -62,11 +67,12 @@ LOG_GRAD_NORM = record(
 NO_DECAY = bits(
     default="auto",
     description="parameters without weight decay: those of fewer than two dimensions (biases, gains of "
-    "norms) and of normalization layers; none: all have it; or patterns of names",
+    "norms) and of normalization layers; none: every parameter decays; or patterns of names",
 )
 PARAMETER_GROUPS = bits(
     default_factory=list,
-    description="the first one that matches a parameter counts; others are trained as training says",
+    description="groups of parameters with settings of their own; the first group that matches a parameter "
+    "counts, and other parameters follow `training`",
 )
 LAYER_DECAY = bits(
     default=None,
@@ -74,7 +80,7 @@ LAYER_DECAY = bits(
     le=1,
     description="factor on the learning rate from each layer to the one below it: docs/training.md",
 )
-FREEZE = bits(default_factory=list, description="parameters that are not trained, for ever or for some steps")
+FREEZE = bits(default_factory=list, description="parameters that are not trained, forever or for some steps")
 COMPILE = bits(
     default=False, description="compile the training step with torch.compile; lowers the tier to `order`"
 )

@@ -11,8 +11,8 @@ class SamplingConfig(Section):
     """Training samples drawn with replacement, by weights; `sampling: balanced` is short for its weight."""
 
     weight: str = bits(
-        description="balanced: each class is drawn as often as the others; or a column (or named array, or "
-        "attribute of a map-style data set) of weights, in proportion to which samples are drawn"
+        description="balanced: every class is drawn equally often; or the name of the weights (a column, a "
+        "named array, or an attribute of a map-style data set): samples are drawn in proportion to them"
     )
     num_samples: int | None = bits(
         default=None, gt=0, description="draws in an epoch; default: as many as there are training rows"

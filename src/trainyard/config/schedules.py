@@ -69,7 +69,9 @@ class CosineRestartsSchedule(LinearSchedule):
     cycle_steps: int | None = bits(
         default=None, gt=0, description="steps of the first cycle, instead of cycles"
     )
-    cycle_factor: int = bits(default=1, ge=1, description="length of a cycle, as a multiple of the last one")
+    cycle_factor: int = bits(
+        default=1, ge=1, description="length of each cycle, as a multiple of the one before"
+    )
 
     @model_validator(mode="after")
     def _check_cycles(self) -> CosineRestartsSchedule:
@@ -105,7 +107,7 @@ class StepSchedule(ConstantSchedule):
 
     type: Literal["step"] = bits("step")  # type: ignore[assignment]
     step_size: int = bits(gt=0, description="steps between two drops")
-    gamma: float = bits(default=0.1, gt=0, le=1, description="factor of a drop")
+    gamma: float = bits(default=0.1, gt=0, le=1, description="factor on the learning rate at each drop")
 
 
 class MultistepSchedule(ConstantSchedule):
@@ -115,15 +117,17 @@ class MultistepSchedule(ConstantSchedule):
     milestones: list[Annotated[int, Field(gt=0)]] = bits(
         min_length=1, description="the steps (not epochs) from which the learning rate is lower"
     )
-    gamma: float = bits(default=0.1, gt=0, le=1, description="factor of a drop")
+    gamma: float = bits(default=0.1, gt=0, le=1, description="factor on the learning rate at each drop")
 
 
 class ExponentialSchedule(ConstantSchedule):
     """A smooth decay by the factor `gamma` in every `decay_steps` steps."""
 
     type: Literal["exponential"] = bits("exponential")  # type: ignore[assignment]
-    gamma: float = bits(gt=0, le=1, description="factor in decay_steps steps")
-    decay_steps: int = bits(default=1, gt=0, description="steps in which the learning rate falls by gamma")
+    gamma: float = bits(gt=0, le=1, description="factor on the learning rate over decay_steps steps")
+    decay_steps: int = bits(
+        default=1, gt=0, description="steps over which the learning rate is multiplied by gamma"
+    )
 
 
 class PolynomialSchedule(LinearSchedule):
@@ -139,7 +143,8 @@ class StableSchedule(LinearSchedule):
     type: Literal["wsd"] = bits("wsd")  # type: ignore[assignment]
     decay_ratio: Share = bits(default=0.2, description="share of the steps in which the learning rate falls")
     decay_shape: Literal["linear", "cosine", "sqrt"] = bits(
-        default="linear", description="sqrt: 1 minus the square root of the share of the decay that is over"
+        default="linear",
+        description="sqrt: 1 minus the square root of how far the decay has come, from 0 to 1",
     )
 
 
@@ -149,7 +154,7 @@ class PlateauSchedule(ConstantSchedule):
     type: Literal["plateau"] = bits("plateau")  # type: ignore[assignment]
     metric: str = bits(default="val_loss", description="val_loss, or val_ and the name of a metric")
     mode: AutoMode = bits(default="auto", description=MODE)
-    factor: float = bits(default=0.1, gt=0, lt=1, description="factor of a drop")
+    factor: float = bits(default=0.1, gt=0, lt=1, description="factor on the learning rate at each drop")
     patience: int = bits(default=3, ge=0, description="evaluations without improvement before a drop")
 
 

@@ -61,13 +61,13 @@ class ColumnConfig(Section):
         description="number, boolean, category, time (or date), text (free text), id or ignore (left out)"
     )
     format: str | None = bits(
-        default=None, description="how times are written, such as %d/%m/%Y; default: judged by all cells"
+        default=None, description="format of times, such as %d/%m/%Y; default: inferred from all cells"
     )
     unit: Literal["s", "ms", "us"] | None = bits(
-        default=None, description="the unit of times that are given as numbers since 1970"
+        default=None, description="unit of times that are numbers since 1970"
     )
     decimal: Literal[".", ","] | None = bits(
-        default=None, description="the decimal mark of numbers in text; default: judged by all cells"
+        default=None, description="decimal mark of numbers in text; default: inferred from all cells"
     )
     encode: Encode | None = bits(
         default=None, description="how categories become numbers; default: as data.encode says"
@@ -82,11 +82,17 @@ class ColumnConfig(Section):
     def _check_options(self) -> ColumnConfig:
         for name in ("format", "unit"):
             if getattr(self, name) is not None and self.type not in ("time", "date"):
-                raise ValueError(f"{name} is for columns of type time, not {self.type}")
+                raise ValueError(
+                    f"{name} is for columns of type time, not {self.type}; leave it out, or change the type"
+                )
         if self.encode is not None and self.type != "category":
-            raise ValueError(f"encode is for columns of type category, not {self.type}")
+            raise ValueError(
+                f"encode is for columns of type category, not {self.type}; leave it out, or change the type"
+            )
         if self.decimal is not None and self.type != "number":
-            raise ValueError(f"decimal is for columns of type number, not {self.type}")
+            raise ValueError(
+                f"decimal is for columns of type number, not {self.type}; leave it out, or change the type"
+            )
         return self
 
 
@@ -101,9 +107,9 @@ class DataConfig(TypedSection):
     path: str | None = record(
         None, description="one file, to be split: a path, or a URL (s3://, gs://, az://)"
     )
-    train_path: str | None = record(None, description="the training rows")
-    val_path: str | None = record(None, description="the validation rows")
-    test_path: str | None = record(None, description="the test rows")
+    train_path: str | None = record(None, description="where the training rows are, instead of path")
+    val_path: str | None = record(None, description="where the validation rows are, beside train_path")
+    test_path: str | None = record(None, description="where the test rows are, beside train_path")
     target: str | Annotated[list[str], Field(min_length=1)] = bits(
         default="target",
         description="the column to predict; a list: several, of numbers (regression) or of 0 and 1 "
@@ -112,7 +118,7 @@ class DataConfig(TypedSection):
     weight: str | None = bits(
         default=None,
         description="column, or named array, of sample weights, in the loss and in metrics (as "
-        "sample_weight of scikit-learn); it is no feature",
+        "sample_weight of scikit-learn); it is not used as a feature",
     )
     task: str = bits(
         default="auto",
@@ -121,9 +127,9 @@ class DataConfig(TypedSection):
     )
     target_transform: Literal["log1p", "log", "sqrt", "quantile", "standardize"] | None = bits(
         default=None,
-        description="regression: what models train on instead of the target, fitted on the training rows; "
-        "metrics and predictions are in its own unit, losses in the transformed one; quantile: normal "
-        "scores of the ranks",
+        description="regression: a transform of the target that models train on, fitted on the training "
+        "rows; metrics and predictions are in the target's own unit, losses in the transformed one; "
+        "quantile: normal scores of the ranks",
     )
     split: SplitConfig = SplitConfig()
     sampling: SamplingConfig | None = None
@@ -134,8 +140,9 @@ class DataConfig(TypedSection):
     columns: dict[str, ColumnConfig] = bits(
         default_factory=dict,
         description="what columns hold: {signup: date, zip: category, note: text, code: ignore}, or "
-        '{signup: {type: date, format: "%d/%m/%Y"}}; others are inferred from the training rows '
-        "(`trainyard config show` tells)",
+        "{signup: {type: "
+        'date, format: "%d/%m/%Y"}}; others are inferred from the training rows (`trainyard config show` '
+        "prints them)",
     )
     missing_values: list[str | int | float] | dict[str, list[str | int | float]] = bits(
         default_factory=list,
@@ -159,11 +166,11 @@ class DataConfig(TypedSection):
     encode: Encode = bits(
         default="auto",
         description="how category columns become numbers; onehot: a feature for each category; ordinal: "
-        "their index; category: as codes, for models that accept categories, which have it by default; "
-        "target: the mean target of the category's training rows (a training row gets that of other folds); "
-        "frequency: its share of them; auto: onehot for up to 500 categories, target for more; a category "
-        "that no training row has becomes all zeros (onehot), -1 (ordinal), missing (category), the mean "
-        "target (target) or 0 (frequency), and predictions warn of it",
+        "their index; category: codes, for models that accept categories (their default); target: the mean "
+        "target of the category's training rows (for a training row: of other folds); frequency: its share "
+        "of them; auto: onehot for up to 500 categories, target for more; a category that no training row "
+        "has becomes all zeros (onehot), -1 (ordinal), missing (category), the mean target (target) or 0 "
+        "(frequency), and predictions warn of it",
     )
 
     transforms: list[Transform] = TRANSFORMS
@@ -174,9 +181,9 @@ class DataConfig(TypedSection):
         default=0,
         ge=0,
         le=1024,
-        description="processes that read the samples of map-style data sets and of shards ahead of training, "
-        "for each process that trains (num_workers of a DataLoader); 0: they are read within the step; "
-        "changes no bit",
+        description="processes that read samples ahead of training (map-style data sets and shards), for "
+        "each process that trains, like num_workers of a DataLoader; 0: the step reads them itself; changes "
+        "no bit",
     )
     prefetch: int = placement(
         default=2, ge=1, le=1024, description="(micro)batches that each worker reads ahead (prefetch_factor)"
@@ -184,8 +191,8 @@ class DataConfig(TypedSection):
     timeout: float = placement(
         default=300.0,
         gt=0,
-        description="seconds after which a worker that has not finished a sample is taken to hang: the run "
-        "ends, and names the sample",
+        description="seconds that a worker may take for one sample; after that the run ends and names the "
+        "sample",
     )
     collate: str | None = bits(
         default=None,
@@ -225,9 +232,9 @@ class EarlyStoppingConfig(Section):
     """The end of training when `metric` has not improved for `patience` evaluations."""
 
     metric: str = bits(default="val_loss", description="val_loss, or val_ and the name of a metric")
-    patience: int = bits(default=5, ge=1, description="evaluations without improvement")
+    patience: int = bits(default=5, ge=1, description="evaluations without improvement before it stops")
     mode: AutoMode = bits(default="auto", description=MODE)
-    min_delta: float = bits(default=0.0, ge=0, description="smaller changes are no improvement")
+    min_delta: float = bits(default=0.0, ge=0, description="smaller changes do not count as improvements")
 
 
 class TrainingConfig(Section):
@@ -242,8 +249,9 @@ class TrainingConfig(Section):
     max_minutes: float | None = record(
         None,
         gt=0,
-        description="training time, over all attempts, after which the run is stopped: it finishes the step, "
-        "evaluates, saves, tests, and ends as `stopped`; a resume grants as many minutes again",
+        description="minutes of training, over all attempts, after which the run is stopped: it "
+        "finishes the step, evaluates, saves, tests, and ends as `stopped`; each resume allows that "
+        "many minutes more",
     )
     batch_size: int = bits(
         default=32,
@@ -253,7 +261,7 @@ class TrainingConfig(Section):
     drop_last: bool = bits(
         default=False,
         description="leave out the last batch of an epoch if it is smaller: an epoch then has rows // "
-        "batch_size steps (other rows are left out each time; evaluations use all of theirs)",
+        "batch_size steps (different rows are left out each time; evaluations use every row)",
     )
     microbatch_size: int | None = bits(
         default=None, gt=0, description="samples of one forward/backward; default: the whole batch"
@@ -283,14 +291,15 @@ class TrainingConfig(Section):
         default=0.0,
         ge=0,
         lt=1,
-        description="of cross_entropy and focal: this share of the probability is spread over all classes; "
-        "of binary_cross_entropy: labels move towards a half by it; also in val_loss",
+        description="cross_entropy and focal: the share of the probability that is spread over all classes; "
+        "binary_cross_entropy: how far labels move towards 0.5; also in val_loss",
     )
     focal_gamma: float | None = bits(
         default=None,
         ge=0,
         allow_inf_nan=False,
-        description="of focal: the exponent, by which rows that are predicted well count less; default 2",
+        description="focal: the exponent; the larger it is, the less rows count that are predicted well; "
+        "default 2",
     )
     class_weights: Literal["balanced"] | dict[str, float] | None = bits(
         default=None,
@@ -476,7 +485,10 @@ class RunConfig(Section):
     """Everything that defines a run."""
 
     experiment: ExperimentConfig = ExperimentConfig()
-    data: DataConfig | None = Field(default=None, description="`train` needs it")
+    data: DataConfig | None = Field(
+        default=None,
+        description="where the rows come from, and how they are split and prepared; `train` needs it",
+    )
     model: ModelConfig
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -484,7 +496,9 @@ class RunConfig(Section):
     logging: LoggingConfig = LoggingConfig()
     tracking: list[TrackerConfig] = record([])
     distributed: DistributedConfig = DistributedConfig()
-    tuning: TuningConfig | None = record(None, description="`tune` needs it, and nothing else reads it")
+    tuning: TuningConfig | None = record(
+        None, description="what `trainyard tune` searches, and how; other commands ignore it"
+    )
 
 
 def _keys(kind: Affects, section: type[BaseModel], path: str = "") -> Iterator[str]:

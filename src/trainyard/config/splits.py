@@ -46,7 +46,8 @@ class SplitConfig(Section):
         default=0,
         ge=0,
         lt=2**63,
-        description="its own seed, so that runs of different seeds see the same rows",
+        description="seed of the split, apart from experiment.seed, so that runs with different seeds see "
+        "the same rows",
     )
 
     @model_validator(mode="after")

@@ -336,7 +336,7 @@ OTHER_CLASSES = {
     "transformers:AutoModelForCausalLM (docs/huggingface.md); for another class name a function of yours "
     "that makes the model: {type: 'my_module:build', framework: torch}"
 }
-_OBJECT = "it is made of other models: give the object in Python, trainyard.train(config, model={}(...))"
+_OBJECT = "it is built from other models: pass the object from Python, trainyard.train(config, model={}(...))"
 _IN_PYTHON = (
     "give the object in Python, trainyard.train(config, model=...), or its class: model: my_module:Net"
 )

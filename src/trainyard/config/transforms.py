@@ -52,7 +52,7 @@ class RandomCrop(_Item):
     may_pad: ClassVar[bool] = True
     type: Literal["random_crop"] = bits("random_crop")
     size: Size = bits(description=_SIZE)
-    padding: int = bits(default=0, ge=0, description="black pixels that are added at each side before")
+    padding: int = bits(default=0, ge=0, description="pixels of black padding on each side before the crop")
 
 
 class RandomResizedCrop(_Item):
@@ -70,7 +70,7 @@ class HorizontalFlip(_Item):
 
     moves: ClassVar[bool] = True
     type: Literal["horizontal_flip"] = bits("horizontal_flip")
-    p: Probability = bits(default=0.5, description="how often")
+    p: Probability = bits(default=0.5, description="the probability that it is applied")
 
 
 class VerticalFlip(_Item):
@@ -78,7 +78,7 @@ class VerticalFlip(_Item):
 
     moves: ClassVar[bool] = True
     type: Literal["vertical_flip"] = bits("vertical_flip")
-    p: Probability = bits(default=0.5, description="how often")
+    p: Probability = bits(default=0.5, description="the probability that it is applied")
 
 
 class Rotation(_Item):
@@ -87,7 +87,7 @@ class Rotation(_Item):
     moves: ClassVar[bool] = True
     may_pad: ClassVar[bool] = True
     type: Literal["rotation"] = bits("rotation")
-    degrees: float = bits(gt=0, le=180, description="the greatest angle")
+    degrees: float = bits(gt=0, le=180, description="the largest angle, in either direction")
 
 
 class ColorJitter(_Item):
@@ -119,7 +119,7 @@ class RandomErasing(_Item):
     """A rectangle that becomes black (Zhong et al., 2020)."""
 
     type: Literal["random_erasing"] = bits("random_erasing")
-    p: Probability = bits(default=0.5, description="how often")
+    p: Probability = bits(default=0.5, description="the probability that it is applied")
     scale: Range = bits(default_factory=lambda: [0.02, 0.33], description="share of the area, at random")
     ratio: Range = bits(default_factory=lambda: [0.3, 3.3], description="width / height, at random")
 
@@ -129,8 +129,12 @@ class Normalize(_Item):
 
     is_random: ClassVar[bool] = False
     type: Literal["normalize"] = bits("normalize")
-    mean: list[float] | None = bits(default=None, description="of each channel; default: of training images")
-    std: list[Annotated[float, Field(gt=0)]] | None = bits(default=None, description="the same")
+    mean: list[float] | None = bits(
+        default=None, description="mean of each channel; default: that of the training images"
+    )
+    std: list[Annotated[float, Field(gt=0)]] | None = bits(
+        default=None, description="standard deviation of each channel; default: that of the training images"
+    )
 
     @model_validator(mode="after")
     def _check_both(self) -> Normalize:
@@ -144,7 +148,7 @@ class Mixup(_Item):
 
     type: Literal["mixup"] = bits("mixup")
     alpha: float = bits(default=0.2, gt=0, description="the share is drawn from Beta(alpha, alpha)")
-    p: Probability = bits(default=1.0, description="how often")
+    p: Probability = bits(default=1.0, description="the probability that it is applied")
 
 
 class Cutmix(_Item):
@@ -152,7 +156,7 @@ class Cutmix(_Item):
 
     type: Literal["cutmix"] = bits("cutmix")
     alpha: float = bits(default=1.0, gt=0, description="the share is drawn from Beta(alpha, alpha)")
-    p: Probability = bits(default=1.0, description="how often")
+    p: Probability = bits(default=1.0, description="the probability that it is applied")
 
 
 class OwnTransform(_Item):
@@ -183,8 +187,8 @@ Transform = Annotated[
 
 TRANSFORMS: list[Any] = bits(
     default_factory=list,
-    description="images in files: what happens to them before the model sees them, in this order; what is "
-    "random, in training only",
+    description="images in files: their transforms before the model sees them, in this order; random ones in "
+    "training only",
 )
 ON_CORRUPT: Any = bits(
     "error",
@@ -193,9 +197,9 @@ ON_CORRUPT: Any = bits(
     "decision",
 )
 IGNORE_INDEX: Any = bits(
-    default=None, description="masks: the number of pixels that do not count, beside -100, such as 255"
+    default=None, description="masks: the value of pixels that do not count, besides -100; such as 255"
 )
 CACHE: Any = placement(
     default="none",
-    description="images in files; memory: they stay decoded, as far as half of the memory allows",
+    description="images in files; memory: keep them decoded, in at most half of the free memory",
 )

@@ -62,7 +62,7 @@ class AshaPruner(Section):
     type: Literal["asha"] = record("asha")
     min_steps: int = record(gt=0, description="steps of the first rung")
     reduction_factor: int = record(
-        3, ge=2, description="each rung has so many times the steps of the one before"
+        3, ge=2, description="each rung is this many times as long as the one before"
     )
 
 
@@ -71,7 +71,7 @@ class PatientPruner(Section):
 
     type: Literal["patient"] = record("patient")
     patience: int = record(gt=0, description="evaluations without improvement")
-    min_delta: float = record(0.0, ge=0, description="smaller changes are no improvement")
+    min_delta: float = record(0.0, ge=0, description="smaller changes do not count as improvements")
 
 
 class HalvingPruner(Section):
@@ -85,13 +85,18 @@ class HalvingPruner(Section):
     min_resource: int = record(
         1,
         gt=0,
-        description="epochs of a trial before the first rung; steps or rounds, where the config says so",
+        description="length of a trial up to the first rung, in epochs (in steps or rounds, where the "
+        "config counts those)",
     )
     max_resource: int | None = record(
-        None, gt=0, description="epochs (steps, rounds) of a whole trial, instead of what the config says"
+        None,
+        gt=0,
+        description="length of a whole trial, in epochs (steps, rounds), instead of the config's own",
     )
     reduction_factor: int = record(
-        3, ge=2, description="one in so many trials goes on at a rung, for so many times as long"
+        3,
+        ge=2,
+        description="one trial in this many goes on at a rung, and trains for this many times as long",
     )
 
 
@@ -128,11 +133,12 @@ class TuningConfig(Section):
     mode: AutoMode | list[AutoMode] = record("auto", description=f"{MODE}; a list for several metrics")
     constraints: dict[str, str] = record(
         default_factory=dict,
-        description='bounds that the best trial keeps, as {parameters: "<= 1e6"}: of metrics or measures',
+        description='bounds on metrics or measures that the best trial must keep, such as {parameters: "<= '
+        '1e6"}',
     )
     trials: int | None = record(None, gt=0, description="number of trials; default: 20, or the whole grid")
-    max_minutes: float | None = record(None, gt=0, description="no trial begins after so many minutes")
-    target: float | None = record(None, description="no trial is decided after one that is as good as this")
+    max_minutes: float | None = record(None, gt=0, description="begin no trial after this many minutes")
+    target: float | None = record(None, description="propose no trial once one is as good as this")
     sampler: SamplerConfig = SamplerConfig()
     pruner: Annotated[Pruner, Field(discriminator="type")] = NoPruner()
     tuner: TunerConfig | None = record(
@@ -141,21 +147,24 @@ class TuningConfig(Section):
     folds: int | None = record(
         None,
         ge=2,
-        description="cross-validate each trial: a run for each of so many folds of the rows that do not test",
+        description="cross-validate each trial: one run for each of this many folds of the rows outside the "
+        "test split",
     )
-    repeats: int = record(1, gt=0, description="runs of each trial, with the seeds after `experiment.seed`")
+    repeats: int = record(
+        1, gt=0, description="runs of each trial, with experiment.seed and the seeds that follow it"
+    )
     refit: bool = record(
         default=False,
-        description="train the best configuration again, on the rows of validation, too, for as long as was "
-        "best, without early stopping",
+        description="train the best configuration once more, on the validation rows, too, for as long as "
+        "was best, and without early stopping",
     )
     parallel: int = placement(default=1, gt=0, description="trials at once, each in a process of its own")
     resources: ResourcesConfig = ResourcesConfig()
     horizon: int | None = record(
         None,
         gt=0,
-        description="a trial is decided from the results of those this many before it, and earlier ones, so "
-        "that as many may run at once; default: twice `parallel` when the study is created",
+        description="a trial is decided from the results of trials at least this many before it, "
+        "so that this many may run at once; default: twice `parallel` when the study is created",
     )
     storage: str = record(
         SQLITE,

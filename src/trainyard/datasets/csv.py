@@ -233,7 +233,8 @@ class CsvDataset:
         content = raw.removeprefix(codecs.BOM_UTF8) if is_utf8 else decoded.encode()
         if b"\0" in content:
             raise DataError(
-                f"{path} holds zero bytes: it is not a text file, or not in {self._params.encoding}"
+                f"{path} holds zero bytes: it is not a text file, or not in "
+                f"{self._params.encoding}; give a text file, or its encoding as data.params.encoding"
             )
         return content if b"\n" in content else content.replace(b"\r", b"\n")
 
@@ -249,7 +250,9 @@ class CsvDataset:
             reader = self._cells(content)
             names = next(row for row in reader if row)
         except csv.Error as error:
-            raise DataError(f"{path}: the first line cannot be read as CSV: {error}") from error
+            raise DataError(
+                f"{path}: the first line cannot be read as CSV: {error}; is one of its quotes never closed?"
+            ) from error
         others = [other for other in ";\t|," if other != self._params.delimiter and other in names[0]]
         if len(names) == 1 and others:
             raise DataError(
@@ -343,7 +346,10 @@ class CsvDataset:
                 count += bool(row)
         except csv.Error as error:
             if "end of data" in str(error):
-                raise DataError(f"{path}: row {count} opens a quote that is never closed") from error
+                raise DataError(
+                    f"{path}: row {count} opens a quote that is never closed; close it, or double a "
+                    "quote that belongs to the text"
+                ) from error
 
     def _refuse_ragged_rows(self, path: str, content: bytes, cells: int) -> None:
         reader = self._cells(content)

@@ -65,7 +65,9 @@ class FunctionDataset:
         try:
             return function(**self._arguments)
         except Exception as error:
-            raise DataError(f"{name} failed: {type(error).__name__}: {error}") from error
+            raise DataError(
+                f"{name} failed: {type(error).__name__}: {error}; see where with --debug"
+            ) from error
 
     def _by_split(self, cls: type) -> dict[SplitName, Any]:
         """Construct a data set for each split; the class need not have a validation or test split."""
@@ -75,7 +77,9 @@ class FunctionDataset:
                 parts[name] = cls(**self._arguments, split=name)
             except (KeyError, OSError, ValueError) as error:
                 if name == "train":
-                    raise DataError(f"{self._config.type} failed: {type(error).__name__}: {error}") from error
+                    raise DataError(
+                        f"{self._config.type} failed: {type(error).__name__}: {error}; see where with --debug"
+                    ) from error
                 log.info("data: %s has no %s split: %s", self._config.type, name, error)
         return parts
 

@@ -37,7 +37,7 @@ _SPLITS: Mapping[str, SplitName] = {
 class HuggingfaceParams(Section):
     """How columns are read."""
 
-    images: ImageForm = Field("torchrgb", description="what images become; see webdataset")
+    images: ImageForm = Field("torchrgb", description="how images are decoded; see webdataset")
 
 
 class HuggingfaceDataset:
@@ -77,7 +77,7 @@ def _files(folder: Path) -> list[ArrowFile]:
         raise DataError(f"{folder} was saved with a selection of rows; save dataset.flatten_indices()")
     paths = [folder / str(one["filename"]) for one in state.get("_data_files", [])]
     if not paths:
-        raise DataError(f"{folder} names no files with rows")
+        raise DataError(f"{folder} names no files with rows; save the data set again with save_to_disk")
     sha256s = hashes_of([str(path) for path in paths])
     return [ArrowFile(str(path), path, sha256) for path, sha256 in zip(paths, sha256s, strict=True)]
 

@@ -45,8 +45,8 @@ class ImageFolderParams(Section):
     mode: Mode = Field("rgb", description="colours to decode to: rgb, gray or rgba")
     masks: str | dict[SplitName, str] | None = Field(
         None,
-        description="segmentation: the folder of masks, which are called as the images of `path` but for "
-        "their endings; beside train_path, a mapping: {train: folder, val: folder}",
+        description="segmentation: the folder of masks, which have the names of the images of "
+        "`path` but for their endings; with train_path, a mapping: {train: folder, val: folder}",
     )
     class_names: list[str] = CLASS_NAMES
 
@@ -110,14 +110,14 @@ def _mask_folder(given: str | dict[SplitName, str], split: SplitName, config: Da
     """
     if isinstance(given, str) != (config.path is not None):
         raise DataError(
-            "data.masks: give one folder beside data.path, and beside data.train_path a mapping: "
-            "{train: folder, val: folder}"
+            "data.masks: give one folder with data.path, or with data.train_path a "
+            "mapping: {train: folder, val: folder}"
         )
     folder = given if isinstance(given, str) else given.get(split)
     if folder is None:
         raise DataError(f"data.masks names no folder of the {split} split; it has {listed(given)}")
     if not Path(folder).expanduser().is_dir():
-        raise DataError(f"data.masks: {folder} is not a folder on this machine")
+        raise DataError(f"data.masks: {folder} is not a folder on this machine; give the folder of the masks")
     return Path(folder).expanduser()
 
 
@@ -133,7 +133,7 @@ def _files(folder: str) -> list[tuple[str, str]]:
         files, others = files_in(one, ENDINGS)
         left_out += others
         if not files:
-            raise DataError(f"{one} holds no image; their endings are {listed(ENDINGS)}")
+            raise DataError(f"{one} holds no images; their names end in {listed(ENDINGS)}")
         found += [(str(file), as_text(one.name)) for file in files]
     log_left_out(folder, left_out, "images")
     return found

@@ -68,7 +68,10 @@ class ImageTableDataset:
         )
         refuse_column_settings(plain, "images are", "Leave it out")
         if self._params.class_names and self._params.mask is None:
-            raise DataError("data.class_names are those of masks (data.mask), which are not given")
+            raise DataError(
+                "data.class_names are those of masks (data.mask), which are not given; give "
+                "data.mask, or leave class_names out"
+            )
         cells: dict[str, list[Cell]] = {column: [] for column in self._columns}
         parts: dict[SplitName, Labeled] = {}
         named: dict[str, Array] = {}
@@ -151,7 +154,7 @@ def _cell(value: Any, path: str) -> Cell:
         value = value.get("bytes") or value.get("path")
     if not isinstance(value, str | bytes) or not value:
         raise DataError(
-            f"{path}: an image is {value!r}; give paths, or the bytes of image files, in each row"
+            f"{path}: {value!r} is given as an image; each row needs a path, or the bytes of an image file"
         )
     if isinstance(value, bytes):
         return value

@@ -87,14 +87,19 @@ def _pair(folder: str, names: Sequence[str], ending: str) -> tuple[Array, Array]
             "are needed"
         )
     if len(features) != len(targets) or not len(features):
-        raise DataError(f"{folder}: X{ending}.npy has {len(features)} rows, y{ending}.npy {len(targets)}")
+        raise DataError(
+            f"{folder}: X{ending}.npy has {len(features)} rows, y{ending}.npy {len(targets)}; "
+            "each needs one row for each sample"
+        )
     return features, np.array(targets)
 
 
 def _mapped(folder: str, names: Sequence[str], name: str) -> Array:
     path = f"{folder}/{name}"
     if name not in names:
-        raise DataError(f"{path} is missing; the folder holds {listed(names) or 'nothing'}")
+        raise DataError(
+            f"{path} is missing; the folder holds {listed(names) or 'nothing'}; save it with numpy.save"
+        )
     try:
         array = np.load(existing_file(path, mapped=True), mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, BadZipFile) as error:
@@ -105,7 +110,9 @@ def _mapped(folder: str, names: Sequence[str], name: str) -> Array:
         array.close()
         raise DataError(f"{path} is an archive of arrays (npz) despite its name; save each with numpy.save")
     if not array.ndim:
-        raise DataError(f"{path} holds a single value instead of one per row")
+        raise DataError(
+            f"{path} holds a single value instead of one per row; save an array with one value for each row"
+        )
     return array
 
 
@@ -119,11 +126,12 @@ def _refuse_bad_values(features: Array, name: SplitName, *, keep: bool) -> None:
             value, row = features[start:stop][index], f"row {start + int(index[0])} (from 0)"
             if np.isfinite(value):
                 raise DataError(
-                    f"the {name} features hold {value} in {row}: too large for float32, in which they are "
-                    "served"
+                    f"the {name} features hold {value} in {row}: too large for float32, in which "
+                    "they are served; scale them down"
                 )
             raise DataError(
-                f"the {name} features hold {'' if keep else 'NaN or '}infinite values, the first in {row}"
+                f"the {name} features hold {'' if keep else 'NaN or '}infinite values, the "
+                f"first in {row}; fix these rows, or leave them out"
             )
 
 

@@ -137,9 +137,11 @@ def _arrays(path: str) -> dict[str, Array]:
                 "execute code. Save arrays of numbers or of fixed-length text (array.astype(str)) with "
                 "numpy.savez"
             ) from error
-        raise DataError(f"{path} cannot be read as npz: {error or type(error).__name__}") from error
+        raise DataError(
+            f"{path} cannot be read as npz: {error or type(error).__name__}; save it again with numpy.savez"
+        ) from error
     except MemoryError as error:
-        raise DataError(f"{path} says that it holds more than the memory: {error}") from error
+        raise DataError(f"{path} claims to hold more than the memory does: {error}") from error
     if not arrays:
         raise DataError(f"{path} holds no arrays; save them with numpy.savez(path, X=..., y=...)")
     return arrays
@@ -181,7 +183,10 @@ def _table(arrays: Mapping[str, Array], path: str, target: str) -> Table:
                 "the file"
             )
         if names is not None and len(names) != x.shape[1]:
-            raise DataError(f"{path}: feature_names has {len(names)} names, but X {x.shape[1]} columns")
+            raise DataError(
+                f"{path}: feature_names has {len(names)} names, but X {x.shape[1]} columns; "
+                "give one name for each column"
+            )
         columns = {str(names[i]) if names is not None else f"x{i}": x[:, i] for i in range(x.shape[1])}
         columns |= {target: y.reshape(-1) if y.shape[1:] == (1,) else y} if y.size else {}
     else:
@@ -190,6 +195,7 @@ def _table(arrays: Mapping[str, Array], path: str, target: str) -> Table:
     if len(set(lengths.values())) > 1:
         raise DataError(
             f"{path}: the arrays differ in length: "
-            f"{listed(f'{key} {length}' for key, length in lengths.items())}"
+            f"{listed(f'{key} {length}' for key, length in lengths.items())}; give the same number of "
+            "rows in each"
         )
     return Table({key: tidy(array, key, path) for key, array in columns.items()}, path)

@@ -31,7 +31,9 @@ class ParquetParams(Section):
         description="read rows when they are needed, instead of holding all in memory: columns are then used "
         "as they are; a path may be a pattern of shards (`train-{000..099}.parquet`)",
     )
-    images: ImageForm = Field("torchrgb", description="with streaming: what images become; see webdataset")
+    images: ImageForm = Field(
+        "torchrgb", description="with streaming: how images are decoded; see webdataset"
+    )
 
 
 class ParquetDataset:

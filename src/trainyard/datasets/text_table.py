@@ -99,7 +99,7 @@ class TextTableDataset:
             tables = dict(expanded)
         divided = self._divided(tables, config)
         rows = {name: split.take(np.arange(len(split)))[_ROW] for name, split in divided.splits.items()}
-        with announced(f"making tokens of {len(texts):,} texts"):
+        with announced(f"tokenizing {len(texts):,} texts"):
             tokenizer, samples = _tokens(texts, rows["train"], choice, params.max_length)
         info = divided.info
         preparation = TextPreparation(

@@ -29,7 +29,7 @@ def check_verdict(verdict: VerdictFunction | None) -> None:
     if verdict is None:
         return
     if not callable(verdict):
-        raise InputError(f"verdict: {verdict!r} is no function; {advice}")
+        raise InputError(f"verdict: {verdict!r} is not a function; {advice}")
     try:
         inspect.signature(verdict).bind(None, None)
     except TypeError as error:

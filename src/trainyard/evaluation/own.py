@@ -46,7 +46,10 @@ def own_metric(path: str, task: type[Task] | None = None) -> Metric:
             f"({', '.join(task.sums)}); let the model compute it, or take one of the task's own metrics"
         )
     if task is not None and "probabilities" in given.values() and not task.gives_probabilities:
-        raise InputError(f"evaluation.metrics: {path} asks for probabilities, and {task.name} has none")
+        raise InputError(
+            f"evaluation.metrics: {path} asks for probabilities, and {task.name} has none; "
+            "name a metric of predictions"
+        )
     return Metric(_mode(function), f"your own: {path}", _checked(path, function, given))
 
 

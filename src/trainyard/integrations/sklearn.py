@@ -150,8 +150,8 @@ def pipeline_of(predictor: Predictor) -> Pipeline:
         )
     if preparation is None:
         raise InputError(
-            f"run {run.id} was trained on arrays, which need no preparation: export its estimator by "
-            "--format skops"
+            f"run {run.id} was trained on arrays, which need no preparation: export its "
+            "estimator with --format skops"
         )
     manifest, info = run.manifest(), predictor.info
     about = json.dumps({"info": info.to_json(), "versions": manifest.versions if manifest else None})

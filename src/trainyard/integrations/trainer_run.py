@@ -124,7 +124,7 @@ class TrainerRun:
         trainer = _trainer(run)
         name = trainer.name if trainer else "trainyard"
         if name != self._trainer:
-            raise InputError(f"run {run.id} is {name}'s: {self._trainer} cannot continue it")
+            raise InputError(f"run {run.id} was made by {name}: {self._trainer} cannot continue it")
         if self._status(run) == "running":
             _refuse_owned(run)
         return run

@@ -85,7 +85,7 @@ class Commit:
             raise ValueError(f"it has format {data.get('format')}, this version of Trainyard reads {FORMAT}")
         commit: Commit = _COMMIT.validate_python({**data, "name": name})
         if strange := [file.name for file in commit.files if not _FILE.fullmatch(file.name)]:
-            raise ValueError(f"its manifest names {strange[0]!r}, which is no file of a checkpoint")
+            raise ValueError(f"its manifest names {strange[0]!r}, which is not a file of a checkpoint")
         return commit
 
 

@@ -45,7 +45,7 @@ def decompress(source: Path, target: Path, size: int) -> None:
                     raise CheckpointError(f"{source.name} holds more than the {size} bytes that were stored")
                 plain.write(piece)
     except zstandard.ZstdError as error:
-        raise CheckpointError(f"{source.name} is no Zstandard file: {error}") from error
+        raise CheckpointError(f"{source.name} is not a Zstandard file: {error}") from error
 
 
 def _zstandard() -> Any:

@@ -69,7 +69,7 @@ class Document(Record):
         """
         data = json.loads(content)
         if not isinstance(data, dict):
-            raise ValueError("it holds no JSON object")
+            raise ValueError("it does not hold a JSON object")
         checksum = data.pop(_CHECKSUM, None)
         is_written = checksum == _checksum(data)
         version = data.setdefault("format", 1)
@@ -120,7 +120,7 @@ def parse_json(content: bytes, *, required: bool = False) -> dict[str, Any]:
     """
     data = json.loads(content)
     if not isinstance(data, dict):
-        raise ValueError("it holds no JSON object")
+        raise ValueError("it does not hold a JSON object")
     checksum = data.pop(_CHECKSUM, None)
     if (required or checksum is not None) and checksum != _checksum(data):
         raise ValueError(_CHANGED)

@@ -126,14 +126,16 @@ def _named(name: str, runs_dir: Path, before: RunDir | None, fits: Callable[[Run
         return matches[0]
     if matches:
         first = ", ".join(run.id for run in matches[:5]) + (" ..." if len(matches) > 5 else "")
-        raise RunNotFoundError(f"{name!r} is the beginning of {len(matches)} runs: {first}; give more of it")
+        raise RunNotFoundError(
+            f"{name!r} is the beginning of {len(matches)} run ids: {first}; give more of the one you mean"
+        )
     for folder in runs_dir.glob("*/*"):
         if folder.name == name and url_of(runs_dir):
             download_records(RunDir(folder))  # it is in the store, and this says why it cannot be read
     url = url_of(runs_dir)
     where, path = url or runs_dir.absolute(), f"{url}/EXPERIMENT/RUN" if url else "a path"
     if not runs:
-        raise RunNotFoundError(f"no run {name!r}: {where} holds no runs; give another folder by --runs-dir")
+        raise RunNotFoundError(f"no run {name!r}: {where} holds no runs; give another folder with --runs-dir")
     raise RunNotFoundError(
         f"no run {name!r} in {where} (the newest is {runs[0].id}); "
         f"give {path}, an id, the beginning of an id, or `last`"

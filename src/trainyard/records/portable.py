@@ -40,7 +40,7 @@ def stored_weights(run: RunDir) -> Path:
     ]
     folders = [path for path in folders if best is None or step_of(path.name) == best.step]
     if not folders:
-        raise InputError(f"run {run.id} has no weights that could be taken along")
+        raise InputError(f"run {run.id} has no weights to export")
     return max(folders, key=lambda path: path.name)
 
 

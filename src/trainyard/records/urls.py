@@ -55,8 +55,8 @@ def working_folder(url: str) -> Path:
         raise InputError(f"no store has URLs that begin with {parts.scheme}://; there are: {known}")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise InputError(
-            "the URL of a folder of runs holds no credentials or options: "
-            "they come from the environment (for s3://, from AWS_ACCESS_KEY_ID and so on; see docs/stores.md)"
+            "the URL of a folder of runs must not hold credentials or options: they come "
+            "from the environment (for s3://, from AWS_ACCESS_KEY_ID and so on; see docs/stores.md)"
         )
     folder = cache_folder() / _hash(url)
     try:

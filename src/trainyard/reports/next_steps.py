@@ -25,9 +25,7 @@ def section(run: RunFiles) -> list[tuple[str, str]] | None:
     if not manifest.objects:
         mends = [finding.mend for finding in diagnose(run)]
         if changes := _changes([one for one in mends if one != ALL_FOLDS]):
-            steps.append(
-                ("mend what was found, in a new run", f"trainyard train {config} {changes}{options}")
-            )
+            steps.append(("fix what was found, in a new run", f"trainyard train {config} {changes}{options}"))
         if ALL_FOLDS in mends:
             steps.append(("judge it by all rows", ALL_FOLDS.replace("CONFIG", config) + options))
     if manifest.data.features:

@@ -53,8 +53,8 @@ def export_native(predictor: Predictor, path: Path) -> Path:
     if not predictor.framework.exports_with_columns:
         others = ", ".join(sorted(name for name, one in adapters("framework") if one.exports_with_columns))
         raise InputError(
-            f"--format native is for {others}; a model of {library} is exported with its preparation by "
-            "--format mlflow (of scikit-learn also sklearn)"
+            f"--format native is for {others}; export a model of {library} "
+            "together with its preparation with --format mlflow (of scikit-learn also sklearn)"
         )
     if not isinstance(preparation, TabularPreparation):
         raise InputError(

@@ -141,7 +141,9 @@ class GivenRows:
         counts = {name: len(array) for name, array in inputs.items()}
         if len(set(counts.values())) > 1:
             given_rows = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise InputError(f"arrays of different numbers of rows given: {given_rows}; give as many of each")
+            raise InputError(
+                f"arrays of different numbers of rows given: {given_rows}; give the same number of each"
+            )
         count = next(iter(counts.values()))
         others = {name: spec for name, spec in self.info.inputs.items() if name not in self.specs}
         # What only the loss reads may hold anything.

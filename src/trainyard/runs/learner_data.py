@@ -84,7 +84,10 @@ def _weighted_by_class(train: Split, weights: str | Mapping[str, float], info: D
     by_row = _by_class(weights, arrays[TARGET], info)[arrays[TARGET]]
     own = arrays.get(WEIGHT, np.ones(len(train)))
     if not (by_row * own).any():
-        raise InputError(f"{_KEY}: the weights of all training rows are 0, so that none counts")
+        raise InputError(
+            f"{_KEY}: the weights of all training rows are 0, so that none counts; give "
+            "some of them a weight above 0"
+        )
     weighted = {**arrays, WEIGHT: by_row * own}
     return train.with_known(weighted) if isinstance(train, KnownSplit) else Arrays(weighted)
 
@@ -118,5 +121,5 @@ def _refuse_own_options(config: RunConfig, model: Any) -> None:
     for name, unset in _OWN_OPTIONS.items():
         if name in options and not any(options[name] is one or options[name] == one for one in unset):
             raise ModelError(
-                f"{_KEY}: the model weights classes, too, by {name}: {options[name]!r}; give only one of them"
+                f"{_KEY}: the model also weights classes, by {name}: {options[name]!r}; give only one of them"
             )

@@ -50,7 +50,7 @@ def _places(root: Path, output: Path) -> Iterator[Path]:
     """
     images, is_npz = images_at(root), root.suffix.lower() == ".npz"
     if (images is None and not is_npz) or output.suffix:
-        what = f"{root} is neither" if images is None and not is_npz else f"{output} is no folder"
+        what = f"{root} is neither" if images is None and not is_npz else f"{output} is not a folder"
         raise InputError(
             f"masks of an image, or of a folder of images, are written into a folder; {what} (from Python: "
             "trainyard.load(run).predict(images))"
@@ -61,13 +61,19 @@ def _places(root: Path, output: Path) -> Iterator[Path]:
     files = [file.with_suffix(".png") for file in files]
     if len(set(files)) < len(files):
         twice = next(file for file in files if files.count(file) > 1)
-        raise InputError(f"{twice} would be the mask of two images, which differ by their endings only")
+        raise InputError(
+            f"{twice} would be the mask of two images, whose names differ only in their "
+            "endings; rename one of them"
+        )
     return iter(files)
 
 
 def _write(mask: Array, file: Path) -> None:
     if mask.min() < 0 or mask.max() > _HIGHEST:
-        raise InputError(f"a class is {mask.max()}, and a PNG file holds numbers from 0 to {_HIGHEST}")
+        raise InputError(
+            f"a mask holds class {mask.max()}, but a PNG file holds numbers from 0 to "
+            f"{_HIGHEST}; get the masks as an array, from Python: trainyard.load(run).predict(images)"
+        )
     file.parent.mkdir(parents=True, exist_ok=True)
     dtype = np.uint8 if mask.max() < 1 << 8 else np.uint16
     require("PIL.Image", "image").fromarray(mask.astype(dtype)).save(file)

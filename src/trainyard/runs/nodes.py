@@ -49,8 +49,8 @@ def agree(world: World, request: Request | None) -> Request:
     ranks = agreed.resolved.config.distributed.virtual_ranks
     if isinstance(ranks, int) and ranks % world.size:
         raise InputError(
-            f"distributed.nproc: {world.size} processes on all nodes together do not divide the {ranks} "
-            "virtual ranks of the batch"
+            f"distributed.nproc: {world.size} processes on all nodes together do not divide "
+            f"the {ranks} virtual ranks of the batch; start as many as divide them"
         )
     if world.is_main and request is not None:
         return request

@@ -275,13 +275,13 @@ class Origin:
             return
         config, listed = components.config, ", ".join(changed)
         if "train" in changed and (reason := needs_same_rows(config, components.framework)):
-            raise InputError(f"data: other rows than those of run {id_} in train: {reason}")
+            raise InputError(f"data: the training rows differ from those of run {id_}: {reason}")
         if not allow_change and not any(one.startswith("data.") for one in self.lineage.changed):
             raise ChangedInputsError(
                 f"the data are not those of run {id_} any more: other rows in {listed}\n"
                 "put them back, or accept them with --allow-change"
             )
-        log.warning("data: other rows than those of run %s in %s", id_, listed)
+        log.warning("data: the rows differ from those of run %s in %s", id_, listed)
 
     def _changes(self, now: Manifest) -> list[str]:
         """Return the inputs beside the config that are not as they were for the parent."""

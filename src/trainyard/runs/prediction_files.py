@@ -72,7 +72,7 @@ def predicted_chunks(
         predictor.check_probabilities()
         if predictor.gives_masks:
             raise InputError(
-                "the probabilities of pixels are no columns of a table: call "
+                "the probabilities of pixels do not fit into a table: call "
                 "trainyard.load(run).predict_proba(images) from Python"
             )
     for kind in (_of_samples, _of_arrays, _of_files):

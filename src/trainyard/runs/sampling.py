@@ -33,8 +33,9 @@ def epoch_samples(config: RunConfig, rows: int) -> int:
         return rows
     if sampling.num_samples < config.training.batch_size:
         raise InputError(
-            f"data.sampling.num_samples: {sampling.num_samples} given, but training.batch_size is "
-            f"{config.training.batch_size}; give as many at least, or smaller batches"
+            f"data.sampling.num_samples: {sampling.num_samples} given, but "
+            f"training.batch_size is {config.training.batch_size}; give at least as many, or smaller "
+            "batches"
         )
     return sampling.num_samples
 

@@ -32,8 +32,8 @@ def text_bytes(tokenizer: Tokenizer, rows: Any, labels: Array) -> dict[str, Arra
     lengths = tokenizer.token_bytes()
     if lengths is None:
         raise InputError(
-            f"rows without {TEXT_BYTES} given; of this tokenizer, the labels alone do not say how many bytes "
-            f"of text they stand for: give {TEXT_BYTES}, (rows,) int64, too"
+            f"rows without {TEXT_BYTES} given; with this tokenizer, the labels alone do not "
+            f"say how many bytes of text they stand for: give {TEXT_BYTES}, (rows,) int64, too"
         )
     counted = labels != NO_LABEL
     return {TEXT_BYTES: (lengths[np.where(counted, labels, 0)] * counted).sum(axis=1)}
@@ -82,7 +82,10 @@ def generate(
     (encoded,) = tokenizer.encode([start_of_text])
     tokens = encoded.ids.tolist() or ([] if end is None else [end])
     if not tokens:
-        raise InputError("an empty prompt given, and this model's texts have no end: give some text")
+        raise InputError(
+            "the prompt is empty, and this model has no token for the end of a text, from "
+            "which it could start: give some text"
+        )
     length, start = info.inputs[INPUT_IDS].shape[0], len(tokens)
     draws = np.random.default_rng(seed)
     for _ in range(max_tokens):

@@ -155,7 +155,7 @@ def _check_ranking(metric: str, base: StudyConfig) -> None:
     """
     mode_in(base.resolved.config, metric)
     if metric.startswith("train_"):
-        raise InputError(f"metric: {metric} is of rows that were learned; give {without_prefix(metric)}")
+        raise InputError(f"metric: {metric} is measured on the training rows; give {without_prefix(metric)}")
 
 
 def _refuse_other_task(

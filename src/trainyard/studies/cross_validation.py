@@ -82,7 +82,9 @@ class CrossValidation(StudyView):
         import pandas as pd
 
         if not (self.path / OUT_OF_FOLD).exists():
-            raise InputError(f"study {self.id} is {self.status}: it has no predictions before its end")
+            raise InputError(
+                f"study {self.id} is {self.status}: it has predictions only once it is completed"
+            )
         return pd.read_csv(self.path / OUT_OF_FOLD)
 
     def _statistic(self, key: str) -> dict[str, float]:

@@ -286,7 +286,9 @@ def find_study(name: str, runs_dir: Path) -> Study:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise RunNotFoundError(f"{name!r} is the beginning of {len(matches)} studies; give more of it")
+        raise RunNotFoundError(
+            f"{name!r} is the beginning of {len(matches)} study ids; give more of the one you mean"
+        )
     known = f"the newest is {studies[0].id}" if studies else "it holds no studies"
     raise RunNotFoundError(f"there is no study {name!r} in {runs_dir}; {known}")
 

@@ -165,11 +165,13 @@ class TokenClassificationTask(Task):
         """
         if targets.dtype.kind in "iu":
             if int(targets.max()) < 0:
-                raise DataError(f"no token has a class: all labels are {NO_LABEL} or below 0")
+                raise DataError(
+                    f"no token has a class: all labels are {NO_LABEL} or below 0; give some tokens a class"
+                )
             return list(range(int(targets.max()) + 1))
         known = sorted({str(label) for label in targets.reshape(-1) if label})
         if not known:
-            raise DataError("no token has a class: all labels are empty")
+            raise DataError("no token has a class: all labels are empty; give some tokens a class")
         return known
 
     @classmethod
@@ -187,8 +189,8 @@ class TokenClassificationTask(Task):
             codes = np.array(flat, np.int64).reshape(targets.shape)
         if (unknown := (codes != NO_LABEL) & ((codes < 0) | (codes >= len(labels)))).any():
             raise DataError(
-                f"{where}: the label {targets[unknown].tolist()[0]!r} is no class of the training rows; they "
-                f"have {len(labels)}; {NO_LABEL} marks tokens without a label"
+                f"{where}: the label {targets[unknown].tolist()[0]!r} is not a class of the "
+                f"training rows; they have {len(labels)}; {NO_LABEL} marks tokens without a label"
             )
         return codes
 

@@ -309,7 +309,10 @@ def _mapped(files: Sequence[ArrowFile]) -> tuple[Any, list[int]]:
     try:
         table = arrow.concat_tables([table for table in tables if table.num_rows] or tables[:1])
     except arrow.ArrowException as error:
-        raise DataError(f"{files[0].name}: its shards have different columns: {error}") from error
+        raise DataError(
+            f"{files[0].name}: its shards have different columns: {error}; write all of "
+            "them with the same columns"
+        ) from error
     return table, [one.num_rows for one in tables]
 
 
@@ -343,7 +346,10 @@ def _inputs(schema: Any, config: DataConfig, source: str) -> list[str]:
         log.info("data: columns of text or times are left out: %s", listed(texts))
     chosen = [field.name for field in schema if field.name not in {*left_out, *texts}]
     if not chosen:
-        raise DataError(f"{source}: there is no column to learn from but text; name some in data.features")
+        raise DataError(
+            f"{source}: all columns hold text or times, which are left out; give at least "
+            "one column of numbers to learn from"
+        )
     return chosen
 
 

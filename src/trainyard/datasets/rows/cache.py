@@ -95,7 +95,7 @@ class DataCache:
         """
 
         def fill(content: Path) -> Mapping[str, object]:
-            log.info("making %s, which later runs find in %s", what, self._folder)
+            log.info("preparing %s, which later runs find in %s", what, self._folder)
             make(content)
             return {"what": what}
 
@@ -117,7 +117,10 @@ class DataCache:
             make_folders(self._folder)
             file = lock.open("ab")
         except OSError as error:
-            raise DataError(f"{self._folder} cannot be used: {error.strerror or error}") from error
+            raise DataError(
+                f"{self._folder} cannot be used: {error.strerror or error}; set TRAINYARD_CACHE "
+                "to another folder"
+            ) from error
         with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -178,16 +181,16 @@ class DataCache:
         Raises:
             DataError: They do not fit.
         """
-        allowed = f"the local copies of data may have {_gib(self._limit)} together; set {LIMIT} to more GiB"
+        allowed = f"the local copies of data may take up {_gib(self._limit)} in all; set {LIMIT} to more GiB"
         if size > self._limit:
-            raise DataError(f"{what} has {_gib(size)}, but {allowed}")
+            raise DataError(f"{what} takes up {_gib(size)}, but {allowed}")
         sizes = {path.parent: path.stat().st_size for path in self._folder.glob(f"*/{_CONTENT}")}
         used = sum(sizes.values())
         for copy in sorted(sizes, key=lambda copy: copy.stat().st_mtime):
             if used + size > self._limit and _delete_unused(copy):
                 used -= sizes[copy]
         if used + size > self._limit:
-            raise DataError(f"{what} has {_gib(size)}, and copies in use have {_gib(used)}, but {allowed}")
+            raise DataError(f"{what} takes up {_gib(size)}, and copies in use {_gib(used)}, but {allowed}")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -64,7 +64,7 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
         for name in named[setting]:
             if name in [*config.targets, *(config.features or [])]:
                 what = "is the target, too" if name in config.targets else "is named by data.features, too"
-                raise DataError(f"{table.source}: {setting}: {name!r} {what}; a weight is no feature")
+                raise DataError(f"{table.source}: {setting}: {name!r} {what}; a weight cannot be a feature")
     left_out = {*config.targets, config.weight or "", drawn or "", *config.exclude}
     if config.features is None:
         left_out |= {config.split.group or "", config.split.time or ""}
@@ -197,7 +197,7 @@ def odd_columns(
 def oddity(values: Array, targets: Array, *, may_differ: bool = False) -> str | None:
     """Return what is odd about a column of the training rows, or None."""
     if _constant(values):
-        return "holds one value in all training rows, and teaches nothing"
+        return "holds one value in all training rows, so nothing can be learned from it"
     if _numbers_rows(values):
         return NUMBERS_ROWS
     if not may_differ and _identifies(values):

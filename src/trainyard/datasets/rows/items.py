@@ -188,8 +188,8 @@ class Items:
         if len(set(shapes)) > 1:
             odd = next(i for i, shape in zip(ids.tolist(), shapes, strict=True) if shape != shapes[0])
             raise DataError(
-                f"{self._name}: item {ids[0]} has {name} of shape {shapes[0]}, "
-                f"item {odd} others; pad or cut them to one shape"
+                f"{self._name}: item {ids[0]} has {name} of shape {shapes[0]}, and item {odd} "
+                "of another; pad or cut them to one shape"
             )
         return np.stack([array for array in arrays if array is not None])
 
@@ -254,7 +254,9 @@ class Items:
         arrays = {str(name): as_array(value, f"{what}: {name}") for name, value in item.items()}
         for name, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise DataError(f"{what}: {name} hold NaN or infinite values")
+                raise DataError(
+                    f"{what}: {name} hold NaN or infinite values; fix these items, or leave them out"
+                )
         return arrays, arrays.pop(self._target)
 
     def _encode(self, targets: Array, ids: Ids) -> Array:

@@ -36,7 +36,9 @@ def lists_of(values: Array, where: str, table: Table | None = None) -> list[list
     """
     for row, value in enumerate(values):
         if not isinstance(value, list):
-            raise DataError(f"{where}: {value!r} in {_place(row, table)} is no list; an empty list is []")
+            raise DataError(
+                f"{where}: {value!r} in {_place(row, table)} is not a list; an empty list is written []"
+            )
     return list(values)
 
 
@@ -101,8 +103,9 @@ def expanded(table: Table, name: str, labels: Sequence[str]) -> Table:
         for label in cell:
             if label not in index:
                 raise DataError(
-                    f"{table.source}: the target {name!r} has {label!r} in {_place(row, table)}, a label "
-                    f"without training rows; training knows {listed(labels)}"
+                    f"{table.source}: the target {name!r} has {label!r} in {_place(row, table)}, a "
+                    f"label without training rows; training knows {listed(labels)}; leave the label out, or "
+                    "give it training rows"
                 )
             matrix[row, index[label]] = 1
     table = replace(table, columns={key: table.columns[key] for key in table.columns if key != name})

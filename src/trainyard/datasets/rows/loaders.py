@@ -42,8 +42,8 @@ def unwrapped(part: Any, what: str) -> Any:
     """
     if is_loader(part):
         log.info(
-            "data: %s is a data loader: its data set is used, in an order of our own that follows the seed; "
-            "its order, workers and last batch are not used",
+            "data: %s is a data loader: its data set is used, shuffled by the run's seed; "
+            "the loader's own order, workers and drop_last have no effect",
             what,
         )
         part = _dataset_of(part, what)
@@ -80,9 +80,9 @@ def _dataset_of(loader: Any, what: str) -> Any:
     elif kind not in _SAMPLERS or draws_twice or batches not in ("BatchSampler", "NoneType"):
         name = kind if kind not in _SAMPLERS or draws_twice else batches
         raise DataError(
-            f"{what}: the loader's {name} decides which rows a batch has, which is not used here: give the "
-            "data set without it; data.sampling draws rows by weights, and with data.weight they count more "
-            "or less"
+            f"{what}: the loader's {name} decides which rows a batch has, which Trainyard "
+            "decides itself: give the data set without the loader; data.sampling draws rows by weights, "
+            "and data.weight makes them count more or less"
         )
     if getattr(loader.collate_fn, "__name__", "") in ("default_collate", "default_convert"):
         return dataset

@@ -212,8 +212,8 @@ def _classes_of_samples(
     for name, items in raw.items():
         if name != "train" and len(items) <= READ_THROUGH and (unknown := set(_labels(items)) - set(classes)):
             raise DataError(
-                f"the {name} dataset has class {listed(map(repr, sorted(unknown)))}, which no training item "
-                "has"
+                f"the {name} dataset has class {listed(map(repr, sorted(unknown)))}, which no "
+                "training item has; give the train dataset such items, or leave these out"
             )
     return classes, False
 
@@ -242,7 +242,7 @@ def _reason(unrepeatable: Sequence[SplitName]) -> str:
     """Return why samples cannot be read again as they were; empty if they can."""
     if not unrepeatable:
         return ""
-    return f"the {unrepeatable[0]} dataset returns other items when it is read again"
+    return f"the {unrepeatable[0]} dataset returns different items when it is read again"
 
 
 def _warnings(raw: Mapping[SplitName, Items], unrepeatable: Sequence[SplitName]) -> list[str]:

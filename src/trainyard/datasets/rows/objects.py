@@ -67,7 +67,7 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         name: _unpacked(part, name) for name, part in _by_split(data, source).items() if part is not None
     }
     if "train" not in parts:
-        raise DataError(f"{source} has no training rows")
+        raise DataError(f"{source} has no training rows; give them as the split train")
     parts, own_weights = _without_weights(parts, config)
     forms = {name: _form(part, name) for name, part in parts.items()}
     if len(set(forms.values())) > 1:
@@ -351,7 +351,10 @@ def _input(given: Any, what: str, *, keep: bool) -> Array:
     )
     if bad.any():
         rows = Table({}).where(np.asarray(bad.reshape(len(array), -1).any(axis=1)))
-        raise DataError(f"{what} hold {'' if keep else 'NaN or '}infinite values in {rows}")
+        raise DataError(
+            f"{what} hold {'' if keep else 'NaN or '}infinite values in {rows}; fix these "
+            "rows, or leave them out"
+        )
     return array.astype(np.float32) if array.dtype.kind == "b" else array
 
 

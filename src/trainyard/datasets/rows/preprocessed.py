@@ -185,7 +185,7 @@ def _named_outputs(info: DataInfo, config: DataConfig) -> DataInfo:
     if info.outputs != len(config.targets) or task_of(info.task).has_classes():
         raise DataError(
             f"data.target names {len(config.targets)} targets, but y has {info.outputs} "
-            f"{task_of(info.task).noun}; name as many as y has columns"
+            f"{task_of(info.task).noun}; give one name for each column of y"
         )
     if task_of(info.task).targets_are_labels:
         return replace(info, classes=list(config.targets))

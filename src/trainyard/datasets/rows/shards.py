@@ -177,7 +177,9 @@ class ShardFiles:
             if shard not in self._files:
                 os.close(file)
         if len(data) != size:
-            raise DataError(f"{self.shards[shard].name} has become shorter since it was indexed")
+            raise DataError(
+                f"{self.shards[shard].name} has become shorter since it was indexed; start the run again"
+            )
         return data
 
     def _open(self, shard: int) -> int:

@@ -172,7 +172,7 @@ def unique_names(names: Sequence[str]) -> tuple[list[str], str]:
             new = f"{name}.{number}"
         unique[new] = name
     renamed = [f"{name!r} is called {new!r}" for new, name in unique.items() if new != name]
-    return list(unique), f"of columns with one name, the next {listed(renamed, 4)}" if renamed else ""
+    return list(unique), f"columns with the same name are renamed: {listed(renamed, 4)}" if renamed else ""
 
 
 def kind_of(values: Array) -> Kind:

@@ -62,15 +62,19 @@ class Target:
             if (unknown := codes < 0).any():
                 label = values[unknown][0]
                 raise DataError(
-                    f"{where} is {label!r} in {table.where(values == label)}, a class without training rows; "
-                    f"training knows {listed(self.classes)}"
+                    f"{where} is {label!r} in {table.where(values == label)}, a class without "
+                    f"training rows; training knows {listed(self.classes)}; remove these rows, or train "
+                    "with rows of this class"
                 )
             return codes
         task_of(self.task).check_column(values, where)
         with np.errstate(over="ignore"):
             numbers = values.astype(self.dtype)
         if not (finite := np.isfinite(numbers)).all():
-            raise DataError(f"{where} is infinite, or too large for {self.dtype}, in {table.where(~finite)}")
+            raise DataError(
+                f"{where} is infinite, or too large for {self.dtype}, in {table.where(~finite)}; "
+                "fix or remove these rows"
+            )
         return numbers
 
     def to_json(self) -> dict[str, Any]:
@@ -126,7 +130,7 @@ def inspect(table: Table, config: DataConfig) -> tuple[str, list[str]]:
             "leave them out with data.missing_target: drop"
         )
     if kind_of(values) == "time":
-        raise DataError(f"{where} holds dates; a target holds classes or numbers")
+        raise DataError(f"{where} holds dates, but a target must hold classes or numbers")
     if kind_of(values) == "number" and not np.isfinite(values).all():
         raise DataError(
             f"{where} is infinite in {table.where(~np.isfinite(values))}; fix or remove these rows"
@@ -141,7 +145,7 @@ def inspect(table: Table, config: DataConfig) -> tuple[str, list[str]]:
 def _inspect_several(table: Table, config: DataConfig) -> tuple[str, list[str]]:
     """Decide which task several columns of numbers stand for, as `inspect` does for one."""
     if len(set(config.targets)) < len(config.targets):
-        raise DataError(f"data.target names a column twice: {listed(config.targets)}")
+        raise DataError(f"data.target names a column twice: {listed(config.targets)}; name each once")
     matrix, warnings = _matrix(table, config.targets), list[str]()
     for name, values in zip(config.targets, matrix.T, strict=True):
         if (values == values[0]).all():
@@ -167,8 +171,9 @@ def _unlike_scales(matrix: Array, table: Table, config: DataConfig) -> list[str]
         return []
     large, small = (config.targets[int(pick(scales))] for pick in (np.argmax, np.argmin))
     return [
-        f"{table.source}: the target {large!r} varies {scales.max() / scales.min():.3g} times as much as "
-        f"{small!r}, so that a loss of both hardly sees the latter; set data.target_transform: standardize"
+        f"{table.source}: the target {large!r} varies {scales.max() / scales.min():.3g} "
+        f"times as much as {small!r}, so a loss over both hardly depends on the latter; set "
+        "data.target_transform: standardize"
     ]
 
 
@@ -191,7 +196,10 @@ def _matrix(table: Table, names: Sequence[str], task: str | None = None) -> Arra
         with np.errstate(over="ignore"):
             bad = ~np.isfinite(values.astype(np.float32))
         if bad.any():
-            raise DataError(f"{where} is infinite, or too large for float32, in {table.where(bad)}")
+            raise DataError(
+                f"{where} is infinite, or too large for float32, in {table.where(bad)}; fix or "
+                "remove these rows"
+            )
         if task is not None and not task_of(task).accepts(values[:, None]):
             other = (values != 0) & (values != 1)
             raise DataError(f"{where} must be {task_of(task).wants}, but is not in {table.where(other)}")
@@ -210,7 +218,9 @@ def rows_with_target(table: Table, name: str) -> tuple[Table, str]:
     if not count:
         return table, ""
     if count == len(table):
-        raise DataError(f"{table.source}: the target {name!r} has no value in any row")
+        raise DataError(
+            f"{table.source}: the target {name!r} has no value in any row; name another column in data.target"
+        )
     return table.take(np.flatnonzero(~absent)), (
         f"{table.source}: {count:,} of {len(table):,} rows have no target, and are dropped "
         "(data.missing_target: drop)"

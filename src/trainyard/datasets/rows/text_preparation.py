@@ -237,7 +237,7 @@ def texts_of(values: Sequence[Any], where: str) -> list[str]:
         if isinstance(text, float) and np.isnan(text):
             texts[row] = ""
         elif not isinstance(text, str):
-            raise DataError(f"{where}: {text!r} in row {row + 1} is no text")
+            raise DataError(f"{where}: {text!r} in row {row + 1} is not text")
     return texts
 
 
@@ -253,5 +253,5 @@ def words_of(values: Sequence[Any], where: str) -> list[list[str]]:
     words = lists_of(cells, where)
     for row, cell in enumerate(words):
         if wrong := [word for word in cell if not isinstance(word, str)]:
-            raise DataError(f"{where}: {wrong[0]!r} in row {row + 1} is no word")
+            raise DataError(f"{where}: {wrong[0]!r} in row {row + 1} is not a word")
     return words

@@ -48,7 +48,10 @@ def from_tf_dataset(part: Any, what: str) -> tuple[Array, Array]:
         join = np.concatenate if _is_batched(*spec) else np.stack
         features, targets = (join([np.asarray(pair[i]) for pair in pairs]) for i in range(2))
     except ValueError as error:
-        raise DataError(f"{what}: the elements of the tf.data.Dataset differ in shape: {error}") from error
+        raise DataError(
+            f"{what}: the elements of the tf.data.Dataset differ in shape: {error}; pad or "
+            "crop them to one shape"
+        ) from error
     return features, _texts(targets)
 
 

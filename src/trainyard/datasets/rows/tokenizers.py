@@ -160,7 +160,7 @@ class LibraryTokenizer:
         try:
             self._tokenizer: Any = library.Tokenizer.from_str(content)
         except Exception as error:  # the library raises nothing narrower
-            raise DataError(f"this is no tokenizer.json that can be read: {error}") from error
+            raise DataError(f"this is not a tokenizer.json that can be read: {error}") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._content = content
@@ -375,8 +375,8 @@ def chosen(kind: str, vocab_size: int | None, end_of_text: bool | str | None) ->
         )
     if vocab_size is not None and kind != BPE:
         raise DataError(
-            f"data.params.vocab_size: {vocab_size} given, but the tokenizer is {kind}, whose vocabulary is "
-            "as it is; leave it out, or give tokenizer: bpe"
+            f"data.params.vocab_size: {vocab_size} given, but the tokenizer is {kind}, "
+            "whose vocabulary is fixed; leave it out, or give tokenizer: bpe"
         )
     if isinstance(end_of_text, str) and kind == BYTES:
         raise DataError(

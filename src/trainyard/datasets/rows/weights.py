@@ -74,8 +74,8 @@ def check_totals(weights: Mapping[str, Array], name: str, setting: str = "data.w
             )
         if not values.any():
             raise DataError(
-                f"the weight {name!r} is 0 in all {len(values)} {split} rows, so that none counts; leave "
-                f"{setting} out, or give other rows"
+                f"the weight {name!r} is 0 in all {len(values)} {split} rows, so none of them "
+                f"counts; leave {setting} out, or give other rows"
             )
 
 

@@ -176,7 +176,7 @@ def _tokens(
 ) -> tuple[Tokenizer, dict[SplitName, SplitTokens]]:
     """Return the tokenizer and the tokens of each split: those of a short text of bytes, or mapped ones."""
     if choice.kind != tokenizers.BYTES or choice.end_of_text is not None or size > _IN_MEMORY:
-        with announced("making tokens of the text"):
+        with announced("tokenizing the text"):
             return tokens_of(sources, choice)
     splits: dict[SplitName, SplitTokens] = {}
     for name in SPLITS:

@@ -87,7 +87,10 @@ def _files(path: str, pattern: str) -> Sequence[str]:
     if files is None:
         return [path]
     if not files:
-        raise DataError(f"{path}: no file in this folder matches data.params.pattern: {pattern}")
+        raise DataError(
+            f"{path}: no file in this folder matches data.params.pattern: {pattern}; give a "
+            "pattern that matches some"
+        )
     return files
 
 

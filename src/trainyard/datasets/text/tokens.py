@@ -114,8 +114,8 @@ def _plain(pieces: Iterable[Piece]) -> Iterator[Piece]:
     for piece in pieces:
         if 0 in piece.content:
             raise DataError(
-                f"{piece.source} is no plain text, for a byte of it is 0; give a text file in UTF-8, not a "
-                "compressed or binary one"
+                f"{piece.source} is not plain text: it contains a zero byte; give a text file "
+                "in UTF-8, not a compressed or binary one"
             )
         yield piece
 
@@ -144,7 +144,7 @@ def _write(path: Path, sources: Sequence[Source], choice: Choice) -> None:
         file.write(raw + len(raw).to_bytes(_LENGTH_BYTES, "little"))
     if any(source.documents.content().sha256 != source.sha256 for source in sources):
         # The tokens would be found under the hash of another text.
-        raise DataError("the text was changed while tokens were made of it; start the run again")
+        raise DataError("the text was changed while it was tokenized; start the run again")
 
 
 def _write_split(

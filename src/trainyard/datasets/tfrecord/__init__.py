@@ -44,7 +44,9 @@ class TfrecordParams(Section):
         description="read records when they are needed, instead of holding all in memory: features are then "
         "used as they are; a path may be a pattern of shards (`train-{000..099}.tfrecord`)",
     )
-    images: ImageForm = Field("torchrgb", description="with streaming: what images become; see webdataset")
+    images: ImageForm = Field(
+        "torchrgb", description="with streaming: how images are decoded; see webdataset"
+    )
     classes: int | list[str | int] | None = Field(
         None,
         description="with streaming: the number of classes, or their labels; default: those of the training "

@@ -61,7 +61,7 @@ def index_of(path: Path) -> tuple[Ids, Ids, Array]:
         raise DataError(f"{path} holds no records")
     data = np.memmap(path, np.uint8, "r")
     if data[:2].tobytes() == b"\x1f\x8b":
-        raise DataError(f"{path} is compressed, so that no record can be found in it; decompress it")
+        raise DataError(f"{path} is compressed, so its records cannot be read one by one; decompress it")
     starts = np.array(_starts(data.data, str(path)), dtype=np.int64)
     lengths = _lengths(starts, len(data))
     _require_same(data, (starts - _HEADER, np.full(len(starts), 8), starts - 4), starts, str(path))
@@ -87,8 +87,8 @@ def _starts(data: bytes | memoryview, path: str) -> list[int]:
             if not starts and _masked(_scalar(data[:8])) != int.from_bytes(data[8:12], "little"):
                 raise DataError(f"{path} is not a TFRecord file: it does not begin with a record's length")
             raise DataError(
-                f"{path} ends within record {len(starts) + 1}, after byte {len(data)}: it is cut short, or "
-                "damaged"
+                f"{path} ends within record {len(starts) + 1}, after byte {len(data)}: it is "
+                "cut short, or damaged; copy or write it again"
             )
         starts.append(start)
     return starts

@@ -164,7 +164,9 @@ class Records:
             log.info("data: features of text are left out: %s", listed(texts))
         chosen = [name for name in known if name not in {*left_out, *texts}]
         if not chosen:
-            raise DataError("there is no feature to learn from but text; name some in data.features")
+            raise DataError(
+                "all features are text, which is left out; give at least one feature of numbers to learn from"
+            )
         return chosen
 
 

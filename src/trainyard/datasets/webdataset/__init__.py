@@ -38,8 +38,9 @@ class WebdatasetParams(Section):
 
     images: ImageForm = Field(
         "torchrgb",
-        description="what images become, as webdataset calls it: torchrgb is (channels, height, width) in "
-        "float32 from 0 to 1; l is gray; without torch, channels are last; with 8, values are uint8",
+        description="how images are decoded, in webdataset's terms: torchrgb is (channels, height, "
+        "width) in float32 from 0 to 1; l is gray; without torch, channels are last; with 8, values "
+        "are uint8",
     )
     classes: int | list[str | int] | None = Field(
         None, description="the number of classes, or their labels; default: those of the training samples"
@@ -233,7 +234,8 @@ def _classes(path: Path, samples: Sequence[Mapping[int, Member]], column: int | 
     except OverflowError:
         row = next(row for row, text in enumerate(texts) if not -(2**63) <= int(text) < 2**63)
         raise DataError(
-            f"{path}: the class of sample {row} is {texts[row][:40].decode()}, which 64 bits do not hold"
+            f"{path}: the class of sample {row} is {texts[row][:40].decode()}, which does "
+            "not fit into 64 bits"
         ) from None
     except ValueError:
         return None

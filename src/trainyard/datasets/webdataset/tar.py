@@ -32,7 +32,7 @@ def members(path: Path) -> Iterator[Member]:
     """
     with open(path, "rb") as file:
         if file.read(4).startswith((_GZIP, _ZSTD)):
-            raise DataError(f"{path} is compressed, so that no sample can be found in it; decompress it")
+            raise DataError(f"{path} is compressed, so its samples cannot be read one by one; decompress it")
         if not path.stat().st_size:
             raise DataError(f"{path} is empty")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -63,7 +63,9 @@ def _members(data: mmap.mmap, path: Path) -> Iterator[Member]:
         if kind in _REGULAR:
             yield Member(long_name or _name(header), start, size)
         long_name = ""
-    raise DataError(f"{path} is cut short: it lacks the empty blocks with which a tar file ends")
+    raise DataError(
+        f"{path} is cut short: it lacks the empty blocks with which a tar file ends; copy or write it again"
+    )
 
 
 def _name(header: bytes) -> str:
@@ -83,7 +85,7 @@ def _number(field: bytes, path: Path) -> int:
     except ValueError:
         number = -1
     if number < 0:
-        raise DataError(f"{path} is no tar file, or it is damaged")
+        raise DataError(f"{path} is not a tar file, or it is damaged")
     return number
 
 

@@ -120,10 +120,10 @@ class CatboostParams(Section):
     combinations_ctr: str | list[str] | None = Field(None, description="statistics of combinations")
     per_feature_ctr: str | list[str] | None = Field(None, description="statistics of named features")
     ctr_target_border_count: int | None = Field(
-        None, gt=0, le=255, description="borders of the target for category statistics"
+        None, gt=0, le=255, description="number of borders of the target for category statistics"
     )
     ctr_history_unit: Literal["Group", "Sample"] | None = Field(
-        None, description="what statistics of categories go back over"
+        None, description="whether category statistics look back over rows or groups"
     )
     final_ctr_computation_mode: Literal["Default", "Skip"] | None = Field(
         None, description="Skip: the model keeps no category statistics"
@@ -143,8 +143,10 @@ class CatboostParams(Section):
         None, description="whether the shrinking stays constant"
     )
     langevin: bool | None = Field(None, description="stochastic gradient Langevin boosting")
-    diffusion_temperature: float | None = Field(None, ge=0, description="Langevin: temperature")
-    posterior_sampling: bool | None = Field(None, description="settings of Langevin for uncertainty")
+    diffusion_temperature: float | None = Field(None, ge=0, description="temperature of Langevin boosting")
+    posterior_sampling: bool | None = Field(
+        None, description="use the settings of Langevin boosting for uncertainty"
+    )
     sparse_features_conflict_fraction: float | None = Field(
         None, ge=0, le=1, description="share of rows in which bundled features may conflict"
     )

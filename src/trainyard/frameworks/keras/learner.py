@@ -135,7 +135,7 @@ class KerasLearner(Learner):
         ):
             raise ModelError(
                 f"model {config.model.type}: it is compiled with the learning rate {rate}; "
-                "set training.learning_rate to it, or choose an optimizer in training.optimizer"
+                "set training.learning_rate to that, or choose an optimizer in training.optimizer"
             )
         log.info("learning rate %s, as the model was compiled with", rate)
 

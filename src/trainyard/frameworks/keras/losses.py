@@ -331,7 +331,8 @@ def _function(keras: Any, compiled: Any) -> Any:
         function = keras.losses.get(compiled)
     except (ValueError, TypeError) as error:
         raise ModelError(
-            f"the model was compiled with the loss {compiled!r}, which Keras does not know"
+            f"the model was compiled with the loss {compiled!r}, which Keras does not know; "
+            "compile it with a loss of keras.losses, or set training.loss"
         ) from error
     reduction = getattr(function, "reduction", "mean")
     if reduction not in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):

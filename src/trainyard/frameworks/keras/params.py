@@ -32,7 +32,7 @@ class KerasMlpParams(BackendParams):
     """A multilayer perceptron."""
 
     hidden: list[Width] = Field(default_factory=lambda: [128, 64], description="width of each hidden layer")
-    dropout: Share = Field(0.0, description="after each hidden layer")
+    dropout: Share = Field(0.0, description="share of the values that are dropped after each hidden layer")
     activation: Activation = "relu"
     normalization: Literal["none", "batch", "layer"] = Field("none", description="before each activation")
 
@@ -49,7 +49,7 @@ class KerasCnnParams(BackendParams):
     hidden: list[Width] = Field(
         default_factory=lambda: [64], description="width of each dense layer after the convolutions"
     )
-    dropout: Share = Field(0.0, description="after each dense layer")
+    dropout: Share = Field(0.0, description="share of the values that are dropped after each dense layer")
     activation: Activation = "relu"
     normalization: Literal["none", "batch"] = Field(
         "none", description="before each activation of a convolution"

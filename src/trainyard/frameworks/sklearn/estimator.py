@@ -85,7 +85,10 @@ def _class_of(name: str, task: str) -> Any:
     """Import the class that a short name stands for."""
     described = entry(name)
     if described is None:
-        raise ModelError(f"model {name}: scikit-learn has no such model")
+        raise ModelError(
+            f"model {name}: scikit-learn has no such model; `trainyard config names model` "
+            "lists those that there are"
+        )
     if task not in described:
         other = next(one for one in TASKS if one != task)
         usual = INSTEAD.get(name, USUAL)
@@ -96,7 +99,10 @@ def _class_of(name: str, task: str) -> Any:
     cls = getattr(importlib.import_module(module), attribute, None)
     if cls is None:
         version = require("sklearn", "sklearn").__version__
-        raise ModelError(f"model {name}: the installed scikit-learn {version} has no {module}.{attribute}")
+        raise ModelError(
+            f"model {name}: the installed scikit-learn {version} has no {module}.{attribute}; "
+            "install a version that has it, or choose another model"
+        )
     return cls
 
 

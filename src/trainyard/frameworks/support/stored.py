@@ -28,7 +28,8 @@ def named_buffer(name: str, array: Array) -> NamedBuffer:
     buffer = array_buffer(name, array)
     if buffer.dtype == array.dtype.name:
         raise ModelError(
-            f"array {name!r} of the model has dtype {array.dtype}, which a checkpoint cannot hold"
+            f"array {name!r} of the model has dtype {array.dtype}, which a checkpoint "
+            "cannot hold; convert it, such as to float32"
         )
     return buffer
 
@@ -85,7 +86,10 @@ def check_features(count: int, info: DataInfo) -> None:
         ModelError: It takes another number.
     """
     if count != (expected := int(np.prod(info.input_shape))):
-        raise ModelError(f"these weights are a model of {count} features, but the data have {expected}")
+        raise ModelError(
+            f"these weights are a model of {count} features, but the data have {expected}; "
+            "use weights of a model that was trained on the same columns"
+        )
 
 
 class StoredSnapshot:

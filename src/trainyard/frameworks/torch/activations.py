@@ -37,8 +37,8 @@ def checkpoint_activations(model: nn.Module, patterns: Sequence[str], *, synchro
         module = model.get_submodule(name)
         if synchronized and any(isinstance(part, _BatchNorm) for part in module.modules()):
             raise ModelError(
-                f"{key}: {name} has batch normalization, whose sums over virtual ranks are not made twice; "
-                "leave it out, or distributed.virtual_ranks"
+                f"{key}: {name} has batch normalization, which cannot be computed twice over "
+                "virtual ranks; leave the module out, or distributed.virtual_ranks"
             )
         module.forward = _checkpointed(module, module.forward)
 

@@ -43,15 +43,17 @@ def batch_norms_of(module: nn.Module, inputs: LearnerInputs, device: torch.devic
     for name, layer in layers.items():
         if type(layer).forward not in _OWN_FORWARDS or "forward" in vars(layer):
             raise ModelError(
-                f"{key}: {name} ({type(layer).__name__}) normalizes over the batch in its own way, which "
-                "cannot be divided; leave virtual_ranks out, or use torch's own batch normalization"
+                f"{key}: {name} ({type(layer).__name__}) normalizes over the batch in its own "
+                "way, which cannot be split into virtual ranks; leave virtual_ranks out, or use torch's own "
+                "batch normalization"
             )
     name = next(iter(layers))  # for the messages below
     for parameter_name, parameter in module.named_parameters():
         if parameter._post_accumulate_grad_hooks:
             raise ModelError(
-                f"{key}: {name} normalizes over the batch, and then post-accumulate hooks on the gradient of "
-                f"{parameter_name} are not called; leave virtual_ranks out, or the hooks"
+                f"{key}: {name} normalizes over the batch, and then post-accumulate hooks, as "
+                f"on the gradient of {parameter_name}, would not be called; leave out virtual_ranks, or the "
+                "hooks"
             )
     mine = ranks // inputs.world.size
     if device.type == "cuda" and mine > 1:

@@ -33,7 +33,9 @@ class Freezing:
         self._until = {parameters[name]: end for name, end in until.items() if name in parameters}
         self.reset()
         if self.apply(0) and not any(one.requires_grad for one in parameters.values()):
-            raise ModelError("training.freeze: it leaves nothing to train in the first step")
+            raise ModelError(
+                "training.freeze: nothing is left to train in the first step; freeze fewer parameters"
+            )
 
     def reset(self) -> None:
         """Have the next `apply` set all parameters, whose flags a restore may have changed."""

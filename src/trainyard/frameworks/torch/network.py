@@ -208,7 +208,7 @@ def _check_tensors(module: torch.nn.Module) -> None:
         if is_lazy(tensor):
             continue
         if tensor.is_meta:
-            raise ModelError(f"tensor {name!r} of the model is on the device meta, so that it has no values")
+            raise ModelError(f"tensor {name!r} of the model is on the device meta, so it has no values")
         if tensor.layout != torch.strided:
             raise ModelError(
                 f"tensor {name!r} of the model is sparse, which a checkpoint cannot hold: keep a dense one, "

@@ -82,7 +82,8 @@ def _loss(path: str, task: Task, *, by_sample: bool) -> Any:
     if isinstance(loss, torch.nn.Module):
         if any(one.requires_grad for one in loss.parameters()):
             raise ModelError(
-                f"training.loss: {path} has parameters to train, but is no part of the model; move them there"
+                f"training.loss: {path} has parameters to train, but is not part of the model; "
+                "move them into it"
             )
         loss = copy.deepcopy(loss)
     if by_sample and hasattr(loss, "reduction"):

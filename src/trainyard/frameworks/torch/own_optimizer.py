@@ -35,10 +35,13 @@ def build_own(path: str, groups: Sequence[Group], training: TrainingConfig) -> t
     except InputError as error:
         raise ModelError(f"{key}: {error}") from error
     if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
-        raise ModelError(f"{key}: {path} is no subclass of torch.optim.Optimizer")
+        raise ModelError(f"{key}: {path} is not a subclass of torch.optim.Optimizer")
     closure = inspect.signature(cls.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
-        raise ModelError(f"{key}: {path} calls the model itself (step needs a closure), which is not offered")
+        raise ModelError(
+            f"{key}: {path} calls the model itself (step needs a closure), which is not "
+            "supported; choose another optimizer"
+        )
     accepted = inspect.signature(cls).parameters
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in accepted.values())
     for name, value in (("lr", training.learning_rate), ("weight_decay", training.weight_decay)):

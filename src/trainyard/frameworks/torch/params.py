@@ -19,7 +19,7 @@ class MlpParams(Section):
     hidden: list[Annotated[int, Field(gt=0)]] = Field(
         default_factory=lambda: [128, 64], description="width of each hidden layer"
     )
-    dropout: Share = Field(0.0, description="after each hidden layer")
+    dropout: Share = Field(0.0, description="share of the values that are dropped after each hidden layer")
     activation: Activation = "relu"
     normalization: Literal["none", "batch", "layer"] = Field("none", description="before each activation")
 
@@ -45,7 +45,7 @@ class GptParams(Section):
     position: Literal["learned", "rotary"] = Field(
         "learned", description="a vector for each position, or rotations in each head (RoPE)"
     )
-    rotary_base: float = Field(10_000.0, gt=1, description="of the wavelengths of rotary positions")
+    rotary_base: float = Field(10_000.0, gt=1, description="base of the wavelengths of rotary positions")
     normalization: Literal["layer", "rms"] = Field("layer", description="LayerNorm or RMSNorm")
     activation: Literal["gelu", "swiglu"] = "gelu"
     intermediate_size: int | None = Field(
@@ -57,7 +57,7 @@ class GptParams(Section):
         description="heads of keys and values, shared by groups of heads (grouped-query attention); must "
         "divide num_heads; default: num_heads",
     )
-    bias: bool = Field(True, description="in linear layers and LayerNorm")
+    bias: bool = Field(True, description="whether linear layers and LayerNorm have biases")
     tie_embeddings: bool = Field(True, description="use the token embedding as the output layer, too")
 
 
@@ -113,7 +113,7 @@ class CnnParams(Section):
     hidden: list[Annotated[int, Field(gt=0)]] = Field(
         default_factory=lambda: [64], description="width of each dense layer after the convolutions"
     )
-    dropout: Share = Field(0.0, description="after each dense layer")
+    dropout: Share = Field(0.0, description="share of the values that are dropped after each dense layer")
     activation: Activation = "relu"
     normalization: Literal["none", "batch", "group"] = Field(
         "none", description="before each activation of a convolution"

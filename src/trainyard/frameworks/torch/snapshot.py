@@ -70,9 +70,14 @@ _DTYPES = {
 def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
     """Return a tensor's bytes on the host; a contiguous tensor that is there already is not copied."""
     if tensor.dtype not in _DTYPES:
-        raise ModelError(f"tensor {name!r} of the model is of {tensor.dtype}, which a checkpoint cannot hold")
+        raise ModelError(
+            f"tensor {name!r} of the model is of {tensor.dtype}, which a checkpoint cannot "
+            "hold; convert it, such as to float32"
+        )
     if tensor.layout != torch.strided:
-        raise ModelError(f"tensor {name!r} of the model is sparse, which a checkpoint cannot hold")
+        raise ModelError(
+            f"tensor {name!r} of the model is sparse, which a checkpoint cannot hold; keep a dense one"
+        )
     flat = tensor.detach().to("cpu").resolve_neg().contiguous().reshape(-1)  # (elements,)
     return NamedBuffer(
         name, _DTYPES[tensor.dtype], tuple(tensor.shape), memoryview(flat.view(torch.uint8).numpy().data)

@@ -90,8 +90,8 @@ def reproduce_study(study: Study, request: StudyRequest, *, trust: bool = False)
         asked = asked_of(study, (), request, trust=trust)
         if asked.tuning.tuner is not None:
             raise InputError(
-                f"study {study.id} was decided by {asked.tuning.tuner.type}, from whatever ended first, so "
-                "it is no function of its config; each trial is: trainyard reproduce RUN"
+                f"study {study.id} was decided by {asked.tuning.tuner.type}, from whatever "
+                "ended first, so it is not a function of its config; each trial is: trainyard reproduce RUN"
             )
         trials, notes = read_log(study.path)
         again = _copy(study, notes)
@@ -170,7 +170,7 @@ def check_search(study: Study, verb: str) -> None:
     if kind != KIND:
         command = {"cv": "cross-validate"}.get(kind, kind)
         raise InputError(
-            f"study {study.id} is no search: trainyard {command} CONFIG --resume goes on with it"
+            f"study {study.id} is not a search: trainyard {command} CONFIG --resume goes on with it"
         )
     if not (study.path / CONFIG).exists():
         raise InputError(

@@ -46,8 +46,8 @@ def learned(earlier: Study, space: Space, goals: Goals) -> Json:
     names = [theirs] if isinstance(theirs, str) else theirs or []
     if missing := [name for name in goals.metrics if name not in names]:
         raise InputError(
-            f"--from: study {earlier.id} searched by {', '.join(names) or 'nothing'}, not by "
-            f"{', '.join(missing)}: its values say nothing here"
+            f"--from: study {earlier.id} searched by {', '.join(names) or 'nothing'}, not "
+            f"by {', '.join(missing)}: its values say nothing here; leave --from out"
         )
     ended = [trial for trial in read_trials(earlier.path) if trial.ending is not None]
     trials = [trial for trial in ended if trial.ending and trial.ending.status != "failed"]

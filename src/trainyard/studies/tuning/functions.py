@@ -68,7 +68,7 @@ def _config(name: str, overrides: Overrides) -> RunConfig:
     settings = overrides.items() if isinstance(overrides, Mapping) else (o.split("=", 1) for o in overrides)
     for key, *_ in settings:
         if key.partition(".")[0] not in ("tuning", "experiment"):
-            raise InputError(f"{key}: a function has keys of tuning and experiment alone")
+            raise InputError(f"{key}: a function has keys of tuning and experiment alone; leave it out")
     plain = {
         "experiment": {"name": name},
         "model": {"type": "mlp"},

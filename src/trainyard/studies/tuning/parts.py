@@ -91,7 +91,9 @@ def check_parts(base: StudyConfig, tuning: TuningConfig, goals: Goals) -> None:
     if not tuning.refit:
         return
     if config.data is not None and config.data.val_path is not None:
-        message = "trains on the rows of validation, too, but data.val_path has these; give all as data.path"
+        message = (
+            "also trains on the validation rows, but data.val_path has these; give all rows as data.path"
+        )
         raise ConfigError([Problem(message, "tuning.refit")])
     if isinstance(config.training.scheduler, PlateauSchedule):
         message = "leaves no rows for validation, which training.scheduler: plateau needs; keep one"

@@ -147,8 +147,8 @@ def plan_of(study: Study, asked: Asked) -> Plan:
         raise ConfigError(
             [
                 Problem(
-                    f"{tuning.parallel} is more than the horizon of {settings['horizon']}; a trial waits for "
-                    "the results of those so many before it",
+                    f"{tuning.parallel} is more than the horizon of {settings['horizon']}, which is "
+                    "how many trials may run at once; lower tuning.parallel, or raise tuning.horizon",
                     "tuning.parallel",
                 )
             ]

@@ -23,7 +23,7 @@ _INSTEAD = {
     "sampler": "proposes trials by itself (tuner.search of ray)",
     "pruner": "decides by itself which trials go on (tuner.scheduler of ray)",
     "parallel": "runs as many trials at once as fit (tuner.num_cpus of ray, and tuning.resources)",
-    "horizon": "decides from whatever has ended first, so its trials are no function of the config",
+    "horizon": "decides from whatever has ended first, so its trials are not a function of the config",
     "order": "decides from whatever has ended first in any case",
     "folds": "judges one run of a trial at a time; pruner: hyperband, without a tuner, goes with folds",
     "repeats": "judges one run of a trial at a time; pruner: hyperband, without a tuner, goes with repeats",
@@ -83,7 +83,9 @@ def check_tuner(goals: Goals, space: Space, base: StudyConfig, tuning: TuningCon
     ]
     if goals.measured:
         key = "constraints" if goals.constraints else "metric"
-        message = f"tuner {name} searches by one metric; leave out the tuner: sampler: tpe knows more"
+        message = (
+            f"tuner {name} searches by one metric; for several, leave the tuner out and use sampler: tpe"
+        )
         problems.append(Problem(message, f"tuning.{key}"))
     if (tuning.resources.nproc or base.resolved.config.distributed.nproc) != 1:
         message = f"tuner {name} judges a trial within its process, so it has one; leave it out"

@@ -133,8 +133,8 @@ def _by(share: Share, total: Effect) -> str:
 
 def _among(findings: Findings, total: Effect) -> str:
     if findings.exact:
-        return f" All changes make {_signed(total.mean)}; seeds change nothing here."
-    return f" All changes make {_signed(total.mean)}{_interval(total)} over {findings.seeds} seeds."
+        return f" All changes together make {_signed(total.mean)}; seeds change nothing here."
+    return f" All changes together make {_signed(total.mean)}{_interval(total)} over {findings.seeds} seeds."
 
 
 def _none(metric: str, factors: Sequence[Factor], findings: Findings) -> str:
@@ -167,7 +167,7 @@ def _unsettled(factors: Sequence[Factor], findings: Findings) -> str:
         return (
             f"{made}, but the budget of runs was spent before it was settled which of them; {which} is left."
         )
-    return f"{made}, but no single one stands out of the noise; {which} is left."
+    return f"{made}, but no single one stands out from the noise; {which} is left."
 
 
 def _interval(effect: Effect) -> str:

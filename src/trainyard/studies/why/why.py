@@ -57,7 +57,7 @@ class Why(StudyView):
 
     @property
     def moved_by(self) -> list[str]:
-        """The changes that moved the metric, the largest first; empty if none stands out of the noise."""
+        """The changes that moved the metric, the largest first; empty if none stands out from the noise."""
         return [share["name"] for share in self.result.get("shares", []) if share["stands_out"]]
 
     @property

@@ -33,7 +33,7 @@ def class_indices(masks: Array, values: Sequence[int], ignored: int | None) -> A
         skipped |= masks == ignored
     indices[skipped] = NO_LABEL
     if (indices == -1).any():
-        raise DataError(f"a pixel is {masks[indices == -1][0]}, which is no class")
+        raise DataError(f"a pixel is {masks[indices == -1][0]}, which is not a class")
     return indices
 
 

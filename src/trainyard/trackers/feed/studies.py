@@ -47,7 +47,7 @@ def tell_end(card: StudyCard, tracking: Sequence[tuple[str, Mapping[str, Any]]])
         problem = f"{type(error).__name__}"
     if problem:
         log.warning(
-            "the end of study %s is not told (%s); `trainyard resume %s` tells it",
+            "the trackers do not know yet that study %s has ended (%s); `trainyard resume %s` tells them",
             card.study_id,
             problem,
             card.study_id,

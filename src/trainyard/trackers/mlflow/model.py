@@ -191,7 +191,7 @@ def requirements_of(run: RunDir, manifest: Manifest) -> list[str]:
     for name in names:  # whoever wrote the manifest must not say what else pip installs, or from where
         if not _VERSION.fullmatch(versions[name]):
             raise CheckpointError(
-                f"{run.path / Manifest.FILE}: {versions[name]!r} is no version of {name}: it is damaged"
+                f"{run.path / Manifest.FILE}: {versions[name]!r} is not a version of {name}: it is damaged"
             )
     server = [f"mlflow=={version}" for version in [_installed("mlflow")] if version]
     # A local version, as of `2.13.0+cpu`, is on no index.

@@ -27,16 +27,19 @@ class RayTuner:
         params = self._params
         evolves = isinstance(params.scheduler, PbtScheduler)
         if evolves and params.search != "random":
-            return "search: optuna given, but pbt proposes itself, from trials drawn at random; leave it out"
+            return (
+                "search: optuna given, but pbt proposes parameters by itself, from trials "
+                "drawn at random; leave it out"
+            )
         if (evolves or params.search == "optuna") and any(one.when for one in space):
             return (
-                f"{'pbt' if evolves else 'search: optuna'} of Ray knows no `when`; leave it out, "
-                "or search without: sampler: tpe, or search: random of ray, know it"
+                f"{'pbt' if evolves else 'search: optuna'} of Ray does not support `when`; "
+                "leave it out, or use what does: sampler: tpe, or Ray's own search: random"
             )
         if evolves and not any(one.key in forkable for one in space):
             return (
-                "pbt changes parameters of a model that is trained already, and none of the space can; "
-                "give one that a fork may change, such as training.learning_rate"
+                "pbt changes parameters while a model trains, and none of the space can be "
+                "changed then; give one that a fork may change, such as training.learning_rate"
             )
         if params.address is not None and params.num_cpus is not None:
             return "num_cpus is for a Ray of this machine, and address names one that runs; keep one"

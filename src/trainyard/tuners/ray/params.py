@@ -22,9 +22,9 @@ class AshaScheduler(Section):
     """Ray's ASHAScheduler: asynchronous successive halving (Li et al., 2020), by stopping."""
 
     type: Literal["asha"] = "asha"
-    max_t: int = Field(default=100, gt=0, description=f"the last rung is not beyond it, {_ITERATIONS}")
-    grace_period: int = Field(default=1, gt=0, description=f"no trial is stopped before it, {_ITERATIONS}")
-    reduction_factor: float = Field(default=4, gt=1, description="one in so many passes a rung")
+    max_t: int = Field(default=100, gt=0, description=f"no trial trains for longer, {_ITERATIONS}")
+    grace_period: int = Field(default=1, gt=0, description=f"no trial is stopped earlier, {_ITERATIONS}")
+    reduction_factor: float = Field(default=4, gt=1, description="one trial in this many passes a rung")
     brackets: int = Field(default=1, gt=0, description="brackets, each with a later first rung")
 
 
@@ -33,7 +33,7 @@ class HyperbandScheduler(Section):
 
     type: Literal["hyperband"] = "hyperband"
     max_t: int = Field(default=81, gt=0, description=f"the length of a whole trial, {_ITERATIONS}")
-    reduction_factor: float = Field(default=3, gt=1, description="one in so many passes a rung")
+    reduction_factor: float = Field(default=3, gt=1, description="one trial in this many passes a rung")
 
 
 class PbtScheduler(Section):
@@ -43,7 +43,7 @@ class PbtScheduler(Section):
     perturbation_interval: int = Field(
         default=4, gt=0, description=f"how long a trial trains before it is compared, {_ITERATIONS}"
     )
-    burn_in_period: int = Field(default=0, ge=0, description=f"no trial is compared before it, {_ITERATIONS}")
+    burn_in_period: int = Field(default=0, ge=0, description=f"no trial is compared earlier, {_ITERATIONS}")
     quantile_fraction: float = Field(
         default=0.25,
         ge=0,
@@ -54,10 +54,10 @@ class PbtScheduler(Section):
         default=0.25,
         ge=0,
         le=1,
-        description="how often a parameter of a copy is drawn anew, and not perturbed",
+        description="how often a parameter of a copy is drawn anew instead of perturbed",
     )
     synch: bool = Field(
-        default=False, description="compare when all trials have come as far, and wait until then"
+        default=False, description="wait until all trials have come as far, and compare them then"
     )
 
 
@@ -82,8 +82,8 @@ class RayParams(Section):
         description="a Ray cluster (HOST:PORT, ray://..., auto); default: a Ray on this machine alone",
     )
     num_cpus: int | None = Field(
-        default=None, gt=0, description="processors of a Ray on this machine; default: all that there are"
+        default=None, gt=0, description="processors of a Ray on this machine; default: all"
     )
     max_failures: int = Field(
-        default=_MOST_FAILURES, ge=0, description="how often Ray begins a trial again whose process has died"
+        default=_MOST_FAILURES, ge=0, description="how often Ray restarts a trial whose process has died"
     )

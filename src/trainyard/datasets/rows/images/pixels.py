@@ -90,7 +90,7 @@ def decode(raw: bytes, mode: Mode | None, name: str, advice: str = "remove or re
         raise DataError(f"{name} cannot be used: {error}") from None
     except Exception as error:  # Pillow's decoders raise many kinds of errors
         text = str(error).replace(repr(error), "")
-        what = f"it is none of {', '.join(_FORMATS)}" if "cannot identify" in text else text
+        what = f"it is not one of {', '.join(_FORMATS)}" if "cannot identify" in text else text
         raise CorruptImageError(
             f"{name} cannot be decoded: {what or type(error).__name__}; {advice}"
         ) from error
@@ -107,8 +107,9 @@ def _numbers(pixels: Image, name: str) -> Image:
     colours = pixels[:, :, :3] if pixels.shape[2] > 2 else pixels[:, :, :1]
     if (colours != colours[:, :, :1]).any() or pixels.dtype.kind == "f":
         raise DataError(
-            f"{name} is no mask: its pixels are {'fractions' if pixels.dtype.kind == 'f' else 'colours'}; "
-            "save a whole number for each pixel, as a gray or palette PNG"
+            f"{name} is not a mask: its pixels are "
+            f"{'fractions' if pixels.dtype.kind == 'f' else 'colours'}; save a whole number for each "
+            "pixel, as a gray or palette PNG"
         )
     return colours[:, :, :1]
 

@@ -208,7 +208,7 @@ def files_of(folder: str | Path) -> list[Path] | None:
     found, others = files_in(root, ENDINGS)
     log_left_out(folder, others, "images")
     if not found:
-        raise DataError(f"{folder} holds no image; their endings are {', '.join(ENDINGS)}")
+        raise DataError(f"{folder} holds no images; their names end in {', '.join(ENDINGS)}")
     return found
 
 

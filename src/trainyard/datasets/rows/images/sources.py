@@ -99,8 +99,8 @@ class CachedImages:
         elif not self._is_full:
             self._is_full = True
             log.info(
-                "data.cache: %s images are in memory, and the others are decoded each time: half of the "
-                "memory is used",
+                "data.cache: %s images are kept in memory, half of which is used now; the "
+                "others are decoded each time",
                 f"{len(self._kept):,}",
             )
         return image

@@ -248,8 +248,8 @@ def stacked(images: Sequence[Array], names: Sequence[str]) -> Array:
         if image.shape != images[0].shape:
             sizes = [" x ".join(map(str, one.shape[1:])) for one in (images[0], image)]
             raise DataError(
-                f"{names[0]} has {sizes[0]} pixels, but {name} {sizes[1]}: give them one size by "
-                "data.transforms, such as {type: resize, size: [64, 64]}, or resize and center_crop"
+                f"{names[0]} has {sizes[0]} pixels, but {name} {sizes[1]}: give them one size "
+                "with data.transforms, such as {type: resize, size: [64, 64]}, or resize and center_crop"
             )
     return np.stack(images)
 

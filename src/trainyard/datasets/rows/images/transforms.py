@@ -291,7 +291,7 @@ def _own(section: sections.OwnTransform) -> Change:
     except InputError as error:
         raise DataError(f"data.transforms: {error}") from error
     if not callable(function):
-        raise DataError(f"data.transforms: {section.function} is no function of (image, rng)")
+        raise DataError(f"data.transforms: {section.function} is not a function of (image, rng)")
 
     def change(image: Image, random: Random | None) -> Image:
         if random is None:

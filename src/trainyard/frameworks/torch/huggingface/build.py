@@ -109,7 +109,8 @@ def _configuration(
     _check_given(given, cls, name)
     if values.get("quantization_config") is not None:
         raise ModelError(
-            f"model.path: {options.path} holds quantized weights, which are not trained; name the original"
+            f"model.path: {options.path} holds quantized weights, which cannot be trained; "
+            "name the original model"
         )
     config = cls.from_dict({**_plain(values), **given})
     config._commit_hash = source.commit if source is not None else None
@@ -210,7 +211,10 @@ def _module(auto_class: Any, config: Any, options: HuggingFaceParams, source: So
         )
     missing = sorted(loaded["missing_keys"])
     if len(missing) >= len(list(module.parameters())):
-        raise ModelError(f"model.path: {source.folder} has none of the weights of {config.model_type}")
+        raise ModelError(
+            f"model.path: {source.folder} has none of the weights of {config.model_type}; "
+            "name the folder of such a model"
+        )
     if missing:
         log.warning("model.path: %s lacks %s: they begin with random values", source.folder, _some(missing))
     if unused := sorted(loaded["unexpected_keys"]):
@@ -231,8 +235,8 @@ def _finish(type_name: str, module: Any, info: DataInfo) -> None:
     if type_name != LANGUAGE_MODEL:
         if getattr(config, "pad_token_id", None) is None and hasattr(module, "score"):
             raise ModelError(
-                f"model.config.pad_token_id: {config.model_type} reads the answer off the last token that is "
-                "no padding; say which token pads, such as pad_token_id: 0"
+                f"model.config.pad_token_id: {config.model_type} reads the answer off the last "
+                "token that is not padding; say which token pads, such as pad_token_id: 0"
             )
         return
     if config.vocab_size < info.outputs:

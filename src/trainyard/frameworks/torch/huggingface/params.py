@@ -80,7 +80,10 @@ class HuggingFaceParams(Section):
                 "trained weights, or config: {model_type: llama, hidden_size: 64 ...} for random ones"
             )
         if self.revision is not None and self.path is None:
-            raise ValueError("revision given without path: it is that of a model of the hub")
+            raise ValueError(
+                "revision given without path: it is that of a model of the hub; name the model "
+                "in path, or leave revision out"
+            )
         return self
 
 

@@ -50,9 +50,14 @@ class Source(NamedTuple):
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ModelError(f"model.path: {path} is not JSON: {error}") from error
+            raise ModelError(
+                f"model.path: {path} is not JSON: {error}; name a folder that save_pretrained wrote"
+            ) from error
         if not isinstance(config, dict):
-            raise ModelError(f"model.path: {path} holds no options of a model")
+            raise ModelError(
+                f"model.path: {path} does not hold the options of a model; name a folder that "
+                "save_pretrained wrote"
+            )
         return config
 
 

@@ -103,7 +103,7 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
             f"{_advice(make, params) if isinstance(error, TypeError | KeyError) else ''}"
         ) from error
     if not isinstance(model, torch.nn.Module):
-        raise ModelError(f"model {type_name}: it gives a {type(model).__name__}, not a torch.nn.Module")
+        raise ModelError(f"model {type_name}: it returned a {type(model).__name__}, not a torch.nn.Module")
     return model
 
 

@@ -84,8 +84,9 @@ def _problems(measured: dict[str, Any]) -> list[str]:
     for host, address in machines.items():
         if len(machines) > 1 and address.startswith("127."):
             problems.append(
-                f"the name {host} leads to {address} there, where no other machine reaches it: mend its "
-                "/etc/hosts, or set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) to its network interface"
+                f"the name {host} leads to {address} there, which no other machine can reach: "
+                "correct its /etc/hosts, or set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) to its network "
+                "interface"
             )
     if measured["clock_skew_seconds"] > _SKEW:
         skew = measured["clock_skew_seconds"]

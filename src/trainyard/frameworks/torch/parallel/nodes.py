@@ -69,7 +69,8 @@ def start(distributed: DistributedConfig, command: Sequence[str]) -> None:
     except ChildFailedError as error:
         if all(failure.exitcode == RETRYABLE for failure in error.failures.values()):
             raise WorldError(
-                f"a process of another node is gone, after {distributed.max_restarts} restarts: look there"
+                f"a process on another node has died, after {distributed.max_restarts} "
+                "restarts: see that node's output"
             ) from error
         raise failed(error, nnodes * distributed.processes(), distributed.max_restarts) from error
     except (RendezvousError, DistError) as error:
@@ -89,7 +90,7 @@ def _in_words(error: Exception, distributed: DistributedConfig) -> str:
             "same command on each of them, with the same rdzv_id; distributed.rdzv_timeout waits longer"
         )
     if isinstance(error, RendezvousClosedError):
-        return f"another node has ended the attempt: what it says is the reason ({endpoint})"
+        return f"another node has ended the attempt: see its output for the reason ({endpoint})"
     return f"the nodes cannot find each other at {endpoint}: {error}"
 
 
