@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import lightgbm
 import numpy as np
 import pandas as pd
 import pytest
@@ -106,12 +107,26 @@ def test_gaps_are_filled_for_models_that_take_none() -> None:
     assert written(table, model="lightgbm").data.impute == "keep"
 
 
-def test_trees_see_other_rows_in_each_round_and_the_config_says_why() -> None:
-    params = written(messy_tables.visits(120), model="lightgbm").model.params
-    assert (params["subsample"], params["subsample_freq"]) == (0.8, 1)
+def test_lightgbm_has_its_own_defaults_but_for_few_rows() -> None:
+    def least(shape: TableShape) -> int:
+        proposed = dict(proposals.sections("lightgbm", shape)["model"])
+        own = lightgbm.LGBMClassifier().get_params()
+        assert proposed.pop("type") == "lightgbm"
+        assert proposed.pop("n_estimators") == 2000, "as many as improve"
+        value = proposed.pop("min_child_samples")
+        assert proposed.items() <= own.items()
+        return int(value)
+
+    assert least(TableShape(1000, 10)) == lightgbm.LGBMClassifier().min_child_samples
+    assert least(TableShape(50, 3)) == 10
+    assert least(TableShape(1000, 1100)) == 3
+
+
+def test_the_config_says_why() -> None:
+    written(messy_tables.visits(120), model="lightgbm")
     text = Path("config.yaml").read_text()
     reasons = proposals.reasons("lightgbm", TableShape(100, 3))
-    for key in ("subsample", "subsample_freq", "min_child_samples", "patience"):
+    for key in ("min_child_samples", "patience"):
         (line,) = (one for one in text.splitlines() if one.strip().startswith(f"{key}:"))
         assert line.endswith(f"  # {reasons[key]}")
 

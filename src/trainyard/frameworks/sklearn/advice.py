@@ -8,9 +8,9 @@ from trainyard.frameworks.support.advice import (
     BOOSTED_RATE,
     LEAF_PENALTY,
     LEAF_ROWS,
+    LEARNING_RATE,
     LEAVES,
     ROWS,
-    boosted_rate,
     least_in_leaf,
     linear,
     logarithmic,
@@ -84,7 +84,7 @@ def proposals(shape: TableShape) -> Mapping[str, Proposal]:
     """Return what a config for a table begins with, by model; boosted trees learn one target."""
     boosted = {
         "max_iter": 1000,
-        "learning_rate": boosted_rate(shape),
+        "learning_rate": LEARNING_RATE,
         "min_samples_leaf": least_in_leaf(shape),
     }
     stop = {"early_stopping": {"metric": "val_loss", "patience": 5}}  # of 10 iterations each

@@ -13,10 +13,12 @@ import numpy as np
 
 from trainyard.types import Proposal, Suggestion, TableShape
 
-_MANY_ROWS = 100_000  # from here on, rounds are evaluated less often, and the learning rate is higher
-_PATIENCE = 5  # rounds without improvement, times the learning rate: small steps improve little
+_MANY_ROWS = 100_000  # from here on, rounds are evaluated less often
+_PATIENCE = 50  # rounds without improvement
+_LEAST = 20  # rows of a leaf, as by default in LightGBM and scikit-learn
 
-FEW_IN_LEAF = {"min_child_samples": "fewer where there are few rows"}
+LEARNING_RATE = 0.1  # of boosted trees
+FEW_IN_LEAF = {"min_child_samples": "fewer where rows are few, or columns many"}
 SAMPLED_ROWS = {"subsample": "a share of the rows for each tree: trees differ, and their sum varies less"}
 
 
@@ -32,10 +34,9 @@ def boosted(
     many = shape.rows >= _MANY_ROWS
     rounds = 500 if shape.classes > 20 else 2000  # a round has a tree for each of several classes
     every = 10 if many else 1
-    rate = boosted_rate(shape)
     return Proposal(
-        {"n_estimators": rounds, "learning_rate": rate, **options},
-        {"early_stopping": {"metric": "val_loss", "patience": int(_PATIENCE / rate) // every}},
+        {"n_estimators": rounds, "learning_rate": LEARNING_RATE, **options},
+        {"early_stopping": {"metric": "val_loss", "patience": _PATIENCE // every}},
         {"every_n_steps": every} if many else {},
         reasons,
         default_rank,
@@ -43,17 +44,12 @@ def boosted(
     )
 
 
-def boosted_rate(shape: TableShape) -> float:
-    """Return the learning rate of boosted trees: lower where rounds cost little."""
-    return 0.05 if shape.rows * max(1, shape.classes) < _MANY_ROWS else 0.1
-
-
 def least_in_leaf(shape: TableShape) -> int:
-    """Return the minimum number of rows in a leaf: with few rows, 20 of them leave few splits.
+    """Return the minimum number of rows in a leaf: of 100 rows or fewer, 20 in a leaf allow few splits.
 
     Where there are more features than rows, most are of one category each, which few rows have.
     """
-    return 3 if shape.features > shape.rows else int(np.clip(shape.rows // 10, 3, 20))
+    return 3 if shape.features > shape.rows else int(np.clip(shape.rows // 5, 3, _LEAST))
 
 
 def logarithmic(low: float, high: float) -> dict[str, Any]:
