@@ -28,8 +28,8 @@ SPACE: Mapping[str, Suggestion] = {
 def proposal(shape: TableShape) -> Proposal:
     """Return what a config for a table begins with: LightGBM's own defaults, but for leaves of few rows.
 
-    On a hundred real tables (`benchmarks/proposals.py`), a lower learning rate, samples of the rows and smaller
-    leaves each did more harm than good. LightGBM learns one target.
+    On a hundred real tables (`benchmarks/proposals.py`), a lower learning rate, samples of the rows and
+    smaller leaves each did more harm than good. LightGBM learns one target.
     """
     return boosted(
         {"num_leaves": 31, "min_child_samples": least_in_leaf(shape)},
