@@ -80,7 +80,7 @@ NAMING_FRAMEWORKS = {
     "registry": "the table of all adapters",
     "semantics": "the table of the versions of our parts",
     "testing": "knows the settings that libraries have in a process",
-    "runs.inputs": "the names under which packages are distributed",
+    "runs.environment": "the names under which packages are distributed",
     "api.results": "a form of exports is called sklearn",
     "cli.models": "a form of exports is called sklearn",
 }
