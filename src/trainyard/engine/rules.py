@@ -115,7 +115,7 @@ class Rules:
         self._mode_of = mode_of
         self._without_model: Collection[int] = ()
         self._history: History | None = None
-        self._seen = 0
+        self._seen: int  # how many evaluations of it; set with the history
 
     def evaluates(self, step: int) -> bool:
         """Return whether the validation split is evaluated after this step."""
