@@ -267,7 +267,7 @@ def test_initial_weights_that_do_not_fit(whole: Run, tmp_path: Path) -> None:
             {"model.params.hidden": [9]},
             r"init_from: .*do not fit the model: .*size mismatch",
         ),
-        ("nowhere.safetensors", {}, "model.init_from: no file nowhere.safetensors"),
+        ("nowhere.safetensors", {}, "model.init_from: nowhere.safetensors does not exist"),
         (str(tmp_path / "no.safetensors"), {}, "init_from: .*no.safetensors: this is not a safetensors file"),
         ("nosuchrun", {}, "no run 'nosuchrun'"),
         ("last", {}, "no run 'last'"),

@@ -120,8 +120,8 @@ def initial_source(config: RunConfig, run: RunDir) -> Path | None:
         return None
     if source.endswith(".safetensors"):
         if not Path(source).is_file():
-            what = "not a regular file:" if Path(source).exists() else "no file"
-            raise InputError(f"model.init_from: {what} {source}")
+            what = "is not a regular file" if Path(source).exists() else "does not exist"
+            raise InputError(f"model.init_from: {source} {what}; name a safetensors file, or a run")
         return Path(source).absolute()
     return find_run(source, run.path.parent.parent, before=run, fits=has_model).path
 
