@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse
 import torch
 from rows import people
+from sklearn.datasets import load_wine
 from sklearn.preprocessing import StandardScaler
 
 import trainyard
@@ -17,6 +18,7 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.csv import CsvDataset, CsvParams
 from trainyard.datasets.parquet import ParquetDataset
 from trainyard.datasets.rows.objects import from_objects
+from trainyard.datasets.sklearn import SklearnDataset
 from trainyard.errors import DataError, InputError
 from trainyard.semantics import computing_by
 
@@ -55,6 +57,14 @@ def test_files_frames_arrays_and_tensors_are_prepared_alike(tmp_path: Path) -> N
     assert prints(parquet) == expected
     for data in given:
         assert prints(from_objects(data)) == expected
+
+
+@pytest.mark.parametrize("as_frame", [False, True])
+def test_a_bunch_of_scikit_learn_is_the_data_set_of_its_name(as_frame: bool) -> None:
+    built_in = SklearnDataset(config(type="wine"), SklearnDataset.Params()).load()
+    given = from_objects(load_wine(as_frame=as_frame), config())
+    assert prints(given) == prints(built_in)
+    assert list(given.info.feature_names) == list(load_wine().feature_names)
 
 
 def test_columns_of_arrays_are_standardized_by_the_training_rows() -> None:

@@ -24,7 +24,7 @@ from trainyard.datasets.rows import map_style, tabular, weights
 from trainyard.datasets.rows.arrays import as_array, is_frame
 from trainyard.datasets.rows.lists import without_lists
 from trainyard.datasets.rows.loaders import unwrapped
-from trainyard.datasets.rows.pairs import is_whole_numbers, other_orders, tables_of_pairs
+from trainyard.datasets.rows.pairs import is_whole_numbers, of_bunch, other_orders, tables_of_pairs
 from trainyard.datasets.rows.preprocessed import Pair, from_arrays, refuse_column_settings
 from trainyard.datasets.rows.sampling import SAMPLING
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, nearest
@@ -54,15 +54,15 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
             (X, y), or with weights (X, y, w), of arrays, or of a frame and series; a mapping of named arrays
             (the target called as `data.target` says); a data frame; a map-style dataset, or a torch
             DataLoader of one; or a tf.data.Dataset, which is read into memory, in its own order. Or all rows
-            as one pair, mapping, data frame or tf.data.Dataset, to be split by `data.split`; or one map-style
-            dataset to train on.
+            as one pair, mapping, data frame, tf.data.Dataset or `Bunch` of scikit-learn's, to be split by
+            `data.split`; or one map-style dataset to train on.
         config: The data section; None for the defaults.
         source: The name of `data` in messages.
 
     Raises:
         DataError: The data cannot be used; says what is wrong, and what to do.
     """
-    config, data = config or DataConfig(), unwrapped(without_lists(data, source), source)
+    config, data = config or DataConfig(), unwrapped(without_lists(of_bunch(data), source), source)
     parts = {
         name: _unpacked(part, name) for name, part in _by_split(data, source).items() if part is not None
     }

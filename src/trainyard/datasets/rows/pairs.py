@@ -9,6 +9,7 @@ import numpy as np
 
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.rows.arrays import is_frame
+from trainyard.datasets.rows.raw import frame_of
 from trainyard.datasets.rows.table import Table, as_table, tidy
 from trainyard.errors import DataError
 from trainyard.semantics import version
@@ -36,6 +37,16 @@ def tables_of_pairs(parts: Parts, config: DataConfig) -> dict[SplitName, Table] 
                 f"{len(tables['train'].columns) - 1}"
             )
     return tables
+
+
+def of_bunch(data: Any) -> Any:
+    """Return what scikit-learn's `load_...` and `fetch_...` give as a pair (X, y); other data as they are."""
+    if type(data).__name__ != "Bunch" or not {"data", "target"} <= data.keys():
+        return data
+    features, names = data["data"], data.get("feature_names")
+    if names is not None and not is_frame(features) and np.shape(features)[1:] == (len(names),):
+        features = frame_of({str(name): features[:, i] for i, name in enumerate(names)})
+    return features, data["target"]
 
 
 def column_names(count: int) -> list[str]:
