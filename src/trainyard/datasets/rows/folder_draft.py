@@ -13,8 +13,8 @@ import numpy as np
 
 from trainyard.config.emit import emit
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.rows.class_folders import TEXT_ENDING, folders_by_split
-from trainyard.datasets.rows.files import as_text, files_in
+from trainyard.datasets.rows.class_folders import folders_by_split
+from trainyard.datasets.rows.files import TEXT_ENDING, as_text, files_in
 from trainyard.datasets.rows.images.pixels import ENDINGS
 from trainyard.datasets.rows.table import listed
 from trainyard.errors import DataError
