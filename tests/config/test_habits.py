@@ -178,7 +178,7 @@ def test_what_people_write_is_understood(name):
     loaded = resolved(added)
     flat = flatten(loaded.config)
     assert {key: flat.get(key) for key in meaning} == meaning
-    silent = ("experiment", "data is a file", "one metric", "a schedule of the user's")
+    silent = ("experiment", "a schedule of the user's")
     assert bool(loaded.notes) == (name not in silent)
     assert not load(loaded.config.model_dump(), adapters=Catalog()).notes
 

@@ -319,7 +319,7 @@ class TestExtends:
         assert load("a.yaml").config.experiment.seed == 5
         write(tmp_path, "c.yaml", "extends: a.yaml\n")
         assert messages("a.yaml") == [
-            "c.yaml:1:10: extends: goes in a circle: a.yaml -> b.yaml -> c.yaml -> a.yaml"
+            "c.yaml:1:10: extends: extends itself in a circle: a.yaml -> b.yaml -> c.yaml -> a.yaml"
         ]
 
     def test_problem_in_the_base_names_the_base(self, tmp_path, monkeypatch):

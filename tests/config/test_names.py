@@ -128,7 +128,7 @@ def test_data_given_as_objects():
         "lr": "logistic_regression for classes",
         "GBM": "write lightgbm",
         "TabPFN": "nearest: transformer",
-        "Sequential": "pass the object from Python",
+        "Sequential": "give the object in Python",
         "automl": "--model auto",
         "best": "--model auto",
         "xgbost": "did you mean 'xgboost'?",

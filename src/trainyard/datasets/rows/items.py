@@ -254,9 +254,7 @@ class Items:
         arrays = {str(name): as_array(value, f"{what}: {name}") for name, value in item.items()}
         for name, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise DataError(
-                    f"{what}: {name} hold NaN or infinite values; fix these items, or leave them out"
-                )
+                raise DataError(f"{what}: {name} hold NaN or infinite values; fix or remove them")
         return arrays, arrays.pop(self._target)
 
     def _encode(self, targets: Array, ids: Ids) -> Array:
