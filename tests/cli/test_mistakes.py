@@ -59,7 +59,7 @@ OVERRIDES = {
     "a batch that is too large": (["model=mlp", "batch_size=6400"], "1 to"),
 }
 COMMANDS = {
-    "a folder of images": (["init", ".", "--target", "y"], "image_folder"),
+    "a folder of images": (["init", ".", "--target", "y"], "leave --target out"),
     "one run twice": (["why", "last", "last"], "no run 'last'"),
     "an option for a setting": (["train", "c.yaml", "--lr", "0.1"], "training.learning_rate=VALUE"),
     "another option for a setting": (["train", "c.yaml", "--epochs=3"], "training.epochs=VALUE"),

@@ -127,8 +127,8 @@ def test_tags_may_be_numbers_of_classes() -> None:
             r"'tags' has 5 tags in row 3, which has \d words; give one for each word",
         ),
         (("tags", [None]), {}, r"'tags': None in row 3 is not a list; an empty list is written \[\]"),
-        (("words", [None]), {}, r"column 'words': None in row 3 is no list"),
-        (("said", [None]), {"target": "said", "task": "multilabel"}, "'said': None in row 3 is no list"),
+        (("words", [None]), {}, r"column 'words': None in row 3 is not a list"),
+        (("said", [None]), {"target": "said", "task": "multilabel"}, "'said': None in row 3 is not a list"),
         (
             ("said", [["x", None]]),
             {"target": "said", "text": "text", "task": "multilabel"},

@@ -197,7 +197,7 @@ def test_items_of_map_style_data_sets_may_be_masks() -> None:
     data.classes = ["ground", "road"]  # type: ignore[attr-defined]
     bundle = from_objects((data, Drawn(4)), DataConfig(ignore_index=255))
     with pytest.raises(
-        DataError, match="in the masks of items 0, 1, 2 a pixel is 3, which is no class; there are 2"
+        DataError, match="in the masks of items 0, 1, 2 a pixel is 3, which is not a class; there are 2"
     ):
         bundle.splits["train"].take(np.arange(3))
 
@@ -232,7 +232,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     root = folders(tmp_path, 12)
     names = {"class_names": ["a", "b"]}
     with pytest.raises(
-        DataError, match=r"\d\.bmp: a pixel is (40|200), which is no class; the classes are 0, 1"
+        DataError, match=r"\d\.bmp: a pixel is (40|200), which is not a class; the classes are 0, 1"
     ):
         first_rows(bundle_of(root, **names))
     with pytest.raises(DataError, match="mixup blends two images, and cannot blend their masks"):

@@ -259,8 +259,8 @@ def test_a_loss_that_is_not_finite_is_named_by_its_step(bad: float, at: int, tmp
         loop.run()
     loop.parts.saver.drain()
     loop.parts.saver.close()
-    due = [step for step in range(5, STEPS, 5) if step <= at]
-    assert list(steps_in(tmp_path / "checkpoints")) == due[-2:], "it saved what it made of it"
+    last = at - at % 5  # a checkpoint is due every five steps
+    assert max(steps_in(tmp_path / "checkpoints"), default=0) == last, "it saved what it made of it"
     assert loop.parts.saver._timer is None
 
 

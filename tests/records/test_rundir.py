@@ -34,7 +34,7 @@ def test_found_by_path_id_prefix_and_last(runs: list[RunDir], tmp_path: Path) ->
 
 
 def test_not_found_says_what_there_is(runs: list[RunDir], tmp_path: Path) -> None:
-    with pytest.raises(RunNotFoundError, match=f"of 2 runs: {runs[2].id}, {runs[1].id}; give"):
+    with pytest.raises(RunNotFoundError, match=f"of 2 run ids: {runs[2].id}, {runs[1].id}; give"):
         find_run("20260102", tmp_path)
     with pytest.raises(RunNotFoundError, match=f"the newest is {runs[2].id}"):
         find_run("nothing", tmp_path)
