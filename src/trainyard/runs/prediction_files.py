@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +21,7 @@ from trainyard.require import require
 from trainyard.runs.intervals import Intervals
 from trainyard.runs.model import Predictor
 from trainyard.runs.samples import outputs_for
+from trainyard.runs.whole_files import write_whole
 from trainyard.types import Array
 
 SUFFIXES = (".csv", ".parquet")
@@ -205,21 +204,9 @@ def write_predictions(frames: Iterable[Any], output: Path) -> Written:
     if output.suffix not in SUFFIXES:
         raise InputError(f"{output}: the name must end in {' or '.join(SUFFIXES)}")
     write = _write_csv if output.suffix == ".csv" else _write_parquet
-    try:
-        descriptor, aside = tempfile.mkstemp(dir=output.absolute().parent, prefix=f".{output.name}.")
-    except OSError as error:
-        raise InputError(f"{output} cannot be written: {error.strerror}") from error
-    os.close(descriptor)
-    try:
-        written = write(_unless_unreadable(frames), Path(aside))
-        Path(aside).chmod(0o666 & ~_umask())
-        Path(aside).replace(output)
-    except OSError as error:
-        raise InputError(f"{output} cannot be written: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            Path(aside).unlink()
-    return written
+    written: list[Written] = []
+    write_whole(output, lambda made: written.append(write(_unless_unreadable(frames), made)))
+    return written[0]
 
 
 def _unless_unreadable(frames: Iterable[Any]) -> Iterator[Any]:
@@ -232,13 +219,6 @@ def _unless_unreadable(frames: Iterable[Any]) -> Iterator[Any]:
         yield from frames
     except OSError as error:
         raise DataError(f"the rows cannot be read: {error.strerror or error}") from error
-
-
-def _umask() -> int:
-    """Return the mask of the permissions of new files, which can be read only by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _write_csv(frames: Iterable[Any], path: Path) -> Written:

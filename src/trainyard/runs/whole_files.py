@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import glob
+import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from trainyard.errors import InputError
+from trainyard.machine import process_has_ended
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Have a file or folder written aside; it takes the place of what is there when it is whole.
 
+    What processes that were killed have left aside is removed.
+
     Raises:
         InputError: There is no such folder, or it cannot be written.
     """
     folder = _folder(path)
+    prefix = f".{path.name}.{socket.gethostname()}-"
+    for left in folder.glob(f"{glob.escape(prefix)}*"):
+        if process_has_ended(left.name.removeprefix(prefix).partition(".")[0]):
+            shutil.rmtree(left, ignore_errors=True)
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=folder) as aside:
-            made = Path(aside) / path.name
+        with tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}.", dir=folder) as aside:
+            made = Path(aside, "new", path.name)
+            made.parent.mkdir()
             write(made)
-            if path.is_dir():
-                shutil.rmtree(path)
+            if path.is_dir() and made.is_dir():  # it is in one of the two places at any moment
+                path.rename(Path(aside, path.name))
             made.replace(path)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
