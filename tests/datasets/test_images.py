@@ -180,7 +180,7 @@ def test_no_program_is_started_for_what_only_claims_to_be_an_image(monkeypatch: 
     monkeypatch.setattr("PIL.EpsImagePlugin.has_ghostscript", lambda: True)
     monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", "gs")
     raw = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n(a) print\n"
-    with pytest.raises(DataError, match=r"x\.png cannot be decoded: it is none of JPEG"):
+    with pytest.raises(DataError, match=r"x\.png cannot be decoded: it is not one of JPEG"):
         decode(raw, "rgb", "x.png")
     with pytest.raises(OSError, match="cannot identify"):
         decoder_of("png", "rgb8")(raw)

@@ -146,7 +146,7 @@ def test_refused(train: Any, says: str) -> None:
 def test_shapes_that_differ_are_named() -> None:
     rows = Rows(30, lambda i: (np.ones(2 + (i == 7)), i % 3), num_classes=3, fingerprint="x")
     split = from_objects((rows, Rows(3)), config(task="classification")).splits["train"]
-    with pytest.raises(DataError, match=r"item 6 has features of shape \(2,\), item 7 others"):
+    with pytest.raises(DataError, match=r"item 6 has features of shape \(2,\), and item 7 of another"):
         split.take(np.arange(6, 9))
 
 

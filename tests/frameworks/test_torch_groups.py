@@ -185,7 +185,7 @@ def test_mistakes_in_the_config(tmp_path: Path) -> None:
     lines = str(caught.value)
     assert "c.yaml:5:3: training.max_grad_value: both max_grad_norm and max_grad_value are given" in lines
     assert "c.yaml:6:8: training.ema.decay: expected a number above 0 and below 1, got 1.5" in lines
-    assert "c.yaml:8:3: training.activation_checkpointing: compile is given too" in lines
+    assert "c.yaml:8:3: training.activation_checkpointing: cannot be combined with training.compile" in lines
     assert "learning_rate and lr_ratio are both given" in lines
     assert (
         "c.yaml:9:90: training.parameter_groups.1.options.beta: unknown key; did you mean 'betas'?" in lines

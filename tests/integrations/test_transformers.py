@@ -334,7 +334,7 @@ def test_a_run_that_is_asked_for_must_be_the_trainers(tmp_path: Path) -> None:
     ours = RunDir.create(tmp_path / "runs", "bert", "model: {type: mlp}\n")
     yard = callback(tmp_path, run=ours.id)
     trainer(tmp_path, yard)
-    with pytest.raises(InputError, match="is trainyard's: transformers cannot continue it"):
+    with pytest.raises(InputError, match="was made by trainyard: transformers cannot continue it"):
         yard.resume_from()
 
 

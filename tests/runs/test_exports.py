@@ -75,7 +75,9 @@ def test_a_pipeline_takes_raw_rows_and_answers_as_the_run(
 def test_what_is_no_estimator_is_refused_with_another_format(trained: Trained, folder: Path) -> None:
     with pytest.raises(InputError, match="one of lightgbm: use --format mlflow, or native for a booster"):
         trainyard.export(trained("lightgbm"), folder / "x.skops", "sklearn")
-    with pytest.raises(InputError, match="native is for catboost, lightgbm, xgboost; export a model of sklearn"):
+    with pytest.raises(
+        InputError, match="native is for catboost, lightgbm, xgboost; export a model of sklearn"
+    ):
         trainyard.export(trained("random_forest"), folder / "x", "native")
 
 

@@ -264,7 +264,7 @@ def test_ones_own_run_resumes_from_anywhere(
 
 def test_trust_announces_each_import_once(made: Path, here: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = foreign(made, here.parent / "them", data={"type": "sklearn.datasets:load_iris"})
-    with caplog.at_level(logging.WARNING), pytest.raises(InputError, match="load_iris"):
+    with caplog.at_level(logging.WARNING):
         trainyard.evaluate(run, trust=True)
     (line,) = [text for text in caplog.messages if "imports" in text]
     assert line == f"run {run.id} is trusted: it imports sklearn.datasets:load_iris"
