@@ -14,7 +14,7 @@ from test_diagnosis import FALLS, HEALTHY, ROWS, cut, drawn, probabilities
 from test_html import Page
 
 from trainyard.cli.main import main
-from trainyard.errors import CheckpointError
+from trainyard.errors import CheckpointError, InputError
 from trainyard.records.document import dump
 from trainyard.reports.card import write_card
 from trainyard.reports.html import write_report
@@ -130,6 +130,8 @@ def is_refused(write: Callable[[], object]) -> bool:
         write()
     except CheckpointError as error:
         return "a table there is not as Trainyard writes it" in str(error)
+    except InputError as error:
+        return "no task '" in str(error)
     return False
 
 

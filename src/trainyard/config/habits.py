@@ -191,11 +191,11 @@ def _forms(root: Node, notes: list[str]) -> None:
         elif path in ("tracking", "training.freeze") and mapping(node).keys() & {"type", "match"}:
             assert node is not None
             node.value = [Node(node.value, node.source)]
-    _trackers(find(root, "tracking"))
+    _trackers(find(root, "tracking"), notes)
     _short_sections(root)
 
 
-def _trackers(tracking: Node | None) -> None:
+def _trackers(tracking: Node | None, notes: list[str]) -> None:
     """Read `{mlflow: {uri: ...}}` as `{type: mlflow, uri: ...}`, as an item of the list or in its place."""
     named = mapping(tracking)
     if tracking is not None and named and all(_stands_for_tracker(*one) for one in named.items()):
@@ -205,6 +205,7 @@ def _trackers(tracking: Node | None) -> None:
             name, child = next(iter(mapping(item).items()))
             if _stands_for_tracker(name, child):
                 item.value = {"type": Node(name, child.key_source, child.key), **mapping(child)}
+                notes.append(f"{child.key_source}: tracking: {name} is read as {{type: {name}}}")
 
 
 def _stands_for_tracker(name: str, child: Node) -> bool:

@@ -11,19 +11,8 @@ from trainyard.datasets.rows.typed import ColumnKind
 from trainyard.types import Array
 
 _SHOWN = 3  # categories that a message names
-_SUMS = (
-    "total",
-    "totals",
-    "grand total",
-    "subtotal",
-    "sum",
-    "sums",
-    "overall",
-    "summe",
-    "gesamt",
-    "gesamtsumme",
-    "insgesamt",
-)
+_SUMS = {"total", "totals", "grand total", "subtotal", "sum", "sums", "overall"}
+_SUMS |= {"summe", "gesamt", "gesamtsumme", "insgesamt"}
 _EXACT = 1e-6  # by which the sum of a column may differ from its last cell, relative to it
 _LEAST = 3  # rows, of which a last one may be the sum
 
