@@ -24,7 +24,7 @@ from trainyard.datasets.rows.files import existing_file, files_below, files_matc
 from trainyard.datasets.text import TextDataset
 from trainyard.errors import DataError, InputError
 from trainyard.records.urls import open_store
-from trainyard.runs.data_identity import data_inputs
+from trainyard.runs.data.identity import data_inputs
 from troubled_server import Environ, Trouble, TroubledServer
 
 _PROCESSES = 4

@@ -30,7 +30,7 @@ from trainyard.records.manifest import DataIdentity
 from trainyard.records.run_dir import RunDir
 from trainyard.records.urls import open_store
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.data_identity import data_inputs
+from trainyard.runs.data.identity import data_inputs
 from trainyard.runs.wiring import load_data
 from trainyard.testing.dataset_suite import DatasetSuite
 from troubled_server import Trouble

@@ -17,7 +17,7 @@ import trainyard
 from trainyard.errors import InputError
 from trainyard.frameworks.torch.parallel.nodes import interface_of, own_address
 from trainyard.records.run_dir import RunDir
-from trainyard.runs.nodes import SharedFiles
+from trainyard.runs.processes.nodes import SharedFiles
 from trainyard.runs.run import Run
 from trainyard.world import World
 

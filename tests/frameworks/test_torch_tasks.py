@@ -27,8 +27,8 @@ from trainyard.frameworks.torch.losses import build_loss
 from trainyard.frameworks.torch.models.gpt import Gpt
 from trainyard.records.journal import losses, read
 from trainyard.registry import task_for
+from trainyard.runs.prediction.texts import _drawn
 from trainyard.runs.run import Run
-from trainyard.runs.texts import _drawn
 from trainyard.semantics import computing_by
 from trainyard.testing.framework_suite import FEW_KILLS, FrameworkSuite, Kills
 from trainyard.types import NO_LABEL, ArraySpec, DataInfo

@@ -108,7 +108,7 @@ def test_more_threads_than_processors_are_kept_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     cut = preempted(tmp_path, {"training.threads": 2})
-    monkeypatch.setattr("trainyard.runs.placement.available_threads", lambda _: 1)
+    monkeypatch.setattr("trainyard.runs.processes.placement.available_threads", lambda _: 1)
     with caplog.at_level(logging.INFO, "trainyard"):
         again = trainyard.resume(cut)
     assert "keeps the 2 threads that it began with" in caplog.text

@@ -32,7 +32,7 @@ from trainyard.records.log import Entry, Log, StoredFile
 from trainyard.records.remote import RemoteRun
 from trainyard.records.run_dir import RunDir
 from trainyard.records.urls import open_store, url_of, working_folder
-from trainyard.runs import stopping
+from trainyard.runs.processes import stopping
 from trainyard.runs.run import Run
 from trainyard.runs.session import Session
 from trainyard.runs.wiring import run_checkpoints
@@ -589,7 +589,7 @@ def test_a_heartbeat_keeps_a_run_that_commits_rarely(
     folder_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trainyard.engine import lease
-    from trainyard.runs.leasing import take_lease
+    from trainyard.runs.processes.leasing import take_lease
 
     monkeypatch.setattr(lease, "_BEAT", 0.01)
     run = RunDir.create(runs_folder(folder_url), "small", "model: mlp\n")

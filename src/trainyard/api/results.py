@@ -18,8 +18,8 @@ from trainyard.runs.workdir import reading, working_directory
 if TYPE_CHECKING:
     from trainyard.records.run_dir import RunDir
     from trainyard.runs.comparison import Comparison
-    from trainyard.runs.model import Predictor
-    from trainyard.runs.prediction_files import PredictionColumns, Written
+    from trainyard.runs.prediction.model import Predictor
+    from trainyard.runs.prediction.prediction_files import PredictionColumns, Written
     from trainyard.types import Metrics, SplitName
 
 log = logging.getLogger("trainyard")
@@ -55,7 +55,7 @@ def load(
 
 
 def _load(run: RunDir, verb: str, model: Any, *, trust: bool, pinned: bool = True, **data: Any) -> Predictor:
-    from trainyard.runs.model import Predictor
+    from trainyard.runs.prediction.model import Predictor
 
     refuse_foreign_run(run, verb)
     require_objects(run, verb, model=model, **data)
@@ -205,8 +205,8 @@ def predict_file(
         DataError: The file cannot be read, or lacks a column of the training data.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    from trainyard.runs.mask_files import write_masks
-    from trainyard.runs.prediction_files import write_predictions
+    from trainyard.runs.prediction.mask_files import write_masks
+    from trainyard.runs.prediction.prediction_files import write_predictions
 
     output = Path(output)
     options = _Prediction(keep, threshold, proba, interval, as_written=output.suffix == ".csv")
@@ -260,7 +260,7 @@ class _Predictions(NamedTuple):
     as_written: bool
 
     def frames(self, data: Path | str) -> Iterator[Any]:
-        from trainyard.runs.prediction_files import predicted_chunks
+        from trainyard.runs.prediction.prediction_files import predicted_chunks
 
         return predicted_chunks(self.predictor, data, self.columns, as_written=self.as_written)
 
@@ -268,7 +268,7 @@ class _Predictions(NamedTuple):
 def _predicted(
     run: RunName, options: _Prediction, *, runs_dir: Path | str | None, model: Any, trust: bool
 ) -> _Predictions:
-    from trainyard.runs.prediction_files import PredictionColumns
+    from trainyard.runs.prediction.prediction_files import PredictionColumns
 
     directory = find(run, runs_dir, has_model)
     predictor = _load(directory, "predict", model, trust=trust)
@@ -315,7 +315,7 @@ def export(
     """
     predictor = _load(find(run, runs_dir, has_model), "export", model, trust=trust, pinned=False)
     if form in ("mlflow", "native"):
-        from trainyard.runs import exports
+        from trainyard.runs.prediction import exports
 
         write = exports.export_mlflow if form == "mlflow" else exports.export_native
         return write(predictor, Path(path))

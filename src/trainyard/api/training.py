@@ -21,7 +21,7 @@ from trainyard.runs.bundles import make_bundle, make_objects
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.lookup import RunName, find, find_unfinished, given_placement, warn_of_unused
 from trainyard.runs.objects import Objects, name_batch_size, name_model, require_data, require_objects
-from trainyard.runs.placement import going_on
+from trainyard.runs.processes.placement import going_on
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
 from trainyard.runs.workdir import reading, working_directory, working_in
@@ -80,7 +80,7 @@ def train(
     """
     from trainyard.engine.outside import check_verdict
     from trainyard.runs.attempt import run_attempt
-    from trainyard.runs.ranks import follow, is_restarted
+    from trainyard.runs.processes.ranks import follow, is_restarted
     from trainyard.runs.request import Request
     from trainyard.runs.reuse import CompletedRuns
 
@@ -194,7 +194,7 @@ def resume(
     """
     from trainyard.engine.outside import check_verdict
     from trainyard.runs.attempt import run_attempt
-    from trainyard.runs.ranks import follow
+    from trainyard.runs.processes.ranks import follow
     from trainyard.runs.request import Request
 
     check_verdict(verdict)
@@ -248,7 +248,7 @@ def stop(run: RunName, *, runs_dir: Path | str | None = None, wait: bool = True)
         RunNotFoundError: There is no such run.
         InputError: The run is not running, or another trainer made it.
     """
-    from trainyard.runs.stopping import stop_run
+    from trainyard.runs.processes.stopping import stop_run
 
     found = find(run, runs_dir, lambda one: one.status() == "running")
     refuse_foreign_run(found, "stop")
@@ -290,7 +290,7 @@ def reproduce(
     from trainyard.engine.signals import Stopped
     from trainyard.records.status import FINAL
     from trainyard.runs.attempt import run_attempt
-    from trainyard.runs.children import copy_origin
+    from trainyard.runs.children.children import copy_origin
     from trainyard.runs.reproduce import compare_bits
     from trainyard.runs.request import Request
 

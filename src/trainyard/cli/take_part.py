@@ -15,7 +15,7 @@ from trainyard.require import close_process
 def take_part(ctx: click.Context, folder: Path) -> None:
     """Take part in the attempt whose request is in FOLDER."""
     from trainyard.runs.attempt import run_attempt
-    from trainyard.runs.ranks import take_part as take_part_in
+    from trainyard.runs.processes.ranks import take_part as take_part_in
 
     close_process()
     ctx.exit(take_part_in(folder, run_attempt))

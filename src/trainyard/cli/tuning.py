@@ -91,7 +91,7 @@ def serve_jobs(ctx: click.Context, answers: int, parent: int, log_level: int) ->
 def _as_worker(
     ctx: click.Context, do: Callable[[int], str | None], answers: int, parent: int, log_level: int
 ) -> None:
-    from trainyard.runs.ranks import end_with
+    from trainyard.runs.processes.ranks import end_with
 
     end_with(parent)
     close_process()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
     from trainyard.datasets.base import DataBundle
     from trainyard.records.run_dir import RunDir
-    from trainyard.runs.model import Predictor
+    from trainyard.runs.prediction.model import Predictor
 
 log = logging.getLogger("trainyard")
 
@@ -57,7 +57,7 @@ def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundl
         InputError: The data are not those that the run was given.
     """
     from trainyard.datasets.rows.objects import from_objects
-    from trainyard.runs.data_identity import data_inputs
+    from trainyard.runs.data.identity import data_inputs
 
     with computing_by(predictor.info.semantics):
         form = form_for(predictor.config, predictor.given_model)

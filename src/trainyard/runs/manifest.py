@@ -29,7 +29,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted
 from trainyard.require import import_paths
 from trainyard.runs.code_identity import code_inputs
-from trainyard.runs.data_identity import data_inputs
+from trainyard.runs.data.identity import data_inputs
 from trainyard.runs.environment import environment_inputs
 from trainyard.runs.frameworks import framework_name
 from trainyard.runs.objects import Objects

@@ -25,13 +25,13 @@ from trainyard.reports.rundir import read_run
 from trainyard.require import import_paths, open_process
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.code_identity import code_inputs
-from trainyard.runs.data_identity import data_inputs
+from trainyard.runs.data.identity import data_inputs
+from trainyard.runs.data.sampling import epoch_samples
 from trainyard.runs.environment import environment_inputs
 from trainyard.runs.frameworks import framework_name
 from trainyard.runs.lookup import warn_of_unused
 from trainyard.runs.manifest import code_roots, make_manifest
 from trainyard.runs.objects import Objects
-from trainyard.runs.sampling import epoch_samples
 from trainyard.runs.threads import available_threads, default_threads
 from trainyard.runs.trust import of_own_config
 from trainyard.runs.weights import initial_source, initialize, stored_model

@@ -18,6 +18,7 @@ from trainyard.records.manifest import Manifest
 from trainyard.records.run_files import is_no_checkpoint
 from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
+from trainyard.runs.children.origin import Origin
 from trainyard.runs.decisions import (
     go_on,
     known_decisions,
@@ -27,10 +28,9 @@ from trainyard.runs.decisions import (
 )
 from trainyard.runs.frameworks import framework_name
 from trainyard.runs.manifest import checked_determinism, make_manifest
-from trainyard.runs.nodes import SharedFiles
-from trainyard.runs.origin import Origin
-from trainyard.runs.placement import place, say_threads
-from trainyard.runs.ranks import require_same_state
+from trainyard.runs.processes.nodes import SharedFiles
+from trainyard.runs.processes.placement import place, say_threads
+from trainyard.runs.processes.ranks import require_same_state
 from trainyard.runs.recorded_inputs import check_manifest, compare_inputs, record_inputs
 from trainyard.runs.request import Request
 from trainyard.runs.session import FollowerSession, Session

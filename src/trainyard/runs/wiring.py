@@ -37,13 +37,13 @@ from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, 
 from trainyard.order import START, Cursor, SampleOrder, WeightedDraws
 from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
-from trainyard.runs.data_checks import check_metrics, check_reading
+from trainyard.runs.data.checks import check_metrics, check_reading
+from trainyard.runs.data.learner_data import learner_splits
+from trainyard.runs.data.own_unit import own_unit
+from trainyard.runs.data.sampling import check_sampling, drawing_weights, epoch_samples
+from trainyard.runs.data.shared import loaded
 from trainyard.runs.frameworks import form_for, framework_for
-from trainyard.runs.learner_data import learner_splits
 from trainyard.runs.objects import NO_DATA, Objects
-from trainyard.runs.own_unit import own_unit
-from trainyard.runs.sampling import check_sampling, drawing_weights, epoch_samples
-from trainyard.runs.shared_data import loaded
 from trainyard.runs.threads import default_threads
 from trainyard.semantics import in_force
 from trainyard.types import Array, DataInfo, Metrics, Predictions, SplitName

@@ -25,9 +25,9 @@ from trainyard.evaluation.metrics import (
 from trainyard.records.journal import number
 from trainyard.records.run_dir import RunDir
 from trainyard.reports.studies import benchmark_table, markdown_table, write_report
-from trainyard.runs.predictions import predicted
+from trainyard.runs.data.shared import sharing_data
+from trainyard.runs.prediction.predictions import predicted
 from trainyard.runs.run import Run
-from trainyard.runs.shared_data import sharing_data
 from trainyard.runs.trust import of_own_config
 from trainyard.studies.metrics import with_metric
 from trainyard.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of

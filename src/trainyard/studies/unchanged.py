@@ -12,7 +12,7 @@ from trainyard.errors import ChangedInputsError
 from trainyard.records.manifest import DataIdentity, Difference, Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import TESTED
-from trainyard.runs.data_identity import data_inputs
+from trainyard.runs.data.identity import data_inputs
 from trainyard.runs.manifest import refused_differences
 from trainyard.runs.objects import Objects
 from trainyard.runs.reuse import harmful_differences, present_inputs

@@ -7,7 +7,7 @@ import time
 
 from trainyard.engine.signals import STATUS_OF, Signals, Stopped
 from trainyard.errors import RunLockedError
-from trainyard.runs.shared_data import sharing_data
+from trainyard.runs.data.shared import sharing_data
 from trainyard.studies.study import Study, StudyRequest
 from trainyard.studies.tuning.again import asked_of, check_search, working_for
 from trainyard.studies.tuning.joined import OwnFolder

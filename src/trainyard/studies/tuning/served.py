@@ -23,7 +23,7 @@ from trainyard.engine.signals import STATUS_OF, Stopped
 from trainyard.errors import RunLockedError, TrainingError, TrainyardError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import FINAL, Ended
-from trainyard.runs.shared_data import sharing_data
+from trainyard.runs.data.shared import sharing_data
 from trainyard.studies.tuning.jobs import Job, curve_of, hidden, train
 from trainyard.tuners.base import Begun, Point, Report
 from trainyard.types import Mode

@@ -23,9 +23,9 @@ from trainyard.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog
 from trainyard.reports.html import write_report as write_run_report
 from trainyard.reports.studies import write_report
 from trainyard.runs.cleanup import discard_folder
+from trainyard.runs.data.shared import sharing_data
 from trainyard.runs.pruning import prune_paused
 from trainyard.runs.session import report
-from trainyard.runs.shared_data import sharing_data
 from trainyard.runs.trust import of_own_config
 from trainyard.samplers.base import Observation
 from trainyard.samplers.optuna import frozen, importances

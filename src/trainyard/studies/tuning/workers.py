@@ -23,7 +23,7 @@ from trainyard.datasets.base import DataBundle
 from trainyard.engine.signals import STATUS_OF, Stopped
 from trainyard.errors import TrainyardError
 from trainyard.records.status import Ended
-from trainyard.runs.shared_data import sharing_data
+from trainyard.runs.data.shared import sharing_data
 from trainyard.studies.tuning.jobs import Job, hidden, train
 from trainyard.studies.tuning.joined import LEFT, JoinedWorker, JoinedWorkers
 from trainyard.studies.tuning.resources import visible_gpus

@@ -16,10 +16,10 @@ from customers import NEW, config, write_customers
 from late import Late
 from trainyard.datasets.rows.typed import ColumnKind
 from trainyard.errors import InputError, TrainingError
-from trainyard.runs.exports import lacks
-from trainyard.runs.whole_files import write_whole
+from trainyard.runs.prediction.exports import lacks
+from trainyard.runs.prediction.whole_files import write_whole
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "predict_native.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "predict_native.py"
 pandas: Any = Late(lambda: __import__("pandas"))
 Trained = Callable[..., trainyard.Run]
 

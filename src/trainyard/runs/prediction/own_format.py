@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainyard.errors import InputError
 from trainyard.frameworks.base import Framework, Model
-from trainyard.runs.whole_files import write_whole
+from trainyard.runs.prediction.whole_files import write_whole
 from trainyard.types import DataInfo
 
 log = logging.getLogger("trainyard")

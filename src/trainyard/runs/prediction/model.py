@@ -28,13 +28,14 @@ from trainyard.records.decision import journalled_decisions
 from trainyard.records.run_dir import RunDir
 from trainyard.registry import task_for
 from trainyard.require import import_rule, importing_by
-from trainyard.runs import texts
 from trainyard.runs.catalog import Catalog
+from trainyard.runs.data.own_unit import own_unit
 from trainyard.runs.decisions import replaying_skips
 from trainyard.runs.frameworks import framework_for
-from trainyard.runs.given_files import GivenFiles
-from trainyard.runs.given_rows import GivenRows
-from trainyard.runs.intervals import (
+from trainyard.runs.prediction import texts
+from trainyard.runs.prediction.given_files import GivenFiles
+from trainyard.runs.prediction.given_rows import GivenRows
+from trainyard.runs.prediction.intervals import (
     Intervals,
     Residuals,
     calibrated,
@@ -42,9 +43,8 @@ from trainyard.runs.intervals import (
     chosen_on_validation,
     residuals,
 )
-from trainyard.runs.labeled import labeled, refuse_masks
-from trainyard.runs.own_format import export_format, export_model
-from trainyard.runs.own_unit import own_unit
+from trainyard.runs.prediction.labeled import labeled, refuse_masks
+from trainyard.runs.prediction.own_format import export_format, export_model
 from trainyard.runs.threads import available_threads
 from trainyard.runs.weights import stored_model
 from trainyard.runs.wiring import load_data, wanted_metrics

@@ -14,9 +14,9 @@ from trainyard.datasets.rows.typed import ColumnKind
 from trainyard.errors import InputError
 from trainyard.records.portable import write_portable
 from trainyard.registry import adapters, name_of_framework, task_for
-from trainyard.runs.model import Predictor
+from trainyard.runs.prediction.model import Predictor
+from trainyard.runs.prediction.whole_files import write_whole
 from trainyard.runs.weights import stored_model
-from trainyard.runs.whole_files import write_whole
 from trainyard.trackers.mlflow.model import write_model
 from trainyard.types import FEATURES
 

@@ -17,9 +17,9 @@ from trainyard.datasets.rows.table import Table
 from trainyard.errors import DataError, InputError
 from trainyard.registry import find_dataset
 from trainyard.require import import_rule, importing_by
-from trainyard.runs.given_rows import GivenRows
-from trainyard.runs.labeled import refuse_masks
-from trainyard.runs.samples import samples_of
+from trainyard.runs.prediction.given_rows import GivenRows
+from trainyard.runs.prediction.labeled import refuse_masks
+from trainyard.runs.prediction.samples import samples_of
 from trainyard.semantics import computing_by
 from trainyard.types import FEATURES, Array
 

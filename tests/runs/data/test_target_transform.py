@@ -13,7 +13,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 import trainyard
 from trainyard.errors import DataError, InputError
-from trainyard.runs.own_unit import OwnUnitModel
+from trainyard.runs.data.own_unit import OwnUnitModel
 
 
 def rows(count: int = 300, seed: int = 0) -> pd.DataFrame:

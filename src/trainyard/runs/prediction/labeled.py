@@ -17,7 +17,7 @@ from trainyard.datasets.rows.weights import check_totals, checked
 from trainyard.datasets.rows.weights import encode as encode_weights
 from trainyard.errors import InputError
 from trainyard.registry import task_for
-from trainyard.runs.given_rows import GivenRows
+from trainyard.runs.prediction.given_rows import GivenRows
 from trainyard.tasks.support.transforms import transform_of
 from trainyard.types import WEIGHT, Array, DataInfo
 

@@ -17,7 +17,7 @@ from trainyard.datasets.rows.table import Table, as_table, listed
 from trainyard.datasets.rows.tokenizers import Tokenizer
 from trainyard.errors import InputError
 from trainyard.registry import task_for
-from trainyard.runs import texts
+from trainyard.runs.prediction import texts
 from trainyard.types import FEATURES, INPUT_IDS, Array, ArraySpec, DataInfo
 
 log = logging.getLogger("trainyard")

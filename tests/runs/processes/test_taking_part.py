@@ -21,9 +21,9 @@ from trainyard.errors import CheckpointError, InputError, ModelError, TrainingEr
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_rule, importing_by
-from trainyard.runs import nodes, ranks
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
+from trainyard.runs.processes import nodes, ranks
 from trainyard.runs.request import Request
 from trainyard.types import NamedBuffer
 from trainyard.world import ALONE, RETRYABLE, World

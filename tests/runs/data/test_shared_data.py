@@ -17,8 +17,8 @@ from trainyard.datasets.rows.cache import LIMIT
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import read_trials
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.data_identity import data_inputs
-from trainyard.runs.shared_data import sharing_data
+from trainyard.runs.data.identity import data_inputs
+from trainyard.runs.data.shared import sharing_data
 from trainyard.runs.wiring import load_data
 
 ROWS = 90

@@ -26,10 +26,10 @@ from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_rule, importing_by
 from trainyard.runs.cleanup import discard_folder
-from trainyard.runs.data_identity import data_inputs
+from trainyard.runs.data.identity import data_inputs
 from trainyard.runs.frameworks import framework_name
-from trainyard.runs.nodes import agree
 from trainyard.runs.objects import Objects
+from trainyard.runs.processes.nodes import agree
 from trainyard.runs.request import Request
 from trainyard.runs.wiring import Components
 from trainyard.semantics import computing_by, in_force

@@ -42,8 +42,8 @@ from trainyard.order import EPOCH, permutation, stream_seed
 from trainyard.records.lineage import Lineage
 from trainyard.records.manifest import ForeignTrainer, Manifest
 from trainyard.records.run_dir import RunDir
-from trainyard.runs import origin
 from trainyard.runs.catalog import Catalog
+from trainyard.runs.children import origin
 from trainyard.runs.run import Run
 from trainyard.runs.wiring import load_data
 
@@ -492,8 +492,8 @@ def test_a_fork_that_is_preempted_while_it_repeats_steps_goes_on(parent: Run) ->
 
 
 def test_a_fork_that_was_only_created_begins_with_its_state(parent: Run, slower: Run, tmp_path: Path) -> None:
-    from trainyard.runs.child_config import child_config
-    from trainyard.runs.children import ChildRequest, create_child
+    from trainyard.runs.children.child_config import child_config
+    from trainyard.runs.children.children import ChildRequest, create_child
 
     own = load(RunDir(parent.path).config_file, adapters=Catalog())
     request = ChildRequest(RunDir(parent.path), own, child_config(RunDir(parent.path), SLOWER), "fork")

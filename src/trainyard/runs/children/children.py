@@ -20,11 +20,16 @@ from trainyard.records.manifest import InitialState
 from trainyard.records.run_dir import RunDir, write_config
 from trainyard.records.status import FINAL
 from trainyard.redact import redacted_value
-from trainyard.runs.child_config import changed_computation, changed_settings, child_settings, differing
-from trainyard.runs.fit import advice, longer, refusal
+from trainyard.runs.children.child_config import (
+    changed_computation,
+    changed_settings,
+    child_settings,
+    differing,
+)
+from trainyard.runs.children.fit import advice, longer, refusal
+from trainyard.runs.children.origin import CONFIG_FILE, Origin, available_best, copy_state, loop_sha256
+from trainyard.runs.data.sampling import epoch_samples
 from trainyard.runs.frameworks import framework_name
-from trainyard.runs.origin import CONFIG_FILE, Origin, available_best, copy_state, loop_sha256
-from trainyard.runs.sampling import epoch_samples
 from trainyard.runs.wiring import order_and_rules, run_checkpoints
 
 log = logging.getLogger("trainyard")

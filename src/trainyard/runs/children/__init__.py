@@ -1,0 +1,1 @@
+"""Runs that begin with the state of another run."""
