@@ -211,7 +211,7 @@ def test_two_processes_do_not_work_on_one_study(tmp_path: Path) -> None:
         from trainyard.studies.running import run_study
         from trainyard.studies.study import Study, StudyPlan, StudyRequest
 
-        with pytest.raises(RunLockedError, match="is owned by another process"):
+        with pytest.raises(RunLockedError, match=f"study {cut.id} is owned by another process"):
             run_study(Study(cut.path), [], StudyRequest(tmp_path), StudyPlan(lambda _: {}, lambda _: None))
     finally:
         owner.release()

@@ -12,7 +12,7 @@ import pytest
 import trainyard
 from small_runs import Crash, CrashAt, every_save_on_disk
 from study_configs import TOY
-from trainyard.errors import InputError
+from trainyard.errors import InputError, RunLockedError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import TrialLog, read_trials
 from trainyard.studies.study import Study
@@ -179,6 +179,17 @@ def test_who_finds_no_leader_leads(alone: Tuning, tmp_path: Path, monkeypatch: p
     (path,) = tmp_path.glob("*/tune-*")
     assert trainyard.work_study(path.name, runs_dir=tmp_path).digest == alone.digest
     assert trainyard.work_study(path.name, runs_dir=tmp_path).status == "completed", "left as it is"
+
+
+def test_a_second_leader_is_told_how_to_join(tmp_path: Path) -> None:
+    study = trainyard.tune(TUNED | {"tuning": TUNED["tuning"] | {"trials": 1}}, runs_dir=tmp_path)
+    owner = RunDir(study.path)
+    owner.acquire()
+    try:
+        with pytest.raises(RunLockedError, match=rf"owned by .*; `trainyard work {study.id}` does trials of it"):
+            trainyard.resume_study(study.id, {"tuning.trials": 2}, runs_dir=tmp_path)
+    finally:
+        owner.release()
 
 
 def test_a_leader_elsewhere_whose_lock_is_not_seen_is_noticed(

@@ -489,7 +489,9 @@ class RunConfig(Section):
         default=None,
         description="where the rows come from, and how they are split and prepared; `train` needs it",
     )
-    model: ModelConfig
+    model: ModelConfig = Field(
+        description="what is trained, such as {type: mlp}; `trainyard config names model` lists all"
+    )
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -118,7 +118,14 @@ def words(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         return PATTERNS.get(pattern, f"text that matches {pattern}")
     if (origin or annotation) in LISTS:
         return _list(origin, arguments, metadata)
-    return NAMES.get(annotation, "a mapping") + _bounds(metadata)
+    return (NAMES.get(annotation) or _section(annotation)) + _bounds(metadata)
+
+
+def _section(annotation: Any) -> str:
+    """Return "a mapping", with the keys that it must have."""
+    fields = getattr(annotation, "model_fields", {})
+    required = [f"`{name}`" for name, field in fields.items() if field.is_required()]
+    return f"a mapping with {', '.join(required)}" if required else "a mapping"
 
 
 def is_tagged(annotation: Any, field: FieldInfo | None = None) -> bool:

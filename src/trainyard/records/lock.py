@@ -107,10 +107,10 @@ def _flock(file: BinaryIO) -> bool:
     return False
 
 
-def locked_error(run_id: str, lock: Lock) -> RunLockedError:
-    """Return the error that says who owns a run."""
+def locked_error(what: str, lock: Lock) -> RunLockedError:
+    """Return the error that says who owns something, such as `run ID`."""
     return RunLockedError(
-        f"run {run_id} is owned by another process ({lock.owner()}); wait for it, or end it and resume"
+        f"{what} is owned by another process ({lock.owner()}); wait for it, or end it and resume"
     )
 
 

@@ -290,14 +290,17 @@ class RunDir:
 
     # -- ownership
 
-    def acquire(self) -> None:
+    def acquire(self, kind: str = "run") -> None:
         """Make this process the owner, until it ends (however it ends) or calls `release`.
 
+        Args:
+            kind: What this is the folder of, for the message.
+
         Raises:
-            RunLockedError: Another process owns the run.
+            RunLockedError: Another process owns it.
         """
         if not self._lock.acquire():
-            raise locked_error(self.id, self._lock)
+            raise locked_error(f"{kind} {self.id}", self._lock)
 
     def release(self) -> None:
         """Give the run up."""

@@ -128,9 +128,13 @@ def require_objects(run: RunDir, verb: str, **given: Any) -> None:
     """Check that the objects that a run was given are given again.
 
     Raises:
-        InputError: One is missing; the message shows the call that passes it.
+        InputError: One is missing; the message shows the call that passes it. Or the model is a class.
     """
     manifest = run.manifest()
+    if isinstance(model := given.get("model"), type):
+        named = manifest is not None and "model" not in manifest.objects
+        leave = ", or leave it out: the run's config names its class" if named else ""
+        raise InputError(f"model is the class {model.__qualname__}; give an object of it{leave}")
     names = [name for name in (manifest.objects if manifest else ()) if name in given]
     if manifest and any(given[name] is None for name in names):
         again = ", ".join(f"{name}=..." for name in names)

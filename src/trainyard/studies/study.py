@@ -15,7 +15,7 @@ from trainyard.callbacks.base import Callback
 from trainyard.config import Resolved
 from trainyard.datasets.base import DataBundle
 from trainyard.digest import fsync_folder, make_folders, write_atomically
-from trainyard.errors import CheckpointError, InputError, RunNotFoundError
+from trainyard.errors import CheckpointError, InputError, RunLockedError, RunNotFoundError
 from trainyard.records.run_dir import RunDir, make_id
 from trainyard.records.status import Status
 from trainyard.records.study import StudyRecord, StudyRun
@@ -182,7 +182,12 @@ class Study:
         Raises:
             RunLockedError: Another process owns it.
         """
-        self._dir.acquire()
+        try:
+            self._dir.acquire("study")
+        except RunLockedError as error:
+            if self.record.kind != "tune":
+                raise
+            raise RunLockedError(f"{error}; `trainyard work {self.id}` does trials of it beside that") from error
         try:
             yield
         finally:
