@@ -131,6 +131,9 @@ def test_what_one_does_with_a_run(command: Command, trained: Path, tmp_path: Pat
     report.unlink()
     assert command("report", "last", *runs).out == f"{report}\n"
     assert report.exists()
+    copy = trained / "page.html"
+    assert command("report", "last", "-o", copy, *runs).out == f"{copy}\n"
+    assert copy.read_text().splitlines()[:9] == report.read_text().splitlines()[:9]
     pages = trained / "pages.html", trained / "CARD.md"
     assert command("report", "last", "last", "-o", pages[0], *runs).out == f"{pages[0]}\n"
     assert command("report", "last", "--card", "-o", pages[1], *runs).out == f"{pages[1]}\n"

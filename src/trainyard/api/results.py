@@ -367,8 +367,8 @@ def report(
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
         others: More runs, up to 11: the page shows first what differs, then all curves.
-        output: The file of the card (default: model-card.md in the run directory), or of the page of several
-            runs (default: runs.html). A run's report.html is always in its directory.
+        output: The file to write. By default, report.html or model-card.md in the run directory, or runs.html
+            here for several runs.
         card: Write the model card instead: Markdown with the metadata that hubs read.
         runs_dir: The folder of the runs.
 
@@ -383,20 +383,22 @@ def report(
     """
     _check_report(len(others) + 1, output, card=card)
     folders = [find(one, runs_dir).path for one in (run, *others)]
+    path = None if output is None else Path(output)
     if card:
         from trainyard.reports.card import write_card
 
-        return write_card(folders[0], None if output is None else Path(output))
+        return write_card(folders[0], path)
     if others:
         from trainyard.reports.overlay import FILE, write_overlay
 
-        return write_overlay(folders, Path(output or FILE))
+        return write_overlay(folders, path or Path(FILE))
     from trainyard.reports.html import write_report
     from trainyard.reports.studies import link_from_study
 
-    path = write_report(folders[0])
-    link_from_study(folders[0])  # so that the page of a search links to this one
-    return path
+    written = write_report(folders[0], path)
+    if path is None:
+        link_from_study(folders[0])  # so that the page of a search links to this one
+    return written
 
 
 def _check_report(runs: int, output: Path | str | None, *, card: bool) -> None:
@@ -404,14 +406,7 @@ def _check_report(runs: int, output: Path | str | None, *, card: bool) -> None:
         raise InputError(f"{runs} runs given, but a model card describes one run; leave the others out")
     if runs > MOST_OVERLAID:
         raise InputError(f"{runs} runs given; one page overlays {MOST_OVERLAID} at most: name fewer")
-    if output is None:
-        return
-    if runs == 1 and not card:
-        raise InputError(
-            f"{output}: the report of one run is always written to its own directory; an output file is for "
-            "several runs, or for a model card"
-        )
-    if not Path(output).absolute().parent.is_dir():
+    if output is not None and not Path(output).absolute().parent.is_dir():
         raise InputError(f"{output}: there is no folder {Path(output).parent}")
 
 

@@ -197,8 +197,8 @@ def _advice(made: Path, form: str) -> list[str]:
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where to write the card, or the page of several runs.  [default: model-card.md in the run "
-    "directory, runs.html]",
+    help="The file to write.  [default: report.html or model-card.md in the run directory; runs.html here "
+    "for several runs]",
 )
 @options.runs_dir
 @options.as_json
@@ -216,8 +216,9 @@ def report(
     from trainyard.reports.diagnosis import diagnose
     from trainyard.reports.rundir import read_run, understanding
 
-    with understanding(path.parent):
-        findings = diagnose(read_run(path.parent))
+    folder = trainyard.get(runs[0], runs_dir=runs_dir).path
+    with understanding(folder):
+        findings = diagnose(read_run(folder))
     document = {"report": str(path), "diagnosis": [one._asdict() for one in findings]}
     show(document, [str(path)], as_json)
     for one in [] if as_json else findings:

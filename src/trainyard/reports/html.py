@@ -32,8 +32,8 @@ _SECTIONS: dict[str, Section] = {
 }
 
 
-def write_report(run_dir: Path) -> Path:
-    """Write `report.html` into a run directory, replacing an earlier one, and return its path.
+def write_report(run_dir: Path, path: Path | None = None) -> Path:
+    """Write the page of a run to a file, by default `report.html` in the run directory, and return its path.
 
     The run may be unfinished, and parts of it may be missing or damaged: the page says so and shows the rest.
 
@@ -43,7 +43,7 @@ def write_report(run_dir: Path) -> Path:
     """
     with understanding(run_dir):
         page = _rendered(read_run(run_dir))
-    path = run_dir / "report.html"
+    path = run_dir / "report.html" if path is None else path
     write_atomically(path, page.encode(errors="replace"))
     return path
 
