@@ -172,6 +172,10 @@ class TestFiles:
         (message,) = messages(tmp_path / "trian.yaml")
         assert message.endswith("trian.yaml: no such file; did you mean 'train.yaml'?")
 
+    def test_a_setting_is_no_file(self):
+        (message,) = messages(Path("model.type=mlp"))
+        assert message == "model.type=mlp: no such file, but a setting; name the config file first"
+
     def test_missing_folder(self, tmp_path):
         assert "there is no folder" in messages(tmp_path / "no" / "a.yaml")[0]
 

@@ -21,6 +21,7 @@ MAX_DEPTH = 50
 MAX_NODES = 200_000  # aliases of aliases can make billions of values from ten lines
 KEPT_CHARACTERS = 1 << 16  # of the texts whose events are kept
 LONGEST = 60  # characters of a text that a message repeats
+SETTING = re.compile(r"[a-z_]+(\.\w+)+=")  # KEY.PATH=VALUE, as on the command line
 INT = re.compile(r"[-+]?[0-9]+")
 BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -71,7 +72,9 @@ def read_file(path: Path, problems: Problems, name: str = "") -> Node | None:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        problems.report(f"no such file{_similar_files(path)}", source=Source(name))
+        setting = SETTING.match(str(path))
+        hint = ", but a setting; name the config file first" if setting else _similar_files(path)
+        problems.report(f"no such file{hint}", source=Source(name))
         return None
     except IsADirectoryError:
         problems.report("is a folder; give a YAML file", source=Source(name))
