@@ -16,7 +16,8 @@ test: .venv/dev .azurite/tried
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 soak: .venv/dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal --soak --share $(SHARE)
+	@# Three, as above.
+	$(BIN)/python -m pytest -n 3 --dist worksteal --soak --share $(SHARE)
 	$(BIN)/python tests/mutation/run.py --share $(SHARE)
 
 lint: .venv/dev

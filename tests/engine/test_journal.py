@@ -13,6 +13,7 @@ from trainyard import digest
 from trainyard.engine import journal
 from trainyard.engine.journal import Journal
 from trainyard.records import journal as records_journal
+from trainyard.records.decision import Decision
 from trainyard.records.journal import SegmentReader, losses, number, read
 
 
@@ -93,6 +94,19 @@ def test_the_end_of_an_attempt_is_on_the_disk(tmp_path: Path, monkeypatch: pytes
     file = journal._file
     journal.close()
     assert file.closed
+
+
+def test_a_decision_is_on_the_disk_before_its_consequence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable: list[str] = []
+    journal = Journal(tmp_path, 1, 0)
+    monkeypatch.setattr(os, "fsync", lambda fd: durable.append((tmp_path / "0001.jsonl").read_text()))
+    journal.decision(Decision(7, "prune"))
+    (kept,) = durable
+    journal.close()
+    last = json.loads(kept.splitlines()[-1])
+    assert (last["kind"], last["step"], last["name"]) == ("decision", 7, "prune")
 
 
 def test_an_attempt_never_writes_into_a_segment_that_is_there(tmp_path: Path) -> None:
