@@ -171,7 +171,7 @@ class _Search:
         """Return what does the jobs now: this process alone, unless it has to look after others."""
         own, request = self._plan.tuning.parallel, self._request
         if self._joined is not None:
-            for _ in self._joined.look():
+            for _ in self._joined.poll():
                 pass
         if own == 1 and (self._joined is None or not self._joined.workers):
             return InProcess(request.bundle, request.callbacks)
