@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Config, Overrides
-from trainyard.config.emit import inline
+from trainyard.config.overrides import with_settings
 from trainyard.errors import InputError
 from trainyard.records.listing import local_runs_folder
 from trainyard.runs.workdir import working_in
@@ -168,12 +168,7 @@ def tune(
     from trainyard.studies.tuning.tune import tune as run_study
 
     if space is not None:
-        own = {"tuning.space": dict(space)}
-        overrides = (
-            {**overrides, **own}
-            if isinstance(overrides, Mapping)
-            else [*overrides, *(f"{key}={inline(value)}" for key, value in own.items())]
-        )
+        overrides = with_settings(overrides, {"tuning.space": dict(space)})
     with working_in(Path.cwd()):
         request = _study_request(runs_dir, resume, False, data, callbacks, watch)
         if callable(config):

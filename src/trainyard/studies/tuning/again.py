@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,12 +11,13 @@ from typing import Any, Literal
 
 from trainyard.config import Overrides
 from trainyard.config.checks import OBJECTS
+from trainyard.config.overrides import keys_of, with_settings
 from trainyard.config.tuning import SQLITE
 from trainyard.engine.signals import Stopped
 from trainyard.errors import InputError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import FINAL
-from trainyard.records.trials import LoggedTrial, TrialLog, read_log, read_trials
+from trainyard.records.trials import GO_ON, LoggedTrial, TrialLog, read_log, read_trials
 from trainyard.require import import_paths
 from trainyard.runs.reproduce import Reproduction, compare_bits
 from trainyard.runs.workdir import working_in
@@ -36,9 +37,8 @@ _REPEATS = "repeats"  # the study that one repeats, in its settings
 def resume_study(study: Study, overrides: Overrides, request: StudyRequest, *, trust: bool = False) -> Tuning:
     """Go on with a study; see `trainyard.resume_study`."""
     check_search(study, "resume")
-    keys = [*overrides] if isinstance(overrides, Mapping) else [one.partition("=")[0] for one in overrides]
-    for key in keys:
-        if key.strip() not in MAY_CHANGE:
+    for key in keys_of(overrides):
+        if key not in MAY_CHANGE:
             raise InputError(
                 f"{key}: a study that goes on keeps its config, but for {', '.join(MAY_CHANGE)}; "
                 "search with another config: trainyard tune CONFIG"
@@ -166,11 +166,9 @@ def check_search(study: Study, verb: str) -> None:
     Raises:
         InputError: It is not, or it repeats another one and `verb` is to go on with it.
     """
-    kind = study.record.kind
-    if kind != KIND:
-        command = {"cv": "cross-validate"}.get(kind, kind)
+    if study.record.kind != KIND:
         raise InputError(
-            f"study {study.id} is not a search: trainyard {command} CONFIG --resume goes on with it"
+            f"study {study.id} is not a search: trainyard {_command(study)} --resume goes on with it"
         )
     if not (study.path / CONFIG).exists():
         raise InputError(
@@ -179,6 +177,14 @@ def check_search(study: Study, verb: str) -> None:
         )
     if verb != "reproduce" and (repeated := study.settings(SETTINGS).get(_REPEATS)):
         raise InputError(f"study {study.id} repeats {repeated}: trainyard reproduce {repeated} begins again")
+
+
+def _command(study: Study) -> str:
+    """Return the command that made a study, without what leads to `trainyard`."""
+    kind, question = study.record.kind, study.record.question
+    if kind == "why":
+        return " ".join(["why", *question["runs"], "--metric", question["metric"]])
+    return f"{'cross-validate' if kind == 'cv' else kind} CONFIG"
 
 
 @contextmanager
@@ -217,29 +223,22 @@ def asked_of(study: Study, overrides: Overrides, request: StudyRequest, *, trust
 
 def _with_storage(study: Study, overrides: Overrides) -> Overrides:
     """Return the overrides with a storage that can be had: a password in clear text was not kept."""
-    own = [*overrides] if isinstance(overrides, Mapping) else [one.partition("=")[0] for one in overrides]
-    if "tuning.storage" in own or not lacks_password((study.path / CONFIG).read_text()):
+    if "tuning.storage" in keys_of(overrides) or not lacks_password((study.path / CONFIG).read_text()):
         return overrides
     log.warning(
         "the password of tuning.storage was not kept, so Optuna's storage is %s now; give tuning.storage=URL "
         "to trainyard resume, or ${env:PASSWORD} in the config from the start",
         SQLITE,
     )
-    more = {"tuning.storage": SQLITE}
-    if isinstance(overrides, Mapping):
-        return {**overrides, **more}
-    return [*overrides, *(f"{key}={value}" for key, value in more.items())]
+    return with_settings(overrides, {"tuning.storage": SQLITE})
 
 
 def _lift_time_limit(study: Study) -> None:
     """Let a study go on that ended by its time limit: it has as many minutes again."""
-    _, notes = read_log(study.path)
-    limits = [note["kind"] for note in notes if note["kind"] in ("time_limit", "go_on")]
-    if limits[-1:] != ["time_limit"]:
-        return
     with study.owned():
         trial_log = TrialLog(study.path)
-        trial_log.note(kind="go_on")
+        if trial_log.is_over_time:
+            trial_log.note(kind=GO_ON)
         trial_log.close()
 
 

@@ -19,7 +19,7 @@ from trainyard.config import load as load_config
 from trainyard.engine.signals import Signals
 from trainyard.errors import InputError, TrainyardError
 from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog
+from trainyard.records.trials import TIME_LIMIT, Ending, LoggedJob, LoggedTrial, TrialLog
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.children.child_config import child_config
 from trainyard.runs.children.children import ChildRequest, create_child
@@ -30,6 +30,7 @@ from trainyard.studies.study import Json, Study
 from trainyard.studies.tuning.goals import Goals
 from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden, train
 from trainyard.studies.tuning.parts import Parts
+from trainyard.studies.tuning.question import DEFAULT_TRIALS
 from trainyard.studies.tuning.resources import most_threads
 from trainyard.studies.tuning.served import WorkerTrainer
 from trainyard.studies.tuning.space import read_space
@@ -38,7 +39,6 @@ from trainyard.tuners.base import Begun, Point
 from trainyard.types import Mode
 
 log = logging.getLogger("trainyard")
-_DEFAULT_TRIALS = 20
 _FORK = "fork"  # the kind of a note: a trial began with the state of another one
 _OVER = ("completed", "stopped", "pruned")
 
@@ -119,7 +119,7 @@ class StudyTrials:
 
     @property
     def _count(self) -> int:
-        return self.parts.tuning.trials or _DEFAULT_TRIALS
+        return self.parts.tuning.trials or DEFAULT_TRIALS
 
     @property
     def _forks(self) -> list[Json]:
@@ -127,17 +127,13 @@ class StudyTrials:
 
     def _is_enough(self) -> bool:
         """Return whether no trial begins any more, by the target or the time limit."""
-        tuning, mode = self.parts.tuning, self.mode
+        tuning = self.parts.tuning
         values = [one.ending.value for one in self.log.trials if one.ending is not None]
-        known, target = [value for value in values if value is not None], tuning.target
-        if target is not None and any(v <= target if mode == "min" else v >= target for v in known):
-            return True
-        ends = [note["kind"] for note in self.log.notes if note["kind"] in ("time_limit", "go_on")]
-        if ends[-1:] == ["time_limit"]:
+        if any(self.goals.is_reached(tuning.target, value) for value in values) or self.log.is_over_time:
             return True
         if tuning.max_minutes is None or time.monotonic() - self._started < 60 * tuning.max_minutes:
             return False
-        self.log.note(kind="time_limit", before=len(self.log.trials))
+        self.log.note(kind=TIME_LIMIT, before=len(self.log.trials))
         return True
 
     def begun(self) -> list[Begun]:

@@ -37,7 +37,7 @@ def check_tuning(base: StudyConfig) -> tuple[Goals, Space]:
     if tuning is None:
         raise ConfigError([Problem("is missing: it says what to search, as tuning.space", "tuning")])
     problems: list[Problem] = []
-    with placed(base.resolved):
+    with located(base.resolved):
         goals = _tried(lambda: goals_of(tuning, base.resolved.config), problems)
         space = _tried(lambda: read_space(tuning.space), problems)
         if space is not None:
@@ -66,15 +66,15 @@ def _tried(make: Callable[[], T], problems: list[Problem]) -> T | None:
 
 
 @contextmanager
-def placed(resolved: Resolved) -> Iterator[None]:
+def located(resolved: Resolved) -> Iterator[None]:
     """Give the problems of a section the places where the config has it."""
     try:
         yield
     except ConfigError as error:
-        raise ConfigError([_placed(problem, resolved) for problem in error.problems]) from error
+        raise ConfigError([_located(problem, resolved) for problem in error.problems]) from error
 
 
-def _placed(problem: Problem, resolved: Resolved) -> Problem:
+def _located(problem: Problem, resolved: Resolved) -> Problem:
     source = _source(problem.path, resolved)
     if problem.line or source == DEFAULT:
         return problem

@@ -1,4 +1,4 @@
-"""How long a trial is, in the measure that its config gives: epochs, steps or rounds."""
+"""How long a trial is (in epochs, steps or rounds, as its config says), and the order of jobs by that."""
 
 from __future__ import annotations
 

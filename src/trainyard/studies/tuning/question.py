@@ -28,7 +28,7 @@ FROM = "from"  # in the question of a study: the study that it learned from
 SETTINGS = "settings.json"  # what is fixed when the study is created
 # In the settings of a study that repeats one in free order: what each trial did not know.
 RECORDED = "recorded"
-_DEFAULT_TRIALS = 20
+DEFAULT_TRIALS = 20
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Plan:
     def trials(self) -> int:
         """The number of trials, if nothing ends the study early."""
         wanted, size = self.tuning.trials, self.sampler.size
-        return min(wanted or size or _DEFAULT_TRIALS, size or wanted or _DEFAULT_TRIALS)
+        return min(wanted or size or DEFAULT_TRIALS, size or wanted or DEFAULT_TRIALS)
 
 
 @dataclass(frozen=True)

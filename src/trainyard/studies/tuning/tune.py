@@ -17,9 +17,9 @@ from pathlib import Path
 
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.engine.signals import Signals, Stopped
-from trainyard.errors import InputError, TrainingError, TrainyardError
+from trainyard.errors import InputError, TrainyardError
 from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog
+from trainyard.records.trials import TIME_LIMIT, Ending, LoggedJob, LoggedTrial, TrialLog
 from trainyard.reports.html import write_report as write_run_report
 from trainyard.reports.studies import write_report
 from trainyard.runs.cleanup import discard_folder
@@ -34,7 +34,7 @@ from trainyard.studies.study import RESULT, Study, StudyRequest, open_study
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.agenda import Agenda, Turn
 from trainyard.studies.tuning.by_tuner import StudyTrials, counted, make_by_tuner
-from trainyard.studies.tuning.conclusion import observation, result_of, summary_of
+from trainyard.studies.tuning.conclusion import check_first_trials, observation, result_of, summary_of
 from trainyard.studies.tuning.earlier import FILE as EARLIER
 from trainyard.studies.tuning.earlier import check_learns, learned
 from trainyard.studies.tuning.final import final_run, train_final
@@ -53,7 +53,6 @@ from trainyard.studies.tuning.workers import Executor, InProcess, WorkerProcesse
 from trainyard.types import Mode
 
 log = logging.getLogger("trainyard")
-_FIRST_FAILURES = 3  # a study whose first trials all fail ends
 
 
 @sharing_data()
@@ -245,22 +244,17 @@ class _Search:
     def _next_turn(self) -> Turn | None:
         """Return the next job if it can be decided now, and there is to be one."""
         turn = self._agenda.next(self._log.trials)
-        ends = [note["kind"] for note in self._log.notes if note["kind"] in ("time_limit", "go_on")]
-        if turn is None or turn.job >= self._before or ends[-1:] == ["time_limit"]:
+        if turn is None or turn.job >= self._before or self._log.is_over_time:
             return None
-        target = self._plan.tuning.target
+        target, goals = self._plan.tuning.target, self._plan.goals
         known = self._agenda.known(self._log.trials, turn.job)
-        if target is not None and any(self._reaches(ending, target) for ending in known):
+        if any(goals.is_reached(target, ending.value) for ending in known if ending is not None):
             return None
         limit = self._plan.tuning.max_minutes
         if limit is not None and time.monotonic() - self._began >= 60 * limit:
-            self._log.note(kind="time_limit", before=turn.job)
+            self._log.note(kind=TIME_LIMIT, before=turn.job)
             return None
         return turn
-
-    def _reaches(self, ending: Ending | None, target: float) -> bool:
-        value = ending.value if ending else None
-        return value is not None and (value <= target if self._plan.mode == "min" else value >= target)
 
     def _begin(self, turn: Turn) -> LoggedTrial:
         """Decide a trial, and create its run."""
@@ -366,10 +360,7 @@ class _Search:
         progress = self._progress.shown(trials, running)
         self._request.watch(summary | named | error | top | progress)
         self._project()
-        first = self._log.trials[:_FIRST_FAILURES]
-        statuses = [one.ending.status for one in first if one.ending]
-        if statuses == ["failed"] * _FIRST_FAILURES:
-            raise TrainingError(f"the first {_FIRST_FAILURES} trials have all failed: {ending.error}")
+        check_first_trials(self._log.trials, number)
 
     def _best(self) -> LoggedTrial | None:
         return self._plan.goals.best(self._log.trials)
