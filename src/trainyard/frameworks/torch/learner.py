@@ -16,15 +16,10 @@ from trainyard.config.schema import TrainingConfig
 from trainyard.datasets.base import Split, known_arrays
 from trainyard.digest import sha256_bytes
 from trainyard.errors import ModelError, TrainyardError
-from trainyard.frameworks.base import (
-    WEIGHTS_FILE,
-    Learner,
-    LearnerInputs,
-    Snapshot,
-    require_plain_numbers,
-)
+from trainyard.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot
 from trainyard.frameworks.support.ahead import Samples
 from trainyard.frameworks.support.definition import path_of
+from trainyard.frameworks.support.inputs import require_plain_numbers
 from trainyard.frameworks.torch import layout, optim
 from trainyard.frameworks.torch.activations import checkpoint_activations
 from trainyard.frameworks.torch.batch_norm import batch_norms_of
