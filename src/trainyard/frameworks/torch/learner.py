@@ -29,9 +29,10 @@ from trainyard.frameworks.torch.ema import Average
 from trainyard.frameworks.torch.freezing import Freezing
 from trainyard.frameworks.torch.huggingface.module import check_tokens, definition_of, versions_of
 from trainyard.frameworks.torch.labels import Counts, label_counts
-from trainyard.frameworks.torch.losses import Loss, call_of
+from trainyard.frameworks.torch.losses import Loss
 from trainyard.frameworks.torch.model import LiveModel
 from trainyard.frameworks.torch.network import Network, translated
+from trainyard.frameworks.torch.outputs import call_of
 from trainyard.frameworks.torch.parallel.world import ProcessGroup
 from trainyard.frameworks.torch.process import device_model
 from trainyard.frameworks.torch.snapshot import NOTHING, TrainingState, named_buffer
