@@ -17,8 +17,8 @@ from trainyard.records.decision import journalled_decisions
 from trainyard.records.listing import runs_folder
 from trainyard.records.manifest import Parent
 from trainyard.records.run_dir import RunDir
-from trainyard.runs.bundles import make_bundle, make_objects
 from trainyard.runs.catalog import Catalog
+from trainyard.runs.data.bundles import make_bundle, make_objects
 from trainyard.runs.lookup import RunName, find, find_unfinished, given_placement, warn_of_unused
 from trainyard.runs.objects import Objects, name_batch_size, name_model, require_data, require_objects
 from trainyard.runs.processes.placement import resumed_config
@@ -290,7 +290,7 @@ def reproduce(
     from trainyard.engine.signals import Stopped
     from trainyard.records.status import FINAL
     from trainyard.runs.attempt import run_attempt
-    from trainyard.runs.children.children import copy_origin
+    from trainyard.runs.children.create import copy_origin
     from trainyard.runs.reproduce import compare_bits
     from trainyard.runs.request import Request
 

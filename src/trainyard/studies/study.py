@@ -20,7 +20,7 @@ from trainyard.records.run_dir import RunDir, make_id
 from trainyard.records.status import Status
 from trainyard.records.study import StudyRecord, StudyRun
 from trainyard.redact import redacted
-from trainyard.runs.bundles import make_bundle
+from trainyard.runs.data.bundles import make_bundle
 from trainyard.runs.wiring import load_data
 from trainyard.semantics import PARTS, version
 

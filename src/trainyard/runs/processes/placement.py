@@ -10,8 +10,8 @@ from trainyard.config import Resolved
 from trainyard.config.schema import RunConfig
 from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
+from trainyard.runs.processes.threads import available_threads
 from trainyard.runs.request import Request
-from trainyard.runs.threads import available_threads
 
 log = logging.getLogger("trainyard")
 

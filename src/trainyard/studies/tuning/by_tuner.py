@@ -21,8 +21,8 @@ from trainyard.errors import InputError, TrainyardError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import TIME_LIMIT, Ending, LoggedJob, LoggedTrial, TrialLog
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.children.child_config import child_config
-from trainyard.runs.children.children import ChildRequest, create_child
+from trainyard.runs.children.config import child_config
+from trainyard.runs.children.create import ChildRequest, create_child
 from trainyard.runs.pruning import prune_paused
 from trainyard.runs.trust import of_own_config
 from trainyard.samplers.base import Observation, Sampler, Space
