@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainyard.studies.benchmark import Benchmark
     from trainyard.studies.cross_validation import CrossValidation
     from trainyard.studies.study import Study, StudyRequest, TrialWatcher
-    from trainyard.studies.tuning.again import StudyReproduction
+    from trainyard.studies.tuning.reproduce import StudyReproduction
     from trainyard.studies.tuning.view import Tuning
 
 
@@ -223,7 +223,7 @@ def resume_study(
         InputError: It is no search, something else is to be changed, or its config names code.
         RunLockedError: Another process works on it.
     """
-    from trainyard.studies.tuning.again import resume_study as resume
+    from trainyard.studies.tuning.resume import resume_study as resume
 
     chosen = _study(study, runs_dir)
     request = _study_request(chosen.path.parent.parent, False, False, data, callbacks, watch)
@@ -254,7 +254,7 @@ def work_study(
         TrainingError: The first three trials have all failed.
         Stopped: A signal came.
     """
-    from trainyard.studies.tuning.joining import work_on
+    from trainyard.studies.tuning.work import work_on
 
     chosen = _study(study, runs_dir)
     return work_on(
@@ -289,7 +289,7 @@ def reproduce_study(
         InputError: It is no search, has not ended, or its config names code.
         Stopped: A signal ended the repetition.
     """
-    from trainyard.studies.tuning.again import reproduce_study as reproduce
+    from trainyard.studies.tuning.reproduce import reproduce_study as reproduce
 
     chosen = _study(study, runs_dir)
     request = _study_request(chosen.path.parent.parent, False, False, data, callbacks, watch)

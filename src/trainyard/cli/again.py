@@ -15,7 +15,7 @@ from trainyard.cli.tuning import study_document, study_summary
 from trainyard.records.status import EXIT_CODES
 
 if TYPE_CHECKING:
-    from trainyard.studies.tuning.again import StudyReproduction
+    from trainyard.studies.tuning.reproduce import StudyReproduction
 
 
 def go_on(

@@ -16,10 +16,10 @@ from trainyard.samplers.base import Sampler, Space
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.goals import Goals, goals_of
 from trainyard.studies.tuning.lengths import with_length
-from trainyard.studies.tuning.parts import check_parts
 from trainyard.studies.tuning.resources import check_resources
 from trainyard.studies.tuning.space import check_space, read_space
 from trainyard.studies.tuning.storage import check_storage
+from trainyard.studies.tuning.trial_configs import check_trial_configs
 from trainyard.studies.tuning.tuner_checks import check_tuner
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ def check_tuning(base: StudyConfig) -> tuple[Goals, Space]:
         _check_sampler(goals, space, base, tuning)
         if isinstance(tuning.pruner, HalvingPruner):
             with_length(base, tuning.pruner, space)
-        check_parts(base, tuning, goals)
+        check_trial_configs(base, tuning, goals)
         check_tuner(goals, space, base, tuning)
         return goals, space
 

@@ -42,11 +42,11 @@ from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden
 from trainyard.studies.tuning.joined import JoinedWorkers, leading
 from trainyard.studies.tuning.lengths import agenda_of, brackets_in
 from trainyard.studies.tuning.measures import measured
-from trainyard.studies.tuning.parts import Parts
 from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
-from trainyard.studies.tuning.question import FROM, Asked, Plan, plan_of, read_question
+from trainyard.studies.tuning.question import FROM, SearchConfig, SearchPlan, plan_of, read_search
 from trainyard.studies.tuning.resources import Threads, shares_of_gpus
+from trainyard.studies.tuning.trial_configs import TrialConfigs
 from trainyard.studies.tuning.tuner_checks import CONFIG
 from trainyard.studies.tuning.view import BEST, KIND, Tuning
 from trainyard.studies.tuning.workers import Executor, InProcess, WorkerProcesses
@@ -58,7 +58,7 @@ log = logging.getLogger("trainyard")
 @sharing_data()
 def tune(config: Config, overrides: Overrides, request: StudyRequest, earlier: Study | None = None) -> Tuning:
     """Search for the best values of a config's keys; see `trainyard.tune`."""
-    asked = read_question(config, overrides, request)
+    asked = read_search(config, overrides, request)
     name = asked.base.resolved.config.experiment.name
     kept, question = None, asked.question
     if earlier is not None:
@@ -72,7 +72,7 @@ def tune(config: Config, overrides: Overrides, request: StudyRequest, earlier: S
 
 
 @sharing_data()
-def search(study: Study, asked: Asked, request: StudyRequest, before: int | None = None) -> Tuning:
+def search(study: Study, asked: SearchConfig, request: StudyRequest, before: int | None = None) -> Tuning:
     """Make the trials of a study, or go on with them.
 
     Args:
@@ -92,12 +92,17 @@ class _Search:
     """Make the trials of a study, and record what comes of them."""
 
     def __init__(
-        self, study: Study, plan: Plan, base: StudyConfig, request: StudyRequest, before: int | None = None
+        self,
+        study: Study,
+        plan: SearchPlan,
+        base: StudyConfig,
+        request: StudyRequest,
+        before: int | None = None,
     ) -> None:
         self._study, self._plan, self._base, self._request = study, plan, base, request
         self._before = math.inf if before is None else before
         threads = Threads(plan.threads, plan.threads_by_step, lambda: request.load(base.resolved))
-        self._parts = Parts(base, plan.tuning, threads)
+        self._configs = TrialConfigs(base, plan.tuning, threads)
         self._log: TrialLog
         self._agenda: Agenda
         self._signals: Signals
@@ -189,7 +194,7 @@ class _Search:
     def _make_trials(self) -> None:
         if self._plan.tuning.tuner is not None:
             goals = self._plan.goals
-            make_by_tuner(StudyTrials(self._study, self._log, self._parts, goals, self._end, self._signals))
+            make_by_tuner(StudyTrials(self._study, self._log, self._configs, goals, self._end, self._signals))
             return
         begun = [trial for trial in self._log.trials if trial.ending is None]
         self._progress.resumed(self._log.trials)
@@ -221,7 +226,7 @@ class _Search:
         if not names or ending.step is None or ending.status == "paused":
             return ending
         (path,) = job.runs  # several metrics or constraints exclude folds and repeats
-        (resolved,) = self._parts.of(self._log.trials[job.number].params)
+        (resolved,) = self._configs.of(self._log.trials[job.number].params)
         try:
             with of_own_config(RunDir(path), resolved):
                 bundle = self._request.bundle(resolved)
@@ -265,7 +270,7 @@ class _Search:
         if first is not None:
             trial = LoggedTrial(number, params, first.run_id, first.number, jobs=jobs, running=running)
         else:
-            self._made = {self._create(resolved).id: resolved for resolved in self._parts.of(params)}
+            self._made = {self._create(resolved).id: resolved for resolved in self._configs.of(params)}
             runs = [*self._made]
             others = tuple(runs[1:])
             trial = LoggedTrial(number, params, runs[0], jobs=jobs, others=others, running=running)
@@ -338,10 +343,10 @@ class _Search:
     def _train_final(self) -> None:
         """Train the best configuration once more, where the study asks for it."""
         best = self._best()
-        if best is None or not self._parts.has_final:
+        if best is None or not self._configs.has_final:
             return
         path = self._study.path.parent
-        run = final_run(path, self._log, best) or self._create(self._parts.final(best, path))
+        run = final_run(path, self._log, best) or self._create(self._configs.final(best, path))
         train_final(self._executor, Job(best.number, [run.path], self._study.id, *self._objective), self._log)
         self._request.watch({"best_trial": best.number, "run_id": run.id, "status": run.status()})
 
