@@ -14,7 +14,7 @@ from trainyard.types import LABELS, NO_LABEL, DataInfo
 def token_cross_entropy(outputs: Outputs, batch: Tensors, info: DataInfo) -> Tensor:
     """Return the mean over the rows of the mean over a row's labels, ().
 
-    Where all rows have as many labels, this is the mean over the labels; for others see `labels.LabelCounts`.
+    Where all rows have as many labels, this is the mean over the labels; for others, see `label_counts`.
     """
     labels = batch[LABELS]  # (rows, length)
     nats = token_nll(first_output(outputs), labels, info)  # (rows, length)
