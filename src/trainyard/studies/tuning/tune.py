@@ -40,8 +40,8 @@ from trainyard.studies.tuning.earlier import check_learns, learned
 from trainyard.studies.tuning.final import final_run, train_final
 from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden
 from trainyard.studies.tuning.joined import JoinedWorkers, leading
-from trainyard.studies.tuning.lengths import agenda_of, brackets_in
 from trainyard.studies.tuning.measures import measured
+from trainyard.studies.tuning.order import agenda_of, brackets_in
 from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
 from trainyard.studies.tuning.question import FROM, SearchConfig, SearchPlan, plan_of, read_search
