@@ -34,6 +34,22 @@ def blocks(language: str) -> Iterator[Any]:
                 yield pytest.param(text, id=f"{page.name}-{number}")
 
 
+def test_the_layout_names_what_is_there() -> None:
+    sources = ROOT / "src" / "trainyard"
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (layout,) = (text for language, text in BLOCK.findall(page) if language == "text")
+    named, folder = [], sources
+    for row in layout.splitlines():
+        if not row.startswith("  "):
+            continue
+        names, _, description = row[2:].partition("  ")  # a row that goes on has no names
+        named += [sources / name for name in names.split()]
+        folder = sources / names if names else folder
+        named += [folder / name for name in re.findall(r"`([\w/]+(?:\.py|/))`", description)]
+    assert len(named) > 40
+    assert [str(path.relative_to(sources)) for path in named if not path.exists()] == []
+
+
 def commands() -> Iterator[Any]:
     """Every `trainyard ...` line that the pages tell people to type."""
     for page in PAGES:

@@ -348,10 +348,12 @@ def test_objects_train_resume_and_reproduce(tmp_path: Path, caplog: pytest.LogCa
 
 def test_a_class_in_place_of_the_model_is_refused(tmp_path: Path) -> None:
     run = trainyard.train(WITHOUT_DATA, runs_dir=tmp_path, model=Net(), data=arrays())
-    with pytest.raises(InputError, match="model is the class Net; give an object of it$"):
+    with pytest.raises(InputError, match=r"model is the class Net; give an object of it$"):
         trainyard.load(run, model=Net)
     named = trainyard.train(SMALL, runs_dir=tmp_path)
-    with pytest.raises(InputError, match="an object of it, or leave it out: the run's config names its class"):
+    with pytest.raises(
+        InputError, match="an object of it, or leave it out: the run's config names its class"
+    ):
         trainyard.load(named, model=Net)
 
 

@@ -13,8 +13,8 @@ from commandline import Command
 import trainyard
 from trainyard.datasets.rows import chunks
 from trainyard.errors import DataError, InputError
-from trainyard.runs.prediction import model as models
-from trainyard.runs.prediction.prediction_files import write_predictions
+from trainyard.runs.prediction import predictor as models
+from trainyard.runs.prediction.file_predictions import write_predictions
 from trainyard.runs.run import Run
 
 MODELS: dict[str, dict[str, Any]] = {

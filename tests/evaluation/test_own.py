@@ -14,7 +14,7 @@ import trainyard
 from small_runs import SMALL, assert_same, crashed, whole_and_resumed
 from trainyard.errors import ChangedInputsError, ConfigError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions, mode_of
-from trainyard.runs.prediction.model import Predictor
+from trainyard.runs.prediction.predictor import Predictor
 from trainyard.types import DataInfo, Predictions, features_spec
 
 SOURCE = """

@@ -425,7 +425,7 @@ def test_the_loss_of_a_round_is_that_of_the_training_rows() -> None:
 
 
 def test_of_many_rows_a_sample_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard.frameworks.base.LOSS_SAMPLE", (100, 200))
+    monkeypatch.setattr("trainyard.frameworks.support.inputs.LOSS_SAMPLE", (100, 200))
     data = bundle("two")
     made = components(data, {})
     (loss,) = made.learner.read([made.learner.step(0, 0.1).loss])

@@ -17,6 +17,7 @@ from late import keras_in_one_thread
 from small_runs import SMALL, assert_same, crashed, whole_and_resumed
 from trainyard.errors import ChangedInputsError, ConfigError, ModelError
 from trainyard.frameworks.torch import losses
+from trainyard.frameworks.torch.outputs import class_logits
 from trainyard.tasks.classification import ClassificationTask
 from trainyard.tasks.regression import RegressionTask
 from trainyard.types import TARGET, DataInfo, features_spec
@@ -290,7 +291,7 @@ def test_one_logit_of_two_classes_is_that_of_the_second() -> None:
     assert run.metrics["test_accuracy"] > 0.5
     logits = torch.tensor([[0.3], [-2.0]])
     pair = torch.cat([torch.zeros_like(logits), logits], dim=1)
-    torch.testing.assert_close(losses.class_logits(logits), pair)
+    torch.testing.assert_close(class_logits(logits), pair)
     expected = functional.binary_cross_entropy_with_logits(logits[:, 0], torch.tensor([1.0, 0.0]))
     batch = {"target": torch.tensor([1, 0])}
     task = ClassificationTask(DataInfo("classification", features_spec((3,)), 2, [0, 1]))

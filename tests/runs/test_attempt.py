@@ -33,9 +33,10 @@ from trainyard.errors import (
 from trainyard.records.journal import losses, read
 from trainyard.records.listing import all_runs
 from trainyard.records.run_dir import RunDir
-from trainyard.runs import attempt, threads
+from trainyard.runs import attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.frameworks import framework_name
+from trainyard.runs.processes import threads
 from trainyard.runs.run import Run
 from trainyard.runs.wiring import _remedies, run_checkpoints
 from trainyard.stores.local import LocalStore

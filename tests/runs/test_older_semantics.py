@@ -9,7 +9,7 @@ from sklearn.metrics import f1_score
 
 import trainyard
 from small_runs import SMALL, assert_same, crashed, whole_and_resumed
-from trainyard.runs.prediction.model import Predictor
+from trainyard.runs.prediction.predictor import Predictor
 from trainyard.runs.run import Run
 from trainyard.semantics import PARTS, computing_by
 

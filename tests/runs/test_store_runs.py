@@ -589,7 +589,7 @@ def test_a_heartbeat_keeps_a_run_that_commits_rarely(
     folder_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trainyard.engine import lease
-    from trainyard.runs.processes.leasing import take_lease
+    from trainyard.runs.leasing import take_lease
 
     monkeypatch.setattr(lease, "_BEAT", 0.01)
     run = RunDir.create(runs_folder(folder_url), "small", "model: mlp\n")

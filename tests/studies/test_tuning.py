@@ -247,6 +247,9 @@ def test_where_the_first_trials_all_fail_the_study_ends(tmp_path: Path) -> None:
         trainyard.tune(config, runs_dir=tmp_path)
     (path,) = tmp_path.rglob("tune-*")
     assert Tuning(path).status == "failed"
+    resumed = trainyard.tune(config, runs_dir=tmp_path, resume=True)  # it goes on with the fourth trial
+    assert (resumed.path, resumed.status) == (path, "completed")
+    assert [one.ending.status for one in trials_of(resumed) if one.ending] == [*["failed"] * 3, "completed"]
 
 
 # -- the log

@@ -135,5 +135,5 @@ def test_the_question_of_other_studies_is_as_before(tmp_path: Path) -> None:
     from trainyard.studies.study import StudyRequest
 
     own = {key: value for key, value in TUNED["tuning"].items() if key != "order"}
-    asked = tune.read_question({**TUNED, "tuning": own}, (), StudyRequest(tmp_path)).question["tuning"]
+    asked = tune.read_search({**TUNED, "tuning": own}, (), StudyRequest(tmp_path)).question["tuning"]
     assert sorted(asked) == ["horizon", "metric", "mode", "pruner", "sampler", "space"]

@@ -135,6 +135,17 @@ def test_where_the_first_calls_all_fail_the_study_ends(tmp_path: Path) -> None:
         trainyard.tune(broken, runs_dir=tmp_path)
 
 
+def test_the_records_of_a_function_that_fails_hold_no_secrets(tmp_path: Path) -> None:
+    def broken(trial: optuna.Trial) -> float:
+        raise OSError("no connection to postgresql://me:hunter22@db/rows")
+
+    with pytest.raises(TrainingError, match="no connection"):
+        trainyard.tune(broken, runs_dir=tmp_path)
+    records = [path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.json*")]
+    assert any("no connection" in one for one in records)
+    assert not any("hunter22" in one for one in records)
+
+
 # -- the storage
 
 SPACE = [

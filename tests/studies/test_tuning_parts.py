@@ -14,7 +14,7 @@ from trainyard.errors import ConfigError, InputError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_log, read_trials
 from trainyard.runs.run import Run
-from trainyard.studies.tuning.again import compare_studies, first_difference
+from trainyard.studies.tuning.reproduce import compare_studies, first_difference
 from trainyard.studies.tuning.tuner_checks import CONFIG
 from trainyard.studies.tuning.view import Tuning
 

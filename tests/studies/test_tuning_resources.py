@@ -105,7 +105,7 @@ def test_each_worker_sees_its_own_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shares_of_gpus(tuning) == ["4,5", "6,7"]
     started: list[Any] = []
     monkeypatch.setattr("subprocess.Popen", lambda command, **how: started.append(how["env"]))
-    os.close(_Worker.start(30, "6,7").answers)
+    os.close(_Worker.start(30, "6,7").process.messages)
     assert started[0]["CUDA_VISIBLE_DEVICES"] == "6,7"
 
 

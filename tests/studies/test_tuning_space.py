@@ -50,6 +50,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"training.learning_rate": {"low": 0.1, "high": 0.01}}, "the range is empty: low is 0.1, high is 0.01"),
     ({"training.learning_rate": {"low": 0.0, "high": 0.1, "log": True}}, "needs a low above 0"),
     ({"training.learning_rate": {"low": 0.1}}, "has no high"),
+    ({"training.learning_rate": {"low": None, "high": 0.1}}, "has no low"),
     ({"training.learning_rate": {"low": "a", "high": 1}}, "numbers; got 'a'"),
     ({"training.learning_rate": {"min": 0.1, "max": 1}}, "there is no 'max'; a range has low, high"),
     ({"training.learning_rate": {"low": 0.1, "high": 1, "log": True, "step": 0.1}}, "log and step"),

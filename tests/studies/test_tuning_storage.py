@@ -121,10 +121,10 @@ def test_other_storages_are_refused(storage: str) -> None:
 
 def test_the_storage_is_no_part_of_the_question(tmp_path: Path) -> None:
     from trainyard.studies.study import StudyRequest
-    from trainyard.studies.tuning.question import read_question
+    from trainyard.studies.tuning.question import read_search
 
     questions = [
-        json.dumps(read_question(TUNED, {"tuning.storage": one}, StudyRequest(tmp_path)).question)
+        json.dumps(read_search(TUNED, {"tuning.storage": one}, StudyRequest(tmp_path)).question)
         for one in (SQLITE, "postgresql://user@host/base")
     ]
     assert questions[0] == questions[1]

@@ -18,6 +18,7 @@ from small_runs import Crash
 from trainyard.cli.main import main
 from trainyard.errors import InputError
 from trainyard.records.run_dir import RunDir
+from trainyard.studies.study import Study
 from trainyard.studies.why.factors import Factor, merge_invalid
 from trainyard.studies.why.search import LOOKS, BudgetSpentError, Findings, Search, effect_of
 from trainyard.studies.why.shares import Changes, orders_of, shares, subsets_of
@@ -277,6 +278,19 @@ def test_another_seed_is_no_reason(tmp_path: Path) -> None:
     assert (study.verdict, study.moved_by, study.shares) == ("none", [], {})
     assert "none, only the seed differs" in str(study.answer)
     assert study.result["trained"] == 3
+    page = (study.path / "report.html").read_text(encoding="utf-8")
+    for measured in study.result["measured"]:
+        trainyard.report(measured["run_id"], runs_dir=tmp_path)
+    assert (study.path / "report.html").read_text(encoding="utf-8") == page
+
+
+def test_resume_names_the_command_that_goes_on_with_the_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = Study.create(tmp_path, "why", "why", {"runs": ["run-a", "run-b"], "metric": "test_loss"})
+    for verb in ("resume", "reproduce", "work"):
+        assert main([verb, study.id, "--runs-dir", str(tmp_path)]) == 2
+        assert "trainyard why run-a run-b --metric test_loss --resume" in capsys.readouterr().err
 
 
 CODE = """\

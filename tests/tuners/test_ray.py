@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,7 @@ from trainyard.studies.tuning.served import WorkerTrainer
 from trainyard.studies.tuning.view import Tuning
 from trainyard.testing.tuner_suite import TunerSuite
 from trainyard.tuners.base import Begun, Point
-from trainyard.tuners.ray import RayTuner
+from trainyard.tuners.ray import RayTuner, folders
 from trainyard.tuners.ray.folders import own_folder
 from warm_commands import warm
 
@@ -268,6 +269,7 @@ def test_the_folder_of_a_study_that_was_killed_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(folders, "_LONGEST", 4096)
     with own_folder() as living:
         if (child := os.fork()) == 0:
             with own_folder():
@@ -277,6 +279,18 @@ def test_the_folder_of_a_study_that_was_killed_is_removed(
         with own_folder() as other:
             assert set(tmp_path.iterdir()) == {Path(living), Path(other)}
     assert not [*tmp_path.iterdir()]
+
+
+def test_the_paths_of_sockets_fit_where_that_of_temporary_files_is_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (long := tmp_path / ("x" * 60)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with own_folder() as folder, socket.socket(socket.AF_UNIX) as one:
+        path = Path(folder, "session_2026-11-24_05-31-59_916659_26219", "sockets", "plasma_store")
+        path.parent.mkdir(parents=True)
+        one.bind(str(path))  # as Ray does: a path of more than 107 bytes is an error
+    assert not Path(folder).exists()
 
 
 # --- in a Ray of their own each: `make soak`

@@ -14,8 +14,8 @@ from trainyard.errors import InputError
 from trainyard.integrations.foreign import refuse_foreign_run
 from trainyard.records.listing import has_model
 from trainyard.records.run_dir import RunDir
-from trainyard.runs.bundles import make_objects
 from trainyard.runs.catalog import Catalog
+from trainyard.runs.data.bundles import make_objects
 from trainyard.runs.lookup import RunName, find
 from trainyard.runs.objects import require_objects
 from trainyard.runs.run import Run
@@ -24,7 +24,7 @@ from trainyard.runs.workdir import reading, working_directory
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
     from trainyard.engine.outside import VerdictFunction
-    from trainyard.runs.children.children import Relation
+    from trainyard.runs.children.create import Relation
 
 log = logging.getLogger("trainyard")
 
@@ -95,8 +95,8 @@ def is_longer(run: RunDir, overrides: Overrides) -> bool:
         InputError: They change more than the length.
     """
     from trainyard.records.status import FINAL
-    from trainyard.runs.children.child_config import changed_computation, child_config
-    from trainyard.runs.children.fit import LENGTH
+    from trainyard.runs.children.compatibility import LENGTH
+    from trainyard.runs.children.config import changed_computation, child_config
 
     status, manifest = run.status(), run.manifest()
     if not overrides or status not in FINAL or manifest is None or manifest.trainer is not None:
@@ -123,8 +123,8 @@ def train_child(
     """Make and train a run that begins with the state of another one; see `fork`."""
     from trainyard.engine.outside import check_verdict
     from trainyard.runs.attempt import run_attempt
-    from trainyard.runs.children.child_config import child_config, child_placement
-    from trainyard.runs.children.children import ChildRequest, create_child
+    from trainyard.runs.children.config import child_config, child_placement
+    from trainyard.runs.children.create import ChildRequest, create_child
     from trainyard.runs.request import Request
 
     check_verdict(training.verdict)

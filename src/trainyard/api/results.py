@@ -18,8 +18,8 @@ from trainyard.runs.workdir import reading, working_directory
 if TYPE_CHECKING:
     from trainyard.records.run_dir import RunDir
     from trainyard.runs.comparison import Comparison
-    from trainyard.runs.prediction.model import Predictor
-    from trainyard.runs.prediction.prediction_files import PredictionColumns, Written
+    from trainyard.runs.prediction.file_predictions import PredictionColumns, Written
+    from trainyard.runs.prediction.predictor import Predictor
     from trainyard.types import Metrics, SplitName
 
 log = logging.getLogger("trainyard")
@@ -55,7 +55,7 @@ def load(
 
 
 def _load(run: RunDir, verb: str, model: Any, *, trust: bool, pinned: bool = True, **data: Any) -> Predictor:
-    from trainyard.runs.prediction.model import Predictor
+    from trainyard.runs.prediction.predictor import Predictor
 
     refuse_foreign_run(run, verb)
     require_objects(run, verb, model=model, **data)
@@ -101,7 +101,7 @@ def evaluate(
     rows = predictor.files.read(data) if is_file and samples is None else data
     with reading(found, working_directory(found), trust=trust):
         if "data" in passed_objects(found) and not is_file:
-            from trainyard.runs.bundles import bundle_of_objects
+            from trainyard.runs.data.bundles import bundle_of_objects
 
             return predictor.evaluate(split, bundle=bundle_of_objects(found, predictor, data)).metrics
         return predictor.evaluate(split, rows, samples=samples).metrics
@@ -205,8 +205,8 @@ def predict_file(
         DataError: The file cannot be read, or lacks a column of the training data.
         CheckpointError: A file that predictions depend on is damaged.
     """
+    from trainyard.runs.prediction.file_predictions import write_predictions
     from trainyard.runs.prediction.mask_files import write_masks
-    from trainyard.runs.prediction.prediction_files import write_predictions
 
     output = Path(output)
     options = _Prediction(keep, threshold, proba, interval, as_written=output.suffix == ".csv")
@@ -260,7 +260,7 @@ class _Predictions(NamedTuple):
     as_written: bool
 
     def frames(self, data: Path | str) -> Iterator[Any]:
-        from trainyard.runs.prediction.prediction_files import predicted_chunks
+        from trainyard.runs.prediction.file_predictions import predicted_chunks
 
         return predicted_chunks(self.predictor, data, self.columns, as_written=self.as_written)
 
@@ -268,7 +268,7 @@ class _Predictions(NamedTuple):
 def _predicted(
     run: RunName, options: _Prediction, *, runs_dir: Path | str | None, model: Any, trust: bool
 ) -> _Predictions:
-    from trainyard.runs.prediction.prediction_files import PredictionColumns
+    from trainyard.runs.prediction.file_predictions import PredictionColumns
 
     directory = find(run, runs_dir, has_model)
     predictor = _load(directory, "predict", model, trust=trust)
@@ -346,7 +346,7 @@ def explain(
     """
     found = find(run, runs_dir, has_model)
     predictor = _load(found, "explain", model, trust=trust, data=data)
-    from trainyard.runs.bundles import bundle_of_objects
+    from trainyard.runs.data.bundles import bundle_of_objects
 
     bundle = bundle_of_objects(found, predictor, data) if data is not None else None
     with reading(found, working_directory(found), trust=trust):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Config, Overrides
-from trainyard.config.emit import inline
+from trainyard.config.overrides import with_settings
 from trainyard.errors import InputError
 from trainyard.records.listing import local_runs_folder
 from trainyard.runs.workdir import working_in
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainyard.studies.benchmark import Benchmark
     from trainyard.studies.cross_validation import CrossValidation
     from trainyard.studies.study import Study, StudyRequest, TrialWatcher
-    from trainyard.studies.tuning.again import StudyReproduction
+    from trainyard.studies.tuning.reproduce import StudyReproduction
     from trainyard.studies.tuning.view import Tuning
 
 
@@ -168,12 +168,7 @@ def tune(
     from trainyard.studies.tuning.tune import tune as run_study
 
     if space is not None:
-        own = {"tuning.space": dict(space)}
-        overrides = (
-            {**overrides, **own}
-            if isinstance(overrides, Mapping)
-            else [*overrides, *(f"{key}={inline(value)}" for key, value in own.items())]
-        )
+        overrides = with_settings(overrides, {"tuning.space": dict(space)})
     with working_in(Path.cwd()):
         request = _study_request(runs_dir, resume, False, data, callbacks, watch)
         if callable(config):
@@ -228,7 +223,7 @@ def resume_study(
         InputError: It is no search, something else is to be changed, or its config names code.
         RunLockedError: Another process works on it.
     """
-    from trainyard.studies.tuning.again import resume_study as resume
+    from trainyard.studies.tuning.resume import resume_study as resume
 
     chosen = _study(study, runs_dir)
     request = _study_request(chosen.path.parent.parent, False, False, data, callbacks, watch)
@@ -259,7 +254,7 @@ def work_study(
         TrainingError: The first three trials have all failed.
         Stopped: A signal came.
     """
-    from trainyard.studies.tuning.joining import work_on
+    from trainyard.studies.tuning.work import work_on
 
     chosen = _study(study, runs_dir)
     return work_on(
@@ -294,7 +289,7 @@ def reproduce_study(
         InputError: It is no search, has not ended, or its config names code.
         Stopped: A signal ended the repetition.
     """
-    from trainyard.studies.tuning.again import reproduce_study as reproduce
+    from trainyard.studies.tuning.reproduce import reproduce_study as reproduce
 
     chosen = _study(study, runs_dir)
     request = _study_request(chosen.path.parent.parent, False, False, data, callbacks, watch)

@@ -17,11 +17,11 @@ from trainyard.records.decision import journalled_decisions
 from trainyard.records.listing import runs_folder
 from trainyard.records.manifest import Parent
 from trainyard.records.run_dir import RunDir
-from trainyard.runs.bundles import make_bundle, make_objects
 from trainyard.runs.catalog import Catalog
+from trainyard.runs.data.bundles import make_bundle, make_objects
 from trainyard.runs.lookup import RunName, find, find_unfinished, given_placement, warn_of_unused
 from trainyard.runs.objects import Objects, name_batch_size, name_model, require_data, require_objects
-from trainyard.runs.processes.placement import going_on
+from trainyard.runs.processes.placement import resumed_config
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
 from trainyard.runs.workdir import reading, working_directory, working_in
@@ -136,7 +136,7 @@ def _resume_for(
     require_objects(found, "resume", model=objects.model, data=data)
     with of_own_config(found, asked), computing_by(older_versions(found.versions())):
         placement = asked.placement(explicit=True)
-        bundle = make_bundle(going_on(found, own, placement), data, objects.model)
+        bundle = make_bundle(resumed_config(found, own, placement), data, objects.model)
         given = replace(objects, data=bundle)
         run_attempt(Request(own, found, given, placement=placement, verdict=verdict, keep=True))
 
@@ -216,7 +216,7 @@ def resume(
         resolved = load_resolved(found.checked_config_file(), adapters=Catalog())
         placement = given_placement(found, resolved, overrides)
         require_objects(found, "resume", model=model, data=data)
-        objects = make_objects(going_on(found, resolved, placement), model, data, callbacks)
+        objects = make_objects(resumed_config(found, resolved, placement), model, data, callbacks)
         if follow(resolved.config, objects, run_attempt) is not None:
             return Run(found)
         run_attempt(
@@ -290,7 +290,7 @@ def reproduce(
     from trainyard.engine.signals import Stopped
     from trainyard.records.status import FINAL
     from trainyard.runs.attempt import run_attempt
-    from trainyard.runs.children.children import copy_origin
+    from trainyard.runs.children.create import copy_origin
     from trainyard.runs.reproduce import compare_bits
     from trainyard.runs.request import Request
 

@@ -14,10 +14,10 @@ from trainyard.records.listing import runs_folder
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import DECIDED
 from trainyard.runs.catalog import Catalog
+from trainyard.runs.leasing import publish
 from trainyard.runs.lookup import RunName, find
 from trainyard.runs.objects import require_data
-from trainyard.runs.processes.leasing import publish
-from trainyard.runs.processes.process import as_fresh_process
+from trainyard.runs.processes.isolation import as_fresh_process
 from trainyard.runs.run import Run
 
 if TYPE_CHECKING:

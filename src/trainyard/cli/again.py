@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 import trainyard
-from trainyard.cli.output import show
+from trainyard.cli.output import show, study_document
 from trainyard.cli.proof import DIFFERENT, verdict_lines
 from trainyard.cli.studies import watcher
-from trainyard.cli.tuning import study_document, study_summary
+from trainyard.cli.tuning import study_summary
 from trainyard.records.status import EXIT_CODES
 
 if TYPE_CHECKING:
-    from trainyard.studies.tuning.again import StudyReproduction
+    from trainyard.studies.tuning.reproduce import StudyReproduction
 
 
 def go_on(

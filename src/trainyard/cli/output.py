@@ -17,6 +17,7 @@ from trainyard.redact import UNPRINTABLE, printable
 
 if TYPE_CHECKING:
     from trainyard.runs.run import Run
+    from trainyard.studies.study import StudyView
 
 
 def say(text: str) -> None:
@@ -96,6 +97,12 @@ def run_document(run: Run) -> dict[str, Any]:
     """Return a run as a JSON document: the content of `result.json`, its path and its current status."""
     identity = {"run_id": run.id, "experiment": run.experiment, "path": str(run.path)}
     return run.result | identity | {"status": run.status, "report": existing(run.path / "report.html")}
+
+
+def study_document(study: StudyView) -> dict[str, Any]:
+    """Return a study as a JSON document: the content of `result.json`, its path and its current status."""
+    identity = {"study_id": study.id, "path": str(study.path), "status": study.status}
+    return study.result | identity | {"report": existing(study.path / "report.html")}
 
 
 def existing(path: Path) -> str | None:

@@ -12,7 +12,7 @@ import click
 import trainyard
 from trainyard.callbacks.progress import line
 from trainyard.cli import options
-from trainyard.cli.output import existing, show, table
+from trainyard.cli.output import existing, show, study_document, table
 from trainyard.errors import InputError
 from trainyard.records.status import EXIT_CODES
 
@@ -59,7 +59,7 @@ def cross_validate(
 
     rows = metric_rows(study.result)
     files = {"out of fold": existing(study.path / "out_of_fold.csv")}
-    show(_document(study), _summary(study, [METRICS_HEAD, *rows] if rows else [], files), as_json)
+    show(study_document(study), _summary(study, [METRICS_HEAD, *rows] if rows else [], files), as_json)
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
 
 
@@ -120,7 +120,7 @@ def benchmark(
     rows = [BENCHMARK_HEAD, *benchmark_rows(study.rows)] if study.rows else []
     files = {"table": existing(study.path / "table.csv")}
     show(
-        _document(study),
+        study_document(study),
         [*_summary(study, rows, files), *(f"{model}: {error}" for model, error in study.failed.items())],
         as_json,
     )
@@ -163,12 +163,6 @@ def watcher(quiet: bool, as_json: bool) -> TrialWatcher | None:
         stream.flush()
 
     return watch
-
-
-def _document(study: CrossValidation | Benchmark) -> dict[str, Any]:
-    """Return a study as a JSON document: the content of `result.json`, its path and its current status."""
-    identity = {"study_id": study.id, "path": str(study.path), "status": study.status}
-    return study.result | identity | {"report": existing(study.path / "report.html")}
 
 
 def _summary(

@@ -11,7 +11,7 @@ import click
 
 import trainyard
 from trainyard.cli import options
-from trainyard.cli.output import existing, show, table
+from trainyard.cli.output import existing, show, study_document, table
 from trainyard.cli.studies import resume_command, watcher
 from trainyard.errors import CheckpointError
 from trainyard.records.status import EXIT_CODES
@@ -167,12 +167,6 @@ def _brief(study: Study) -> dict[str, Any]:
 
 def _label(label: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in label.items())
-
-
-def study_document(study: Tuning) -> dict[str, Any]:
-    """Return a study as a JSON document: its result, its path and its status."""
-    identity = {"study_id": study.id, "path": str(study.path), "status": study.status}
-    return study.result | identity | {"report": existing(study.path / "report.html")}
 
 
 def study_summary(study: Tuning) -> Iterator[str]:

@@ -9,7 +9,7 @@ import click
 
 import trainyard
 from trainyard.cli import options
-from trainyard.cli.output import existing, show, table
+from trainyard.cli.output import existing, show, study_document, table
 from trainyard.cli.studies import resume_command, watcher
 from trainyard.records.status import EXIT_CODES
 
@@ -46,13 +46,8 @@ def why(first: str, second: str, quiet: bool, as_json: bool, **options: Any) -> 
     seeds until the shares of the few that matter stand out from the noise.
     """
     study = trainyard.why(first, second, watch=watcher(quiet, as_json), **options)
-    show(_document(study), _summary(study), as_json)
+    show(study_document(study), _summary(study), as_json)
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
-
-
-def _document(study: Why) -> dict[str, Any]:
-    identity = {"study_id": study.id, "path": str(study.path), "status": study.status}
-    return study.result | identity | {"report": existing(study.path / "report.html")}
 
 
 def _summary(study: Why) -> Iterator[str]:

@@ -10,10 +10,10 @@ import click
 import trainyard
 from trainyard.cli import options
 from trainyard.cli.errors import report
-from trainyard.cli.output import run_document, show
+from trainyard.cli.output import run_document, show, study_document
 from trainyard.cli.studies import watcher
 from trainyard.cli.train import exit_code, progress_callbacks, say_result
-from trainyard.cli.tuning import study_document, study_summary
+from trainyard.cli.tuning import study_summary
 from trainyard.records.status import EXIT_CODES
 from trainyard.require import close_process
 

@@ -19,15 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-import numpy as np
 from pydantic import BaseModel
 
 from trainyard.config.schema import RunConfig
 from trainyard.config.spellings import Spellings
 from trainyard.datasets.base import Split
 from trainyard.digest import FileRecord
-from trainyard.errors import DataError, InputError, ModelError
-from trainyard.order import PREDICT, KeyedPermutation, SampleOrder, stream_seed
+from trainyard.errors import InputError
+from trainyard.order import SampleOrder
 from trainyard.types import (
     Array,
     DataInfo,
@@ -48,11 +47,6 @@ from trainyard.world import ALONE, World
 # The file that holds the model's weights, under their own names. `state()` names a tensor FILE.TENSOR, so the
 # tensors that the run's digest covers are named `weights.*`.
 WEIGHTS_FILE = "weights.safetensors"
-LOSS_SAMPLE = (1_000, 10_000)  # minimum and maximum number of rows in `loss_sample`
-
-
-_WORK_OF_CELL = 30  # of a feature of a row in a boosting round, in multiplications
-
 
 # Makes the learning rate by step of the highest one and the number of steps.
 OwnRate = Callable[[float, int], Callable[[int], float]]
@@ -122,87 +116,6 @@ class LearnerInputs(ModelInputs):
         return any(split is own for own in self.splits.values())
 
 
-def minibatch_plan(config: RunConfig, rows: int) -> Plan:
-    """Return the plan of a framework that trains on minibatches, from the `training` section alone.
-
-    Args:
-        config: The resolved config.
-        rows: Number of training rows.
-
-    Raises:
-        DataError: `training.batch_size` is larger than the number of training rows.
-    """
-    training = config.training
-    if training.batch_size > rows:
-        raise DataError(
-            f"training.batch_size: {training.batch_size} given, but there are only {rows} training rows; "
-            f"allowed: 1 to {rows}"
-        )
-    assert training.max_steps or training.epochs, "config.load sets max_steps or epochs"
-    order = SampleOrder(rows, training.batch_size, 0, drop_last=training.drop_last)
-    steps = training.max_steps or (training.epochs or 0) * order.steps_per_epoch
-    return Plan(training.batch_size, steps, training.learning_rate)
-
-
-def rounds_work(info: DataInfo, plan: Plan) -> float:
-    """Return `Framework.step_work` of a framework whose step sorts all rows into the leaves of new trees."""
-    trees = info.outputs if info.outputs > 2 else 1
-    return float(_WORK_OF_CELL * plan.batch_size * int(np.prod(info.input_shape)) * trees)
-
-
-def rounds_plan(config: RunConfig, rows: int, rounds: int | None, learning_rate: float) -> Plan:
-    """Return the plan of a framework whose step is one boosting round over all rows.
-
-    Args:
-        config: The resolved config.
-        rows: Number of training rows.
-        rounds: Number of rounds; None takes `training.max_steps` or `training.epochs`.
-        learning_rate: The peak learning rate.
-    """
-    training = config.training
-    total = rounds or training.max_steps or training.epochs
-    assert total, "config.load sets max_steps or epochs"
-    return Plan(rows, total, learning_rate)
-
-
-def loss_sample(inputs: LearnerInputs, one_in: int) -> Ids | None:
-    """Return the training rows on which the loss of a step is estimated.
-
-    The sample is the same at every step. It is bounded by `LOSS_SAMPLE`, since predicting more rows would
-    noticeably slow down a round.
-
-    Args:
-        inputs: The inputs of the learner.
-        one_in: Sample one row in this many.
-
-    Returns:
-        (n,) int64 positions in ascending order; None if all rows are to be used.
-    """
-    rows, (minimum, maximum) = len(inputs.splits["train"]), LOSS_SAMPLE
-    size = min(maximum, max(minimum, rows // one_in))
-    if size >= rows:
-        return None
-    return np.sort(KeyedPermutation(stream_seed(inputs.config.experiment.seed, PREDICT), rows).at(0, size))
-
-
-def require_plain_numbers(inputs: ModelInputs) -> None:
-    """Check that all features are plain numbers, for models that accept no missing values or category codes.
-
-    Raises:
-        ModelError: `data.impute` keeps missing values, or `data.encode` gives category codes.
-    """
-    data, model = inputs.config.data, inputs.config.model.type
-    if data is not None and data.impute == "keep":
-        raise ModelError(
-            f"data.impute: keep leaves missing values, which {model} does not accept; "
-            "set median or most_frequent"
-        )
-    if any(inputs.info.categories):
-        raise ModelError(
-            f"data.encode: category gives codes, which {model} would treat as quantities; set onehot"
-        )
-
-
 class Snapshot(Protocol):
     """A copy of the state at one step, which training no longer changes.
 
@@ -223,13 +136,20 @@ class Snapshot(Protocol):
 class Framework(ABC):
     """The description of a framework, such as `TorchFramework` in `frameworks/torch/`; never instantiated."""
 
+    # -- what a config may name
+
     models: ClassVar[Mapping[str, type[BaseModel]]]  # short names of models -> their options
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = {}
     losses: ClassVar[Sequence[str]] = ()
+    aliases: ClassVar[Collection[str]] = ()  # other names that a config may give the framework
     # What other names of the options mean: the library's own, its aliases, and those that set something else.
     spellings: ClassVar[Spellings] = Spellings()
     optimizer_spellings: ClassVar[Spellings] = Spellings()
-    aliases: ClassVar[Collection[str]] = ()  # other names that a config may give the framework
+    # How names of the library's own metrics end, for users who evaluate by them, and what is better then.
+    metric_modes: ClassVar[Mapping[str, Mode]] = {}
+
+    # -- what may be imported for a config
+
     # The packages whose classes, and subclasses of these, are this framework's models.
     base_modules: ClassVar[Sequence[str]]
     # The import paths of the classes that models derive from. A run directory, which may come from someone
@@ -238,26 +158,32 @@ class Framework(ABC):
     # The import paths of the classes that optimizers derive from. Such a run directory may also name classes
     # in the same package of the library that derive from them.
     optimizer_bases: ClassVar[Sequence[str]] = ()
-    formats: ClassVar[Sequence[str]] = ()  # the formats that `Model.export` writes, the default first
-    folder_formats: ClassVar[Collection[str]] = ()  # those that are folders, so that no suffix means them
+
+    # -- what it can do
+
     tasks: ClassVar[Collection[str] | None] = None  # the names of the tasks that it supports; None: all
     takes_named_inputs: ClassVar[bool] = False  # whether models take other arrays than `features`
     takes_weights: ClassVar[bool] = False  # whether a batch may have weights of its samples
     has_virtual_ranks: ClassVar[bool] = False  # whether a step may be cut into virtual ranks, or processes
     has_workers: ClassVar[bool] = False  # whether worker processes may read samples (`data.workers`)
     starts_from_weights: ClassVar[bool] = True  # whether a run may begin with the weights of another one
-    unsaved_hint: ClassVar[str] = ""  # how a user can have the state saved that `Learner.unsaved_state` finds
-    hub_name: ClassVar[str] = "trainyard"  # what model hubs call the library, for model cards
+    encodes_by_target: ClassVar[bool] = False  # whether it makes numbers of categories itself, by the target
+    formats: ClassVar[Sequence[str]] = ()  # the formats that `Model.export` writes, the default first
+    folder_formats: ClassVar[Collection[str]] = ()  # those that are folders, so that no suffix means them
     # Whether `export --format native` writes its models of tables: a file of `Model.export`, which predicts
     # from features, and beside it one that says how rows become features, and outputs predictions.
     exports_with_columns: ClassVar[bool] = False
-    encodes_by_target: ClassVar[bool] = False  # whether it makes numbers of categories itself, by the target
+
+    # -- what users are told
+
+    unsaved_hint: ClassVar[str] = ""  # how a user can have the state saved that `Learner.unsaved_state` finds
     data_classes: ClassVar[Collection[str]] = ()  # the library's own classes of rows, which are not taken
-    # How names of the library's own metrics end, for users who evaluate by them, and what is better then.
-    metric_modes: ClassVar[Mapping[str, Mode]] = {}
+    hub_name: ClassVar[str] = "trainyard"  # what model hubs call the library, for model cards
     # Models that no option holds back, and the line of config that gives them, or one like them, such an
     # option: for the report of a run that has learned its rows by heart.
     unrestrained: ClassVar[Mapping[str, str]] = {}
+
+    # -- names, options and defaults
 
     @staticmethod
     def other_names() -> Mapping[str, tuple[str, str | None]]:
@@ -270,40 +196,8 @@ class Framework(ABC):
         return {}
 
     @staticmethod
-    def change_refusal(option: str, config: RunConfig) -> str | None:  # noqa: ARG004 - most refuse none
-        """Return why an option of a model cannot change once steps are trained; None if it can.
-
-        Args:
-            option: The option of `model.params` that differs from what the steps were trained with.
-            config: The config in which it has changed.
-        """
-        return None
-
-    @staticmethod
-    def has_smaller_end(config: RunConfig) -> bool:  # noqa: ARG004 - most have not
-        """Return whether the last step of such a run is smaller than it would be in a longer one."""
-        return False
-
-    @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - most models have no defaults of their own
         """Return the config defaults of a model that differ from the schema's, by dotted key.
-
-        Args:
-            model: `config.model.type`, a short name or an import path.
-        """
-        return {}
-
-    @staticmethod
-    def proposals(shape: TableShape) -> Mapping[str, Proposal]:  # noqa: ARG004 - most propose nothing
-        """Return what a config for a table begins with, by the short names of models (`trainyard init`)."""
-        return {}
-
-    @staticmethod
-    def search_space(model: str) -> Mapping[str, Suggestion]:  # noqa: ARG004 - most advise nothing
-        """Return the keys of the config that are worth a search, with their ranges (`tune --suggest`).
-
-        Those that a config does not take, or that have no effect, are left out. Empty: the learning rate and
-        the batch size are suggested to models that have both.
 
         Args:
             model: `config.model.type`, a short name or an import path.
@@ -337,15 +231,43 @@ class Framework(ABC):
         """
         return FeatureForm()
 
-    @staticmethod
-    def reset() -> None:
-        """Give the library the settings that it has after its import.
+    # -- proposals
 
-        A worker process that makes several runs calls it before each of them, if the library is imported:
-        code of the user's may have changed what holds for the whole process (default types, precision ...).
-        What each run sets anyway need not be reset.
+    @staticmethod
+    def proposals(shape: TableShape) -> Mapping[str, Proposal]:  # noqa: ARG004 - most propose nothing
+        """Return what a config for a table begins with, by the short names of models (`trainyard init`)."""
+        return {}
+
+    @staticmethod
+    def search_space(model: str) -> Mapping[str, Suggestion]:  # noqa: ARG004 - most advise nothing
+        """Return the keys of the config that are worth a search, with their ranges (`tune --suggest`).
+
+        Those that a config does not take, or that have no effect, are left out. Empty: the learning rate and
+        the batch size are suggested to models that have both.
+
+        Args:
+            model: `config.model.type`, a short name or an import path.
         """
-        return
+        return {}
+
+    # -- forks
+
+    @staticmethod
+    def change_refusal(option: str, config: RunConfig) -> str | None:  # noqa: ARG004 - most refuse none
+        """Return why an option of a model cannot change once steps are trained; None if it can.
+
+        Args:
+            option: The option of `model.params` that differs from what the steps were trained with.
+            config: The config in which it has changed.
+        """
+        return None
+
+    @staticmethod
+    def has_smaller_end(config: RunConfig) -> bool:  # noqa: ARG004 - most have not
+        """Return whether the last step of such a run is smaller than it would be in a longer one."""
+        return False
+
+    # -- the plan of a run
 
     @staticmethod
     @abstractmethod
@@ -374,6 +296,8 @@ class Framework(ABC):
         processors are used.
         """
         return None
+
+    # -- what bits depend on
 
     @staticmethod
     @abstractmethod
@@ -424,6 +348,18 @@ class Framework(ABC):
         return
 
     @staticmethod
+    def reset() -> None:
+        """Give the library the settings that it has after its import.
+
+        A worker process that makes several runs calls it before each of them, if the library is imported:
+        code of the user's may have changed what holds for the whole process (default types, precision ...).
+        What each run sets anyway need not be reset.
+        """
+        return
+
+    # -- several processes
+
+    @staticmethod
     def join(config: RunConfig) -> World:
         """Return the world of the processes that a launcher has started, this one being one of them.
 
@@ -471,6 +407,8 @@ class Framework(ABC):
             WorldError: The processes do not find each other, or die.
         """
         raise InputError(f"--distributed: {nproc} given, but this framework trains in one process")
+
+    # -- learners and models
 
     @staticmethod
     @abstractmethod

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.records.run_dir import RunDir
-from trainyard.runs.prediction.model import Predictor
+from trainyard.runs.prediction.predictor import Predictor
 from trainyard.runs.workdir import reading
 
 

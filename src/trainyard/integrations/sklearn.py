@@ -24,7 +24,7 @@ from trainyard.frameworks.sklearn import SklearnFramework
 from trainyard.frameworks.sklearn.outputs import flatten_features, outputs_of
 from trainyard.frameworks.sklearn.storage import import_skops
 from trainyard.registry import name_of_framework, task_for
-from trainyard.runs.prediction.model import Predictor
+from trainyard.runs.prediction.predictor import Predictor
 from trainyard.runs.prediction.whole_files import write_whole
 from trainyard.semantics import computing_by, older_versions, version
 from trainyard.tasks.support.transforms import transform_of

@@ -10,6 +10,9 @@ from pydantic import AliasChoices, Field
 from trainyard.records.document import Document, Name, Record
 from trainyard.records.status import Ended
 
+# The kinds of studies: the beginning of their ids, and the relation of their runs to them.
+KINDS = ("cv", "benchmark", "tune", "why")
+
 
 class StudyRun(Record):
     """A run of a study; `label` is what the study calls it (`{"model": "mlp", "fold": 2}`).
@@ -50,4 +53,4 @@ class StudyRecord(Document):
 
 def is_study(name: str) -> bool:
     """Return whether a name is that of a study, and not of a run: its path, or the beginning of its id."""
-    return (Path(name) / StudyRecord.FILE).is_file() or name.startswith(("cv-", "benchmark-", "tune-"))
+    return (Path(name) / StudyRecord.FILE).is_file() or name.startswith(tuple(f"{kind}-" for kind in KINDS))

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.digest import write_atomically
-from trainyard.reports import diagnosis, explanations, next_steps, pages, processes, verdict
+from trainyard.reports import (
+    config,
+    diagnosis,
+    evaluations,
+    explanations,
+    next_steps,
+    pages,
+    processes,
+    verdict,
+)
 from trainyard.reports.rundir import RunFiles, read_run, understanding
 from trainyard.reports.templates import template
 
@@ -20,15 +29,15 @@ _SECTIONS: dict[str, Section] = {
     "diagnosis": diagnosis.section,
     "next_steps": next_steps.section,
     "curves": pages.curves,
-    "evaluations": pages.evaluations,
-    "unevaluated": pages.unevaluated,
+    "evaluations": evaluations.section,
+    "unevaluated": evaluations.unevaluated,
     "explanations": explanations.section,
     "data": pages.data,
     "repeat": pages.repeat,
     "inputs": pages.inputs,
     "attempts": pages.attempts,
     "processes": processes.section,
-    "config": pages.config,
+    "config": config.section,
 }
 
 

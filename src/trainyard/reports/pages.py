@@ -1,30 +1,26 @@
-"""Makes the sections of the page from a run directory; None where there is nothing to show."""
+"""Makes the other sections of the page from a run directory; None where there is nothing to show."""
 
 from __future__ import annotations
 
 import math
-import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from trainyard.config.emit import emit
 from trainyard.records.result import Result
 from trainyard.redact import redacted
-from trainyard.registry import adapters
-from trainyard.reports import charts, costs, distributions, figures, history
+from trainyard.reports import charts, distributions, history
 from trainyard.reports.next_steps import config_path, runs_option
-from trainyard.reports.rundir import Json, RunFiles, numbers, part
+from trainyard.reports.rundir import RunFiles
 from trainyard.reports.scales import duration, number
 
 Facts = list[tuple[str, str]]
 Section = dict[str, Any]
 
-MAX_CLASSES = 60  # rows of the table of classes; with more, the worst are shown
 MAX_FEATURES = 80
 MAX_EVENTS = 12  # of one kind, that are described in words
 _OF_POSITIVE = ("f1", "precision", "recall")  # metrics of the positive one of two classes
@@ -136,116 +132,6 @@ def curves(run: RunFiles) -> Section | None:
         "more_markers": len(marks) - len(described) + run.history.more_events,
         "single": "loss" in data,
     }
-
-
-def evaluations(run: RunFiles) -> list[Section]:
-    """Return the tables of each split that was evaluated, the test split first."""
-    order = [split for split in ("test", "val", "train") if split in run.evaluations]
-    return [_evaluation(split, run.evaluations[split], first=split == order[0]) for split in order]
-
-
-def unevaluated(run: RunFiles) -> str:
-    """Return why a run that another trainer made has no tables of its evaluation, and what to do for them."""
-    trainer = run.manifest.trainer if run.manifest else None
-    if trainer is None or run.evaluations:
-        return ""
-    why = (
-        f"The Trainer of {trainer.name} gives its callbacks the metrics of an evaluation, but neither rows "
-        "nor predictions, so there are no tables of them."
-    )
-    if any(name.startswith(("val_", "test_")) for name in (*run.metrics, *run.history.curves)):
-        return f"{why} Any metric that its evaluation computes (compute_metrics, self.log) is drawn above."
-    way = "give it evaluation data (eval_dataset and eval_strategy, or val_dataloaders)"
-    return f"{why} It made no evaluation: {way}."
-
-
-def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
-    name = {"test": "Test", "val": "Validation", "train": "Training"}[split]
-    made: Section = {
-        "name": name,
-        "worst_head": [],
-        "worst_note": "",
-        "rows": number(tables.get("rows", 0)),
-        "metrics": [
-            (history.title(metric), number(value), _meaning(tables, metric) if first else "")
-            for metric, value in numbers(part(tables, "metrics")).items()
-        ],
-        "sample": bool(tables.get("sample")),
-        "confusion": None,
-        "broad": False,
-        "scatter": None,
-        "figures": [],
-        "costs": None,
-        "classes": None,
-        "more_classes": 0,
-        "worst": [],
-    }
-    confusion, points = part(tables, "confusion"), part(tables, "scatter")
-    if confusion:
-        chart = charts.heat_map(
-            confusion["labels"], confusion["matrix"], f"Confusion matrix, {name.lower()} split"
-        )
-        made |= {"confusion": Markup(chart), "broad": len(confusion["labels"]) > 16}
-    if points:
-        target = str(tables.get("target", "value"))
-        title = f"Predicted against true {target}, {name.lower()} split"
-        made["scatter"] = Markup(charts.scatter(points["true"], points["predicted"], title, target))
-    if first:  # showing them for one split is enough
-        made["figures"] = [figures.drawn(one) for one in (tables.get("figures") or [])[: figures.MAX_FIGURES]]
-        made["costs"] = costs.section(tables)
-        rows = tables.get("per_class") or []
-        shown = rows if len(rows) <= MAX_CLASSES else sorted(rows, key=lambda row: row["f1"])[:MAX_CLASSES]
-        made |= {"classes": [_class_row(row) for row in shown], "more_classes": len(rows) - len(shown)}
-        made["worst"] = [_worst_row(row) for row in (tables.get("worst") or [])[:8]]
-        made["worst_head"], made["worst_note"] = _worst_names(tables)
-    return made
-
-
-def _meaning(tables: Json, metric: str) -> str:
-    """Return what a metric measures, and which way is better; nothing for one of the user's own."""
-    bare = metric.partition("_")[2]
-    if bare == "loss":
-        return "what the training lowers; less is better"
-    task = next((task for name, task in adapters("task") if name == tables.get("task")), None)
-    known = task.metrics.get(bare) if task else None
-    if known is None or not known.mode:
-        return ""
-    return f"{known.description}; {'less' if known.mode == 'min' else 'more'} is better"
-
-
-def _class_row(row: Json) -> Section:
-    scores = [f"{row[name]:.3f}" for name in ("precision", "recall", "f1")]
-    return {
-        "label": row["label"],
-        "rows": number(row["support"]),
-        "scores": scores,
-        "bar": f"{100 * row['f1']:.1f}%",
-    }
-
-
-def _worst_row(row: Json) -> list[str]:
-    """Return the cells: the row's position and identifier in the user's own file first."""
-    last = f"{row['probability']:.3f}" if "probability" in row else number(row["error"])
-    where = number(row["number"] if "number" in row else row["row"])
-    own = [str(row["id"])] if "id" in row else []
-    return [where, *own, _as_given(row["true"]), number(row["predicted"]), last]
-
-
-def _as_given(value: Any) -> str:
-    """Return a target for people: a whole number without decimals, as it is in most files."""
-    return number(int(value) if isinstance(value, float) and value.is_integer() else value)
-
-
-def _worst_names(tables: Json) -> tuple[list[str], str]:
-    """Return the head of the table of the greatest errors, and what its rows count."""
-    rows, origin = tables.get("worst") or [{}], part(tables, "origin")
-    own = [str(origin.get("id", "id"))] if "id" in rows[0] else []
-    file = origin.get("file")
-    if "number" in rows[0]:
-        note = f"Rows count from 1{f' in {redacted(str(file))}' if file else ''}, without the header."
-    else:
-        note = "Rows count from 0 within the split."
-    return ["row", *own], note
 
 
 def data(run: RunFiles) -> Section | None:
@@ -396,37 +282,3 @@ def attempts(run: RunFiles) -> list[dict[str, str]]:
         }
         for attempt in run.attempts
     ]
-
-
-def config(run: RunFiles) -> Section | None:
-    """Return the config with its keys highlighted: what the user set of it, where that is known, and all."""
-    if not run.config:
-        return None
-    chosen = _chosen(run.settings, "", run.set_keys) if run.set_keys else {}
-    return {"set": _highlighted(emit(chosen)) if chosen else None, "all": _highlighted(run.config)}
-
-
-def _chosen(values: Json, prefix: str, keys: Collection[str]) -> dict[str, Any]:
-    """Return the values that the user set, by section; the model's type is always shown."""
-    made: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if name in keys or name == "model.type":
-            made[key] = value
-        elif isinstance(value, Mapping) and (inner := _chosen(value, f"{name}.", keys)):
-            made[key] = inner
-    return made
-
-
-def _highlighted(source: str) -> Markup:
-    return Markup("\n").join(_yaml_line(line) for line in redacted(source).splitlines())
-
-
-_YAML_KEY = re.compile(r"^(\s*(?:- +)*)([^\s#'\"\[{:][^:#]*?)(:)(?=\s|$)(.*)$")
-
-
-def _yaml_line(line: str) -> Markup:
-    if line.lstrip().startswith("#"):
-        return Markup("<i>{}</i>").format(line)
-    match = _YAML_KEY.match(line)
-    return Markup("{}<b>{}</b>{}{}").format(*match.groups()) if match else Markup("{}").format(line)

@@ -40,7 +40,9 @@ def write_report(folder: Path) -> Path:
 
 
 def link_from_study(run_dir: Path) -> None:
-    """Rewrite the report of the study that a run belongs to, if any, so that it links to the run's page.
+    """Rewrite the report of the search that a run is a trial of, if any, so that it links to the run's page.
+
+    The pages of other studies link to all of their runs.
 
     Raises:
         OSError: The file cannot be written.
@@ -50,7 +52,9 @@ def link_from_study(run_dir: Path) -> None:
     except CheckpointError:  # which the run's own page says
         return
     parent = manifest.parent if manifest else None
-    if parent is not None and (run_dir.parent / parent.run_id / StudyRecord.FILE).exists():
+    if parent is None or parent.relation != "tune":
+        return
+    if (run_dir.parent / parent.run_id / StudyRecord.FILE).exists():
         write_report(run_dir.parent / parent.run_id)
 
 

@@ -27,8 +27,8 @@ from trainyard.runs.cleanup import discard_run
 from trainyard.runs.decisions import repeats
 from trainyard.runs.manifest import lower_tier, unsaved_reason
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
-from trainyard.runs.processes.placement import placed
-from trainyard.runs.processes.process import keeping_freed_memory
+from trainyard.runs.processes.isolation import keeping_freed_memory
+from trainyard.runs.processes.placement import placed_config
 from trainyard.runs.processes.process_forks import in_owner
 from trainyard.runs.processes.ranks import is_launched, launch, lead
 from trainyard.runs.request import Request
@@ -51,7 +51,7 @@ def run_attempt(request: Request) -> Result:
         TrainingError: The training failed; `resume` continues from the last commit.
         Stopped: A signal came before there was a step to finish.
     """
-    config = placed(request, request.run.manifest())
+    config = placed_config(request, request.run.manifest())
     world = request.world
     if world is ALONE and is_launched():
         world = lead(request, config)

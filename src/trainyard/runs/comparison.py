@@ -98,7 +98,7 @@ def _tested(
     first: RunDir, second: RunDir, *, same_model: bool, trust: bool
 ) -> tuple[Sequence[Significance], str | None]:
     """Return the tests, or why there is none."""
-    from trainyard.runs.prediction.predictions import other_rows
+    from trainyard.runs.prediction.split_predictions import other_rows
 
     if same_model:
         return (), "the models are the same"
@@ -118,7 +118,7 @@ def _tested(
 
 
 def _tests(first: RunDir, second: RunDir, trust: bool) -> list[Significance]:
-    from trainyard.runs.prediction.predictions import predicted
+    from trainyard.runs.prediction.split_predictions import predicted
     from trainyard.runs.wiring import wanted_metrics
 
     predictions = []

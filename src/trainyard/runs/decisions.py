@@ -55,7 +55,7 @@ def note_skips(decisions: Decisions, bundle: DataBundle) -> None:
         decisions.add(Decision(0, "skip", detail))
 
 
-def go_on(run: RunDir, decisions: Decisions, state: RunState) -> None:
+def note_resume(run: RunDir, decisions: Decisions, state: RunState) -> None:
     """Add the decision to resume the run, if it was stopped or pruned.
 
     A run that was decided to end, but died before it did, is not resumed beyond that step: it ends there now.

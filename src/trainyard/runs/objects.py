@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard import registry
 from trainyard.config import Config, Overrides, Resolved
+from trainyard.config.overrides import with_settings
 from trainyard.config.tree import DEFAULT
 from trainyard.errors import ConfigError, InputError, Problem
 from trainyard.records.run_dir import RunDir
@@ -68,9 +68,7 @@ def _with_settings(
         return {**config, "model": {**(section if isinstance(section, Mapping) else {}), **model}}, overrides
     settings = {f"model.{key}": value for key, value in model.items() if key != "params"}
     settings |= {f"model.params.{key}": value for key, value in model.get("params", {}).items()}
-    if isinstance(overrides, Mapping):
-        return config, {**overrides, **settings}
-    return config, [*overrides, *(f"{key}={json.dumps(value)}" for key, value in settings.items())]
+    return config, with_settings(overrides, settings)
 
 
 def _importable(model: Any) -> str:
@@ -105,7 +103,7 @@ def name_batch_size(resolved: Resolved, overrides: Overrides, data: Any) -> Over
     if name and "batch_size" not in keys:
         return None
     log.info("%s: %d, as of the data loader", key, size)
-    return {**overrides, key: size} if isinstance(overrides, Mapping) else [*overrides, f"{key}={size}"]
+    return with_settings(overrides, {key: size})
 
 
 def require_data(resolved: Resolved, config: Config) -> None:

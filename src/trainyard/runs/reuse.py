@@ -32,7 +32,7 @@ from trainyard.runs.frameworks import framework_name
 from trainyard.runs.lookup import warn_of_unused
 from trainyard.runs.manifest import code_roots, make_manifest
 from trainyard.runs.objects import Objects
-from trainyard.runs.threads import available_threads, default_threads
+from trainyard.runs.processes.threads import available_threads, default_threads
 from trainyard.runs.trust import of_own_config
 from trainyard.runs.weights import initial_source, initialize, stored_model
 from trainyard.runs.wiring import build, load_data, run_checkpoints

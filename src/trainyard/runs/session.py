@@ -19,7 +19,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.records.status import Ended
 from trainyard.reports.html import write_report
 from trainyard.reports.journal import SegmentSummary
-from trainyard.runs.processes.leasing import take_lease
+from trainyard.runs.leasing import take_lease
 from trainyard.trackers.feed import Feeders
 from trainyard.world import World
 

@@ -20,16 +20,16 @@ from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
 from trainyard.runs.children.origin import Origin
 from trainyard.runs.decisions import (
-    go_on,
     known_decisions,
     note_processes,
+    note_resume,
     note_skips,
     replaying_skips,
 )
 from trainyard.runs.frameworks import framework_name
 from trainyard.runs.manifest import checked_determinism, make_manifest
 from trainyard.runs.processes.nodes import SharedFiles
-from trainyard.runs.processes.placement import place, say_threads
+from trainyard.runs.processes.placement import config_and_threads, say_threads
 from trainyard.runs.processes.ranks import require_same_state
 from trainyard.runs.recorded_inputs import check_manifest, compare_inputs, record_inputs
 from trainyard.runs.request import Request
@@ -168,7 +168,7 @@ class Startup:
     def _build(self, past: _Earlier, decisions: Decisions) -> tuple[Components, Determinism]:
         """Build what the run is computed with; return it with how exactly it can be repeated."""
         request = self._request
-        config, threads = self._world.from_main(lambda: place(request, past.manifest))
+        config, threads = self._world.from_main(lambda: config_and_threads(request, past.manifest))
         framework = registry.adapter("framework", framework_name(config, request.objects.model))
         determinism = checked_determinism(config, framework.determinism(config))
         seed_global_random(config.experiment.seed)
@@ -238,7 +238,7 @@ class Startup:
         if choices := components.learner.choices():
             decisions.add(Decision(0, "choice", dict(choices)))
         note_skips(decisions, components.bundle)
-        go_on(self._run, decisions, state)
+        note_resume(self._run, decisions, state)
         if self._world.is_main:  # which alone keeps them
             note_processes(self._run, decisions, state.step, self._world.size, self._session.number)
         state.decisions = decisions

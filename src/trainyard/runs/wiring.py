@@ -38,13 +38,13 @@ from trainyard.order import START, Cursor, SampleOrder, WeightedDraws
 from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.data.checks import check_metrics, check_reading
-from trainyard.runs.data.learner_data import learner_splits
+from trainyard.runs.data.learner_splits import learner_splits
 from trainyard.runs.data.own_unit import own_unit
 from trainyard.runs.data.sampling import check_sampling, drawing_weights, epoch_samples
 from trainyard.runs.data.shared import loaded
 from trainyard.runs.frameworks import form_for, framework_for
 from trainyard.runs.objects import NO_DATA, Objects
-from trainyard.runs.threads import default_threads
+from trainyard.runs.processes.threads import default_threads
 from trainyard.semantics import in_force
 from trainyard.types import Array, DataInfo, Metrics, Predictions, SplitName
 from trainyard.world import ALONE, World

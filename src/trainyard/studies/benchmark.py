@@ -26,7 +26,7 @@ from trainyard.records.journal import number
 from trainyard.records.run_dir import RunDir
 from trainyard.reports.studies import benchmark_table, markdown_table, write_report
 from trainyard.runs.data.shared import sharing_data
-from trainyard.runs.prediction.predictions import predicted
+from trainyard.runs.prediction.split_predictions import predicted
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
 from trainyard.studies.metrics import with_metric

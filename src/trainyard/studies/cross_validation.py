@@ -22,7 +22,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.registry import task_for
 from trainyard.reports.studies import cross_validation_table, write_report
 from trainyard.runs.data.shared import sharing_data
-from trainyard.runs.prediction.predictions import Predicted, predicted
+from trainyard.runs.prediction.split_predictions import Predicted, predicted
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
 from trainyard.studies.running import run_study

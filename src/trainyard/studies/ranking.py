@@ -17,7 +17,7 @@ from trainyard.evaluation.metrics import LOSS, mode_of, names, without_prefix
 from trainyard.evaluation.significance import Significance, all_pairs, holm, over_folds
 from trainyard.records.journal import finite
 from trainyard.records.run_dir import RunDir
-from trainyard.runs.prediction.predictions import Predicted, other_rows
+from trainyard.runs.prediction.split_predictions import Predicted, other_rows
 from trainyard.runs.weights import stored_model
 from trainyard.runs.wiring import wanted_metrics
 from trainyard.studies.cost import Latency, latency

@@ -20,7 +20,7 @@ from trainyard.records.run_dir import RunDir, make_id
 from trainyard.records.status import Status
 from trainyard.records.study import StudyRecord, StudyRun
 from trainyard.redact import redacted
-from trainyard.runs.bundles import make_bundle
+from trainyard.runs.data.bundles import make_bundle
 from trainyard.runs.wiring import load_data
 from trainyard.semantics import PARTS, version
 
@@ -187,7 +187,9 @@ class Study:
         except RunLockedError as error:
             if self.record.kind != "tune":
                 raise
-            raise RunLockedError(f"{error}; `trainyard work {self.id}` does trials of it beside that") from error
+            raise RunLockedError(
+                f"{error}; `trainyard work {self.id}` does trials of it beside that"
+            ) from error
         try:
             yield
         finally:
@@ -306,7 +308,7 @@ def open_study(
     Args:
         request: The arguments of the study.
         experiment: The name that groups runs.
-        kind: `cv`, `benchmark` or `tune`.
+        kind: One of `records.study.KINDS`.
         question: What two studies must share to be the same: the computation, the data, and the kind's own
             options.
         completed: Resume a completed study, too: it may have more trials now.

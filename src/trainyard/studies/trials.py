@@ -11,7 +11,7 @@ from typing import Any
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.config import load as load_config
 from trainyard.config.checks import OBJECTS
-from trainyard.config.emit import inline
+from trainyard.config.overrides import with_settings
 from trainyard.records.listing import find_run, has_model
 from trainyard.redact import fingerprinted, redacted
 from trainyard.runs.catalog import Catalog
@@ -142,10 +142,7 @@ class StudyConfig:
         return {"computation_hash": self.resolved.computation_hash(), "data": data}
 
     def _with(self, overrides: Overrides, more: Mapping[str, Any]) -> StudyConfig:
-        if isinstance(overrides, Mapping):
-            merged: Overrides = {**overrides, **more}
-        else:
-            merged = [*overrides, *(f"{key}={inline(value)}" for key, value in more.items())]
+        merged = with_settings(overrides, more)
         resolved = load_config(self.config, merged, Catalog(), objects=self.objects)
         return StudyConfig(self.config, merged, resolved, self.objects)
 

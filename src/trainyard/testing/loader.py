@@ -20,7 +20,7 @@ import numpy as np
 
 from trainyard import api
 from trainyard.records.run_dir import RunDir
-from trainyard.runs.prediction.model import Predictor
+from trainyard.runs.prediction.predictor import Predictor
 from trainyard.testing.process_state import process_state
 from trainyard.types import Array, SplitName
 

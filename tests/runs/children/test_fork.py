@@ -492,8 +492,8 @@ def test_a_fork_that_is_preempted_while_it_repeats_steps_goes_on(parent: Run) ->
 
 
 def test_a_fork_that_was_only_created_begins_with_its_state(parent: Run, slower: Run, tmp_path: Path) -> None:
-    from trainyard.runs.children.child_config import child_config
-    from trainyard.runs.children.children import ChildRequest, create_child
+    from trainyard.runs.children.config import child_config
+    from trainyard.runs.children.create import ChildRequest, create_child
 
     own = load(RunDir(parent.path).config_file, adapters=Catalog())
     request = ChildRequest(RunDir(parent.path), own, child_config(RunDir(parent.path), SLOWER), "fork")

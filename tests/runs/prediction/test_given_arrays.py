@@ -9,7 +9,7 @@ from sklearn.metrics import root_mean_squared_error
 
 import trainyard
 from trainyard.errors import DataError, InputError
-from trainyard.runs.prediction import model as models
+from trainyard.runs.prediction import predictor as models
 
 CHEAP = {"model": {"type": "mlp", "hidden": [4]}, "training": {"max_steps": 4, "threads": 1}}
 

@@ -11,10 +11,11 @@ from pydantic import BaseModel
 from trainyard.config.schema import RunConfig
 from trainyard.config.spellings import Spellings
 from trainyard.errors import InputError
-from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan, rounds_plan
+from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
 from trainyard.frameworks.catboost.advice import SPACE, proposal
 from trainyard.frameworks.catboost.params import CatboostParams, changes_trees, model_spec
 from trainyard.frameworks.catboost.spellings import SPELLINGS
+from trainyard.frameworks.support.plans import rounds_plan
 from trainyard.types import Determinism, Proposal, Suggestion, TableShape
 
 CHUNK = 10  # rounds per call of `fit`; a snapshot then takes at most a tenth of their time

@@ -11,7 +11,7 @@ import numpy as np
 from trainyard.config.schema import RunConfig
 from trainyard.digest import FileRecord, write_file
 from trainyard.errors import ModelError, TrainingError, TrainyardError
-from trainyard.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Plan, Snapshot, loss_sample
+from trainyard.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Plan, Snapshot
 from trainyard.frameworks.catboost.canonical import from_bytes
 from trainyard.frameworks.catboost.data import make_pool, rows_of
 from trainyard.frameworks.catboost.library import catboost, translated
@@ -21,6 +21,7 @@ from trainyard.frameworks.catboost.params import catboost_params, changes_trees,
 from trainyard.frameworks.catboost.rounds import Rounds
 from trainyard.frameworks.support.definition import of_estimator
 from trainyard.frameworks.support.estimators import check_estimator
+from trainyard.frameworks.support.inputs import loss_sample
 from trainyard.frameworks.support.stored import (
     Files,
     StoredSnapshot,

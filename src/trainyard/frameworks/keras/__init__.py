@@ -10,19 +10,12 @@ from pydantic import BaseModel
 
 from trainyard.config.schema import RunConfig, TrainingConfig
 from trainyard.config.spellings import Spellings
-from trainyard.frameworks.base import (
-    Framework,
-    Learner,
-    LearnerInputs,
-    Model,
-    ModelInputs,
-    Plan,
-    minibatch_plan,
-)
+from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
 from trainyard.frameworks.keras.advice import SPACES
 from trainyard.frameworks.keras.params import COMPILED, LOSSES, MODELS, OPTIMIZERS
 from trainyard.frameworks.support.network_spellings import NETWORKS
 from trainyard.frameworks.support.optimizers import SPELLINGS
+from trainyard.frameworks.support.plans import minibatch_plan
 from trainyard.require import require
 from trainyard.types import Determinism, Suggestion
 

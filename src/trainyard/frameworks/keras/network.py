@@ -9,11 +9,12 @@ import numpy as np
 
 from trainyard.datasets.base import Split
 from trainyard.errors import ModelError, TrainingError, TrainyardError
-from trainyard.frameworks.base import ModelInputs, require_plain_numbers
+from trainyard.frameworks.base import ModelInputs
 from trainyard.frameworks.keras import backend_trainer, building, losses
 from trainyard.frameworks.keras.backend import Backend
 from trainyard.frameworks.keras.builtin import BUILT_IN
 from trainyard.frameworks.keras.measures import CompiledMetrics
+from trainyard.frameworks.support.inputs import require_plain_numbers
 from trainyard.order import PREDICT, stream_seed
 from trainyard.types import FEATURES, TARGET, WEIGHT, Array, Batch, Ids, Predictions
 

@@ -12,22 +12,14 @@ from pydantic import BaseModel
 from trainyard.config.schema import RunConfig
 from trainyard.config.spellings import Spellings
 from trainyard.errors import InputError
-from trainyard.frameworks.base import (
-    Framework,
-    Learner,
-    LearnerInputs,
-    Model,
-    ModelInputs,
-    Plan,
-    rounds_plan,
-    rounds_work,
-)
+from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
 from trainyard.frameworks.lightgbm.advice import SPACE, proposal
 from trainyard.frameworks.lightgbm.boosting import RESET_INTERVAL, RoundParams
 from trainyard.frameworks.lightgbm.estimators import model_spec
 from trainyard.frameworks.lightgbm.library import THREAD_NUMBER, lightgbm
 from trainyard.frameworks.lightgbm.params import LightgbmParams, device_of, library_params
 from trainyard.frameworks.lightgbm.spellings import SPELLINGS
+from trainyard.frameworks.support.plans import rounds_plan, rounds_work
 from trainyard.types import DataInfo, Determinism, Proposal, Suggestion, TableShape
 
 # Other names of the models, with the task that a name implies.

@@ -11,7 +11,7 @@ import numpy as np
 
 from trainyard.digest import FileRecord
 from trainyard.errors import ModelError, TrainingError
-from trainyard.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot, loss_sample
+from trainyard.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot
 from trainyard.frameworks.lightgbm.boosting import Boosting, RoundParams, bin_seed
 from trainyard.frameworks.lightgbm.data import Rows, Scores, make_dataset
 from trainyard.frameworks.lightgbm.estimators import model_spec
@@ -23,6 +23,7 @@ from trainyard.frameworks.lightgbm.params import device_of, library_params, mono
 from trainyard.frameworks.lightgbm.trees import Trees, join_model
 from trainyard.frameworks.support.definition import of_estimator
 from trainyard.frameworks.support.estimators import check_estimator
+from trainyard.frameworks.support.inputs import loss_sample
 from trainyard.frameworks.support.stored import (
     Files,
     StoredSnapshot,

@@ -12,16 +12,7 @@ from pydantic import BaseModel
 from trainyard.config.schema import RunConfig
 from trainyard.config.spellings import Spellings
 from trainyard.errors import ModelError
-from trainyard.frameworks.base import (
-    Framework,
-    Learner,
-    LearnerInputs,
-    Model,
-    ModelInputs,
-    Plan,
-    minibatch_plan,
-    rounds_work,
-)
+from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
 from trainyard.frameworks.sklearn import advice
 from trainyard.frameworks.sklearn.estimator import (
     candidates,
@@ -40,6 +31,7 @@ from trainyard.frameworks.sklearn.params import (
 from trainyard.frameworks.sklearn.process import pin_threads
 from trainyard.frameworks.sklearn.spellings import SPELLINGS
 from trainyard.frameworks.sklearn.steps import ensemble_family, learning_rate_name, step_kind
+from trainyard.frameworks.support.plans import minibatch_plan, rounds_work
 from trainyard.require import require
 from trainyard.semantics import version
 from trainyard.types import DataInfo, Determinism, FeatureForm, Mode, Proposal, Suggestion, TableShape

@@ -16,10 +16,11 @@ import numpy as np
 from trainyard.config.schema import RunConfig
 from trainyard.config.words import some
 from trainyard.errors import InputError, ModelError
-from trainyard.frameworks.base import LearnerInputs, ModelInputs, require_plain_numbers
+from trainyard.frameworks.base import LearnerInputs, ModelInputs
 from trainyard.frameworks.sklearn.params import PER_STEP, changed_options, entry, names_of_task
 from trainyard.frameworks.sklearn.steps import ensemble_family, sklearn_seed, step_kind
 from trainyard.frameworks.sklearn.targets import targets_of
+from trainyard.frameworks.support.inputs import require_plain_numbers
 from trainyard.order import INIT
 from trainyard.require import import_path, require
 from trainyard.types import FEATURES, DataInfo

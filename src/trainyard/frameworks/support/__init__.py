@@ -1,1 +1,1 @@
-"""Definitions, estimators, optimizer options and state in arrays, which framework adapters share."""
+"""Plans, definitions, estimators, optimizer options and state in arrays, which framework adapters share."""

@@ -11,17 +11,10 @@ from pydantic import BaseModel
 from trainyard.config.schedules import OwnSchedule
 from trainyard.config.schema import RunConfig, TrainingConfig
 from trainyard.config.spellings import Spellings
-from trainyard.frameworks.base import (
-    Framework,
-    Learner,
-    LearnerInputs,
-    Model,
-    ModelInputs,
-    Plan,
-    minibatch_plan,
-)
+from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
 from trainyard.frameworks.support.network_spellings import NETWORKS
 from trainyard.frameworks.support.optimizers import SPELLINGS
+from trainyard.frameworks.support.plans import minibatch_plan
 from trainyard.frameworks.torch import advice, work
 from trainyard.frameworks.torch.params import FOLDER_FORMATS, FORMATS, LOSSES, MODELS, OPTIMIZERS
 from trainyard.require import require

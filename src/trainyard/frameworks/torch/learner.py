@@ -16,15 +16,10 @@ from trainyard.config.schema import TrainingConfig
 from trainyard.datasets.base import Split, known_arrays
 from trainyard.digest import sha256_bytes
 from trainyard.errors import ModelError, TrainyardError
-from trainyard.frameworks.base import (
-    WEIGHTS_FILE,
-    Learner,
-    LearnerInputs,
-    Snapshot,
-    require_plain_numbers,
-)
+from trainyard.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot
 from trainyard.frameworks.support.ahead import Samples
 from trainyard.frameworks.support.definition import path_of
+from trainyard.frameworks.support.inputs import require_plain_numbers
 from trainyard.frameworks.torch import layout, optim
 from trainyard.frameworks.torch.activations import checkpoint_activations
 from trainyard.frameworks.torch.batch_norm import batch_norms_of
@@ -34,9 +29,10 @@ from trainyard.frameworks.torch.ema import Average
 from trainyard.frameworks.torch.freezing import Freezing
 from trainyard.frameworks.torch.huggingface.module import check_tokens, definition_of, versions_of
 from trainyard.frameworks.torch.labels import Counts, label_counts
-from trainyard.frameworks.torch.losses import Loss, call_of
+from trainyard.frameworks.torch.losses import Loss
 from trainyard.frameworks.torch.model import LiveModel
 from trainyard.frameworks.torch.network import Network, translated
+from trainyard.frameworks.torch.outputs import call_of
 from trainyard.frameworks.torch.parallel.world import ProcessGroup
 from trainyard.frameworks.torch.process import device_model
 from trainyard.frameworks.torch.snapshot import NOTHING, TrainingState, named_buffer

@@ -24,8 +24,8 @@ from trainyard.frameworks.torch.generators import generators, seed_generators
 from trainyard.frameworks.torch.huggingface import module as huggingface
 from trainyard.frameworks.torch.huggingface.build import ARCHITECTURE
 from trainyard.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
-from trainyard.frameworks.torch.losses import as_float, first_output
 from trainyard.frameworks.torch.network import Network, translated
+from trainyard.frameworks.torch.outputs import as_float, first_output
 from trainyard.frameworks.torch.params import FORMATS
 from trainyard.frameworks.torch.snapshot import TrainingState, named_buffer, saved_architecture
 from trainyard.frameworks.torch.unsaved import fingerprints

@@ -19,7 +19,9 @@ from trainyard.frameworks.torch.data import Tensors, TensorSource
 from trainyard.frameworks.torch.huggingface.module import architecture_of
 from trainyard.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainyard.frameworks.torch.models import build_model
+from trainyard.frameworks.torch.outputs import Outputs, as_float, call_of, first_output, input_names
 from trainyard.frameworks.torch.precision import Precision
+from trainyard.frameworks.torch.predictions import to_predictions
 from trainyard.frameworks.torch.process import device_of
 from trainyard.frameworks.torch.structure import Structure
 from trainyard.order import PREDICT, stream_seed
@@ -52,8 +54,8 @@ class Network:
         self.loss = losses.build_loss(*self._loss_options)
         self._row_losses = losses.row_losses(*self._loss_options) if self.task.gives_masks else None
         self._weighted: losses.WeightedLoss | None = None
-        self.names = losses.input_names(self.module, inputs.info)
-        self.call = losses.call_of(self.module, self.names)
+        self.names = input_names(self.module, inputs.info)
+        self.call = call_of(self.module, self.names)
         self.precision = Precision(training.precision, self.device)
 
     def source(self, split: Split) -> TensorSource:
@@ -81,7 +83,7 @@ class Network:
         """Return the outputs for the rows `ids`, (n,); the module is in evaluation mode."""
         batch = source.take(ids)  # tensors (n, ...)
         with torch.no_grad(), self.precision.autocast():
-            outputs = losses.as_float(self.call(batch))  # (n, outputs), or several such
+            outputs = as_float(self.call(batch))  # (n, outputs), or several such
             weights = weights_of(batch, self.inputs.info)  # (n,)
             # The sum over the n rows. Where predictions are sums, the task computes the loss from them.
             if self.task.sums:
@@ -90,7 +92,7 @@ class Network:
                 loss = float(self.loss(outputs, batch)) * len(ids)
             else:
                 loss = float(self.weighted_loss(outputs, batch))
-            predicted = losses.to_predictions(losses.first_output(outputs), batch, self.task)
+            predicted = to_predictions(first_output(outputs), batch, self.task)
             if self._row_losses is not None and TARGET in batch:
                 predicted = torch.cat([self._row_losses(outputs, batch).to(predicted), predicted], dim=1)
             values = predicted.cpu().numpy()
@@ -98,7 +100,7 @@ class Network:
         counts = None if weights is None else weights.cpu().numpy()
         return Predictions(ids, values, targets, loss, weights=counts)
 
-    def weighted_loss(self, outputs: losses.Outputs, batch: Tensors) -> Tensor:
+    def weighted_loss(self, outputs: Outputs, batch: Tensors) -> Tensor:
         """Return the sum of the losses of the samples of a batch, each multiplied by its weight: ()."""
         if self._weighted is None:
             self._weighted = losses.build_weighted_loss(*self._loss_options)
@@ -133,14 +135,14 @@ class Network:
         self._check_outputs(outputs)
         self._check_loss(outputs, sample)
 
-    def _check_outputs(self, outputs: losses.Outputs) -> None:
+    def _check_outputs(self, outputs: Outputs) -> None:
         """Check the outputs of one sample; warn of what looks like probabilities.
 
         Raises:
             ModelError: They have another shape than the task's.
         """
         info, name = self.inputs.info, self.inputs.config.model.type
-        first = losses.first_output(outputs)
+        first = first_output(outputs)
         shape, expected = tuple(first.shape), (1, *self.task.output_shape)
         is_one_logit = losses.has_two_classes(self.task) and shape in ((1,), (1, 1))
         if shape != expected and not (shape == (1,) and expected == (1, 1)) and not is_one_logit:
@@ -155,7 +157,7 @@ class Network:
                 name,
             )
 
-    def _check_loss(self, outputs: losses.Outputs, sample: Tensors) -> None:
+    def _check_loss(self, outputs: Outputs, sample: Tensors) -> None:
         """Check that the loss of one sample can be computed, and has a gradient.
 
         Raises:
@@ -165,7 +167,7 @@ class Network:
         try:
             with torch.enable_grad():
                 check = self.loss if weights_of(sample, self.inputs.info) is None else self.weighted_loss
-                loss = check(_leaves(losses.as_float(outputs)), sample)
+                loss = check(_leaves(as_float(outputs)), sample)
             if not loss.requires_grad:
                 raise ModelError(
                     f"training.loss: {own} has no gradient: it must compute with the outputs as they are, "
@@ -179,7 +181,7 @@ class Network:
             ) from error
 
 
-def _leaves(outputs: losses.Outputs) -> losses.Outputs:
+def _leaves(outputs: Outputs) -> Outputs:
     """Return outputs of which a loss has a gradient."""
     if isinstance(outputs, Tensor):
         return outputs.detach().requires_grad_(outputs.is_floating_point())

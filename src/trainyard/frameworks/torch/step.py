@@ -16,7 +16,8 @@ from trainyard.frameworks.torch.batch_norm import BatchNorms
 from trainyard.frameworks.torch.data import Tensors, TensorSource
 from trainyard.frameworks.torch.freezing import Freezing
 from trainyard.frameworks.torch.generators import drawing_from, generators, seed_generators
-from trainyard.frameworks.torch.losses import Loss, Outputs, as_float
+from trainyard.frameworks.torch.losses import Loss
+from trainyard.frameworks.torch.outputs import Outputs, as_float
 from trainyard.frameworks.torch.parallel.exchange import GradientExchange
 from trainyard.frameworks.torch.parallel.stopwatch import Stopwatch
 from trainyard.frameworks.torch.precision import Precision

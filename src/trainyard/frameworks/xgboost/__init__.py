@@ -10,16 +10,8 @@ from pydantic import BaseModel
 
 from trainyard.config.schema import RunConfig
 from trainyard.config.spellings import Spellings
-from trainyard.frameworks.base import (
-    Framework,
-    Learner,
-    LearnerInputs,
-    Model,
-    ModelInputs,
-    Plan,
-    rounds_plan,
-    rounds_work,
-)
+from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
+from trainyard.frameworks.support.plans import rounds_plan, rounds_work
 from trainyard.frameworks.xgboost.advice import SPACE, proposal
 from trainyard.frameworks.xgboost.devices import chosen_device
 from trainyard.frameworks.xgboost.params import XgboostParams

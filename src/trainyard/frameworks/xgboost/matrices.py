@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainyard.datasets.base import ArraySplit, Split
-from trainyard.frameworks.base import LearnerInputs, ModelInputs, loss_sample
+from trainyard.frameworks.base import LearnerInputs, ModelInputs
+from trainyard.frameworks.support.inputs import loss_sample
 from trainyard.frameworks.xgboost.params import XgboostParams
 from trainyard.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo
 

@@ -25,7 +25,7 @@ from trainyard.records.lineage import FOLDER, Lineage
 from trainyard.records.manifest import InitialState, Manifest, Parent
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.children.fit import advice, longer, needs_same_rows
+from trainyard.runs.children.compatibility import advice, longer, needs_same_rows
 from trainyard.runs.data.identity import data_inputs
 from trainyard.runs.manifest import lower_tier
 from trainyard.runs.wiring import Components

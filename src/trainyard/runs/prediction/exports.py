@@ -14,7 +14,7 @@ from trainyard.datasets.rows.typed import ColumnKind
 from trainyard.errors import InputError
 from trainyard.records.portable import write_portable
 from trainyard.registry import adapters, name_of_framework, task_for
-from trainyard.runs.prediction.model import Predictor
+from trainyard.runs.prediction.predictor import Predictor
 from trainyard.runs.prediction.whole_files import write_whole
 from trainyard.runs.weights import stored_model
 from trainyard.trackers.mlflow.model import write_model

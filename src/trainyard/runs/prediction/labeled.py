@@ -17,7 +17,7 @@ from trainyard.datasets.rows.weights import check_totals, checked
 from trainyard.datasets.rows.weights import encode as encode_weights
 from trainyard.errors import InputError
 from trainyard.registry import task_for
-from trainyard.runs.prediction.given_rows import GivenRows
+from trainyard.runs.prediction.input_rows import InputRows
 from trainyard.tasks.support.transforms import transform_of
 from trainyard.types import WEIGHT, Array, DataInfo
 
@@ -37,7 +37,7 @@ def refuse_masks(info: DataInfo, run_id: str) -> None:
         )
 
 
-def labeled(given: Any, rows: GivenRows) -> Split:
+def labeled(given: Any, rows: InputRows) -> Split:
     """Return rows to evaluate: the inputs of the model, the targets, and the weights that they have.
 
     Args:
@@ -55,7 +55,7 @@ def labeled(given: Any, rows: GivenRows) -> Split:
     return _labeled_rows(given, rows, rows.preparation)
 
 
-def _labeled_rows(given: Any, rows: GivenRows, preparation: AnyPreparation) -> Split:
+def _labeled_rows(given: Any, rows: InputRows, preparation: AnyPreparation) -> Split:
     data, weights = rows.data, _weights(given, rows)
     if data is not None and data.missing_target == "drop":
         given = preparation.with_targets(given)
@@ -71,7 +71,7 @@ def _labeled_rows(given: Any, rows: GivenRows, preparation: AnyPreparation) -> S
     return Arrays({**rows.prepared(given), rows.task.target: targets, **weights})
 
 
-def _weights(given: Any, rows: GivenRows) -> dict[str, Array]:
+def _weights(given: Any, rows: InputRows) -> dict[str, Array]:
     """Return the weights of rows, if they have the column that held them in training."""
     name = rows.data.weight if rows.data is not None else None
     if name is None:
@@ -83,7 +83,7 @@ def _weights(given: Any, rows: GivenRows) -> dict[str, Array]:
     return {WEIGHT: encode_weights(table, name)}
 
 
-def _labeled_arrays(given: Any, rows: GivenRows) -> Split:
+def _labeled_arrays(given: Any, rows: InputRows) -> Split:
     info, task, data = rows.info, rows.task, rows.data
     if not isinstance(given, Mapping) or info.target not in given:
         raise InputError(

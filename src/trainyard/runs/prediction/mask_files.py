@@ -12,7 +12,7 @@ import numpy as np
 from trainyard.datasets.rows.images.preparation import images_at
 from trainyard.errors import InputError
 from trainyard.require import require
-from trainyard.runs.prediction.prediction_files import Written
+from trainyard.runs.prediction.file_predictions import Written
 from trainyard.types import Array
 
 _HIGHEST = (1 << 16) - 1  # number that a pixel of a PNG file holds

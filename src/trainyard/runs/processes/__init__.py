@@ -1,1 +1,1 @@
-"""The processes of an attempt: starting and joining them, the lease, and what is undone at the end."""
+"""The processes of an attempt: where they compute, how they start, join and stop, and what they undo."""

@@ -1,4 +1,4 @@
-"""Where an attempt computes: as the attempt before, unless it is given another place."""
+"""Where an attempt computes: as the attempt before, unless it is given another placement."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from trainyard.config import Resolved
 from trainyard.config.schema import RunConfig
 from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
+from trainyard.runs.processes.threads import available_threads
 from trainyard.runs.request import Request
-from trainyard.runs.threads import available_threads
 
 log = logging.getLogger("trainyard")
 
 
-def placed(request: Request, before: Manifest | None) -> RunConfig:
-    """Return the config at the place of the next attempt.
+def placed_config(request: Request, before: Manifest | None) -> RunConfig:
+    """Return the config with the placement of the next attempt.
 
-    A resume stays at the place of the attempt before, as this keeps the bits, unless it is given another.
+    A resume keeps the placement of the attempt before, which keeps the bits, unless it is given another.
     """
-    return going_on(request.run, request.resolved, request.placement, before).config
+    return resumed_config(request.run, request.resolved, request.placement, before).config
 
 
-def going_on(
+def resumed_config(
     run: RunDir, resolved: Resolved, given: Mapping[str, Any], before: Manifest | None = None
 ) -> Resolved:
-    """Return the config of a run at the place of its next attempt, of which some keys may be given."""
+    """Return the config of a run with the placement of its next attempt; `given` has keys that replace it."""
     before = before or run.manifest()
     known = before.known_placement if before else {}
     if before and before.config_sha256 not in (None, run.config_sha256()):  # it was edited
@@ -35,12 +35,12 @@ def going_on(
     return resolved.with_placement({**known, **given})
 
 
-def place(request: Request, before: Manifest | None) -> tuple[RunConfig, int | None]:
-    """Return the config at the place of an attempt that begins now, and its number of threads.
+def config_and_threads(request: Request, before: Manifest | None) -> tuple[RunConfig, int | None]:
+    """Return the config with the placement of an attempt that begins now, and its number of threads.
 
     None: neither the config nor an earlier attempt gives a number.
     """
-    config, known = placed(request, before), before.known_placement if before else {}
+    config, known = placed_config(request, before), before.known_placement if before else {}
     threads, available = config.training.threads, available_threads(config)
     if threads is not None and known.get("training.threads") == threads > available:
         log.info(

@@ -19,26 +19,26 @@ from trainyard.config import load as load_config
 from trainyard.engine.signals import Signals
 from trainyard.errors import InputError, TrainyardError
 from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog
+from trainyard.records.trials import TIME_LIMIT, Ending, LoggedJob, LoggedTrial, TrialLog
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.children.child_config import child_config
-from trainyard.runs.children.children import ChildRequest, create_child
+from trainyard.runs.children.config import child_config
+from trainyard.runs.children.create import ChildRequest, create_child
 from trainyard.runs.pruning import prune_paused
 from trainyard.runs.trust import of_own_config
 from trainyard.samplers.base import Observation, Sampler, Space
 from trainyard.studies.study import Json, Study
 from trainyard.studies.tuning.goals import Goals
 from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden, train
-from trainyard.studies.tuning.parts import Parts
+from trainyard.studies.tuning.question import DEFAULT_TRIALS
 from trainyard.studies.tuning.resources import most_threads
 from trainyard.studies.tuning.served import WorkerTrainer
 from trainyard.studies.tuning.space import read_space
+from trainyard.studies.tuning.trial_configs import TrialConfigs
 from trainyard.studies.tuning.tuner_checks import forkable_keys, tuner_of
 from trainyard.tuners.base import Begun, Point
 from trainyard.types import Mode
 
 log = logging.getLogger("trainyard")
-_DEFAULT_TRIALS = 20
 _FORK = "fork"  # the kind of a note: a trial began with the state of another one
 _OVER = ("completed", "stopped", "pruned")
 
@@ -50,7 +50,7 @@ class StudyTrials:
     Args:
         study: The study.
         log: Its log.
-        parts: The configs of its runs.
+        configs: The configs of its runs.
         goals: What is sought: one metric.
         record: Writes down how a trial has ended.
         signals: What may stop the study.
@@ -58,7 +58,7 @@ class StudyTrials:
 
     study: Study
     log: TrialLog
-    parts: Parts
+    configs: TrialConfigs
     goals: Goals
     record: Callable[[int, Ending], None]
     signals: Signals
@@ -71,7 +71,7 @@ class StudyTrials:
     @cached_property
     def space(self) -> Space:
         """What is searched."""
-        return read_space(self.parts.tuning.space)
+        return read_space(self.configs.tuning.space)
 
     @property
     def mode(self) -> Mode:
@@ -81,12 +81,12 @@ class StudyTrials:
     @property
     def seed(self) -> int:
         """The seed of the search."""
-        return self.parts.base.resolved.config.experiment.seed
+        return self.configs.base.resolved.config.experiment.seed
 
     @cached_property
     def forkable(self) -> Sequence[str]:
         """The keys that a fork may change."""
-        return forkable_keys(self.space, self.parts.base.resolved.config)
+        return forkable_keys(self.space, self.configs.base.resolved.config)
 
     @property
     def folder(self) -> Path:
@@ -96,7 +96,7 @@ class StudyTrials:
     @property
     def resources(self) -> Mapping[str, float]:
         """What a trial takes of a machine."""
-        tuning, config = self.parts.tuning, self.parts.base.resolved.config
+        tuning, config = self.configs.tuning, self.configs.base.resolved.config
         return {"cpu": most_threads(tuning, config), "gpu": tuning.resources.gpu}
 
     @cached_property
@@ -119,7 +119,7 @@ class StudyTrials:
 
     @property
     def _count(self) -> int:
-        return self.parts.tuning.trials or _DEFAULT_TRIALS
+        return self.configs.tuning.trials or DEFAULT_TRIALS
 
     @property
     def _forks(self) -> list[Json]:
@@ -127,17 +127,13 @@ class StudyTrials:
 
     def _is_enough(self) -> bool:
         """Return whether no trial begins any more, by the target or the time limit."""
-        tuning, mode = self.parts.tuning, self.mode
+        tuning = self.configs.tuning
         values = [one.ending.value for one in self.log.trials if one.ending is not None]
-        known, target = [value for value in values if value is not None], tuning.target
-        if target is not None and any(v <= target if mode == "min" else v >= target for v in known):
-            return True
-        ends = [note["kind"] for note in self.log.notes if note["kind"] in ("time_limit", "go_on")]
-        if ends[-1:] == ["time_limit"]:
+        if any(self.goals.is_reached(tuning.target, value) for value in values) or self.log.is_over_time:
             return True
         if tuning.max_minutes is None or time.monotonic() - self._started < 60 * tuning.max_minutes:
             return False
-        self.log.note(kind="time_limit", before=len(self.log.trials))
+        self.log.note(kind=TIME_LIMIT, before=len(self.log.trials))
         return True
 
     def begun(self) -> list[Begun]:
@@ -158,7 +154,7 @@ class StudyTrials:
             return None
         number = len(self.log.trials)
         own = dict(self._random.propose(number, []) if params is None else params)
-        (resolved,) = self.parts.of(own)
+        (resolved,) = self.configs.of(own)
         folder = self.study.path.parent
         run = RunDir.create(folder.parent, folder.name, resolved.dump(), settings=resolved.settings)
         return self._begin(LoggedTrial(number, own, run.id, jobs=(LoggedJob(number),)))
@@ -211,7 +207,7 @@ class StudyTrials:
         elif status == "failed":
             ending = failed(self._error(run))
         elif status == "paused":
-            prune_paused(run, [item.type for item in self.parts.base.resolved.config.tracking])
+            prune_paused(run, [item.type for item in self.configs.base.resolved.config.tracking])
             ending = ending_of(job)
         elif status in _OVER:
             ending = ending_of(job)
@@ -255,7 +251,7 @@ def make_by_tuner(trials: StudyTrials) -> None:
         TrainingError: It has failed, or the first trials have.
         Stopped: A signal has come.
     """
-    tuner, signals = tuner_of(trials.parts.tuning), trials.signals
+    tuner, signals = tuner_of(trials.configs.tuning), trials.signals
     assert tuner is not None, "the study has one"
     wake, signals.wake = signals.wake, lambda: None  # `tend` looks for a signal
     try:

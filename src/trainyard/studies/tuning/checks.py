@@ -16,10 +16,10 @@ from trainyard.samplers.base import Sampler, Space
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.goals import Goals, goals_of
 from trainyard.studies.tuning.lengths import with_length
-from trainyard.studies.tuning.parts import check_parts
 from trainyard.studies.tuning.resources import check_resources
 from trainyard.studies.tuning.space import check_space, read_space
 from trainyard.studies.tuning.storage import check_storage
+from trainyard.studies.tuning.trial_configs import check_trial_configs
 from trainyard.studies.tuning.tuner_checks import check_tuner
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ def check_tuning(base: StudyConfig) -> tuple[Goals, Space]:
     if tuning is None:
         raise ConfigError([Problem("is missing: it says what to search, as tuning.space", "tuning")])
     problems: list[Problem] = []
-    with placed(base.resolved):
+    with located(base.resolved):
         goals = _tried(lambda: goals_of(tuning, base.resolved.config), problems)
         space = _tried(lambda: read_space(tuning.space), problems)
         if space is not None:
@@ -51,7 +51,7 @@ def check_tuning(base: StudyConfig) -> tuple[Goals, Space]:
         _check_sampler(goals, space, base, tuning)
         if isinstance(tuning.pruner, HalvingPruner):
             with_length(base, tuning.pruner, space)
-        check_parts(base, tuning, goals)
+        check_trial_configs(base, tuning, goals)
         check_tuner(goals, space, base, tuning)
         return goals, space
 
@@ -66,15 +66,15 @@ def _tried(make: Callable[[], T], problems: list[Problem]) -> T | None:
 
 
 @contextmanager
-def placed(resolved: Resolved) -> Iterator[None]:
+def located(resolved: Resolved) -> Iterator[None]:
     """Give the problems of a section the places where the config has it."""
     try:
         yield
     except ConfigError as error:
-        raise ConfigError([_placed(problem, resolved) for problem in error.problems]) from error
+        raise ConfigError([_located(problem, resolved) for problem in error.problems]) from error
 
 
-def _placed(problem: Problem, resolved: Resolved) -> Problem:
+def _located(problem: Problem, resolved: Resolved) -> Problem:
     source = _source(problem.path, resolved)
     if problem.line or source == DEFAULT:
         return problem

@@ -6,11 +6,14 @@ import json
 from collections.abc import Sequence
 
 from trainyard.digest import sha256_bytes
+from trainyard.errors import TrainingError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import Ending, LoggedTrial, TrialStatus
 from trainyard.samplers.base import Observation
 from trainyard.studies.study import Json
 from trainyard.studies.tuning.goals import Goals
+
+_FIRST = 3  # a study whose first trials all fail ends
 
 
 def observation(trial: LoggedTrial, end: Ending | None, goals: Goals | None = None) -> Observation:
@@ -32,6 +35,21 @@ def observation(trial: LoggedTrial, end: Ending | None, goals: Goals | None = No
     if not values:
         return seen._replace(status="failed")
     return seen._replace(values=values, violations=goals.violations(end))
+
+
+def check_first_trials(trials: Sequence[LoggedTrial], number: int) -> None:
+    """End a study whose first trials have all failed: the others would fail, too.
+
+    Args:
+        trials: The trials.
+        number: The one that has just ended. A study that was resumed nevertheless goes on with later ones.
+
+    Raises:
+        TrainingError: It is among the first ones, and all of these have failed.
+    """
+    endings = [trial.ending for trial in trials[:_FIRST] if trial.ending is not None]
+    if number < _FIRST and [one.status for one in endings] == ["failed"] * _FIRST:
+        raise TrainingError(f"the first {_FIRST} trials have all failed: {endings[number].error}")
 
 
 def result_of(trials: Sequence[LoggedTrial], goals: Goals, best: Json | None) -> Json:

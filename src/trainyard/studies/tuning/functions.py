@@ -18,19 +18,20 @@ from typing import Any
 from trainyard import registry
 from trainyard.config import Overrides
 from trainyard.config import load as load_config
-from trainyard.config.emit import inline
+from trainyard.config.overrides import keys_of
 from trainyard.config.schema import RunConfig
 from trainyard.config.tuning import Pruner, TuningConfig
 from trainyard.engine.signals import Signals, Stopped
-from trainyard.errors import ConfigError, InputError, Problem, TrainingError, TrainyardError
+from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
 from trainyard.records.trials import Ending, LoggedTrial, TrialLog
+from trainyard.redact import redacted
 from trainyard.reports.studies import write_report
 from trainyard.require import require
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.session import report
 from trainyard.studies.study import RESULT, Study, StudyRequest, open_study
 from trainyard.studies.tuning.checks import limit
-from trainyard.studies.tuning.conclusion import result_of, summary_of
+from trainyard.studies.tuning.conclusion import check_first_trials, result_of, summary_of
 from trainyard.studies.tuning.goals import Goals
 from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
@@ -40,7 +41,6 @@ from trainyard.types import Mode
 
 Objective = Callable[[Any], Any]  # from Optuna's trial to a number, or one for each metric
 _TRIALS = 100  # if nothing says how many, as nothing is known of their cost
-_FIRST_FAILURES = 3
 _VALUE = "value"  # the name of the metric
 _ATTRIBUTES = "user_attributes"  # the kind of the log's notes that hold them
 
@@ -65,8 +65,7 @@ def tune_function(objective: Objective, overrides: Overrides, request: StudyRequ
 
 def _config(name: str, overrides: Overrides) -> RunConfig:
     """Return the config of a study of a function, of which only `experiment` and `tuning` are used."""
-    settings = overrides.items() if isinstance(overrides, Mapping) else (o.split("=", 1) for o in overrides)
-    for key, *_ in settings:
+    for key in keys_of(overrides):
         if key.partition(".")[0] not in ("tuning", "experiment"):
             raise InputError(f"{key}: a function has keys of tuning and experiment alone; leave it out")
     plain = {
@@ -74,12 +73,7 @@ def _config(name: str, overrides: Overrides) -> RunConfig:
         "model": {"type": "mlp"},
         "tuning": {"metric": _VALUE, "space": {}},
     }
-    given = (
-        [f"{key}={inline(value)}" for key, value in overrides.items()]
-        if isinstance(overrides, Mapping)
-        else list(overrides)
-    )
-    return load_config(plain, given, Catalog(), objects=True).config
+    return load_config(plain, overrides, Catalog(), objects=True).config
 
 
 def _goals(tuning: TuningConfig) -> Goals:
@@ -222,7 +216,7 @@ class _Function:
         except self._optuna.TrialPruned:
             ending = Ending("pruned")
         except Exception as error:
-            ending = Ending("failed", error=f"{type(error).__name__}: {error}")
+            ending = Ending("failed", error=redacted(f"{type(error).__name__}: {error}"))
         seen = trial.study.get_trials(deepcopy=False)[-1]
         if seen.constraints:
             raise InputError(
@@ -261,14 +255,12 @@ class _Function:
             ]
             for status in ("completed", "pruned")
         }
-        return _as_optunas(self._optuna, self._tuning.pruner, curves, self._goals.modes[0])
+        return _optuna_pruner(self._optuna, self._tuning.pruner, curves, self._goals.modes[0])
 
     def _reached_target(self) -> bool:
-        target, best = self._tuning.target, self._goals.best(self._log.trials)
-        if target is None or best is None or best.ending is None or best.ending.value is None:
-            return False
-        value = best.ending.value
-        return value <= target if self._goals.modes[0] == "min" else value >= target
+        best = self._goals.best(self._log.trials)
+        value = best.ending.value if best is not None and best.ending is not None else None
+        return self._goals.is_reached(self._tuning.target, value)
 
     def _tell(self, ending: Ending) -> None:
         """Tell the watcher of a trial that has ended, and end the study if the first ones have all failed."""
@@ -279,8 +271,7 @@ class _Function:
         self._request.watch({"trial": len(trials) - 1, "status": ending.status, **shown, **progress})
         if self._projector.is_due():
             self._projector.write(self._frozen, trials)
-        if len(trials) == _FIRST_FAILURES and all(t.ending and t.ending.status == "failed" for t in trials):
-            raise TrainingError(f"the first {_FIRST_FAILURES} trials have all failed: {ending.error}")
+        check_first_trials(trials, len(trials) - 1)
 
     def _result(self) -> dict[str, Any]:
         trials = self._log.trials
@@ -290,7 +281,9 @@ class _Function:
         return {"status": "completed", **identity, **result, "horizon": 1, "importance": {}}
 
 
-def _as_optunas(optuna: Any, pruner: Pruner, curves: Mapping[str, Any], mode: Mode) -> Any:
+def _optuna_pruner(optuna: Any, pruner: Pruner, curves: Mapping[str, Any], mode: Mode) -> Any:
+    """Return a pruner of Optuna's that judges as `judge_of` does."""
+
     class Ours(optuna.pruners.BasePruner):  # type: ignore[misc]
         def prune(self, study: Any, trial: Any) -> bool:  # noqa: ARG002 - the curves are those of the study
             judge = judge_of(pruner, curves, mode)

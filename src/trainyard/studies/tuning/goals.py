@@ -72,6 +72,12 @@ class Goals:
         """Return whether all constraints hold."""
         return all(violation <= 0 for violation in self.violations(ending).values())
 
+    def is_reached(self, target: float | None, value: float | None) -> bool:
+        """Return whether a value of the first metric is as good as a target; False if one is missing."""
+        if target is None or value is None:
+            return False
+        return value <= target if self.modes[0] == "min" else value >= target
+
     def front(self, trials: Sequence[LoggedTrial]) -> list[LoggedTrial]:
         """Return the trials that no other one equals or beats in all metrics, sorted by the first metric.
 

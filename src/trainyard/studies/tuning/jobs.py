@@ -31,7 +31,7 @@ from trainyard.records.trials import Ending
 from trainyard.runs.attempt import run_attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
-from trainyard.runs.processes.process import as_fresh_process
+from trainyard.runs.processes.isolation import as_fresh_process
 from trainyard.runs.request import Request
 from trainyard.runs.trust import of_own_config
 from trainyard.studies.tuning.pruning import Curve, Judge, judge_of

@@ -133,7 +133,7 @@ class JoinedWorkers:
         self._folder = None if study is None else study / FOLDER
         self.workers: list[JoinedWorker] = []
 
-    def look(self) -> Iterator[tuple[JoinedWorker, Json]]:
+    def poll(self) -> Iterator[tuple[JoinedWorker, Json]]:
         """Find workers that are new, and yield those that have answered, or died: without an answer."""
         self._find()
         for worker in list(self.workers):

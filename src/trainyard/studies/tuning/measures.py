@@ -9,7 +9,7 @@ from trainyard.datasets.base import DataBundle
 from trainyard.errors import InputError, TrainyardError
 from trainyard.records.journal import evaluations, number, read
 from trainyard.records.run_dir import RunDir
-from trainyard.runs.prediction.model import Predictor
+from trainyard.runs.prediction.predictor import Predictor
 from trainyard.runs.weights import stored_model
 from trainyard.studies.cost import latency
 

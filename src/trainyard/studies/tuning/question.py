@@ -28,11 +28,11 @@ FROM = "from"  # in the question of a study: the study that it learned from
 SETTINGS = "settings.json"  # what is fixed when the study is created
 # In the settings of a study that repeats one in free order: what each trial did not know.
 RECORDED = "recorded"
-_DEFAULT_TRIALS = 20
+DEFAULT_TRIALS = 20
 
 
 @dataclass(frozen=True)
-class Plan:
+class SearchPlan:
     """What the trials of a study are a function of, but for the config that they share.
 
     `horizon` and `threads` are fixed when the study is created; with `threads_by_step`, a trial of small
@@ -64,11 +64,11 @@ class Plan:
     def trials(self) -> int:
         """The number of trials, if nothing ends the study early."""
         wanted, size = self.tuning.trials, self.sampler.size
-        return min(wanted or size or _DEFAULT_TRIALS, size or wanted or _DEFAULT_TRIALS)
+        return min(wanted or size or DEFAULT_TRIALS, size or wanted or DEFAULT_TRIALS)
 
 
 @dataclass(frozen=True)
-class Asked:
+class SearchConfig:
     """A config that was read for a search: its text, the config of the trials, and what is sought."""
 
     text: str
@@ -88,7 +88,7 @@ class Asked:
         return self.base.question() | {"tuning": own}
 
 
-def read_question(config: Config, overrides: Overrides, request: StudyRequest) -> Asked:
+def read_search(config: Config, overrides: Overrides, request: StudyRequest) -> SearchConfig:
     """Read the config of a search, and check it.
 
     Raises:
@@ -110,7 +110,7 @@ def read_question(config: Config, overrides: Overrides, request: StudyRequest) -
     if tuning.tuner is None:  # which has machines of its own
         shares_of_gpus(tuning)
     base.resolved.log_notes()
-    return Asked(text, base, tuning, goals, space, sampler)
+    return SearchConfig(text, base, tuning, goals, space, sampler)
 
 
 def _for_trials(base: StudyConfig, goals: Goals, tuning: TuningConfig, request: StudyRequest) -> StudyConfig:
@@ -125,7 +125,7 @@ def _for_trials(base: StudyConfig, goals: Goals, tuning: TuningConfig, request: 
     )
 
 
-def plan_of(study: Study, asked: Asked) -> Plan:
+def plan_of(study: Study, asked: SearchConfig) -> SearchPlan:
     """Return the plan of a study; what it fixes is written into the study's folder when it is created.
 
     Raises:
@@ -154,7 +154,7 @@ def plan_of(study: Study, asked: Asked) -> Plan:
             ]
         )
     study.write(SETTINGS, settings)
-    return Plan(
+    return SearchPlan(
         tuning,
         asked.space,
         asked.sampler,

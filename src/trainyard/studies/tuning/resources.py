@@ -15,7 +15,7 @@ from trainyard.config.tuning import HalvingPruner, NoPruner, TuningConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
 from trainyard.runs.frameworks import framework_for
-from trainyard.runs.threads import SMALL_STEP, available_threads
+from trainyard.runs.processes.threads import SMALL_STEP, available_threads
 from trainyard.types import DataInfo
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -25,51 +23,12 @@ from trainyard.records.run_dir import RunDir
 from trainyard.records.status import FINAL, Ended
 from trainyard.runs.data.shared import sharing_data
 from trainyard.studies.tuning.jobs import Job, curve_of, hidden, train
+from trainyard.studies.tuning.worker_process import WorkerProcess
 from trainyard.tuners.base import Begun, Point, Report
 from trainyard.types import Mode
 
 Answer = Literal["keep", "pause"]
 _LOCK_SECONDS = 60.0  # a process that has just died may still hold the run
-
-
-class _Worker:
-    """A worker process and its pipes."""
-
-    def __init__(self, directory: str, log_level: int) -> None:
-        answers, own = os.pipe()
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "trainyard", "serve-jobs", str(own), str(os.getpid()), str(log_level)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(own,),
-                cwd=directory,
-                start_new_session=True,
-            )
-        finally:
-            os.close(own)
-        self._answers = os.fdopen(answers, "rb")
-
-    def send(self, message: Any) -> None:
-        """Send a job or an answer; a process that has died is noticed when its next message is read."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
-
-    def read(self) -> dict[str, Any] | None:
-        """Return the next message; None: the process has died."""
-        line = self._answers.readline()
-        return json.loads(line) if line.endswith(b"\n") else None
-
-    def end(self) -> int:
-        """Ask the process to save and stop, and return how it ended."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        code = self._process.wait()
-        self._answers.close()
-        return code
 
 
 @dataclass
@@ -89,7 +48,7 @@ class WorkerTrainer:
     mode: Mode
     directory: str
     log_level: int
-    _worker: _Worker | None = field(default=None, repr=False)
+    _worker: WorkerProcess | None = field(default=None, repr=False)
     _trial: Begun | None = field(default=None, repr=False)  # that the worker trains
     _waits: bool = field(default=False, repr=False)  # at an evaluation
 
@@ -132,7 +91,7 @@ class WorkerTrainer:
     def _advance(self, trial: Begun) -> dict[str, Any]:
         """Let the worker train on, and return what it says next."""
         if self._worker is None:
-            self._worker = _Worker(self.directory, self.log_level)
+            self._worker = WorkerProcess.start("serve-jobs", self.log_level, directory=self.directory)
         if self._trial is None:
             run = Path(trial.run)
             self._worker.send(Job(trial.number, [run], self.study_id, self.metric, self.mode).to_json())
@@ -148,14 +107,13 @@ class WorkerTrainer:
             TrainingError: It has died, or was told to stop.
         """
         assert self._worker is not None
-        message = self._worker.read()
-        self._waits = message is not None and "value" in message
+        message = self._worker.read_whole()
+        self._waits = "value" in message
         if not self._waits:
             self._trial = None
-        if message is None or message.get("status") in STATUS_OF.values():
-            code = self._worker.end()
+        if not message or message.get("status") in STATUS_OF.values():
+            how = self._worker.end()
             self._worker = None
-            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
             raise TrainingError(f"the process that trains has ended {how}")
         return message
 

@@ -88,7 +88,7 @@ def _choices(choices: Any) -> Sequence[Any]:
 
 def _range(key: str, spec: Mapping[str, Any], when: Mapping[str, Sequence[Any]]) -> Parameter:
     for name in ("low", "high"):
-        if name not in spec:
+        if spec.get(name) is None:
             raise ValueError(f"has no {name}; expected {_EXAMPLE}")
     numbers = [spec[name] for name in ("low", "high", "step") if spec.get(name) is not None]
     for number in numbers:

@@ -12,6 +12,7 @@ from trainyard import registry
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.config import load as load_config
 from trainyard.config.emit import inline
+from trainyard.config.overrides import with_settings
 from trainyard.config.schema import ModelConfig
 from trainyard.errors import ConfigError, InputError
 from trainyard.frameworks.base import Framework
@@ -55,12 +56,8 @@ def _is_taken(key: str, spec: Spec, resolved: Resolved, config: Config, override
     """Return whether a config takes the ends of a range (all choices), and they have an effect."""
     values = spec if isinstance(spec, list) else [spec["low"], spec["high"]]
     for value in values:
-        if isinstance(overrides, Mapping):
-            more: Overrides = {**overrides, key: value}
-        else:
-            more = [*overrides, f"{key}={inline(value)}"]
         try:
-            unused = load_config(config, more, Catalog()).unused
+            unused = load_config(config, with_settings(overrides, {key: value}), Catalog()).unused
         except ConfigError:
             return False
         if len(unused) > len(resolved.unused):

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.engine.signals import Signals, Stopped
-from trainyard.errors import InputError, TrainingError, TrainyardError
+from trainyard.errors import InputError, TrainyardError
 from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog
+from trainyard.records.trials import TIME_LIMIT, Ending, LoggedJob, LoggedTrial, TrialLog
 from trainyard.reports.html import write_report as write_run_report
 from trainyard.reports.studies import write_report
 from trainyard.runs.cleanup import discard_folder
@@ -34,32 +34,31 @@ from trainyard.studies.study import RESULT, Study, StudyRequest, open_study
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.agenda import Agenda, Turn
 from trainyard.studies.tuning.by_tuner import StudyTrials, counted, make_by_tuner
-from trainyard.studies.tuning.conclusion import observation, result_of, summary_of
+from trainyard.studies.tuning.conclusion import check_first_trials, observation, result_of, summary_of
 from trainyard.studies.tuning.earlier import FILE as EARLIER
 from trainyard.studies.tuning.earlier import check_learns, learned
 from trainyard.studies.tuning.final import final_run, train_final
 from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden
 from trainyard.studies.tuning.joined import JoinedWorkers, leading
-from trainyard.studies.tuning.lengths import agenda_of, brackets_in
 from trainyard.studies.tuning.measures import measured
-from trainyard.studies.tuning.parts import Parts
+from trainyard.studies.tuning.order import agenda_of, brackets_in
 from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
-from trainyard.studies.tuning.question import FROM, Asked, Plan, plan_of, read_question
+from trainyard.studies.tuning.question import FROM, SearchConfig, SearchPlan, plan_of, read_search
 from trainyard.studies.tuning.resources import Threads, shares_of_gpus
+from trainyard.studies.tuning.trial_configs import TrialConfigs
 from trainyard.studies.tuning.tuner_checks import CONFIG
 from trainyard.studies.tuning.view import BEST, KIND, Tuning
 from trainyard.studies.tuning.workers import Executor, InProcess, WorkerProcesses
 from trainyard.types import Mode
 
 log = logging.getLogger("trainyard")
-_FIRST_FAILURES = 3  # a study whose first trials all fail ends
 
 
 @sharing_data()
 def tune(config: Config, overrides: Overrides, request: StudyRequest, earlier: Study | None = None) -> Tuning:
     """Search for the best values of a config's keys; see `trainyard.tune`."""
-    asked = read_question(config, overrides, request)
+    asked = read_search(config, overrides, request)
     name = asked.base.resolved.config.experiment.name
     kept, question = None, asked.question
     if earlier is not None:
@@ -73,7 +72,7 @@ def tune(config: Config, overrides: Overrides, request: StudyRequest, earlier: S
 
 
 @sharing_data()
-def search(study: Study, asked: Asked, request: StudyRequest, before: int | None = None) -> Tuning:
+def search(study: Study, asked: SearchConfig, request: StudyRequest, before: int | None = None) -> Tuning:
     """Make the trials of a study, or go on with them.
 
     Args:
@@ -93,12 +92,17 @@ class _Search:
     """Make the trials of a study, and record what comes of them."""
 
     def __init__(
-        self, study: Study, plan: Plan, base: StudyConfig, request: StudyRequest, before: int | None = None
+        self,
+        study: Study,
+        plan: SearchPlan,
+        base: StudyConfig,
+        request: StudyRequest,
+        before: int | None = None,
     ) -> None:
         self._study, self._plan, self._base, self._request = study, plan, base, request
         self._before = math.inf if before is None else before
         threads = Threads(plan.threads, plan.threads_by_step, lambda: request.load(base.resolved))
-        self._parts = Parts(base, plan.tuning, threads)
+        self._configs = TrialConfigs(base, plan.tuning, threads)
         self._log: TrialLog
         self._agenda: Agenda
         self._signals: Signals
@@ -171,7 +175,7 @@ class _Search:
         """Return what does the jobs now: this process alone, unless it has to look after others."""
         own, request = self._plan.tuning.parallel, self._request
         if self._joined is not None:
-            for _ in self._joined.look():
+            for _ in self._joined.poll():
                 pass
         if own == 1 and (self._joined is None or not self._joined.workers):
             return InProcess(request.bundle, request.callbacks)
@@ -190,7 +194,7 @@ class _Search:
     def _make_trials(self) -> None:
         if self._plan.tuning.tuner is not None:
             goals = self._plan.goals
-            make_by_tuner(StudyTrials(self._study, self._log, self._parts, goals, self._end, self._signals))
+            make_by_tuner(StudyTrials(self._study, self._log, self._configs, goals, self._end, self._signals))
             return
         begun = [trial for trial in self._log.trials if trial.ending is None]
         self._progress.resumed(self._log.trials)
@@ -222,7 +226,7 @@ class _Search:
         if not names or ending.step is None or ending.status == "paused":
             return ending
         (path,) = job.runs  # several metrics or constraints exclude folds and repeats
-        (resolved,) = self._parts.of(self._log.trials[job.number].params)
+        (resolved,) = self._configs.of(self._log.trials[job.number].params)
         try:
             with of_own_config(RunDir(path), resolved):
                 bundle = self._request.bundle(resolved)
@@ -245,22 +249,17 @@ class _Search:
     def _next_turn(self) -> Turn | None:
         """Return the next job if it can be decided now, and there is to be one."""
         turn = self._agenda.next(self._log.trials)
-        ends = [note["kind"] for note in self._log.notes if note["kind"] in ("time_limit", "go_on")]
-        if turn is None or turn.job >= self._before or ends[-1:] == ["time_limit"]:
+        if turn is None or turn.job >= self._before or self._log.is_over_time:
             return None
-        target = self._plan.tuning.target
+        target, goals = self._plan.tuning.target, self._plan.goals
         known = self._agenda.known(self._log.trials, turn.job)
-        if target is not None and any(self._reaches(ending, target) for ending in known):
+        if any(goals.is_reached(target, ending.value) for ending in known if ending is not None):
             return None
         limit = self._plan.tuning.max_minutes
         if limit is not None and time.monotonic() - self._began >= 60 * limit:
-            self._log.note(kind="time_limit", before=turn.job)
+            self._log.note(kind=TIME_LIMIT, before=turn.job)
             return None
         return turn
-
-    def _reaches(self, ending: Ending | None, target: float) -> bool:
-        value = ending.value if ending else None
-        return value is not None and (value <= target if self._plan.mode == "min" else value >= target)
 
     def _begin(self, turn: Turn) -> LoggedTrial:
         """Decide a trial, and create its run."""
@@ -271,7 +270,7 @@ class _Search:
         if first is not None:
             trial = LoggedTrial(number, params, first.run_id, first.number, jobs=jobs, running=running)
         else:
-            self._made = {self._create(resolved).id: resolved for resolved in self._parts.of(params)}
+            self._made = {self._create(resolved).id: resolved for resolved in self._configs.of(params)}
             runs = [*self._made]
             others = tuple(runs[1:])
             trial = LoggedTrial(number, params, runs[0], jobs=jobs, others=others, running=running)
@@ -344,10 +343,10 @@ class _Search:
     def _train_final(self) -> None:
         """Train the best configuration once more, where the study asks for it."""
         best = self._best()
-        if best is None or not self._parts.has_final:
+        if best is None or not self._configs.has_final:
             return
         path = self._study.path.parent
-        run = final_run(path, self._log, best) or self._create(self._parts.final(best, path))
+        run = final_run(path, self._log, best) or self._create(self._configs.final(best, path))
         train_final(self._executor, Job(best.number, [run.path], self._study.id, *self._objective), self._log)
         self._request.watch({"best_trial": best.number, "run_id": run.id, "status": run.status()})
 
@@ -366,10 +365,7 @@ class _Search:
         progress = self._progress.shown(trials, running)
         self._request.watch(summary | named | error | top | progress)
         self._project()
-        first = self._log.trials[:_FIRST_FAILURES]
-        statuses = [one.ending.status for one in first if one.ending]
-        if statuses == ["failed"] * _FIRST_FAILURES:
-            raise TrainingError(f"the first {_FIRST_FAILURES} trials have all failed: {ending.error}")
+        check_first_trials(self._log.trials, number)
 
     def _best(self) -> LoggedTrial | None:
         return self._plan.goals.best(self._log.trials)

@@ -9,7 +9,7 @@ from trainyard.config.schema import ModelConfig, RunConfig
 from trainyard.config.tree import DEFAULT
 from trainyard.config.tuning import TuningConfig
 from trainyard.errors import ConfigError, Problem
-from trainyard.runs.children.fit import LENGTH, refusal
+from trainyard.runs.children.compatibility import LENGTH, refusal
 from trainyard.runs.frameworks import framework_name
 from trainyard.samplers.base import Space
 from trainyard.studies.trials import StudyConfig

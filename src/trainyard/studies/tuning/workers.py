@@ -6,11 +6,9 @@ its job goes on from the newest checkpoint, in any worker that is free.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import selectors
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -27,8 +25,9 @@ from trainyard.runs.data.shared import sharing_data
 from trainyard.studies.tuning.jobs import Job, hidden, train
 from trainyard.studies.tuning.joined import LEFT, JoinedWorker, JoinedWorkers
 from trainyard.studies.tuning.resources import visible_gpus
+from trainyard.studies.tuning.worker_process import WorkerProcess
 
-_POLL_SECONDS = 0.2  # between two looks at whether a signal has come
+_POLL_SECONDS = 0.2  # between two checks whether a signal has come
 _MOST_DEATHS = 3  # of workers at one job, after which its trial has failed
 
 
@@ -99,13 +98,11 @@ class InProcess:
 
 @dataclass
 class _Worker:
-    """A worker process, the pipe of its answers, and its job."""
+    """A worker process, the GPUs that it sees, and its job."""
 
-    process: subprocess.Popen[bytes]
-    answers: int
+    process: WorkerProcess
     gpus: str | None = None
     job: Job | None = None
-    text: bytes = b""
 
     @property
     def is_idle(self) -> bool:
@@ -115,48 +112,15 @@ class _Worker:
     @staticmethod
     def start(log_level: int, gpus: str | None = None) -> _Worker:
         """Start a process, which sees these GPUs, or all."""
-        answers, own = os.pipe()
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "trainyard", "do-jobs", str(own), str(os.getpid()), str(log_level)],
-                stdin=subprocess.PIPE,
-                stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
-                pass_fds=(own,),
-                env=os.environ | visible_gpus(gpus),
-                start_new_session=True,  # Ctrl-C is for this process, which passes it on
-            )
-        finally:
-            os.close(own)
-        return _Worker(process, answers, gpus)
+        stdout = sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL
+        environment = visible_gpus(gpus)
+        process = WorkerProcess.start("do-jobs", log_level, stdout=stdout, environment=environment)
+        return _Worker(process, gpus)
 
     def send(self, job: Job) -> None:
-        """Give the worker a job; one that has died is noticed by its pipe."""
+        """Give the worker a job."""
         self.job = job
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(job.to_json()).encode() + b"\n")
-            self.process.stdin.flush()
-
-    def read(self) -> dict[str, Any] | None:
-        """Return an answer; an empty one if the worker has died; None if it is not complete."""
-        data = os.read(self.answers, 1 << 16)
-        if not data:
-            return {}
-        self.text += data
-        line, end, rest = self.text.partition(b"\n")
-        if not end:
-            return None
-        self.text = rest
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def end(self) -> int:
-        """Close the pipes, wait for the process, and return how it ended."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        os.close(self.answers)
-        return self.process.wait()
+        self.process.send(job.to_json())
 
 
 @dataclass
@@ -221,10 +185,10 @@ class WorkerProcesses:
                 self.close()
                 raise Stopped(status)
             for worker in self._answering():
-                answer = worker.read()
+                answer = worker.process.read()
                 if answer is not None and (outcome := self._outcome(worker, answer)) is not None:
                     return outcome
-            for other, answer in self.joined.look():
+            for other, answer in self.joined.poll():
                 if (outcome := self._outcome(other, answer)) is not None:
                     return outcome
             self._give()
@@ -236,7 +200,7 @@ class WorkerProcesses:
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
                 if worker.job is not None:
-                    selector.register(worker.answers, selectors.EVENT_READ, worker)
+                    selector.register(worker.process.messages, selectors.EVENT_READ, worker)
             return [key.data for key, _ in selector.select(_POLL_SECONDS)]
 
     def _outcome(self, worker: _Worker | JoinedWorker, answer: dict[str, Any]) -> Outcome | None:
@@ -259,21 +223,16 @@ class WorkerProcesses:
         if isinstance(worker, JoinedWorker):
             return f"as {worker.path.name}"
         self._workers.remove(worker)
-        return _how(worker.end())
+        return worker.process.end()
 
     def close(self) -> None:
         """Ask the workers to save and stop, and wait for them; see `Executor.close`."""
         for worker in self._workers:
             if worker.job is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    worker.process.send_signal(signal.SIGTERM)
+                worker.process.terminate()
         for worker in self._workers:
-            worker.end()
+            worker.process.end()
         self._workers.clear()  # those that have joined go on: one of them leads the study then
-
-
-def _how(code: int) -> str:
-    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 
 
 def _has_descriptor(stream: Any) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -161,7 +161,7 @@ class Search:
                 return
 
     def _note(self, **values: Any) -> None:
-        self._findings = Findings(**{**_fields(self._findings), "exact": self._exact, **values})
+        self._findings = replace(self._findings, exact=self._exact, **values)
 
     def _conclude_without_changes(self) -> None:
         count = 2 if self._exact else LOOKS[1]
@@ -319,10 +319,6 @@ class Search:
         ]
         variances = [float(np.var(values, ddof=1)) for values in ends if len(values) > 1]
         return math.sqrt(float(np.mean(variances))) if variances else 0.0
-
-
-def _fields(findings: Findings) -> dict[str, Any]:
-    return {name: getattr(findings, name) for name in findings.__dataclass_fields__}
 
 
 def _split(names: Sequence[str], parts: int) -> list[list[str]]:

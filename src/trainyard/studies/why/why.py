@@ -20,7 +20,7 @@ from trainyard.reports.why import write_report
 from trainyard.require import import_path, import_paths, importing_by
 from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.objects import Objects
-from trainyard.runs.processes.process import as_fresh_process
+from trainyard.runs.processes.isolation import as_fresh_process
 from trainyard.runs.reuse import CompletedRuns, harmful_differences
 from trainyard.runs.session import report
 from trainyard.runs.trust import RunImports

@@ -12,14 +12,12 @@ from trainyard.config.env import VARIABLE
 from trainyard.errors import CheckpointError, InputError
 from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
+from trainyard.records.study import KINDS
 from trainyard.redact import redacted, redacted_value, remember_passwords
 from trainyard.safe_open import read_regular
 from trainyard.trackers.base import DatasetCard, RunCard
 
 _CONTEXTS = {"train": "training", "val": "validation", "test": "test"}  # as MLflow calls the splits
-
-
-_STUDIES = ("tune", "cv", "benchmark")  # relations of a run to the study that it is a trial of
 
 
 class FeedInputs(NamedTuple):
@@ -69,7 +67,7 @@ def _feed_inputs(run_dir: Path, config: Any, manifest: Manifest) -> FeedInputs:
         params={key: redacted_value(key, value) for key, value in flat},
         tags=_tags(manifest),
         datasets=_datasets(config.get("data"), manifest),
-        study=manifest.parent.run_id if manifest.parent and manifest.parent.relation in _STUDIES else None,
+        study=manifest.parent.run_id if manifest.parent and manifest.parent.relation in KINDS else None,
     )
     return FeedInputs(
         card,

@@ -25,8 +25,8 @@ from trainyard.frameworks.base import (
     ModelInputs,
     Plan,
     Snapshot,
-    minibatch_plan,
 )
+from trainyard.frameworks.support.plans import minibatch_plan
 from trainyard.order import INIT, STEP, stream_seed
 from trainyard.types import Determinism, Ids, NamedBuffer, Predictions, StepResult
 

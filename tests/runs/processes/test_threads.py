@@ -15,9 +15,8 @@ from trainyard.frameworks.base import Plan
 from trainyard.frameworks.lightgbm import LightgbmFramework
 from trainyard.frameworks.sklearn.steps import MinibatchStepper
 from trainyard.frameworks.torch import TorchFramework
-from trainyard.runs import threads
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.processes import placement
+from trainyard.runs.processes import placement, threads
 from trainyard.types import DataInfo, features_spec
 
 FREE: dict[str, Any] = {"training.threads": None}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
     from trainyard.datasets.base import DataBundle
     from trainyard.records.run_dir import RunDir
-    from trainyard.runs.prediction.model import Predictor
+    from trainyard.runs.prediction.predictor import Predictor
 
 log = logging.getLogger("trainyard")
 

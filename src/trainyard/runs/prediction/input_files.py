@@ -17,14 +17,14 @@ from trainyard.datasets.rows.table import Table
 from trainyard.errors import DataError, InputError
 from trainyard.registry import find_dataset
 from trainyard.require import import_rule, importing_by
-from trainyard.runs.prediction.given_rows import GivenRows
+from trainyard.runs.prediction.input_rows import InputRows
 from trainyard.runs.prediction.labeled import refuse_masks
 from trainyard.runs.prediction.samples import samples_of
 from trainyard.semantics import computing_by
 from trainyard.types import FEATURES, Array
 
 
-class GivenFiles:
+class InputFiles:
     """Read files of rows, of arrays or of samples, as the run's own data were read.
 
     Args:
@@ -35,7 +35,7 @@ class GivenFiles:
     """
 
     def __init__(
-        self, run_id: str, config: RunConfig, rows: GivenRows, tokenizer: Mapping[str, Any] | None
+        self, run_id: str, config: RunConfig, rows: InputRows, tokenizer: Mapping[str, Any] | None
     ) -> None:
         self._run_id = run_id
         self._config = config

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainyard.config import Overrides, Resolved
 from trainyard.config import load as load_resolved
+from trainyard.config.overrides import keys_of, with_settings
 from trainyard.config.schema import PLACEMENT
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
@@ -18,14 +19,12 @@ def child_config(parent: RunDir, overrides: Overrides) -> Resolved:
     Raises:
         ConfigError: An override is wrong.
     """
-    keys = list(overrides) if isinstance(overrides, Mapping) else [one.partition("=")[0] for one in overrides]
+    keys = keys_of(overrides)
     pair = ("training.epochs", "training.max_steps")
     unset = {other for key, other in (pair, pair[::-1]) if key in keys and other not in keys}
-    if isinstance(overrides, Mapping):
-        overrides = {**dict.fromkeys(unset), **overrides}
-    else:
-        overrides = [*(f"{key}=null" for key in unset), *overrides]
-    return load_resolved(parent.checked_config_file(), overrides, Catalog())
+    return load_resolved(
+        parent.checked_config_file(), with_settings(overrides, dict.fromkeys(unset)), Catalog()
+    )
 
 
 def changed_settings(own: Resolved, resolved: Resolved) -> dict[str, tuple[Any, Any]]:

@@ -9,8 +9,8 @@ from trainyard.engine.signals import STATUS_OF, Signals, Stopped
 from trainyard.errors import RunLockedError
 from trainyard.runs.data.shared import sharing_data
 from trainyard.studies.study import Study, StudyRequest
-from trainyard.studies.tuning.again import asked_of, check_search, working_for
 from trainyard.studies.tuning.joined import OwnFolder
+from trainyard.studies.tuning.reopen import check_search, kept_config, working_for
 from trainyard.studies.tuning.tune import search
 from trainyard.studies.tuning.view import Tuning
 from trainyard.studies.tuning.workers import answer_to
@@ -25,7 +25,7 @@ def work_on(study: Study, request: StudyRequest, *, trust: bool = False) -> Tuni
     """Do jobs of a study until it has ended; see `trainyard.work_study`."""
     check_search(study, "work")
     with working_for(study):
-        asked = asked_of(study, {"tuning.parallel": 1}, request, trust=trust)
+        asked = kept_config(study, {"tuning.parallel": 1}, request, trust=trust)
         while study.status != "completed":
             if study.is_owned:
                 _follow(study)

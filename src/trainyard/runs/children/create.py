@@ -20,13 +20,13 @@ from trainyard.records.manifest import InitialState
 from trainyard.records.run_dir import RunDir, write_config
 from trainyard.records.status import FINAL
 from trainyard.redact import redacted_value
-from trainyard.runs.children.child_config import (
+from trainyard.runs.children.compatibility import advice, longer, refusal
+from trainyard.runs.children.config import (
     changed_computation,
     changed_settings,
     child_settings,
     differing,
 )
-from trainyard.runs.children.fit import advice, longer, refusal
 from trainyard.runs.children.origin import CONFIG_FILE, Origin, available_best, copy_state, loop_sha256
 from trainyard.runs.data.sampling import epoch_samples
 from trainyard.runs.frameworks import framework_name

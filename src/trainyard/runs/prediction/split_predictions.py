@@ -14,7 +14,7 @@ from trainyard.frameworks.base import Model
 from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.registry import task_for
-from trainyard.runs.prediction.model import Predictor
+from trainyard.runs.prediction.predictor import Predictor
 from trainyard.tasks.base import Scores
 from trainyard.types import DataInfo, Ids, SplitName
 

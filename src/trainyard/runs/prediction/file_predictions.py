@@ -19,7 +19,7 @@ from trainyard.datasets.rows.table import Table, nearest
 from trainyard.errors import DataError, InputError
 from trainyard.require import require
 from trainyard.runs.prediction.intervals import Intervals
-from trainyard.runs.prediction.model import Predictor
+from trainyard.runs.prediction.predictor import Predictor
 from trainyard.runs.prediction.samples import outputs_for
 from trainyard.runs.prediction.whole_files import write_whole
 from trainyard.types import Array

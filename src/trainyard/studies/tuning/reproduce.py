@@ -1,53 +1,23 @@
-"""Go on with a tuning study by its name, and prove one by making it again."""
+"""Make a search again, and compare the two trial by trial."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
-from trainyard.config import Overrides
-from trainyard.config.checks import OBJECTS
-from trainyard.config.tuning import SQLITE
 from trainyard.engine.signals import Stopped
 from trainyard.errors import InputError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import FINAL
 from trainyard.records.trials import LoggedTrial, TrialLog, read_log, read_trials
-from trainyard.require import import_paths
 from trainyard.runs.reproduce import Reproduction, compare_bits
-from trainyard.runs.workdir import working_in
 from trainyard.studies.study import Json, Study, StudyRequest
 from trainyard.studies.tuning.earlier import FILE as EARLIER
-from trainyard.studies.tuning.question import FROM, RECORDED, SETTINGS, Asked, read_question
-from trainyard.studies.tuning.storage import lacks_password
+from trainyard.studies.tuning.question import RECORDED, SETTINGS
+from trainyard.studies.tuning.reopen import REPEATS, check_search, kept_config, working_for
 from trainyard.studies.tuning.tune import search
-from trainyard.studies.tuning.tuner_checks import CONFIG
 from trainyard.studies.tuning.view import KIND, Tuning
-
-log = logging.getLogger("trainyard")
-MAY_CHANGE = tuple(f"tuning.{key}" for key in ("trials", "max_minutes", "target", "parallel", "storage"))
-_REPEATS = "repeats"  # the study that one repeats, in its settings
-
-
-def resume_study(study: Study, overrides: Overrides, request: StudyRequest, *, trust: bool = False) -> Tuning:
-    """Go on with a study; see `trainyard.resume_study`."""
-    check_search(study, "resume")
-    keys = [*overrides] if isinstance(overrides, Mapping) else [one.partition("=")[0] for one in overrides]
-    for key in keys:
-        if key.strip() not in MAY_CHANGE:
-            raise InputError(
-                f"{key}: a study that goes on keeps its config, but for {', '.join(MAY_CHANGE)}; "
-                "search with another config: trainyard tune CONFIG"
-            )
-    with working_for(study):
-        asked = asked_of(study, overrides, request, trust=trust)
-        if study.status == "completed":
-            _lift_time_limit(study)
-        return search(study, asked, request)
 
 
 @dataclass(frozen=True)
@@ -87,7 +57,7 @@ def reproduce_study(study: Study, request: StudyRequest, *, trust: bool = False)
     if study.status != "completed":
         raise InputError(f"study {study.id} is {study.status}; resume it first: trainyard resume {study.id}")
     with working_for(study):
-        asked = asked_of(study, (), request, trust=trust)
+        asked = kept_config(study, (), request, trust=trust)
         if asked.tuning.tuner is not None:
             raise InputError(
                 f"study {study.id} was decided by {asked.tuning.tuner.type}, from whatever "
@@ -160,96 +130,13 @@ def _differences(first: LoggedTrial, then: LoggedTrial) -> Iterator[str]:
             yield f"{name}: {pair[0]}, then {pair[1]}"
 
 
-def check_search(study: Study, verb: str) -> None:
-    """Check that a study is a search, whose config is kept.
-
-    Raises:
-        InputError: It is not, or it repeats another one and `verb` is to go on with it.
-    """
-    kind = study.record.kind
-    if kind != KIND:
-        command = {"cv": "cross-validate"}.get(kind, kind)
-        raise InputError(
-            f"study {study.id} is not a search: trainyard {command} CONFIG --resume goes on with it"
-        )
-    if not (study.path / CONFIG).exists():
-        raise InputError(
-            f"study {study.id} has no {CONFIG}, as earlier versions of Trainyard kept none, so it cannot "
-            f"{verb} by its name; give its config: trainyard tune CONFIG --resume"
-        )
-    if verb != "reproduce" and (repeated := study.settings(SETTINGS).get(_REPEATS)):
-        raise InputError(f"study {study.id} repeats {repeated}: trainyard reproduce {repeated} begins again")
-
-
-@contextmanager
-def working_for(study: Study) -> Iterator[None]:
-    """Work in the directory in which the study was begun, if it is there."""
-    folder = Path(study.settings(SETTINGS).get("working_directory", ""))
-    with working_in(folder if folder.is_absolute() and folder.is_dir() else Path.cwd(), [Path.cwd()]):
-        yield
-
-
-def asked_of(study: Study, overrides: Overrides, request: StudyRequest, *, trust: bool) -> Asked:
-    """Read the config that a study keeps.
-
-    Raises:
-        InputError: It names code, which is not imported for a folder that may come from someone else; its
-            data were objects; or it was changed.
-    """
-    asked = read_question(study.path / CONFIG, _with_storage(study, overrides), request)
-    question = {key: value for key, value in study.record.question.items() if key != FROM}
-    if asked.question != question:
-        raise InputError(
-            f"{study.path / CONFIG} is not what study {study.id} was asked any more; put it back, or begin "
-            "another study: trainyard tune CONFIG"
-        )
-    config = asked.base.resolved.config
-    if config.data is not None and config.data.type == OBJECTS and request.data is None:
-        raise InputError(f"study {study.id} was given data in Python; give them to trainyard.tune again")
-    paths = sorted(import_paths([config.model_dump(), asked.tuning.model_dump()]))
-    if paths and not trust:
-        raise InputError(
-            f"the config of study {study.id} names code ({paths[0]}), which is not imported from a study's "
-            "folder: give the config itself, trainyard tune CONFIG --resume, or --trust"
-        )
-    return asked
-
-
-def _with_storage(study: Study, overrides: Overrides) -> Overrides:
-    """Return the overrides with a storage that can be had: a password in clear text was not kept."""
-    own = [*overrides] if isinstance(overrides, Mapping) else [one.partition("=")[0] for one in overrides]
-    if "tuning.storage" in own or not lacks_password((study.path / CONFIG).read_text()):
-        return overrides
-    log.warning(
-        "the password of tuning.storage was not kept, so Optuna's storage is %s now; give tuning.storage=URL "
-        "to trainyard resume, or ${env:PASSWORD} in the config from the start",
-        SQLITE,
-    )
-    more = {"tuning.storage": SQLITE}
-    if isinstance(overrides, Mapping):
-        return {**overrides, **more}
-    return [*overrides, *(f"{key}={value}" for key, value in more.items())]
-
-
-def _lift_time_limit(study: Study) -> None:
-    """Let a study go on that ended by its time limit: it has as many minutes again."""
-    _, notes = read_log(study.path)
-    limits = [note["kind"] for note in notes if note["kind"] in ("time_limit", "go_on")]
-    if limits[-1:] != ["time_limit"]:
-        return
-    with study.owned():
-        trial_log = TrialLog(study.path)
-        trial_log.note(kind="go_on")
-        trial_log.close()
-
-
 def _copy(study: Study, notes: Sequence[Json]) -> Study:
     """Create the folder of a repetition, with all that was fixed when the study was created or went on."""
-    question: dict[str, Any] = study.record.question | {_REPEATS: study.id}
+    question: dict[str, Any] = study.record.question | {REPEATS: study.id}
     again = Study.create(study.path.parent.parent, study.path.parent.name, KIND, question)
     recorded = [trial.running for trial in read_trials(study.path)]
     order = {RECORDED: recorded} if all(one is not None for one in recorded) else {}
-    again.write(SETTINGS, study.settings(SETTINGS) | {_REPEATS: study.id} | order)
+    again.write(SETTINGS, study.settings(SETTINGS) | {REPEATS: study.id} | order)
     if earlier := study.settings(EARLIER):
         again.write(EARLIER, earlier)
     trial_log = TrialLog(again.path)

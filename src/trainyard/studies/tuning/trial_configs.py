@@ -23,7 +23,7 @@ Params = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Parts:
+class TrialConfigs:
     """The configs of a study's runs, by the parameters of a trial."""
 
     base: StudyConfig
@@ -70,7 +70,7 @@ class Parts:
         return resolved.with_placement({"training.threads": self.threads.of(resolved.config)})
 
 
-def check_parts(base: StudyConfig, tuning: TuningConfig, goals: Goals) -> None:
+def check_trial_configs(base: StudyConfig, tuning: TuningConfig, goals: Goals) -> None:
     """Check that folds, repeats and the last training go with the rest of the config.
 
     Raises:

@@ -33,8 +33,8 @@ from trainyard.runs.data.own_unit import own_unit
 from trainyard.runs.decisions import replaying_skips
 from trainyard.runs.frameworks import framework_for
 from trainyard.runs.prediction import texts
-from trainyard.runs.prediction.given_files import GivenFiles
-from trainyard.runs.prediction.given_rows import GivenRows
+from trainyard.runs.prediction.input_files import InputFiles
+from trainyard.runs.prediction.input_rows import InputRows
 from trainyard.runs.prediction.intervals import (
     Intervals,
     Residuals,
@@ -44,8 +44,8 @@ from trainyard.runs.prediction.intervals import (
     residuals,
 )
 from trainyard.runs.prediction.labeled import labeled, refuse_masks
-from trainyard.runs.prediction.own_format import export_format, export_model
-from trainyard.runs.threads import available_threads
+from trainyard.runs.prediction.library_formats import export_format, export_model
+from trainyard.runs.processes.threads import available_threads
 from trainyard.runs.weights import stored_model
 from trainyard.runs.wiring import load_data, wanted_metrics
 from trainyard.runs.workdir import working_directory
@@ -111,10 +111,10 @@ class Predictor:
         inputs = ModelInputs(self.config, self.info, self.config.model.params, threads, model=model)
         with _LOADING, preserved_global_random():
             self.model = own_unit(self._framework.load(inputs, stored.folder), self.info)
-        self._rows = GivenRows(
+        self._rows = InputRows(
             self.config.data, self.info, self._preparation, self._tokenizer, self.model.input_names
         )
-        self.files = GivenFiles(run.id, self.config, self._rows, stored.data.tokenizer)
+        self.files = InputFiles(run.id, self.config, self._rows, stored.data.tokenizer)
 
     def __repr__(self) -> str:
         kind = self.config.model.type if self.given_model is None else type(self.given_model).__name__

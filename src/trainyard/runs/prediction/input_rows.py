@@ -23,7 +23,7 @@ from trainyard.types import FEATURES, INPUT_IDS, Array, ArraySpec, DataInfo
 log = logging.getLogger("trainyard")
 
 
-class GivenRows:
+class InputRows:
     """Turn rows into the arrays that a model is called with.
 
     Args:

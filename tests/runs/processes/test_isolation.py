@@ -21,7 +21,7 @@ import trainyard
 from small_runs import SMALL
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.keras.backend import import_keras
-from trainyard.runs.processes.process import as_fresh_process
+from trainyard.runs.processes.isolation import as_fresh_process
 from warm_commands import IMPORTS, command, warm
 
 # What holds for the whole process is changed, and a number is drawn and a state kept while the module lives.
@@ -327,7 +327,7 @@ def test_libraries_and_plugins_stay_imported(tmp_path: Path, monkeypatch: pytest
 FREED = """
 import contextlib, resource
 import numpy as np
-from trainyard.runs.processes.process import keeping_freed_memory
+from trainyard.runs.processes.isolation import keeping_freed_memory
 
 def pages_of_a_step():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

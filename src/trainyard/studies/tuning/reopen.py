@@ -1,0 +1,97 @@
+"""Open a search again by its name: check it, work where it was begun, and read the config that it keeps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainyard.config import Overrides
+from trainyard.config.checks import OBJECTS
+from trainyard.config.overrides import keys_of, with_settings
+from trainyard.config.tuning import SQLITE
+from trainyard.errors import InputError
+from trainyard.require import import_paths
+from trainyard.runs.workdir import working_in
+from trainyard.studies.study import Study, StudyRequest
+from trainyard.studies.tuning.question import FROM, SETTINGS, SearchConfig, read_search
+from trainyard.studies.tuning.storage import lacks_password
+from trainyard.studies.tuning.tuner_checks import CONFIG
+from trainyard.studies.tuning.view import KIND
+
+log = logging.getLogger("trainyard")
+REPEATS = "repeats"  # in the settings of a study: the one that it repeats
+
+
+def check_search(study: Study, verb: str) -> None:
+    """Check that a study is a search, whose config is kept.
+
+    Raises:
+        InputError: It is not, or it repeats another one and `verb` is to go on with it.
+    """
+    if study.record.kind != KIND:
+        raise InputError(
+            f"study {study.id} is not a search: trainyard {_command(study)} --resume goes on with it"
+        )
+    if not (study.path / CONFIG).exists():
+        raise InputError(
+            f"study {study.id} has no {CONFIG}, as earlier versions of Trainyard kept none, so it cannot "
+            f"{verb} by its name; give its config: trainyard tune CONFIG --resume"
+        )
+    if verb != "reproduce" and (repeated := study.settings(SETTINGS).get(REPEATS)):
+        raise InputError(f"study {study.id} repeats {repeated}: trainyard reproduce {repeated} begins again")
+
+
+def _command(study: Study) -> str:
+    """Return the command that made a study, without what leads to `trainyard`."""
+    kind, question = study.record.kind, study.record.question
+    if kind == "why":
+        return " ".join(["why", *question["runs"], "--metric", question["metric"]])
+    return f"{'cross-validate' if kind == 'cv' else kind} CONFIG"
+
+
+@contextmanager
+def working_for(study: Study) -> Iterator[None]:
+    """Work in the directory in which the study was begun, if it is there."""
+    folder = Path(study.settings(SETTINGS).get("working_directory", ""))
+    with working_in(folder if folder.is_absolute() and folder.is_dir() else Path.cwd(), [Path.cwd()]):
+        yield
+
+
+def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, trust: bool) -> SearchConfig:
+    """Read the config that a study keeps.
+
+    Raises:
+        InputError: It names code, which is not imported for a folder that may come from someone else; its
+            data were objects; or it was changed.
+    """
+    asked = read_search(study.path / CONFIG, _with_storage(study, overrides), request)
+    question = {key: value for key, value in study.record.question.items() if key != FROM}
+    if asked.question != question:
+        raise InputError(
+            f"{study.path / CONFIG} is not what study {study.id} was asked any more; put it back, or begin "
+            "another study: trainyard tune CONFIG"
+        )
+    config = asked.base.resolved.config
+    if config.data is not None and config.data.type == OBJECTS and request.data is None:
+        raise InputError(f"study {study.id} was given data in Python; give them to trainyard.tune again")
+    paths = sorted(import_paths([config.model_dump(), asked.tuning.model_dump()]))
+    if paths and not trust:
+        raise InputError(
+            f"the config of study {study.id} names code ({paths[0]}), which is not imported from a study's "
+            "folder: give the config itself, trainyard tune CONFIG --resume, or --trust"
+        )
+    return asked
+
+
+def _with_storage(study: Study, overrides: Overrides) -> Overrides:
+    """Return the overrides with a storage that can be had: a password in clear text was not kept."""
+    if "tuning.storage" in keys_of(overrides) or not lacks_password((study.path / CONFIG).read_text()):
+        return overrides
+    log.warning(
+        "the password of tuning.storage was not kept, so Optuna's storage is %s now; give tuning.storage=URL "
+        "to trainyard resume, or ${env:PASSWORD} in the config from the start",
+        SQLITE,
+    )
+    return with_settings(overrides, {"tuning.storage": SQLITE})

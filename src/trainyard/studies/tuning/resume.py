@@ -1,0 +1,39 @@
+"""Go on with a search by its name."""
+
+from __future__ import annotations
+
+from trainyard.config import Overrides
+from trainyard.config.overrides import keys_of
+from trainyard.errors import InputError
+from trainyard.records.trials import GO_ON, TrialLog
+from trainyard.studies.study import Study, StudyRequest
+from trainyard.studies.tuning.reopen import check_search, kept_config, working_for
+from trainyard.studies.tuning.tune import search
+from trainyard.studies.tuning.view import Tuning
+
+MAY_CHANGE = tuple(f"tuning.{key}" for key in ("trials", "max_minutes", "target", "parallel", "storage"))
+
+
+def resume_study(study: Study, overrides: Overrides, request: StudyRequest, *, trust: bool = False) -> Tuning:
+    """Go on with a study; see `trainyard.resume_study`."""
+    check_search(study, "resume")
+    for key in keys_of(overrides):
+        if key not in MAY_CHANGE:
+            raise InputError(
+                f"{key}: a study that goes on keeps its config, but for {', '.join(MAY_CHANGE)}; "
+                "search with another config: trainyard tune CONFIG"
+            )
+    with working_for(study):
+        asked = kept_config(study, overrides, request, trust=trust)
+        if study.status == "completed":
+            _lift_time_limit(study)
+        return search(study, asked, request)
+
+
+def _lift_time_limit(study: Study) -> None:
+    """Let a study go on that ended by its time limit: it has as many minutes again."""
+    with study.owned():
+        trial_log = TrialLog(study.path)
+        if trial_log.is_over_time:
+            trial_log.note(kind=GO_ON)
+        trial_log.close()
