@@ -174,6 +174,16 @@ def test_a_metric_that_decides_is_one_of_the_validation(name):
     assert len(loaded.notes) == 1
 
 
+@pytest.mark.parametrize("name", ["val_auc", "valid_auc", "auc", "roc_auc"])
+def test_the_metric_of_a_search_is_read_like_the_others(name):
+    space = {"training.epochs": [1, 2]}
+    loaded = resolved("xgboost", tuning={"metric": name, "space": space})
+    assert loaded.config.tuning.metric == "val_roc_auc"
+    assert len(loaded.notes) == 1
+    several = resolved("xgboost", tuning={"metric": [name, "latency_ms", "parameters"], "space": space})
+    assert several.config.tuning.metric == ["val_roc_auc", "latency_ms", "parameters"]
+
+
 @pytest.mark.parametrize("name", ["train_loss", "test_auc"])
 def test_metrics_of_other_splits_decide_nothing(name):
     with pytest.raises(ConfigError, match="use val_"):

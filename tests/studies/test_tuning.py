@@ -18,6 +18,8 @@ import trainyard
 from small_runs import SMALL, Crash
 from study_configs import TOY
 from trainyard import registry
+from trainyard.cli.main import main
+from trainyard.cli.tuning import study_summary
 from trainyard.config.tuning import AshaPruner, MedianPruner, PatientPruner, PercentilePruner
 from trainyard.errors import CheckpointError, TrainingError
 from trainyard.records.run_dir import RunDir
@@ -225,7 +227,7 @@ def test_the_time_limit_is_a_decision_of_the_log(tmp_path: Path) -> None:
     assert json.loads((short.path / FILE).read_text())["note"] == {"kind": "time_limit", "before": 0}
 
 
-def test_a_trial_that_fails_is_a_result(tmp_path: Path) -> None:
+def test_a_trial_that_fails_is_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {
         **TUNED,
         "tuning": {"sampler": "grid", "space": {"training.learning_rate": [0.01, 1e30, 0.02]}},
@@ -236,6 +238,10 @@ def test_a_trial_that_fails_is_a_result(tmp_path: Path) -> None:
     assert statuses == ["completed", "failed", "completed"]
     assert "not finite" in told[1]["error"]
     assert study.status == "completed"
+    assert f"failed: 1: {told[1]['error']}" in list(study_summary(study))
+    capsys.readouterr()
+    assert main(["studies", "show", study.id, "--runs-dir", str(tmp_path)]) == 0
+    assert f"failed: 1: {told[1]['error']}" in capsys.readouterr().out.splitlines()
 
 
 def test_where_the_first_trials_all_fail_the_study_ends(tmp_path: Path) -> None:

@@ -98,6 +98,8 @@ def test_a_broken_space_is_refused_with_its_place(space: dict[str, Any], named: 
         ({"parallel": 3, "horizon": 2}, "more than the horizon of 2"),
         ({"trials": 0}, "above 0"),
         ({"trails": 3}, "did you mean 'trials'?"),
+        ({"direction": "maximize"}, "write tuning.mode: max or min"),
+        ({"timeout": 600}, "tuning.max_minutes"),
     ],
 )
 def test_broken_settings_are_refused(tuning: dict[str, Any], named: str, tmp_path: Path) -> None:
@@ -106,6 +108,40 @@ def test_broken_settings_are_refused(tuning: dict[str, Any], named: str, tmp_pat
         trainyard.tune({**SMALL, "tuning": {"space": space, **tuning}}, runs_dir=tmp_path)
     assert named in str(refused.value)
     assert len(str(refused.value).splitlines()) <= 4
+
+
+def test_words_of_other_searches() -> None:
+    space = {"training.learning_rate": [0.1, 0.2]}
+    loaded = trainyard.check({**SMALL, "tuning": {"n_trials": 4, "n_jobs": 2, "search_space": space}})
+    tuning = loaded.config.tuning
+    assert tuning is not None
+    assert (tuning.trials, tuning.parallel, tuning.space) == (4, 2, space)
+    assert len(loaded.notes) == 3
+
+
+TREES = {**SMALL, "model": {"type": "random_forest", "n_estimators": 3}, "training": {}}
+
+
+def warnings_of(space: dict[str, Any], caplog: pytest.LogCaptureFixture) -> list[str]:
+    trainyard.check({**TREES, "tuning": {"space": space}})
+    return [record.message for record in caplog.records if "tuning.space" in record.message]
+
+
+def test_a_parameter_without_effect_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    (warning,) = warnings_of({"lr": [0.1, 0.2], "model.max_depth": [2, 3]}, caplog)
+    assert warning == (
+        "tuning.space.lr: training.learning_rate has no effect on random_forest (sklearn); leave it out: it "
+        "changes no trial"
+    )
+
+
+def test_a_parameter_that_another_model_takes_has_an_effect(caplog: pytest.LogCaptureFixture) -> None:
+    kinds = {"model.type": ["random_forest", "mlp"]}
+    assert not warnings_of({**kinds, "training.learning_rate": [0.1, 0.2]}, caplog)
+    given = {"low": 0.1, "high": 0.2, "when": {"model.type": "mlp"}}
+    assert not warnings_of({**kinds, "training.learning_rate": given}, caplog)
+    given["when"] = {"model.type": "random_forest"}
+    assert len(warnings_of({**kinds, "training.learning_rate": given}, caplog)) == 1
 
 
 def test_without_a_section_there_is_nothing_to_tune(tmp_path: Path) -> None:

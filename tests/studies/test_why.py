@@ -293,6 +293,17 @@ def test_resume_names_the_command_that_goes_on_with_the_study(
         assert "trainyard why run-a run-b --metric test_loss --resume" in capsys.readouterr().err
 
 
+def test_a_seed_that_changes_nothing_is_said_in_plain_words(tmp_path: Path) -> None:
+    config = {**BASE, "model": {"type": "ridge"}, "data": {"type": "diabetes"}}
+    config = {key: config[key] for key in ("experiment", "data", "model")}
+    runs = [trainyard.train(config, {"experiment.seed": seed}, runs_dir=tmp_path) for seed in (0, 1)]
+    study = trainyard.why(*runs, metric="test_r2", runs_dir=tmp_path)
+    value = f"{runs[0].metrics['test_r2']:.4g}"
+    assert study.answer == (
+        f"test_r2 is {value} in both runs: only the seed differs, and it changes nothing here."
+    )
+
+
 CODE = """\
 import numpy as np
 

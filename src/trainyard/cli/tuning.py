@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trainyard.studies.tuning.view import Tuning
 
 _SHOWN = 10  # trials of the final table
+_REASONS = 3  # why trials have failed
 _NOT_PARAMETERS = ("trial", "status", "value", "step", "seconds", "run_id", "error")  # in the rows of trials
 
 
@@ -141,6 +142,7 @@ def show_study(study: str, runs_dir: str | None, as_json: bool) -> None:
     if chosen.record.kind == "tune":
         document["trials"] = rows(chosen.path)
         lines += ["", *table(_ranked(Tuning(chosen.path), document["trials"], len(document["trials"])))]
+        lines += _failures(document["trials"])
         lines += _front_note(chosen.result)
     else:
         document["runs"] = [run.to_json() for run in chosen.record.runs]
@@ -179,6 +181,7 @@ def study_summary(study: Tuning) -> Iterator[str]:
         yield from table(ranked)
         if (more := len(trials) + 1 - len(ranked)) > 0:
             yield f"and {more} more: trainyard studies show {study.id}"
+        yield from _failures(trials)
         yield from _front_note(study.result)
         yield ""
     best = study.best_config
@@ -233,6 +236,20 @@ def _ranked(study: Tuning, trials: Sequence[dict[str, Any]], most: int = _SHOWN)
             for trial in ordered[:most]
         ),
     ]
+
+
+def _failures(trials: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return why trials have failed: a line for each of the first reasons."""
+    reasons: dict[str, list[str]] = {}
+    for trial in trials:
+        if trial["status"] == "failed":
+            reasons.setdefault(str(trial.get("error", "it has no value")), []).append(str(trial["trial"]))
+    lines = [
+        f"failed: {', '.join(numbers[:_SHOWN])}{' ...' if len(numbers) > _SHOWN else ''}: {reason}"
+        for reason, numbers in reasons.items()
+    ]
+    more = len(lines) - _REASONS
+    return lines[:_REASONS] + ([f"and {more} more reasons, in the report of the study"] if more > 0 else [])
 
 
 def _front_note(result: Mapping[str, Any]) -> list[str]:

@@ -43,6 +43,12 @@ def translate(root: Node, adapters: Adapters, problems: Problems, notes: list[st
         _metric(item, adapters, f"evaluation.metrics.{index}", notes, prefix="")
     for path in METRIC_KEYS:
         _metric(find_value(root, path), adapters, path, notes, prefix="val_")
+    searched = find_value(root, "tuning.metric")
+    if searched is not None and isinstance(searched.value, list):
+        for index, item in enumerate(searched.value):
+            _metric(item, adapters, f"tuning.metric.{index}", notes, prefix="val_")
+    else:
+        _metric(searched, adapters, "tuning.metric", notes, prefix="val_")
     loss = find_value(root, "training.loss")
     if loss is not None and isinstance(loss.value, str) and not adapters.has("loss", loss.value):
         _dotted(loss, "training.loss", notes)

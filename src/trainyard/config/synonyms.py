@@ -142,6 +142,13 @@ INSIDE = {
             "data.split.test": "test_size",
         }
     ),
+    "tuning": _table(
+        {
+            "tuning.trials": "n_trials num_trials max_trials num_samples n_iter",
+            "tuning.parallel": "n_jobs n_workers max_concurrent_trials",
+            "tuning.space": "search_space param_space param_distributions param_grid",
+        }
+    ),
     "": _table({"experiment.seed": "seed", "experiment.name": "name"}),
 }
 # Sections by other names; what they hold is then read as that of ours.
@@ -257,7 +264,8 @@ KEY_HINTS = {
         "training.scheduler.final_lr_ratio",
         "warmup_epochs": "write training.scheduler.warmup_steps: EPOCHS x (training rows / batch_size)",
         "devices num_gpus n_gpus": "write training.device: cuda; for several GPUs, distributed.nproc: NUMBER",
-        "time_limit max_time timeout": "write training.max_minutes: MINUTES",
+        "time_limit max_time timeout": "write training.max_minutes: MINUTES, or for a search tuning.max_minutes",
+        "direction directions": "write tuning.mode: max or min; auto knows those of our metrics",
         "resume resume_from_checkpoint ckpt_path": "write trainyard resume RUN, or train --resume",
         "pretrained checkpoint_path init_weights from_pretrained": "write model.init_from: RUN or "
         "FILE.safetensors",

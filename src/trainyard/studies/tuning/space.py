@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainyard.errors import ConfigError, Problem
 from trainyard.samplers.base import Parameter, Space
+
+log = logging.getLogger(__name__)
 
 Load = Callable[[Mapping[str, Any]], Any]  # loads the user's config with overrides by dotted key
 _KEYS = {"low", "high", "log", "step", "choices", "when"}
@@ -155,11 +158,11 @@ def _sorted(parameters: Mapping[str, Parameter]) -> Space:
 
 
 def check_space(space: Space, load: Load) -> None:
-    """Check that the config takes every choice, and both ends of every range.
+    """Check that the config takes every choice, and both ends of every range; warn of those without effect.
 
     Args:
         space: The parameters.
-        load: Loads the config with some of them.
+        load: Loads the config with some of them, as a `StudyConfig`.
 
     Raises:
         ConfigError: It does not take a key or a value; each is named once.
@@ -167,16 +170,36 @@ def check_space(space: Space, load: Load) -> None:
     problems: dict[str, Problem] = {}
     for parameter in space:
         ends = [parameter.low, parameter.high] if parameter.choices is None else parameter.choices
+        without = _with_conditions(parameter, space)
+        unused: list[list[str]] = []
         for value in ends:
             try:
-                load(_with_conditions(parameter, space) | {parameter.key: value})
+                own = set(load(without | {parameter.key: value}).resolved.unused)
+                unused.append(sorted(own.difference(load(without).resolved.unused)) if own else [])
             except ConfigError as error:
                 for problem in error.problems:
                     message = problem.message if problem.path == parameter.key else str(problem)
                     at = f"tuning.space.{parameter.key}"
                     problems.setdefault(at, Problem(f"{value!r}: {message}", at))
+        if not _has_effect(parameter, space, unused):
+            why = unused[0][-1].partition(": ")[2]
+            log.warning("tuning.space.%s: %s; leave it out: it changes no trial", parameter.key, why)
     if problems:
         raise ConfigError(list(problems.values()))
+
+
+def _has_effect(parameter: Parameter, space: Space, unused: Sequence[Sequence[str]]) -> bool:
+    """Return whether a parameter has an effect with one of its values, as far as can be told.
+
+    Under another model of the space it may have one.
+
+    Args:
+        parameter: The parameter.
+        space: All parameters.
+        unused: For each of its values, the lines on what then has no effect.
+    """
+    models = {"model", "model.type"} & {other.key for other in space} - parameter.when.keys()
+    return bool(models) or not (unused and all(unused))
 
 
 def _with_conditions(parameter: Parameter, space: Space) -> dict[str, Any]:

@@ -90,7 +90,9 @@ def sentence(
     metric: str, recorded: Pair, factors: Sequence[Factor], findings: Findings, remainder: Remainder | None
 ) -> str:
     """Return the answer in a sentence or two."""
-    difference = f"{metric} went from {_number(recorded[0])} to {_number(recorded[1])}"
+    before, after = map(_number, recorded)
+    moved = recorded[0] != recorded[1]
+    difference = f"{metric} went from {before} to {after}" if moved else f"{metric} is {before} in both runs"
     parts = [f"{difference}: {_explained(metric, factors, findings)}"]
     if remainder is not None and remainder.stands_out:
         listed = "; ".join(remainder.differences[:_NAMED])
@@ -141,7 +143,7 @@ def _none(metric: str, factors: Sequence[Factor], findings: Findings) -> str:
     what = f"none of the {len(factors)} changes" if len(factors) > 1 else "not the one change that there is"
     if not factors:
         if findings.exact:
-            return "none: nothing that was computed differs but the seed, which changes nothing here."
+            return "only the seed differs, and it changes nothing here."
         return f"none, only the seed differs. {_spread(metric, findings)}"
     total = findings.total
     assert total is not None, "the changes were measured"
