@@ -264,7 +264,7 @@ KEY_HINTS = {
         "training.scheduler.final_lr_ratio",
         "warmup_epochs": "write training.scheduler.warmup_steps: EPOCHS x (training rows / batch_size)",
         "devices num_gpus n_gpus": "write training.device: cuda; for several GPUs, distributed.nproc: NUMBER",
-        "time_limit max_time timeout": "write training.max_minutes: MINUTES, or for a search tuning.max_minutes",
+        "time_limit max_time timeout": "write training.max_minutes: MINUTES; of a search, tuning.max_minutes",
         "direction directions": "write tuning.mode: max or min; auto knows those of our metrics",
         "resume resume_from_checkpoint ckpt_path": "write trainyard resume RUN, or train --resume",
         "pretrained checkpoint_path init_weights from_pretrained": "write model.init_from: RUN or "
