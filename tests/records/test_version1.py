@@ -21,7 +21,9 @@ FRAMEWORKS = ["torch", "xgboost", "lightgbm", "catboost", "sklearn", "keras"]
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("version1")
     with tarfile.open(Path(__file__).with_name("version1.tar.xz")) as file:
-        file.extractall(folder, filter="data")
+        # Python has this filter since 3.11.4 (and warns without one since 3.12).
+        file.extraction_filter = getattr(tarfile, "data_filter", None)
+        file.extractall(folder)
     return folder
 
 

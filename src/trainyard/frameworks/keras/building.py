@@ -259,7 +259,8 @@ def _constructed(keras: Any, inputs: ModelInputs) -> Any:
         "input_shape": info.input_shape,
         "out_features": info.outputs,
     }
-    accepted = inspect.signature(make).parameters
+    # Before Python 3.11.4, the signature of a class is that of Keras's own `__new__(*args, **kwargs)`.
+    accepted = inspect.signature(make.__init__ if inspect.isclass(make) else make).parameters
     added = {key: value for key, value in known.items() if key in accepted and key not in params}
     try:
         model = make(**added, **params)
