@@ -204,7 +204,7 @@ def test_estimators_that_change_settings_are_found_inside_others() -> None:
 
 def wide() -> tuple[np.ndarray, np.ndarray]:
     """Rows so wide that the last bits of a perceptron's sums depend on the number of threads of BLAS."""
-    features = np.random.default_rng(1).normal(size=(500, 90)).astype(np.float32).T.copy()
+    features = np.random.default_rng(1).normal(size=(1000, 90)).astype(np.float32).T.copy()
     return features, features[:, 0].copy()
 
 
