@@ -195,13 +195,18 @@ def test_a_completed_run_can_only_be_made_longer(parent: Run) -> None:
     assert len(trainyard.list_runs(parent.path.parent.parent)) == 1
 
 
-def test_a_stopped_run_goes_on_itself_unless_it_gets_another_length(tmp_path: Path) -> None:
+def test_a_stopped_run_goes_on_itself_unless_it_gets_another_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard.engine.outside.POLL_SECONDS", 0.01)
+
     class StopAt(Callback):
         def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
             if step == 13:
                 trainyard.stop("last", runs_dir=tmp_path, wait=False)
 
-    run = trainyard.train(SMALL, {"training.max_steps": 400}, runs_dir=tmp_path, callbacks=[StopAt()])
+    # A thread looks for requests: so many steps last until it has.
+    run = trainyard.train(SMALL, {"training.max_steps": 100_000}, runs_dir=tmp_path, callbacks=[StopAt()])
     assert run.status == "stopped"
     at = run.result["steps"]
     child = trainyard.resume(run, {"training.max_steps": at + 7})
