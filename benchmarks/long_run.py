@@ -20,12 +20,12 @@ from harness import ONE_THREAD, Cost, machine, median, run, table, temporary_fol
 from resume import COMMAND, start
 
 from trainyard.digest import FileRecord
-from trainyard.engine.checkpoint import RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.state import RunState
 from trainyard.records.listing import find_run
 from trainyard.records.run_dir import RunDir
 from trainyard.reports.journal import SegmentSummary
+from trainyard.runs.leasing import take_lease
 from trainyard.runs.wiring import run_checkpoints
 from trainyard.types import Evaluation
 
@@ -139,7 +139,8 @@ class _Copied:
 
 def commit_last(run_dir: RunDir, step: int) -> None:
     """Commit the run's only checkpoint again, as that of `step` with its history of evaluations."""
-    checkpoints: RunCheckpoints = run_checkpoints(run_dir, ATTEMPTS)
+    lease = take_lease(run_dir)
+    checkpoints = run_checkpoints(run_dir, lease=lease)
     newest, _ = checkpoints.resume.newest()
     assert newest is not None
     state = RunState.from_json(checkpoints.resume.state(newest))
@@ -159,8 +160,11 @@ def commit_last(run_dir: RunDir, step: int) -> None:
     )
     folder = checkpoints.resume.folder(newest)
     files = [file for file in newest.files if file.name != "state.json"]
-    checkpoints.resume.commit(step, _Copied(folder, files), document)
+    commit = checkpoints.resume.commit(step, _Copied(folder, files), document)
+    checkpoints.publish([commit.name])
     checkpoints.resume.delete(newest.name)
+    lease.end("preempted")
+    lease.release()
 
 
 if __name__ == "__main__":
