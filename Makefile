@@ -23,7 +23,7 @@ soak: .venv/dev
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy src examples docs
+	$(BIN)/mypy src examples docs benchmarks
 
 docs: .venv/dev
 	$(BIN)/python docs/generate.py
@@ -49,7 +49,7 @@ azurite:
 	@touch $@
 
 .venv/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Python 3.11 to 3.13 is needed: make PYTHON=python3.11 ...")'
 	@$(PYTHON) -m venv .venv
 
 # What the quickstart trained stays in `runs`, with MLflow's store beside it: it may be wanted.

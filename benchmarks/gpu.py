@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -361,7 +361,7 @@ JOBS = {
     "catboost": TREES,
     "keras": KERAS,
 }
-PEERS = {
+PEERS: dict[str, Callable[[str, int], None]] = {
     "gpt": gpt_peer,
     "gpt-compiled": lambda device, steps: gpt_peer(device, steps, compiled=True),
     "small": small_peer,

@@ -77,8 +77,9 @@ def coverage(name: str, x: np.ndarray, y: np.ndarray, arguments: argparse.Namesp
     lines = []
     with temporary_folder() as folder:
         frame.to_csv(folder / "rows.csv", index=False)
-        config["data"]["path"] = str(folder / "rows.csv")
-        predictor = trainyard.load(trainyard.train(config, runs_dir=folder / "runs"))
+        predictor = trainyard.load(
+            trainyard.train(config, {"data.path": str(folder / "rows.csv")}, runs_dir=folder / "runs")
+        )
         positions = predictor.load_data().rows
         scale = np.log1p if transform else np.asarray
         residuals = np.abs(scale(frame["y"]) - scale(predictor.predict(frame)["prediction"]))[

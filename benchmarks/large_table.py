@@ -84,7 +84,7 @@ def make_data(folder: Path, rows: int) -> None:
     from pyarrow import parquet
 
     random = np.random.default_rng(0)
-    columns = {f"x{i}": random.standard_normal(rows) for i in range(9)}
+    columns: dict[str, np.ndarray] = {f"x{i}": random.standard_normal(rows) for i in range(9)}
     columns |= {f"k{i}": random.integers(0, 1000, rows) for i in range(2)}
     score = columns["x0"] + columns["x1"] * columns["x2"] + random.standard_normal(rows)
     columns["city"] = np.array(["Rome", "Paris", "Oslo", "Bonn"])[random.integers(0, 4, rows)]

@@ -86,7 +86,8 @@ def _tables() -> Iterator[Source]:
     for name, make in [*from_sklearn(), *generated()]:
         yield name, make, "y"
     for name, messy in messy_tables.TABLES.items():
-        yield name, lambda m=messy: m().frame, messy().target
+        made = messy()
+        yield name, made.frame.copy, made.target
 
 
 def measure(name: str, frame: pd.DataFrame, target: str, model: str | None) -> Row:
@@ -112,13 +113,13 @@ def measure(name: str, frame: pd.DataFrame, target: str, model: str | None) -> R
     return Row(name, len(frame), model_type, metric, proposed, score, seconds)
 
 
-def by_hand(features: pd.DataFrame, target: pd.Series, rows: Mapping[str, Any], metric: str) -> float:
+def by_hand(features: pd.DataFrame, target: pd.Series, rows: Mapping[Any, np.ndarray], metric: str) -> float:
     """Return the test score of LightGBM with categories as such and early stopping."""
     import lightgbm
     from sklearn import metrics
 
     texts = [name for name in features if not pd.api.types.is_numeric_dtype(features[name])]
-    x = features.assign(**{name: features[name].astype("category") for name in texts})
+    x = features.astype(dict.fromkeys(texts, "category"))
     x.columns = [f"f{i}" for i in range(x.shape[1])]  # LightGBM refuses brackets in names
     y = target.to_numpy() if metric == "r2" else pd.factorize(target, sort=True)[0]
     kind = lightgbm.LGBMRegressor if metric == "r2" else lightgbm.LGBMClassifier
@@ -131,7 +132,7 @@ def by_hand(features: pd.DataFrame, target: pd.Series, rows: Mapping[str, Any], 
         callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
     )
     if metric == "roc_auc":
-        return float(metrics.roc_auc_score(y[test], model.predict_proba(x.iloc[test])[:, 1]))
+        return float(metrics.roc_auc_score(y[test], np.asarray(model.predict_proba(x.iloc[test]))[:, 1]))
     score = metrics.r2_score if metric == "r2" else metrics.accuracy_score
     return float(score(y[test], model.predict(x.iloc[test])))
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from checkpoint import copy, row, seconds, trained_state
 from harness import ONE_THREAD, machine, run, table, temporary_folder
+from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from trainyard.engine.checkpoint import Checkpoints
 from trainyard.frameworks.torch.parallel.world import ProcessGroup, join
@@ -89,9 +89,7 @@ def measure(folder: Path, rounds: int) -> None:
     def theirs(number: int) -> None:
         began = time.perf_counter()
         target = folder / f"dcp-{number}"
-        future = timed(
-            "blocked by DCP", lambda: dcp.async_save(live, checkpoint_id=target, process_group=group)
-        )
+        future = timed("blocked by DCP", lambda: async_save(live, checkpoint_id=target, process_group=group))
         durable(future.result, began, "durable by DCP")
 
     for number in range(rounds + 1):

@@ -29,7 +29,7 @@ from harness import machine, table, temporary_folder
 from PIL import Image
 
 from trainyard.config import load
-from trainyard.datasets.base import Draw
+from trainyard.datasets.base import Draw, SampleSplit
 from trainyard.order import SampleOrder
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.wiring import load_data
@@ -135,6 +135,7 @@ def ours(pattern: str, count: int | None, **data: Any) -> Any:
     section = {"train_path": pattern, "val_path": pattern, "target": "label", **data}
     config = load({"data": section, "model": {"type": "mlp"}}, adapters=Catalog()).config
     split = load_data(config).splits["train"]
+    assert isinstance(split, SampleSplit)
     order = SampleOrder(count or len(split), BATCH, SEED)
 
     def batches(epoch: int, start: int = 0) -> Iterator[Any]:

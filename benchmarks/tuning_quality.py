@@ -63,7 +63,7 @@ def network(params: Mapping[str, Any]) -> float:
     best_rate = {"adamw": -3.0, "sgd": -1.5}[params["optimizer"]]
     error = 0.1 * (math.log10(params["rate"]) - best_rate) ** 2 + 0.02 * abs(params["layers"] - 3)
     momentum = params.get("momentum")
-    return error + (0.05 if momentum is None else 0.1 * (momentum - 0.9) ** 2)
+    return float(error + (0.05 if momentum is None else 0.1 * (momentum - 0.9) ** 2))
 
 
 NETWORK: Space = [

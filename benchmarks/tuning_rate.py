@@ -139,11 +139,18 @@ def _of_ray(trials: int) -> None:
         "width": tune.randint(8, 65),
         "dropout": tune.uniform(0.0, 0.5),
     }
-    one = {"num_samples": trials, "max_concurrent_trials": 1, "reuse_actors": True}
+    settings = tune.TuneConfig(
+        metric="value",
+        mode="min",
+        search_alg=OptunaSearch(),
+        num_samples=trials,
+        max_concurrent_trials=1,
+        reuse_actors=True,
+    )
     tune.Tuner(
         report,
         param_space=space,
-        tune_config=tune.TuneConfig(metric="value", mode="min", search_alg=OptunaSearch(), **one),
+        tune_config=settings,
         run_config=tune.RunConfig(storage_path=str(Path.cwd() / "ray"), verbose=0),
     ).fit()
 

@@ -19,7 +19,7 @@ from trainyard.trackers.feed import Feeders, sync
 from trainyard.trackers.feed.state import State
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("installed")]
-LONG = 60.0  # seconds within which a loaded machine does what takes one
+LONG = 120.0  # seconds within which a loaded machine does what takes one
 
 
 def until(happened: Callable[[], Any]) -> None:

@@ -117,7 +117,7 @@ def _seeded() -> Iterator[None]:
     """Seed the global generators, so that augmentations give the same item each time; restore them after."""
     import torch
 
-    has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    has_cuda = torch.cuda.is_initialized()
     cuda = torch.cuda.get_rng_state_all() if has_cuda else None
     host = torch.get_rng_state()
     with preserved_global_random():

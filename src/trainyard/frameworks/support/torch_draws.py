@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _SEEDED = torch.Tag.nondeterministic_seeded
 
 
-class OwnGenerators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OwnGenerators(TorchDispatchMode):
     """Let the code inside draw from generators of its own, with the numbers that the default ones would give.
 
     A dispatch mode holds for one thread: what other threads draw meanwhile is not touched. The few operations

@@ -107,7 +107,7 @@ class BatchNorms:
         if not layer.training and has_statistics:
             return type(layer).forward(layer, x)
         self._check_attributes()
-        layer._check_input_dim(x)  # type: ignore[no-untyped-call]
+        layer._check_input_dim(x)
         total = partial(self._lockstep.total, self._layers.index(layer))
         normalized: Tensor
         normalized, mean, variance, count = _Normalize.apply(x, layer.weight, layer.bias, layer.eps, total)  # type: ignore[no-untyped-call]

@@ -198,7 +198,7 @@ class TorchLearner(Learner):
         """Return the versions of libraries, the device's model, and the precision."""
         device, cudnn = self._network.device, {}
         if device.type == "cuda":
-            cudnn["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+            cudnn["cudnn"] = str(torch.backends.cudnn.version())
         precision = {"precision": self._network.precision.name}
         libraries = {"torch": torch.__version__, **versions_of(self._module)}
         return {**libraries, "device": device_model(device), **precision, **cudnn}

@@ -138,9 +138,9 @@ class GradientExchange:
         # One thread for all, so that the collective calls have the same order in every process.
         self._thread = ThreadPoolExecutor(1, "trainyard-exchange")
         device = parameters[0].device
-        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))
             for index, parameter in enumerate(parameters)
             if parameter.requires_grad
         ]
@@ -223,7 +223,7 @@ class GradientExchange:
             parameter.grad = None
         event = None
         if self._stream is not None:
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event()
             event.record()
             flat.record_stream(self._stream)
         self._sent.append(self._thread.submit(self._total, flat, event))

@@ -24,7 +24,7 @@ class Stopwatch:
     def mark(self) -> None:
         """Mark a start or an end, by turns."""
         if self._is_cuda:
-            mark: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            mark: Any = torch.cuda.Event(enable_timing=True)
             mark.record()
         else:
             mark = time.perf_counter()
