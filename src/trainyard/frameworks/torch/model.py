@@ -27,7 +27,8 @@ from trainyard.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.outputs import as_float, first_output
 from trainyard.frameworks.torch.params import FORMATS
-from trainyard.frameworks.torch.snapshot import TrainingState, named_buffer, saved_architecture
+from trainyard.frameworks.torch.snapshot import named_buffer
+from trainyard.frameworks.torch.training_state import TrainingState, saved_architecture
 from trainyard.frameworks.torch.unsaved import fingerprints
 from trainyard.types import INPUT_IDS, Array, Ids, Predictions
 from trainyard.world import ALONE, World
@@ -108,7 +109,7 @@ class LiveModel(_TorchModel):
         parts = self._network.parts(len(split))
         source.expect(map(Samples, parts[world.rank :: world.size]))
         modes = structure.modes(module)
-        held: structure.Held | None = self._state.hold()
+        held: structure.Held | None = structure.Held(self._module)
         module.eval()
         try:
             with self._state.evaluated():
@@ -233,7 +234,7 @@ class LoadedModel(_TorchModel):
         if self._is_spoiled:
             self._loaded.put_back()
             self._is_spoiled = False
-        own, held = self._generators(ids), self._state.hold()
+        own, held = self._generators(ids), structure.Held(self._module)
         try:
             part = self._predicted(source, ids, own)
         finally:
@@ -248,7 +249,7 @@ class LoadedModel(_TorchModel):
     def _note_buffers(self) -> None:
         """Keep the buffers' values if the user has changed them since the last call."""
         if not self._is_spoiled and (versions := self._buffer_versions()) != self._versions:
-            self._loaded, self._versions = self._state.hold(), versions
+            self._loaded, self._versions = structure.Held(self._module), versions
 
     def _random_state(self) -> list[torch.Tensor]:
         return [generator.get_state() for generator in generators(self._network.device)]
@@ -276,7 +277,7 @@ class LoadedModel(_TorchModel):
 
     def _first(self, source: TensorSource, ids: Ids) -> Predictions:
         """Predict some rows for the first time, and examine what that changes in the module."""
-        generators, held = OwnGenerators(self._network.stream(ids)), self._state.hold()
+        generators, held = OwnGenerators(self._network.stream(ids)), structure.Held(self._module)
         before, versions = fingerprints(self._module), self._buffer_versions()
         try:
             part = self._predicted(source, ids, generators)
