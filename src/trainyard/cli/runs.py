@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trainyard.runs.run import Run
 
 _STATE = "weights: initial state, "  # of the facts of an initial state among the inputs that differ
+_RESULTS = 3  # metrics in the column of results
 _HASH = re.compile("[0-9a-f]{64}")
 
 
@@ -126,10 +127,10 @@ def _origin(document: dict[str, Any]) -> str | None:
     return f"{parent['relation']}{step}" + ("" if document.get("depth") else f" of {parent['run_id']}")
 
 
-def _brief(metrics: dict[str, Any], count: int = 3) -> str:
+def _brief(metrics: dict[str, Any]) -> str:
     """Return the first test metrics as text, or the first validation metrics if there are none."""
     names = [name for name in metrics if name.startswith("test_")] or list(metrics)
-    return "  ".join(f"{name} {float(metrics[name]):.4g}" for name in names[:count])
+    return "  ".join(f"{name} {float(metrics[name]):.4g}" for name in names[:_RESULTS])
 
 
 @runs.command("show")

@@ -167,7 +167,7 @@ class _Stop(_Unsaved, tune.Stopper):  # type: ignore[misc]
 
 
 class _Proposals(Searcher):  # type: ignore[misc]
-    """Proposes trials to Ray: first those of an earlier process, then new ones."""
+    """Propose trials to Ray: first those of an earlier process, then new ones."""
 
     def __init__(self, kind: str, trials: Trials, waiting: list[Begun], hooks: _Hooks) -> None:
         super().__init__(metric=OBJECTIVE, mode=trials.mode)

@@ -1,4 +1,4 @@
-"""Starts the processes of a run on this machine, as torchrun does."""
+"""Start the processes of a run on this machine, as torchrun does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts the processes of a run on this machine, beside those that other machines start."""
+"""Start the processes of a run on this machine, beside those that other machines start."""
 
 from __future__ import annotations
 
