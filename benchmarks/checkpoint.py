@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 from trainyard.engine.checkpoint import Checkpoints
 from trainyard.frameworks.torch.precision import Precision
-from trainyard.frameworks.torch.snapshot import TrainingState
+from trainyard.frameworks.torch.training_state import TrainingState
 from trainyard.stores.local import LocalStore
 
 WIDTH, LAYERS = 2236, 10  # 50 million parameters

@@ -162,8 +162,8 @@ def linked(raw: Any, link: str) -> Any:
     return links[link](raw)
 
 
-def own_unit(values: Any, transform: dict[str, Any] | None) -> Any:
-    """Return values in the target's own unit, if the model was trained on another one."""
+def in_original_units(values: Any, transform: dict[str, Any] | None) -> Any:
+    """Return values in the target's original units, if the model was trained on transformed ones."""
     if transform is None:
         return values
     formulas: dict[str, Any] = {
@@ -188,7 +188,9 @@ def predict(path: str, rows: pd.DataFrame) -> pd.DataFrame:
         about = json.load(file)
     values = outputs(path, features(rows, about), about)
     if about["classes"] is None:
-        return pd.DataFrame({"prediction": own_unit(np.asarray(values, dtype=float), about["transform"])})
+        return pd.DataFrame(
+            {"prediction": in_original_units(np.asarray(values, dtype=float), about["transform"])}
+        )
     values = np.column_stack([1 - values, values]) if values.ndim == 1 else values
     probabilities = {f"probability_{label}": values[:, i] for i, label in enumerate(about["classes"])}
     chosen = [about["classes"][i] for i in values.argmax(axis=1)]

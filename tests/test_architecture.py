@@ -63,6 +63,7 @@ LAYERS = (
         "machine",
         "errors",
         "announce",
+        "environ",
         "version",
         "world",
     ),

@@ -174,14 +174,14 @@ class DataInfo:
         feature_names: The names of the features, if they have any.
         target: The name of the target; of several targets their names, joined by commas.
         target_mean: The mean of the training split's targets, for frameworks that train on standardized ones.
-            Predictions and targets are in the data's own unit in any case.
+            Predictions and targets are in the data's original units in any case.
         target_scale: Their standard deviation.
         categories: For each feature, the number of categories if its values are category codes (0 .. n-1, NaN
             for a missing or unknown category), or 0 if it is a number. Empty if all features are numbers.
         target_names: The names of several targets that are values, in the order of the outputs, if they have
             any.
         target_transform: The transformation of the target, as `tasks.support.transforms` writes it; models,
-            `target_mean` and `target_scale` are then in the transformed unit. None: there is none.
+            `target_mean` and `target_scale` are then on the transformed scale. None: there is none.
         image_shape: The shape of the images that flat rows of features hold, if the data are known to.
         target_shape: The shape of one sample's target where that is a mask: (height, width).
         vocab_size: The number of different tokens of `input_ids`, if they are not the outputs; 0: not known.

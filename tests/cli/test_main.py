@@ -52,6 +52,14 @@ def test_help_names_every_command(command: Command) -> None:
     assert [name for name in COMMANDS if not re.search(rf"^  {name}  +\S", done.out, re.MULTILINE)] == []
 
 
+@pytest.mark.parametrize("group", ["", "runs", "studies", "config"])
+def test_lists_of_commands_have_whole_sentences(command: Command, group: str) -> None:
+    """Of a first sentence that is too long, click shows the beginning and `...`."""
+    _, _, listed = command(*group.split(), "--help").out.partition("Commands:\n")
+    assert listed
+    assert [line for line in listed.splitlines() if line.endswith("...")] == []
+
+
 @pytest.mark.parametrize("name", [*COMMANDS, "runs list", "runs compare", "config schema"])
 def test_every_command_explains_itself(command: Command, name: str) -> None:
     done = command(*name.split(), "--help")

@@ -57,7 +57,7 @@ def test_messages_hide_the_secret_from_then_on():
 
 
 @pytest.mark.parametrize(("config", "mode"), [(CONFIG, 0o600), ({"data": "digits", "model": "mlp"}, 0o644)])
-def test_the_config_file_is_for_its_owner_only(tmp_path, config, mode):
+def test_a_config_file_with_a_secret_is_for_its_owner_only(tmp_path, config, mode):
     run = RunDir.create(tmp_path, "e", load(config).dump())
     assert stat.S_IMODE(run.config_file.stat().st_mode) == mode
     assert load(run.config_file).config == load(config).config

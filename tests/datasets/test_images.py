@@ -304,8 +304,8 @@ def test_weights_of_classes_and_rows(tmp_path: Path) -> None:
     model, bundle = trainyard.load(run), load_data(load(given, adapters=Catalog()).config)
     batch = bundle.splits["val"].take(np.arange(len(bundle.splits["val"])))
     rate = model.predict_proba([tmp_path / str(name) for name in bundle.identifiers["val"].values])
-    surprise = -np.log(rate[np.arange(len(rate)), batch[TARGET]])
-    expected = (surprise * batch["weight"]).sum() / batch["weight"].sum()
+    losses = -np.log(rate[np.arange(len(rate)), batch[TARGET]])
+    expected = (losses * batch["weight"]).sum() / batch["weight"].sum()
     assert run.result["metrics"]["val_loss"] == pytest.approx(expected, rel=1e-4)
     mixing = {"transforms": ["normalize", "mixup"]}
     (tmp_path / "data/top/000.png").write_bytes(b"no image")  # refused before any image is read

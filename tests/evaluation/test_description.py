@@ -78,7 +78,7 @@ def test_curves_end_where_they_must_and_areas_are_those_of_scikit_learn():
     assert table["fp"][at] == (~positive & (probability >= 0.7)).sum()
 
 
-def test_the_data_are_described_in_their_own_unit():
+def test_the_data_are_described_in_their_original_units():
     features, targets = drawn(1500)
     info = DataInfo("classification", features_spec((3,)), 3, ["a", "b", "c"], ["x", "weight", "z"])
     parts = {"train": slice(0, 900), "val": slice(900, 1200), "test": slice(1200, 1500)}

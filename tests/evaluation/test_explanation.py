@@ -266,7 +266,7 @@ class TestPartialDependence:
             np.testing.assert_allclose(line["low"], np.quantile(moved, 0.1, axis=0), rtol=1e-4)
             np.testing.assert_allclose(line["high"], np.quantile(moved, 0.9, axis=0), rtol=1e-4)
 
-    def test_a_number_is_in_its_own_unit(self):
+    def test_a_number_is_in_its_original_units(self):
         own = np.random.default_rng(0).uniform(1000, 2000, ROWS)
         preparation = TabularPreparation(
             [NumberColumn("income", 1500.0, 250.0)], Target("price", "regression")

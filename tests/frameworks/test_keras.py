@@ -267,7 +267,7 @@ def test_regression_with_every_loss(loss: str, diabetes: Run, tmp_path: Path) ->
     assert_learns(run)
     found = trainyard.load(run).evaluate("test")
     assert found.outputs.ndim == 1
-    assert 20 < found.outputs.mean() < 300, "predictions are in the unit of the data"
+    assert 20 < found.outputs.mean() < 300, "predictions are in the units of the data"
 
 
 def test_losses_mean_what_they_mean_elsewhere(iris: Run, diabetes: Run) -> None:

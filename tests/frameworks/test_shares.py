@@ -11,7 +11,7 @@ import torch
 
 from trainyard.digest import FileRecord, write_file
 from trainyard.frameworks.torch.parallel.shares import Shares
-from trainyard.frameworks.torch.snapshot import OPTIMIZER_FILE, _share
+from trainyard.frameworks.torch.training_state import OPTIMIZER_FILE, _share
 from trainyard.world import World
 
 

@@ -18,7 +18,7 @@ from trainyard.frameworks.torch.groups import layer_factors
 from trainyard.frameworks.torch.learner import TorchLearner
 from trainyard.frameworks.torch.patterns import matching_modules
 from trainyard.frameworks.torch.precision import Precision
-from trainyard.frameworks.torch.snapshot import TrainingState
+from trainyard.frameworks.torch.training_state import TrainingState
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
 from trainyard.runs.wiring import Components, build
@@ -317,11 +317,11 @@ def test_the_first_snapshot_finds_its_memory() -> None:
     optimizer.step()
     state = TrainingState(model, optimizer, Precision("fp32", torch.device("cpu")))
     state.reserve()
-    assert state._reserving is not None
-    state._reserving.join()
+    assert state._memory._reserving is not None
+    state._memory._reserving.join()
     pointers = {
         alone: {one.data_ptr() for file in spare[0].values() for one in file.values()}
-        for alone, spare in state._spare.items()
+        for alone, spare in state._memory._spare.items()
     }
     for alone in (False, True):
         copied = state.copy(weights_only=alone)._files

@@ -15,7 +15,7 @@ from trainyard.errors import ModelError
 from trainyard.frameworks.torch import snapshot as module
 from trainyard.frameworks.torch.ema import Average
 from trainyard.frameworks.torch.precision import Precision
-from trainyard.frameworks.torch.snapshot import TrainingState, saved_architecture
+from trainyard.frameworks.torch.training_state import TrainingState, saved_architecture
 
 FP32 = Precision("fp32", torch.device("cpu"))
 
@@ -41,11 +41,11 @@ def test_sixteen_mebibytes_are_reserved(elements: int, weights: bool, is_much: b
     """Of the state, and of the weights alone if there will be snapshots of them."""
     state = state_of(elements)
     state.reserve(weights=weights)
-    assert (state._reserving is not None) == is_much
-    if state._reserving is not None:
-        assert (state._reserving.name, state._reserving.daemon) == ("trainyard-reserve", True)
-        state._reserving.join()
-    assert {alone: len(spare) for alone, spare in state._spare.items()} == {
+    assert (state._memory._reserving is not None) == is_much
+    if state._memory._reserving is not None:
+        assert (state._memory._reserving.name, state._memory._reserving.daemon) == ("trainyard-reserve", True)
+        state._memory._reserving.join()
+    assert {alone: len(spare) for alone, spare in state._memory._spare.items()} == {
         False: int(is_much),
         True: int(is_much and weights),
     }
@@ -64,11 +64,11 @@ class Slow:
 def test_a_copy_waits_for_the_memory_that_is_reserved() -> None:
     state = state_of(3)
     memory = {"weights.safetensors": {"weight": torch.ones(3)}}
-    state._reserving = Slow(state._spare[True], memory)  # type: ignore[assignment]
+    state._memory._reserving = Slow(state._memory._spare[True], memory)  # type: ignore[assignment]
     copied = state.copy(weights_only=True)._files["weights.safetensors"]["weight"]
     assert copied is memory["weights.safetensors"]["weight"]
     assert copied.tolist() == [0.0] * 3
-    assert state._reserving is None
+    assert state._memory._reserving is None
 
 
 def test_a_byte_is_written_into_each_page_that_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:

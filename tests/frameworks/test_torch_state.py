@@ -24,11 +24,12 @@ from trainyard.digest import sha256_json, tensor_records
 from trainyard.errors import CheckpointError, ModelError
 from trainyard.frameworks.base import Learner, ModelInputs
 from trainyard.frameworks.support import fingerprint
-from trainyard.frameworks.torch import snapshot
+from trainyard.frameworks.torch import optimizer_state, training_state
 from trainyard.frameworks.torch.layout import is_dense
 from trainyard.frameworks.torch.optim import build_optimizer
+from trainyard.frameworks.torch.optimizer_state import OptimizerState
 from trainyard.frameworks.torch.precision import Precision
-from trainyard.frameworks.torch.snapshot import TrainingState
+from trainyard.frameworks.torch.training_state import TrainingState
 from trainyard.frameworks.torch.unsaved import fingerprints
 from trainyard.reports.summary import summary_table
 from trainyard.runs.catalog import Catalog
@@ -664,14 +665,19 @@ def test_a_best_model_predicts_as_it_did_when_it_was_kept(name: str, tmp_path: P
         )
 
 
-def state_of(model: nn.Module, steps: int = 0) -> TrainingState:
-    """The state of a model that AdamW has trained for some steps."""
+def trained_by_adamw(model: nn.Module, steps: int) -> torch.optim.Optimizer:
+    """AdamW after some steps of a model."""
     optimizer = build_optimizer(TrainingConfig(), model, torch.device("cpu"))
     for step in range(steps):
         for parameter in model.parameters():
             parameter.grad = torch.sin(torch.arange(parameter.numel()) + step).reshape(parameter.shape)
         optimizer.step()
-    return TrainingState(model, optimizer, Precision("fp32", torch.device("cpu")))
+    return optimizer
+
+
+def state_of(model: nn.Module, steps: int = 0) -> TrainingState:
+    """The state of a model that AdamW has trained for some steps."""
+    return TrainingState(model, trained_by_adamw(model, steps), Precision("fp32", torch.device("cpu")))
 
 
 class Kept(nn.Module):
@@ -700,12 +706,13 @@ def test_a_buffer_is_restored_in_its_layout_and_in_place_if_that_is_the_same(
 
 def test_moments_keep_a_layout_of_their_own(tmp_path: Path) -> None:
     first, second = (nn.Linear(3, 2, bias=False) for _ in range(2))
-    state, again = state_of(first, steps=1), state_of(second)
-    moments = state._optimizer.state[first.weight]  # type: ignore[union-attr]
+    optimizer, again = trained_by_adamw(first, steps=1), trained_by_adamw(second, steps=0)
+    moments = optimizer.state[first.weight]
     moments["exp_avg"] = moments["exp_avg"].t().contiguous().t()
-    state.copy(weights_only=False).write(tmp_path)
-    again.load(tmp_path, weights_only=False)
-    restored = again._optimizer.state[second.weight]["exp_avg"]  # type: ignore[union-attr]
+    precision = Precision("fp32", torch.device("cpu"))
+    TrainingState(first, optimizer, precision).copy(weights_only=False).write(tmp_path)
+    TrainingState(second, again, precision).load(tmp_path, weights_only=False)
+    restored = again.state[second.weight]["exp_avg"]
     assert restored.stride() == (1, 2)
     torch.testing.assert_close(restored, moments["exp_avg"])
 
@@ -713,17 +720,17 @@ def test_moments_keep_a_layout_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{}, {"fused": True}, {"capturable": True}])
 def test_what_is_restored_lies_where_torch_puts_it(options: dict[str, bool]) -> None:
     """A device without memory stands for a GPU: moments go there, and step counters if the optimizer asks."""
-    before = state_of(nn.Linear(3, 2), steps=1)
-    tensors = before.files(weights_only=False)["optimizer.safetensors"]
+    precision, trained = Precision("fp32", torch.device("cpu")), nn.Linear(3, 2)
+    before = trained_by_adamw(trained, steps=1)
+    tensors = OptimizerState(before, trained, precision).tensors()
     ours, theirs = (torch.optim.AdamW(nn.Linear(3, 2, device="meta").parameters()) for _ in range(2))
     ours.param_groups[0].update(options)
-    saved = before._optimizer.state_dict()  # type: ignore[union-attr]
+    saved = before.state_dict()
     saved["param_groups"][0] |= {"fused": None, "capturable": False, **options}
     theirs.load_state_dict(saved)
     model = nn.Linear(3, 2, device="meta")
     model.weight, model.bias = ours.param_groups[0]["params"]
-    state = TrainingState(model, ours, Precision("fp32", torch.device("cpu")))
-    state._load_optimizer(ours, tensors, {})
+    OptimizerState(ours, model, precision).load(tensors, {})
     places, expected = (
         [{key: value.device for key, value in moments.items()} for moments in optimizer.state.values()]
         for optimizer in (ours, theirs)
@@ -789,7 +796,7 @@ def test_a_checkpoint_that_records_no_strides_is_restored_as_torch_makes_moments
     """As version 1 wrote them."""
     before = state_of(channels_last(), steps=2)
     before.copy(weights_only=False).write(tmp_path)
-    (tmp_path / snapshot.MODULE_FILE).unlink()
+    (tmp_path / training_state.MODULE_FILE).unlink()
     after = state_of(channels_last())
     after.load(tmp_path, weights_only=False)
     assert strides(after) == strides(before)
@@ -797,7 +804,7 @@ def test_a_checkpoint_that_records_no_strides_is_restored_as_torch_makes_moments
 
 def test_the_state_tells_a_layout_from_another(tmp_path: Path) -> None:
     before = state_of(channels_last(), steps=1)
-    recorded = bytes(before.files(weights_only=False)[snapshot.MODULE_FILE]["strides"].tolist())
+    recorded = bytes(before.files(weights_only=False)[training_state.MODULE_FILE]["strides"].tolist())
     assert json.loads(recorded)["optimizer.weight.exp_avg"] == [27, 1, 9, 3]
     contiguous = state_of(nn.Conv2d(3, 4, 3), steps=1)
     assert list(contiguous.files(weights_only=False)) == ["weights.safetensors", "optimizer.safetensors"]
@@ -808,8 +815,9 @@ def test_a_restored_layout_that_is_another_is_an_error(
 ) -> None:
     cut = crashed(tmp_path, own("Transposed"))
     with monkeypatch.context() as patch:
-        patch.setattr(snapshot, "with_strides", lambda source, strides, device: source)
-        patch.setattr(snapshot, "like", lambda source, parameter, device: source)
+        for module in (training_state, optimizer_state):
+            patch.setattr(module, "with_strides", lambda source, strides, device: source)
+        patch.setattr(optimizer_state, "like", lambda source, parameter, device: source)
         with pytest.raises(CheckpointError, match="was restored with digest"):
             trainyard.resume(cut)
 
@@ -1096,7 +1104,7 @@ def test_fingerprints_are_taken_six_times_however_many_steps_there_are(
         calls.append(None)
         return fingerprints(*args)
 
-    monkeypatch.setattr("trainyard.frameworks.torch.learner.fingerprints", counted)
+    monkeypatch.setattr("trainyard.frameworks.torch.training_state.fingerprints", counted)
     train(tmp_path, own("Mean"))
     assert len(calls) == 6  # before and after the first step, before three saves, and at the end
 
@@ -1144,7 +1152,7 @@ def test_restoring_an_optimizer_looks_at_each_tensor_once(
     before = state_of(nn.ParameterList([torch.ones(1) * i for i in range(parameters)]), steps=1)
     before.copy(weights_only=False).write(tmp_path)
     after = state_of(nn.ParameterList([torch.ones(1) for _ in range(parameters)]))
-    monkeypatch.setattr(snapshot, "load_file", lambda path: CountedTensors(load_file(path)))
+    monkeypatch.setattr(training_state, "load_file", lambda path: CountedTensors(load_file(path)))
     after.load(tmp_path, weights_only=False)
     assert CountedTensors.looked_at <= 2 * 4 * parameters  # a weight, two moments and a counter for each
     expected, restored = (

@@ -75,7 +75,7 @@ def windows(text: bytes) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def nats_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the surprise of each label, (rows, length)."""
+    """Return the negative log-likelihood of each label, (rows, length)."""
     nats = functional.cross_entropy(logits.reshape(-1, 256), labels.reshape(-1), reduction="none")
     return nats.reshape(labels.shape)
 

@@ -105,5 +105,8 @@ def list_names(kind: str | None, as_json: bool) -> None:
 @config.command()
 @options.as_json
 def schema(as_json: bool) -> None:  # noqa: ARG001 - the schema is always JSON
-    """Print the JSON Schema of config files, which editors use to complete and check them."""
+    """Print the JSON Schema of config files.
+
+    Editors use it to complete and check them.
+    """
     say_data(json_document(trainyard.schema()))

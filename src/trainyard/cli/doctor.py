@@ -54,7 +54,7 @@ _NODES = (
 @options.as_json
 @click.pass_context
 def doctor(ctx: click.Context, distributed: int | None, runs_dir: str | None, as_json: bool) -> None:
-    """Show the environment, the extras, the plugins and the devices.
+    """Show environment, extras, plugins and devices.
 
     Exit with 1 if there is a problem, such as a plugin that cannot be imported.
     """

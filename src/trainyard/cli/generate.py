@@ -48,7 +48,10 @@ def generate(  # one parameter for each option
     runs_dir: str | None,
     as_json: bool,
 ) -> None:
-    """Continue a text by a run's language model; equal options give the same text."""
+    """Continue a text with a run's language model.
+
+    Equal options give the same text.
+    """
     predictor = trainyard.load(run, runs_dir=runs_dir, trust=trust)
     text = predictor.generate(prompt, max_tokens, temperature=temperature, top_k=top_k, seed=seed)
     document = {"run_id": predictor.run.id, "prompt": prompt, "text": text}

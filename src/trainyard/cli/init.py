@@ -30,7 +30,7 @@ from trainyard.errors import InputError
 )
 @click.option(
     "--encoding",
-    help="The encoding of a CSV file: cp1252, shift_jis ...  [default: utf-8, or judged by its bytes]",
+    help="The encoding of a CSV file: cp1252, shift_jis ...  [default: utf-8, or detected from its bytes]",
 )
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @options.as_json
@@ -43,9 +43,10 @@ def init(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write a commented config that trains on a data FILE: a table (a path or URL) and its target.
+    """Write a commented config that trains on a data file.
 
-    A folder of images or texts with a subfolder for each class, or of texts alone, needs no target.
+    FILE is a table (a path or URL), which needs --target, or a folder: of images or texts with a subfolder
+    for each class, or of texts alone.
     """
     if output.exists() and not force:
         raise _exists(output)

@@ -133,7 +133,10 @@ def _print_predictions(run: str, file: str, as_json: bool, **how: Any) -> None:
 @options.runs_dir
 @options.as_json
 def explain(run: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
-    """Explain a run's model by importance, SHAP values and partial dependence; update its report."""
+    """Explain a run's model, and add that to its report.
+
+    It computes the importance of features, SHAP values and partial dependence.
+    """
     from trainyard.records.listing import has_model
     from trainyard.reports.explanations import ranking
     from trainyard.runs.lookup import find
@@ -162,7 +165,10 @@ def explain(run: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
 def export(
     run: str, path: Path, form: str | None, force: bool, trust: bool, runs_dir: str | None, as_json: bool
 ) -> None:
-    """Write a run's model to PATH, for use without Trainyard or in MLflow."""
+    """Export a run's model for use without Trainyard.
+
+    It is written to PATH, for its own library, scikit-learn or MLflow.
+    """
     if path.exists() and not force:
         raise click.BadParameter(
             f"{path} already exists: choose another name, or replace it with --force", param_hint="PATH"
@@ -205,7 +211,7 @@ def _advice(made: Path, form: str) -> list[str]:
 def report(
     runs: tuple[str, ...], card: bool, output: Path | None, runs_dir: str | None, as_json: bool
 ) -> None:
-    """Write a run's report.html again, and say what is wrong with the run.
+    """Write a run's report.html, and say what is wrong.
 
     Of several runs, write one page that overlays their curves and shows first what differs.
     """

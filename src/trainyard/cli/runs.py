@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trainyard.runs.run import Run
 
 _STATE = "weights: initial state, "  # of the facts of an initial state among the inputs that differ
+_RESULTS = 3  # metrics in the column of results
 _HASH = re.compile("[0-9a-f]{64}")
 
 
@@ -126,10 +127,10 @@ def _origin(document: dict[str, Any]) -> str | None:
     return f"{parent['relation']}{step}" + ("" if document.get("depth") else f" of {parent['run_id']}")
 
 
-def _brief(metrics: dict[str, Any], count: int = 3) -> str:
+def _brief(metrics: dict[str, Any]) -> str:
     """Return the first test metrics as text, or the first validation metrics if there are none."""
     names = [name for name in metrics if name.startswith("test_")] or list(metrics)
-    return "  ".join(f"{name} {float(metrics[name]):.4g}" for name in names[:count])
+    return "  ".join(f"{name} {float(metrics[name]):.4g}" for name in names[:_RESULTS])
 
 
 @runs.command("show")
@@ -205,10 +206,10 @@ def _inputs(manifest: Manifest) -> list[tuple[str, Any]]:
 def compare(
     first: str, others: Sequence[str], everything: bool, trust: bool, runs_dir: str | None, as_json: bool
 ) -> None:
-    """Show how runs differ from the first one: config, other inputs, then results, and only what differs.
+    """Show how runs differ from the first one.
 
-    If two were tested on the same rows, their models predict these again, and a significance test says
-    whether chance explains the difference.
+    Config, other inputs, then results, and only what differs. If two were tested on the same rows, their
+    models predict these again, and a significance test says whether chance explains the difference.
     """
     pairs = [trainyard.compare(first, other, runs_dir=runs_dir, trust=trust) for other in others]
     documents = [pair.to_json() for pair in pairs]
@@ -332,7 +333,10 @@ def _short(value: Any, width: int = 40) -> Any:
 @options.as_json
 @click.pass_context
 def sync(ctx: click.Context, run: str, runs_dir: str | None, as_json: bool) -> None:
-    """Send to the trackers what they do not have yet; the exit code is 1 if anything is still missing."""
+    """Send to the trackers what they do not have yet.
+
+    The exit code is 1 if anything is still missing.
+    """
     reports = trainyard.sync(run, runs_dir=runs_dir)
     rows = [(report.tracker, report.sent, report.pending, report.error or "complete") for report in reports]
     lines = (

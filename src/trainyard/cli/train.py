@@ -88,9 +88,9 @@ def resume(
     RUN may be a search: `trainyard resume STUDY tuning.trials=100` goes on with more trials.
     """
     if _is_study(run):
-        from trainyard.cli.again import go_on
+        from trainyard.cli.study_verbs import resume_study
 
-        go_on(run, overrides, runs_dir, trust, quiet, as_json)
+        resume_study(run, overrides, runs_dir, trust, quiet, as_json)
     with progress_callbacks(quiet, as_json) as callbacks:
         resumed = trainyard.resume(
             run, overrides, runs_dir=runs_dir, allow_change=allow_change, callbacks=callbacks, trust=trust
@@ -158,9 +158,9 @@ def reproduce(
     RUN may be a search: all its trials are made again, and compared one by one.
     """
     if _is_study(run):
-        from trainyard.cli.again import prove
+        from trainyard.cli.study_verbs import reproduce_study
 
-        prove(run, runs_dir, trust, quiet, as_json)
+        reproduce_study(run, runs_dir, trust, quiet, as_json)
     with progress_callbacks(quiet, as_json) as callbacks:
         reproduction = trainyard.reproduce(run, runs_dir=runs_dir, callbacks=callbacks, trust=trust)
     show(reproduction.to_json(), verdict_lines(reproduction), as_json)

@@ -52,9 +52,10 @@ _NOT_PARAMETERS = ("trial", "status", "value", "step", "seconds", "run_id", "err
 def tune(
     config: str, overrides: Sequence[str], quiet: bool, as_json: bool, suggest: bool, **options: Any
 ) -> None:
-    """Search for the best values of the keys in `tuning.space`; each trial is a run.
+    """Search for the best hyperparameters; each trial is a run.
 
-    A study that is killed goes on with --resume: no trial is lost, repeated or changed.
+    They are the keys in the config's `tuning.space`. A study that is killed goes on with --resume: no trial
+    is lost, repeated or changed.
     """
     if suggest:
         section = trainyard.suggest_tuning(config, overrides)
@@ -103,7 +104,7 @@ def _as_worker(
 
 @click.group()
 def studies() -> None:
-    """List and show studies: cross-validations, benchmarks, searches."""
+    """List and show searches, cross-validations and benchmarks."""
 
 
 @studies.command("list")
@@ -128,7 +129,7 @@ def list_studies(runs_dir: str | None, as_json: bool) -> None:
 @options.runs_dir
 @options.as_json
 def show_study(study: str, runs_dir: str | None, as_json: bool) -> None:
-    """Show a study: its trials, with their parameters, and where its report is."""
+    """Show a study: its trials, and where its report is."""
     from trainyard.records.listing import local_runs_folder
     from trainyard.studies.study import find_study
     from trainyard.studies.tuning.view import Tuning, rows

@@ -40,10 +40,11 @@ if TYPE_CHECKING:
 @options.quiet
 @options.as_json
 def why(first: str, second: str, quiet: bool, as_json: bool, **options: Any) -> None:
-    """Find which difference of two runs moved a metric: a key of the config, the data, or the code.
+    """Find which difference of two runs moved a metric.
 
-    The differences are made one by one and in groups, each in a run, and the runs are repeated with other
-    seeds until the shares of the few that matter stand out from the noise.
+    A difference is a key of the config, the data, or the code. The differences are made one by one and in
+    groups, each in a run, and the runs are repeated with other seeds until the shares of the few that matter
+    stand out from the noise.
     """
     study = trainyard.why(first, second, watch=watcher(quiet, as_json), **options)
     show(study_document(study), _summary(study), as_json)

@@ -45,11 +45,11 @@ def create(config: str, overrides: Sequence[str], runs_dir: str | None, as_json:
 def work(
     ctx: click.Context, runs: Sequence[str], trust: bool, runs_dir: str | None, quiet: bool, as_json: bool
 ) -> None:
-    """Train each RUN in this process: its first attempt, or a resume. RUN may be a study: do its trials.
+    """Train runs, or trials of a study, in this process.
 
-    A run that is completed, stopped or pruned is left as it is. If a run fails, the next ones are trained all
-    the same; after a signal they are not. The exit code is the first one that is not 0, and that of each run
-    is as for `resume`.
+    A new RUN is begun; one that was interrupted, or has failed, is resumed. A run that is completed, stopped
+    or pruned is left as it is. If a run fails, the next ones are trained all the same; after a signal they
+    are not. The exit code is the first one that is not 0, and that of each run is as for `resume`.
 
     Of a study, any number of processes may do trials, on all machines that share its folder; each ends with
     the study.

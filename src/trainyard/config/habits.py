@@ -19,8 +19,8 @@ from trainyard.config.synonyms import fold
 from trainyard.config.tree import Node, Problems, find, find_value, join, mapping, put, take
 from trainyard.config.words import literal, without_null
 
-# Sections in which a key of another section, or its synonym, can mean nothing else.
 ANOTHER = "another spelling of"
+# Sections in which a key of another section, or its synonym, can mean nothing else.
 OPEN = ("", "training", "evaluation", "checkpoint", "logging", "experiment", "distributed")
 LISTS = (
     *("evaluation.metrics", "data.features", "data.exclude", "tracking"),
@@ -172,7 +172,7 @@ def data_type(root: Node) -> str | None:
 
 
 def _forms(root: Node, notes: list[str]) -> None:
-    """Make mappings and lists of what is short for them."""
+    """Expand short forms of mappings and lists."""
     data, scheduler = mapping(root).get("data"), find(root, "training.scheduler")
     if data is not None and isinstance(data.value, str) and PurePath(data.value).suffix.lower() in FILE_TYPES:
         notes.append(f"{data.source}: data: {data.value} is read as data.path")
@@ -265,7 +265,7 @@ def _flags(root: Node, problems: Problems, notes: list[str]) -> None:
 def _flag(
     root: Node, old: str, new: str, values: tuple[str, str], problems: Problems, notes: list[str]
 ) -> None:
-    """Read a boolean as one of two values of another key."""
+    """Read a boolean as one of two values of another key: `values` are those of true and false."""
     node = find(root, old)
     if node is None or not isinstance(node.value, bool):
         return
@@ -283,6 +283,7 @@ def _flag(
 
 
 def _gpus(root: Node, old: str, problems: Problems, notes: list[str]) -> None:
+    """Read a number of GPUs as the device, and as that of processes if it is above 1."""
     node = find(root, old)
     if node is None or not isinstance(node.value, int) or isinstance(node.value, bool) or node.value < 0:
         return  # validation reports it
@@ -401,7 +402,7 @@ def _values(root: Node, problems: Problems, notes: list[str]) -> None:
 def _value(
     node: Node, path: str, meaning: str | None, problems: Problems, notes: list[str], word: str
 ) -> None:
-    """Put what a value means in its place, or report what to write instead."""
+    """Replace a value by what it means, or report what to write instead; `word` is the value, folded."""
     if meaning is not None and meaning != node.value:
         notes.append(f"{node.source}: {path}: {node.value} is read as {meaning}")
         node.value = meaning

@@ -128,7 +128,7 @@ class DataConfig(TypedSection):
     target_transform: Literal["log1p", "log", "sqrt", "quantile", "standardize"] | None = bits(
         default=None,
         description="regression: a transform of the target that models train on, fitted on the training "
-        "rows; metrics and predictions are in the target's own unit, losses in the transformed one; "
+        "rows; metrics and predictions are in the target's original units, losses on the transformed scale; "
         "quantile: normal scores of the ranks",
     )
     split: SplitConfig = SplitConfig()
@@ -156,7 +156,7 @@ class DataConfig(TypedSection):
         description="zero mean and unit variance for numeric columns, fitted on the training rows ("
         "images, whole numbers in arrays and map-style datasets are taken as they are); torch also "
         "standardizes the target of a regression (losses are in units of its variance, metrics and "
-        "predictions in its own unit)",
+        "predictions in the original units)",
     )
     impute: Literal["mean", "median", "most_frequent", "keep"] | None = bits(
         default=None,

@@ -22,9 +22,9 @@ def partial_dependence(explained: ExplainedModel, column: Column) -> Json | None
     """Compute the partial dependence curves of a column, which costs at most 20 predictions of 500 rows.
 
     Returns:
-        JSON with the keys `name`, `kind` (`number` or `category`), `grid` (values in the column's own unit,
-        or category names) and `outputs`: [{`name`, `mean`, `low`, `high`}], each curve (grid,); `low` and
-        `high` are the 10% and 90% quantiles of the rows' centered curves. None if the column has a single
+        JSON with the keys `name`, `kind` (`number` or `category`), `grid` (values in the column's original
+        units, or category names) and `outputs`: [{`name`, `mean`, `low`, `high`}], each curve (grid,); `low`
+        and `high` are the 10% and 90% quantiles of the rows' centered curves. None if the column has a single
         value in the sample.
     """
     grid = _grid(explained, column)

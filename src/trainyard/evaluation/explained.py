@@ -48,7 +48,7 @@ class Column:
             features: (rows, n) features of all columns.
 
         Returns:
-            (rows,) float64 numbers in the column's own unit, or category codes; NaN if missing.
+            (rows,) float64 numbers in the column's original units, or category codes; NaN if missing.
         """
         own = features[:, self.features].astype(np.float64)  # (rows, features of this column)
         if self.onehot:
@@ -74,7 +74,7 @@ def _prepared(preparation: TabularPreparation) -> list[Column]:
     columns, start = [], 0
     for one in preparation.columns:
         features = tuple(range(start, start := start + len(one.outputs)))
-        categories, (mean, scale) = tuple(one.shown_categories), one.own_unit
+        categories, (mean, scale) = tuple(one.shown_categories), one.mean_and_scale
         columns.append(Column(one.name, features, categories, one.is_onehot, mean, scale))
     return columns
 

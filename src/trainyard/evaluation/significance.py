@@ -61,7 +61,7 @@ class Significance:
     Attributes:
         test: Name of the test.
         metric: Bare name of the metric.
-        effect: The second model's metric minus the first model's, in the metric's own unit.
+        effect: The second model's metric minus the first model's, in the metric's units.
         interval: The effect's 95% interval.
         p_value: Probability of an effect at least this large if the models were equally good.
         pairs: Number of paired observations: rows or folds.

@@ -1,4 +1,4 @@
-"""Loads runs' models for MLflow: the loader module of the models that `trackers.mlflow` logs.
+"""Load runs' models for MLflow: the loader module of the models that `trackers.mlflow` logs.
 
 `mlflow.pyfunc.load_model` and `mlflow models serve` import this module by the name in `MLmodel`.
 """

@@ -74,7 +74,7 @@ class RowPreparation(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class _RunModel(BaseEstimator):  # type: ignore[misc]
-    """A fitted estimator that answers as the run does: labels, and values in the target's own unit.
+    """A fitted estimator that answers as the run does: labels, and values in the target's original units.
 
     Args:
         estimator: The estimator, which knows classes by their index.

@@ -1,4 +1,4 @@
-"""Writes the model card of a run: Markdown, with the metadata in YAML that model hubs read."""
+"""Write the model card of a run: Markdown, with the metadata in YAML that model hubs read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the section of the page with the config: what the user set, and all of it, with keys highlighted."""
+"""Make the section of the page with the config: what the user set, and all of it, with keys highlighted."""
 
 from __future__ import annotations
 

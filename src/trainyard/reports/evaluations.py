@@ -1,4 +1,4 @@
-"""Makes the tables of the splits that a run was evaluated on: metrics, classes, and the greatest errors."""
+"""Make the tables of the splits that a run was evaluated on: metrics, classes, and the greatest errors."""
 
 from __future__ import annotations
 

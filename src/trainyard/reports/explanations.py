@@ -1,4 +1,4 @@
-"""Makes the section of the page that explains the model, from `evaluation/explanation.json`."""
+"""Make the section of the page that explains the model, from `evaluation/explanation.json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws what tasks and the profile of the data describe: lines, errors, and distributions."""
+"""Draw what tasks and the profile of the data describe: lines, errors, and distributions."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ def _outline(kind: str, edges: Sequence[float], share: Any, x_axis: Scale, y_axi
     return f'<path class="line {kind}" d="M{x_axis(edges[0]):.1f} {y_axis.first:.1f}{steps}"/>'
 
 
-def distribution(described: Json, label: str = "") -> str:
+def distribution(described: Json) -> str:
     """Draw the distribution of a column in each split."""
     name, counts = str(described["name"]), described["counts"]
     title = f"Distribution of {name}"
     if "edges" in described:
-        return histogram(described["edges"], counts, title, label)
+        return histogram(described["edges"], counts, title, "")
     return _categories([str(one) for one in described["labels"]], counts, title)
 
 

@@ -1,4 +1,4 @@
-"""Writes the HTML page of a run from its directory: at any time, and complete even if the run is not."""
+"""Write the HTML page of a run from its directory: at any time, and complete even if the run is not."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _parts(path: Path, problems: list[str]) -> list[Part]:
 
 
 class SegmentSummary:
-    """Sums up a segment while it is written, so that nobody has to parse it."""
+    """Sum up a segment while it is written, so that nobody has to parse it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Writes a page that overlays the curves of several runs: what differs first, and what came of it."""
+"""Write a page that overlays the curves of several runs: what differs first, and what came of it."""
 
 from __future__ import annotations
 

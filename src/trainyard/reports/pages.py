@@ -1,4 +1,4 @@
-"""Makes the other sections of the page from a run directory; None where there is nothing to show."""
+"""Make the other sections of the page from a run directory; None where there is nothing to show."""
 
 from __future__ import annotations
 

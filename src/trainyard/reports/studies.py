@@ -1,4 +1,4 @@
-"""Makes the pages and tables of studies from their folders, complete even if the study is not."""
+"""Make the pages and tables of studies from their folders, complete even if the study is not."""
 
 from __future__ import annotations
 

@@ -68,8 +68,9 @@ def _dots(row: Spread, axis: Scale, y: float, ends: tuple[float, float]) -> Iter
     yield f'<text class="value" x="{right + 8:.1f}" y="{y + 4:.1f}">{number(row.mean)}</text>'
 
 
-def trade_off(points: Sequence[Point], title: str, labels: tuple[str, str], width: float = 560) -> str:
+def trade_off(points: Sequence[Point], title: str, labels: tuple[str, str]) -> str:
     """Draw named points on a logarithmic horizontal axis; `labels` are those of the axes (x, y)."""
+    width = 560.0
     left, right, top, bottom = 66.0, width - 130, 12.0, 300.0
     real = [point for point in points if point.x > 0 and math.isfinite(point.x) and math.isfinite(point.y)]
     x_axis = fitted(np.array([point.x for point in real], np.float64), left, right, log=bool(real), pad=0.08)

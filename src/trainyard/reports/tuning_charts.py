@@ -110,9 +110,7 @@ def _words(words: str, x: float, y: float, anchor: str, kind: str) -> str:
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text(words)}</text>'
 
 
-def contour(
-    first: Axis, second: Axis, goodness: Floats, labels: Sequence[str], title: str, width: float = 480
-) -> str:
+def contour(first: Axis, second: Axis, goodness: Floats, labels: Sequence[str], title: str) -> str:
     """Draw how good trials are over two parameters: a smooth field of shades, and a dot for each trial.
 
     Args:
@@ -121,8 +119,8 @@ def contour(
         goodness: (trials,) From 0, the worst, to 1.
         labels: What each dot says.
         title: The title.
-        width: In pixels.
     """
+    width = 480.0
     left, right, top, bottom = 96.0, width - 12, 10.0, 300.0
     known = np.isfinite(first.shares) & np.isfinite(second.shares) & np.isfinite(goodness)
     x, y, good = first.shares[known], second.shares[known], goodness[known]

@@ -1,4 +1,4 @@
-"""Makes the beginning of the page: what was asked, and whether the answer beats the simplest ones."""
+"""Make the beginning of the page: what was asked, and whether the answer beats the simplest ones."""
 
 from __future__ import annotations
 

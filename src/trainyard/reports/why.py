@@ -1,4 +1,4 @@
-"""Makes the page of a study of two runs: the answer, the shares as a picture, and every measurement."""
+"""Make the page of a study of two runs: the answer, the shares as a picture, and every measurement."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.data.checks import check_metrics, check_reading
 from trainyard.runs.data.learner_splits import learner_splits
-from trainyard.runs.data.own_unit import own_unit
+from trainyard.runs.data.original_units import in_original_units
 from trainyard.runs.data.sampling import check_sampling, drawing_weights, epoch_samples
 from trainyard.runs.data.shared import loaded
 from trainyard.runs.frameworks import form_for, framework_for
@@ -69,9 +69,9 @@ class Components:
 
     @property
     def model(self) -> Model:
-        """A view of the live weights, whose predictions are in the target's own unit."""
+        """A view of the live weights, whose predictions are in the target's original units."""
         live, splits = self.learner.model(), self.bundle.splits
-        return own_unit(live, self.bundle.info, splits, self.inputs.splits)
+        return in_original_units(live, self.bundle.info, splits, self.inputs.splits)
 
     @property
     def order(self) -> SampleOrder:

@@ -79,11 +79,11 @@ Modes = Mode | Sequence[Mode]  # of one metric, or of several
 Space = Sequence[Parameter]  # each after those that its `when` names
 
 
-def drawn(space: Space, shares: Iterator[float], fixed: Mapping[str, Any] = {}) -> dict[str, Any]:
+def drawn(space: Space, shares: Iterator[float]) -> dict[str, Any]:
     """Return parameters at shares of their ranges, one share for each, leaving out what does not exist."""
     params: dict[str, Any] = {}
     for parameter, share in zip(space, shares, strict=False):
-        if exists(parameter, {**fixed, **params}):
+        if exists(parameter, params):
             params[parameter.key] = parameter.at(share)
     return params
 

@@ -17,7 +17,7 @@ class RandomParams(Section):
 
 
 class RandomSampler:
-    """Draws each trial independently."""
+    """Draw each trial independently."""
 
     Params: ClassVar[type[BaseModel]] = RandomParams
     limits = ("earlier",)

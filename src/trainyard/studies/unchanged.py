@@ -1,4 +1,4 @@
-"""Checks that a study's completed runs have the inputs that its other runs have now."""
+"""Check that a study's completed runs have the inputs that its other runs have now."""
 
 from __future__ import annotations
 

@@ -345,7 +345,8 @@ class Task(ABC):
     def answers(cls, scores: Scores) -> Answers:
         """Return targets and predictions as a user's own metric gets them; no task with `sums` is asked.
 
-        Here both are values in the data's own unit: (rows,) of one target, else (rows, outputs), float64.
+        Here both are values in the data's original units, float64: (rows,) of one target, else (rows,
+        outputs).
         """
         targets, outputs = scores.targets, scores.outputs
         return Answers(targets[:, 0], outputs[:, 0]) if targets.shape[1] == 1 else Answers(targets, outputs)

@@ -55,7 +55,7 @@ def _metrics() -> dict[str, Metric]:
             "min",
             "mean negative log of the true class's probability",
             classes.log_loss,
-            classes.surprise,
+            classes.negative_log_likelihood,
             bounds=FROM_0,
         ),
         "brier": Metric(

@@ -59,7 +59,7 @@ def _perplexity(scores: Scores) -> float:
         return float(np.exp(_nats_per_token(scores)))
 
 
-def _surprise(scores: Scores) -> Floats | None:
+def _row_nats(scores: Scores) -> Floats | None:
     """Return the nats of each row, (rows,), by which models are paired; None unless all rows are as long."""
     tokens = scores.outputs[:, _TOKENS]
     return scores.outputs[:, _NATS] if (tokens == tokens[0]).all() else None
@@ -98,12 +98,16 @@ class LanguageModelingTask(Task):
             "min",
             "bits to encode a byte of the text",
             _bits_per_byte,
-            paired=_surprise,
+            paired=_row_nats,
             parts=_added(_NATS, _BYTES, 1 / np.log(2)),
             bounds=FROM_0,
         ),
         "perplexity": Metric(
-            "min", "exponential of the mean surprise", _perplexity, paired=_surprise, bounds=(1.0, np.inf)
+            "min",
+            "exponential of the mean negative log-likelihood of a token",
+            _perplexity,
+            paired=_row_nats,
+            bounds=(1.0, np.inf),
         ),
         "token_accuracy": Metric(
             "max",

@@ -48,7 +48,7 @@ def _metrics() -> dict[str, Metric]:
             "min",
             "mean binary cross-entropy of the labels",
             labels.log_loss,
-            labels.mean_surprise,
+            labels.binary_cross_entropy,
             bounds=FROM_0,
         ),
         "roc_auc": Metric(

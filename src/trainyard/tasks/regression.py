@@ -19,7 +19,7 @@ MAX_POINTS = 2000  # of the scatter plot
 class RegressionTask(Task):
     """Predict one value for each row, or several.
 
-    Targets and predictions are (rows,) or (rows, outputs) float32, in the data's own unit.
+    Targets and predictions are (rows,) or (rows, outputs) float32, in the data's original units.
     """
 
     name: ClassVar[str] = "regression"

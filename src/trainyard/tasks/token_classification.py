@@ -91,7 +91,7 @@ def _metrics() -> dict[str, Metric]:
             "min",
             "mean negative log of the true label's probability",
             _of_tokens(classes.log_loss),
-            parts=_added(classes.surprise),
+            parts=_added(classes.negative_log_likelihood),
             bounds=FROM_0,
         ),
         "span_f1": Metric(

@@ -33,7 +33,7 @@ class TensorboardParams(Section):
 
 
 class TensorboardTracker:
-    """Writes event files through the `tensorboard` package alone.
+    """Write event files through the `tensorboard` package alone.
 
     Its `EventFileWriter` is not used: it imports all of TensorFlow if that is installed, and it writes in a
     thread of its own, which cannot say whether a batch arrived. Here a batch is on disk when `log` returns,

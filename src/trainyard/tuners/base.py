@@ -60,7 +60,7 @@ class Report(NamedTuple):
 
 
 class Trainer(Protocol):
-    """Trains trials, one after the other, in a process of the tuner's; a copy of it gets there by a pickle.
+    """Train trials, one after the other, in a process of the tuner's; a copy of it gets there by a pickle.
 
     What it does is in the run: another trainer, in another process, goes on where this one has died.
     """

@@ -1,4 +1,4 @@
-"""Models that train on a transformed target: predictions and metrics are in its own unit."""
+"""Models that train on a transformed target: predictions and metrics are in the original units."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 import trainyard
 from trainyard.errors import DataError, InputError
-from trainyard.runs.data.own_unit import OwnUnitModel
+from trainyard.runs.data.original_units import OriginalUnitsModel
 
 
 def rows(count: int = 300, seed: int = 0) -> pd.DataFrame:
@@ -39,7 +39,7 @@ MODELS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
-def test_metrics_and_predictions_are_in_the_own_unit(model: str, tmp_path: Path) -> None:
+def test_metrics_and_predictions_are_in_original_units(model: str, tmp_path: Path) -> None:
     """A run on log1p(price) is one whose data hold log1p(price), but for the unit of what it says."""
     training = {"epochs": 30, "learning_rate": 0.01} if model == "mlp" else {}
     settings = {"runs_dir": tmp_path, "data": DATA}
@@ -68,7 +68,7 @@ def test_an_export_says_its_unit(tmp_path: Path) -> None:
         config({"type": "xgboost", "n_estimators": 3}, "quantile"), runs_dir=tmp_path, data=DATA
     )
     loaded = trainyard.load(run.path)
-    assert isinstance(loaded.model, OwnUnitModel)
+    assert isinstance(loaded.model, OriginalUnitsModel)
     loaded.export(tmp_path / "model.ubj")
     note = (tmp_path / "model.ubj.target.json").read_text(encoding="utf-8")
     assert '"outputs": "quantile of price"' in note

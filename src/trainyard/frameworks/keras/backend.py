@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.config.schema import RunConfig
+from trainyard.environ import temporary_environment
 from trainyard.errors import ModelError
 from trainyard.order import INIT, stream_seed
 from trainyard.require import require, spared
@@ -126,7 +127,8 @@ def import_keras(backend: str | None = None) -> Any:
         # Keras imports sklearn and matplotlib for wrappers and plots, and TensorFlow imports JAX. That takes
         # seconds, and a run should import no framework but its own.
         hidden = spared("sklearn", "matplotlib", *([] if (chosen or _preferred()) == "jax" else ["jax"]))
-        with hidden, _without_chatter(), _environment(TF_CPP_MIN_LOG_LEVEL=level, KERAS_BACKEND=chosen):
+        variables = {"TF_CPP_MIN_LOG_LEVEL": level, "KERAS_BACKEND": chosen}
+        with hidden, _without_chatter(), temporary_environment(variables):
             if chosen in BACKENDS:
                 require(chosen, BACKENDS[chosen])
             require("keras", "keras")
@@ -256,7 +258,7 @@ def _pin_jax(threads: int) -> None:
     if bridge.backends_are_initialized():
         _refuse_other_threads("JAX", threads, _jax_threads)
         return
-    with _environment(NPROC=str(threads)):
+    with temporary_environment({"NPROC": str(threads)}):
         require("jax", "keras-jax").devices()
     _jax_threads = threads
 
@@ -282,21 +284,6 @@ def _without_chatter() -> Iterator[None]:
             for line in kept:
                 if not _CHATTER.match(line):
                     os.write(2, line)
-
-
-@contextmanager
-def _environment(**variables: str | None) -> Iterator[None]:
-    """Set environment variables that a library reads when it is imported or starts; None: as it is."""
-    before = {name: os.environ.get(name) for name, value in variables.items() if value is not None}
-    os.environ.update({name: value for name, value in variables.items() if value is not None})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _refuse_other_threads(library: str, configured: int, current: int) -> None:

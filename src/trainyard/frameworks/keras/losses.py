@@ -79,7 +79,7 @@ class Values(Outputs):
     """The meaning of the outputs of a regression; `single`: there is one value for each row."""
 
     def to_predictions(self, outputs: Array, info: DataInfo) -> Array:
-        """Convert outputs to (rows,) / (rows, outputs) float32 values in the data's own unit."""
+        """Convert outputs to (rows,) / (rows, outputs) float32 values in the data's original units."""
         values = outputs.reshape(len(outputs)) if self.single else outputs
         return (values * np.float32(info.target_scale) + np.float32(info.target_mean)).astype(np.float32)
 
@@ -95,7 +95,7 @@ class Values(Outputs):
         *,
         one_hot: bool,  # noqa: ARG002 - there are no classes
     ) -> tuple[Array, Array]:
-        """Return both in the data's own unit, (rows, outputs)."""
+        """Return both in the data's original units, (rows, outputs)."""
         values = self.to_predictions(outputs, info)
         return targets.reshape(len(targets), -1), values.reshape(len(values), -1)
 

@@ -1,13 +1,15 @@
-"""What the names of boosting libraries have in common; readable without any library."""
+"""What options of several boosting libraries mean; readable without any library."""
 
 from __future__ import annotations
 
 from trainyard.config.spellings import Setting, patience, threads
 
+# The settings of ours that options of a library mean.
 SEED = Setting("experiment.seed")
 THREADS = Setting("training.threads", threads)
 PATIENCE = Setting("training.early_stopping.patience", patience)
 MIN_DELTA = Setting("training.early_stopping.min_delta", lambda value: value or None)
+# Why an option is refused, or has no effect, and what to do instead.
 PRINTING = "the run prints its progress; logging.every_n_steps says how often"
 SEEDS = "all random numbers follow from experiment.seed"
 FILES = "a run writes its own files, to --runs-dir"

@@ -31,7 +31,7 @@ class ReaderThread:
         return self._thread.submit(self._split.read, ids, draw)
 
     def batch(self, ticket: Future[Batch], copied: Callable[[Mapping[str, Array]], Any]) -> Any:
-        """Return a batch, as `copied` copies it.
+        """Wait for a batch, and return what `copied` makes of it.
 
         Raises:
             DataError: A sample cannot be read.

@@ -35,9 +35,9 @@ from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.outputs import call_of
 from trainyard.frameworks.torch.parallel.world import ProcessGroup
 from trainyard.frameworks.torch.process import device_model
-from trainyard.frameworks.torch.snapshot import NOTHING, TrainingState, named_buffer
+from trainyard.frameworks.torch.snapshot import NOTHING, named_buffer
 from trainyard.frameworks.torch.step import StepSettings, TorchStep
-from trainyard.frameworks.torch.unsaved import fingerprints
+from trainyard.frameworks.torch.training_state import TrainingState
 from trainyard.frameworks.torch.update import Clipping, Update
 from trainyard.frameworks.torch.virtual_ranks import tree_sum
 from trainyard.order import INIT, stream_seed
@@ -187,12 +187,8 @@ class TorchLearner(Learner):
                 yield named_buffer(f"{Path(file).stem}.{name}", tensor)
 
     def unsaved_state(self) -> Mapping[str, str]:
-        """Return a hash of each attribute of the modules that a snapshot leaves out."""
-        self._state.check_parameters()
-        # Before the first step, groups may share tensors (their defaults) that they are about to replace.
-        shared = dict.fromkeys(self._state.shared(), "shared") if self._has_trained else {}
-        unsaved = fingerprints(self._module, self._state.not_restored)
-        return {**unsaved, **self._state.unsaved(), **shared}
+        """Return a hash of each part of the state that a snapshot leaves out, by name."""
+        return self._state.unsaved(has_trained=self._has_trained)
 
     def describe(self) -> Mapping[str, str]:
         """Return the versions of libraries, the device's model, and the precision."""

@@ -27,7 +27,8 @@ from trainyard.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.outputs import as_float, first_output
 from trainyard.frameworks.torch.params import FORMATS
-from trainyard.frameworks.torch.snapshot import TrainingState, named_buffer, saved_architecture
+from trainyard.frameworks.torch.snapshot import named_buffer
+from trainyard.frameworks.torch.training_state import TrainingState, saved_architecture
 from trainyard.frameworks.torch.unsaved import fingerprints
 from trainyard.types import INPUT_IDS, Array, Ids, Predictions
 from trainyard.world import ALONE, World
@@ -108,7 +109,7 @@ class LiveModel(_TorchModel):
         parts = self._network.parts(len(split))
         source.expect(map(Samples, parts[world.rank :: world.size]))
         modes = structure.modes(module)
-        held: structure.Held | None = self._state.hold()
+        held: structure.Held | None = structure.Held(self._module)
         module.eval()
         try:
             with self._state.evaluated():
@@ -171,7 +172,7 @@ class LoadedModel(_TorchModel):
         self._draws = self._changes_buffers = False
         self._loaded: structure.Held  # the buffers with which predictions begin, and their versions
         self._versions: list[tuple[int, int]]
-        self._is_spoiled = False  # whether the buffers have other values now
+        self._has_dirty_buffers = False  # whether they have other values now
         self._owner: int | None = None  # the only thread that may predict; None: all may
         self._kept = ""  # names of the state that the module keeps from call to call
 
@@ -208,12 +209,14 @@ class LoadedModel(_TorchModel):
                 try:
                     part = self._predicted(source, ids, self._generators(ids))
                 finally:
-                    has_surprised = self._has_surprised(before)
-                if not has_surprised:
+                    needs_repetition = self._note_side_effects(before)
+                if not needs_repetition:
                     return part
         with self._calls.alone():
             self._check_owner()
-            return self._alone(source, ids, before) if self._is_examined else self._first(source, ids)
+            if not self._is_examined:
+                return self._predict_first(source, ids)
+            return self._predict_alone(source, ids, before)
 
     def _check_owner(self) -> None:
         if self._owner is not None and self._owner != threading.get_ident():
@@ -222,7 +225,7 @@ class LoadedModel(_TorchModel):
                 "the next, so that only the thread that used it first may use it: load one for each thread"
             )
 
-    def _alone(self, source: TensorSource, ids: Ids, before: Sequence[torch.Tensor]) -> Predictions:
+    def _predict_alone(self, source: TensorSource, ids: Ids, before: Sequence[torch.Tensor]) -> Predictions:
         """Return the outputs for some rows while no other thread uses the module.
 
         Args:
@@ -230,10 +233,10 @@ class LoadedModel(_TorchModel):
             ids: Those to predict.
             before: The state of the default generators before a call that may have drawn from them.
         """
-        if self._is_spoiled:
+        if self._has_dirty_buffers:
             self._loaded.put_back()
-            self._is_spoiled = False
-        own, held = self._generators(ids), self._state.hold()
+            self._has_dirty_buffers = False
+        own, held = self._generators(ids), structure.Held(self._module)
         try:
             part = self._predicted(source, ids, own)
         finally:
@@ -247,20 +250,22 @@ class LoadedModel(_TorchModel):
 
     def _note_buffers(self) -> None:
         """Keep the buffers' values if the user has changed them since the last call."""
-        if not self._is_spoiled and (versions := self._buffer_versions()) != self._versions:
-            self._loaded, self._versions = self._state.hold(), versions
+        if not self._has_dirty_buffers and (versions := self._buffer_versions()) != self._versions:
+            self._loaded, self._versions = structure.Held(self._module), versions
 
     def _random_state(self) -> list[torch.Tensor]:
         return [generator.get_state() for generator in generators(self._network.device)]
 
-    def _has_surprised(self, before: Sequence[torch.Tensor]) -> bool:
-        """Return whether a call may have done what the first one did not; precautions are taken from now on.
+    def _note_side_effects(self, before: Sequence[torch.Tensor]) -> bool:
+        """Return whether a call may have drawn or changed buffers, and must be repeated with precautions.
+
+        They are taken from now on.
 
         Args:
             before: The state of the default generators before the call; empty if it has not used them.
         """
         if self._buffer_versions() != self._versions:
-            self._changes_buffers = self._is_spoiled = True
+            self._changes_buffers = self._has_dirty_buffers = True
         # Another thread of the process may have drawn as well: then this one is only slower from now on.
         has_drawn = not all(map(torch.equal, before, self._random_state()))
         self._draws |= has_drawn
@@ -274,9 +279,9 @@ class LoadedModel(_TorchModel):
         """Return the generators of a part; None if the module draws nothing, as they slow down every call."""
         return OwnGenerators(self._network.stream(ids)) if self._draws else None
 
-    def _first(self, source: TensorSource, ids: Ids) -> Predictions:
+    def _predict_first(self, source: TensorSource, ids: Ids) -> Predictions:
         """Predict some rows for the first time, and examine what that changes in the module."""
-        generators, held = OwnGenerators(self._network.stream(ids)), self._state.hold()
+        generators, held = OwnGenerators(self._network.stream(ids)), structure.Held(self._module)
         before, versions = fingerprints(self._module), self._buffer_versions()
         try:
             part = self._predicted(source, ids, generators)

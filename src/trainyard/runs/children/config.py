@@ -28,7 +28,7 @@ def child_config(parent: RunDir, overrides: Overrides) -> Resolved:
 
 
 def changed_settings(own: Resolved, resolved: Resolved) -> dict[str, tuple[Any, Any]]:
-    """Return the settings that differ, both values by dotted key; where a run computes is no setting."""
+    """Return the settings that differ, both values by dotted key; placement is left out."""
     before, now = own.flat(), resolved.flat()
     return {key: (before.get(key), now.get(key)) for key in differing(before, now) if key not in PLACEMENT}
 
@@ -39,13 +39,13 @@ def changed_computation(own: Resolved, resolved: Resolved) -> list[str]:
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the keys whose values differ; an empty section is as good as none."""
+    """Return the keys whose values differ; an empty section equals a missing one."""
     before, now = ({key: value for key, value in one.items() if value != {}} for one in (before, now))
     return [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
 
 
 def child_placement(own: Resolved, resolved: Resolved, parent: RunDir) -> dict[str, Any]:
-    """Return where a child computes: where its parent did, unless it is given another place."""
+    """Return the placement of a child: that of its parent, with what its own config changes."""
     now = resolved.flat()
     given = {key: now[key] for key in PLACEMENT if resolved.sources.get(key) != own.sources.get(key)}
     return parent.require_manifest().known_placement | given

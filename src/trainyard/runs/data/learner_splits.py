@@ -13,7 +13,7 @@ from trainyard.datasets.rows.arrays import Arrays
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.base import Framework
 from trainyard.registry import task_for
-from trainyard.runs.data.own_unit import transformed
+from trainyard.runs.data.original_units import transformed
 from trainyard.tasks.support.class_weights import of_classes
 from trainyard.tasks.support.transforms import transform_of
 from trainyard.types import TARGET, WEIGHT, Array, DataInfo, SplitName

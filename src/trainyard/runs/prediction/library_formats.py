@@ -40,8 +40,8 @@ def _note_unit(info: DataInfo, path: Path) -> None:
     text = json.dumps({"outputs": says, "target_transform": transform})
     write_whole(note, lambda made: made.write_text(text, encoding="utf-8"))
     log.warning(
-        "the exported model returns the %s, as it was trained; %s has what turns that into its own unit, "
-        "as predict does",
+        "the exported model returns the %s, as it was trained; %s has what turns that into the original "
+        "units, as predict does",
         says,
         note.name,
     )

@@ -29,7 +29,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.registry import task_for
 from trainyard.require import import_rule, importing_by
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.data.own_unit import own_unit
+from trainyard.runs.data.original_units import in_original_units
 from trainyard.runs.decisions import replaying_skips
 from trainyard.runs.frameworks import framework_for
 from trainyard.runs.prediction import texts
@@ -110,7 +110,7 @@ class Predictor:
             _pin(self._framework, self.config, threads)
         inputs = ModelInputs(self.config, self.info, self.config.model.params, threads, model=model)
         with _LOADING, preserved_global_random():
-            self.model = own_unit(self._framework.load(inputs, stored.folder), self.info)
+            self.model = in_original_units(self._framework.load(inputs, stored.folder), self.info)
         self._rows = InputRows(
             self.config.data, self.info, self._preparation, self._tokenizer, self.model.input_names
         )

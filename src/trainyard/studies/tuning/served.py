@@ -33,7 +33,7 @@ _LOCK_SECONDS = 60.0  # a process that has just died may still hold the run
 
 @dataclass
 class WorkerTrainer:
-    """Trains trials in a worker process; see `tuners.base.Trainer`.
+    """Train trials in a worker process; see `tuners.base.Trainer`.
 
     Args:
         study_id: The study.

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from trainyard.config import Config, Overrides, Resolved
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import InputError, TrainyardError
 from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import TIME_LIMIT, Ending, LoggedJob, LoggedTrial, TrialLog
+from trainyard.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog
 from trainyard.reports.html import write_report as write_run_report
 from trainyard.reports.studies import write_report
 from trainyard.runs.cleanup import discard_folder
@@ -27,7 +25,6 @@ from trainyard.runs.data.shared import sharing_data
 from trainyard.runs.pruning import prune_paused
 from trainyard.runs.session import report
 from trainyard.runs.trust import of_own_config
-from trainyard.samplers.base import Observation
 from trainyard.samplers.optuna import frozen, importances
 from trainyard.studies.running import log_warnings_once, tell_trackers
 from trainyard.studies.study import RESULT, Study, StudyRequest, open_study
@@ -44,13 +41,13 @@ from trainyard.studies.tuning.measures import measured
 from trainyard.studies.tuning.order import agenda_of, brackets_in
 from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
+from trainyard.studies.tuning.proposals import Proposals
 from trainyard.studies.tuning.question import FROM, SearchConfig, SearchPlan, plan_of, read_search
 from trainyard.studies.tuning.resources import Threads, shares_of_gpus
 from trainyard.studies.tuning.trial_configs import TrialConfigs
 from trainyard.studies.tuning.tuner_checks import CONFIG
 from trainyard.studies.tuning.view import BEST, KIND, Tuning
 from trainyard.studies.tuning.workers import Executor, InProcess, WorkerProcesses
-from trainyard.types import Mode
 
 log = logging.getLogger("trainyard")
 
@@ -100,18 +97,18 @@ class _Search:
         before: int | None = None,
     ) -> None:
         self._study, self._plan, self._base, self._request = study, plan, base, request
-        self._before = math.inf if before is None else before
+        self._before = before
         threads = Threads(plan.threads, plan.threads_by_step, lambda: request.load(base.resolved))
         self._configs = TrialConfigs(base, plan.tuning, threads)
         self._log: TrialLog
         self._agenda: Agenda
+        self._proposals: Proposals
         self._signals: Signals
         self._executor: Executor
         alone = request.data is not None or request.callbacks  # no other process has these
         self._joined = None if alone else JoinedWorkers(study.path)
         self._running: set[int] = set()
         self._made: dict[str, Resolved] = {}  # the configs of the runs of the trial that has just begun
-        self._began = time.monotonic()
         self._progress = Progress(plan.trials, plan.tuning.max_minutes)
         goals = plan.goals
         metrics = dict(zip(goals.metrics, goals.modes, strict=True))
@@ -133,6 +130,7 @@ class _Search:
             self._agenda = agenda_of(
                 plan.tuning, config, plan.trials, plan.horizon or 0, self._log, plan.mode, plan.recorded
             )
+            self._proposals = Proposals(plan, self._log, self._agenda, self._before)
             status = "completed"
             try:
                 with Signals() as self._signals:
@@ -172,7 +170,7 @@ class _Search:
         tell_trackers(study, self._base.resolved)
 
     def _new_executor(self) -> Executor:
-        """Return what does the jobs now: this process alone, unless it has to look after others."""
+        """Return what trains the jobs now: this process alone, unless there are other workers."""
         own, request = self._plan.tuning.parallel, self._request
         if self._joined is not None:
             for _ in self._joined.poll():
@@ -192,13 +190,14 @@ class _Search:
         )
 
     def _make_trials(self) -> None:
+        """Train trials, as many at once as the executor takes, until no other is to begin."""
         if self._plan.tuning.tuner is not None:
             goals = self._plan.goals
             make_by_tuner(StudyTrials(self._study, self._log, self._configs, goals, self._end, self._signals))
             return
         begun = [trial for trial in self._log.trials if trial.ending is None]
         self._progress.resumed(self._log.trials)
-        self._replay_proposals()
+        self._proposals.replay()
         while True:
             if isinstance(self._executor, InProcess):
                 self._executor = self._new_executor()  # someone may have joined since the last trial
@@ -210,7 +209,7 @@ class _Search:
             self._prune()
             self._copy_endings()
             if not self._running:
-                if self._next_turn() is None:
+                if self._proposals.next() is None:
                     return
                 continue
             if (outcome := executor.wait()) is None:
@@ -238,7 +237,7 @@ class _Search:
         """Return the next trial to train: one that was begun before, or another if it can be decided."""
         if begun:
             return begun.pop(0)
-        turn = self._next_turn()
+        turn = self._proposals.next()
         if turn is None:
             return None
         if turn.trial == len(self._log.trials):
@@ -246,55 +245,20 @@ class _Search:
         self._log.go_on(turn.trial, turn.job)
         return self._log.trials[turn.trial]
 
-    def _next_turn(self) -> Turn | None:
-        """Return the next job if it can be decided now, and there is to be one."""
-        turn = self._agenda.next(self._log.trials)
-        if turn is None or turn.job >= self._before or self._log.is_over_time:
-            return None
-        target, goals = self._plan.tuning.target, self._plan.goals
-        known = self._agenda.known(self._log.trials, turn.job)
-        if any(goals.is_reached(target, ending.value) for ending in known if ending is not None):
-            return None
-        limit = self._plan.tuning.max_minutes
-        if limit is not None and time.monotonic() - self._began >= 60 * limit:
-            self._log.note(kind=TIME_LIMIT, before=turn.job)
-            return None
-        return turn
-
     def _begin(self, turn: Turn) -> LoggedTrial:
         """Decide a trial, and create its run."""
         number, trials = turn.trial, self._log.trials
-        params = self._plan.sampler.propose(number, self._seen(number, turn.job))
+        params = self._proposals.params(turn)
         jobs, running = (LoggedJob(turn.job),), self._agenda.running(trials, turn.job)
         first = next((trial for trial in trials if trial.params == params and trial.same_as is None), None)
         if first is not None:
             trial = LoggedTrial(number, params, first.run_id, first.number, jobs=jobs, running=running)
         else:
             self._made = {self._create(resolved).id: resolved for resolved in self._configs.of(params)}
-            runs = [*self._made]
-            others = tuple(runs[1:])
-            trial = LoggedTrial(number, params, runs[0], jobs=jobs, others=others, running=running)
+            run, *others = self._made
+            trial = LoggedTrial(number, params, run, jobs=jobs, others=tuple(others), running=running)
         self._log.begin(trial)
         return trial
-
-    def _seen(self, number: int, job: int) -> list[Observation]:
-        """Return what the proposal of a trial, whose first job it is, may know of the trials before it."""
-        known = self._agenda.known(self._log.trials, job)[:number]
-        return [*self._plan.earlier, *self._observations(self._log.trials, known)]
-
-    def _observations(
-        self, trials: Sequence[LoggedTrial], known: Sequence[Ending | None]
-    ) -> list[Observation]:
-        return [observation(trial, end, self._plan.goals) for trial, end in zip(trials, known, strict=False)]
-
-    def _replay_proposals(self) -> None:
-        """Let a sampler that keeps a state in trials make the earlier proposals of a resumed study again.
-
-        The study knows what each of them knew: with rungs, more has become known of trials since.
-        """
-        if getattr(self._plan.sampler, "keeps_state", False):
-            for trial in self._log.trials:
-                self._plan.sampler.propose(trial.number, self._seen(trial.number, trial.jobs[0].number))
 
     def _create(self, resolved: Resolved) -> RunDir:
         experiment = self._study.path.parent.name
@@ -303,11 +267,8 @@ class _Search:
     def _runs(self, trial: LoggedTrial) -> list[Path]:
         return [self._study.path.parent / run_id for run_id in (trial.run_id, *trial.others)]
 
-    @property
-    def _objective(self) -> tuple[str, Mode]:
-        return self._plan.metric, self._plan.mode
-
     def _job(self, trial: LoggedTrial) -> Job:
+        """Return the newest job of a trial, with the curves that its pruner compares it with."""
         curves: dict[str, list[Sequence[tuple[int, float]]]] = {"completed": [], "pruned": []}
         job = trial.jobs[-1].number
         for other, ending in zip(self._log.trials, self._agenda.known(self._log.trials, job), strict=True):
@@ -317,7 +278,8 @@ class _Search:
             trial.number,
             self._runs(trial),
             self._study.id,
-            *self._objective,
+            self._plan.metric,
+            self._plan.mode,
             self._plan.tuning.pruner,
             curves,
             self._agenda.until(job),
@@ -347,10 +309,12 @@ class _Search:
             return
         path = self._study.path.parent
         run = final_run(path, self._log, best) or self._create(self._configs.final(best, path))
-        train_final(self._executor, Job(best.number, [run.path], self._study.id, *self._objective), self._log)
+        job = Job(best.number, [run.path], self._study.id, self._plan.metric, self._plan.mode)
+        train_final(self._executor, job, self._log)
         self._request.watch({"best_trial": best.number, "run_id": run.id, "status": run.status()})
 
     def _end(self, number: int, ending: Ending) -> None:
+        """Log how a trial has ended, and tell the user."""
         self._log.end(number, ending)
         trial = self._log.trials[number]
         summary = {"trial": number, "run_id": trial.run_id, "status": ending.status}
@@ -391,6 +355,6 @@ class _Search:
         """Write the storage that Optuna reads: the trials before the first one that has not ended."""
         if self._projector.is_due(end=end):
             ended = list(itertools.takewhile(lambda trial: trial.ending is not None, self._log.trials))
-            seen = self._observations(ended, [trial.ending for trial in ended])
+            seen = self._proposals.observations(ended, [trial.ending for trial in ended])
             made = frozen(self._plan.space, seen, self._plan.goals.modes)
             self._projector.write(made, ended, end=end)

@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 
 
 class Executor(Protocol):
-    """Does jobs, as many at once as it has `slots`."""
+    """Do jobs, as many at once as it has `slots`."""
 
     @property
     def slots(self) -> int:
@@ -125,7 +125,7 @@ class _Worker:
 
 @dataclass
 class WorkerProcesses:
-    """Does jobs in worker processes, which make one run after another, and by workers that have joined.
+    """Do jobs in worker processes, which make one run after another, and by workers that have joined.
 
     Args:
         own: The number of processes of this one's own.

@@ -115,7 +115,7 @@ def effect_of(values: Sequence[float], resolution: float = 0.0, *, exact: bool =
 
 
 class Search:
-    """Finds which changes moved the metric.
+    """Find which changes moved the metric.
 
     Args:
         changes: The names of the changes.

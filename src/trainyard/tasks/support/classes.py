@@ -141,7 +141,7 @@ def log_loss(scores: Scores) -> float:
     return float(-np.mean(logs, dtype=np.float64) if scores.weights is None else -scores.mean(logs))
 
 
-def surprise(scores: Scores) -> Floats:
+def negative_log_likelihood(scores: Scores) -> Floats:
     """Return the negative logarithm of the true class's probability, (rows,); its mean is `log_loss`."""
     values: Floats = -np.log(_clipped(scores)).astype(np.float64)
     return values

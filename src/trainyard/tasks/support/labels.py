@@ -89,7 +89,7 @@ def hamming_loss(scores: Scores) -> float:
     return float(scores.mean(wrong_share(scores)))
 
 
-def mean_surprise(scores: Scores) -> Floats:
+def binary_cross_entropy(scores: Scores) -> Floats:
     """Return the binary cross-entropy of each row, (rows,), averaged over the labels.
 
     Probabilities are clipped to [eps, 1 - eps] of float32, the dtype in which models give them.
@@ -101,7 +101,7 @@ def mean_surprise(scores: Scores) -> Floats:
 
 def log_loss(scores: Scores) -> float:
     """Return the mean binary cross-entropy of the labels."""
-    return float(scores.mean(mean_surprise(scores)))
+    return float(scores.mean(binary_cross_entropy(scores)))
 
 
 def _over_labels(metric: BinaryMetric) -> Callable[[Scores], float]:

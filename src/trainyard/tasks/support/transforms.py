@@ -44,15 +44,15 @@ class TargetTransform:
     """A fitted transformation.
 
     `kind` is its name in a config. `columns` are the knots of each target's piecewise linear function, by
-    `values` in the own unit and `scores` in the transformed one, both ascending; of `standardize` its `mean`
-    and `scale`; empty for a formula.
+    `values` in the original units and `scores` on the transformed scale, both ascending; of `standardize` its
+    `mean` and `scale`; empty for a formula.
     """
 
     kind: str
     columns: Sequence[Mapping[str, Any]] = ()
 
     def forward(self, targets: Array) -> Array:
-        """Return targets, (rows,) or (rows, outputs), in the transformed unit: float64 as such, else float32.
+        """Return targets, (rows,) or (rows, outputs), on the transformed scale; float64 stays, else float32.
 
         Values beyond the training rows' get the score of the nearest (`quantile`); what no formula takes
         becomes 0: check targets before.
@@ -63,7 +63,7 @@ class TargetTransform:
         return np.where(np.isfinite(scores), scores, 0).astype(dtype)
 
     def inverse(self, outputs: Array) -> Array:
-        """Return outputs of a model, (rows,) or (rows, outputs), in the targets' own unit, float64."""
+        """Return outputs of a model, (rows,) or (rows, outputs), in the targets' original units, float64."""
         with np.errstate(over="ignore"):
             return self._mapped(outputs, inverse=True)
 

@@ -1,4 +1,4 @@
-"""Forwards the journal to the trackers, each from a process of its own: the training process's side.
+"""Forward the journal to the trackers, each from a process of its own: the training process's side.
 
     training process ──writes──> journal ──tailed by──> python -m trainyard.trackers.feed ──> tracker
           └──────── one byte through a pipe: "I am done" ─────────┘

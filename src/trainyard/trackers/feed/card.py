@@ -1,4 +1,4 @@
-"""Reads a run's config and manifest for its feeders: its trackers, and what they show of the run."""
+"""Read a run's config and manifest for its feeders: its trackers, and what they show of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forwards one run's journal to one tracker; the body of a feeder process."""
+"""Forward one run's journal to one tracker; the body of a feeder process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ARTIFACTS = ("config.yaml", Result.FILE, "report.html", "best")
 
 
 class Feeder:
-    """Sends each (metric, step) once.
+    """Send each (metric, step) once.
 
     Values are sent in the order of their steps, and a tracker says when it is opened up to which step it
     holds each metric. The saved state only avoids reading the journal from its start each time.

@@ -1,4 +1,4 @@
-"""Reads the journal from a position on, while it is being written."""
+"""Read the journal from a position on, while it is being written."""
 
 from __future__ import annotations
 

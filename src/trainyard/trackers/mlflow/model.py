@@ -1,4 +1,4 @@
-"""Writes a run's model as MLflow keeps models: a folder with `MLmodel`, which `mlflow.pyfunc` loads.
+"""Write a run's model as MLflow keeps models: a folder with `MLmodel`, which `mlflow.pyfunc` loads.
 
     MLmodel                     the flavor, the signature, what each column holds
     requirements.txt            what must be installed to load it; also as python_env.yaml and conda.yaml

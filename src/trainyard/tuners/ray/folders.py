@@ -1,4 +1,4 @@
-"""The folder of a Ray that a study starts, with its sockets and logs; those of killed studies go."""
+"""The folder of a Ray that a study starts, with its sockets and logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHORT = Path("/tmp")
 
 @contextlib.contextmanager
 def own_folder() -> Iterator[str]:
-    """Make a temporary folder, and remove it at the end; remove first those of processes that died."""
+    """Make a temporary folder, and remove it at the end; remove the folders of killed studies first."""
     parent = _parent()
     _sweep(parent)
     made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from ray import tune
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
+from trainyard.environ import temporary_environment
 from trainyard.errors import TrainingError
 from trainyard.tuners.base import Begun, Trials
 from trainyard.tuners.ray import schedulers
@@ -47,7 +47,7 @@ def run(params: RayParams, trials: Trials) -> None:
     settings = dict(_QUIET)
     if isinstance(params.scheduler, HyperbandScheduler):  # its rungs compare the trials that have begun
         settings["TUNE_MAX_PENDING_TRIALS_PG"] = str(len(waiting) + trials.wanted)
-    with _environment(settings), _joined(params), _removed(storage):
+    with temporary_environment(settings), _joined(params), _removed(storage):
         hooks = _Hooks(trials)
         if isinstance(params.scheduler, PbtScheduler):  # its population is all there from the start
             while (begun := trials.begin()) is not None:
@@ -167,7 +167,7 @@ class _Stop(_Unsaved, tune.Stopper):  # type: ignore[misc]
 
 
 class _Proposals(Searcher):  # type: ignore[misc]
-    """Proposes trials to Ray: first those of an earlier process, then new ones."""
+    """Propose trials to Ray: first those of an earlier process, then new ones."""
 
     def __init__(self, kind: str, trials: Trials, waiting: list[Begun], hooks: _Hooks) -> None:
         super().__init__(metric=OBJECTIVE, mode=trials.mode)
@@ -234,21 +234,6 @@ def _optuna(trials: Trials) -> Any:
 
 
 # --- Ray itself
-
-
-@contextlib.contextmanager
-def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """Give Ray its settings, and take them back."""
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextlib.contextmanager

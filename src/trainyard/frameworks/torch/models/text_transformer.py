@@ -13,7 +13,7 @@ from trainyard.frameworks.torch.models.tokens import counted, embedding, pooled
 class TextTransformer(nn.Module):
     """A transformer encoder with pre-norm layers and learned positions; no token sees padding.
 
-    It answers for a text, or for each token, as `output_shape` says: (outputs,) or (length, outputs).
+    It predicts for a text, or for each token, by `output_shape`: (outputs,) or (length, outputs).
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class TextTransformer(nn.Module):
         self.pooling = "none" if len(output_shape) > 1 else pooling
         self.token_embedding = embedding(vocab_size, hidden_size)
         self.position_embedding = embedding(context_length, hidden_size)
+        # What BERT calls the CLS token: a learned one before the others, whose state stands for the text.
         self.summary = nn.Parameter(torch.zeros(1, 1, hidden_size)) if self.pooling == "cls" else None
         self.dropout = nn.Dropout(dropout)
         layer = nn.TransformerEncoderLayer(

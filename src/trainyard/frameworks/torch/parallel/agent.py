@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
@@ -27,21 +24,6 @@ def failed(error: ChildFailedError, number: int, restarts: int) -> WorldError:
         f"process {rank} of {number} ended with exit code {failure.exitcode}"
         f"{_named_signal(failure.exitcode)}, after {restarts} restarts"
     )
-
-
-@contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, and undo it at the end."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def silence() -> None:

@@ -1,4 +1,4 @@
-"""Starts the processes of a run on this machine, as torchrun does."""
+"""Start the processes of a run on this machine, as torchrun does."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from trainyard.config.schema import DistributedConfig
+from trainyard.environ import temporary_environment
 from trainyard.frameworks.torch.parallel import nodes
-from trainyard.frameworks.torch.parallel.agent import SHUTDOWN_SECONDS, environment, failed, silence
+from trainyard.frameworks.torch.parallel.agent import SHUTDOWN_SECONDS, failed, silence
 from trainyard.frameworks.torch.parallel.world import STORE
 from trainyard.world import RESTARTS, RETRYABLE
 
@@ -113,7 +114,7 @@ def _start(number: int, restart: int, command: Sequence[str], folder: Path) -> N
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # torchrun warns that it sets it
     }
-    with environment(variables):
+    with temporary_environment(variables):
         elastic_launch(config, command[0])(*command[1:])
 
 

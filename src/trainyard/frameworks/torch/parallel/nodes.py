@@ -1,4 +1,4 @@
-"""Starts the processes of a run on this machine, beside those that other machines start."""
+"""Start the processes of a run on this machine, beside those that other machines start."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from trainyard.config.schema import DistributedConfig
+from trainyard.environ import temporary_environment
 from trainyard.errors import InputError, WorldError
-from trainyard.frameworks.torch.parallel.agent import SHUTDOWN_SECONDS, environment, failed
+from trainyard.frameworks.torch.parallel.agent import SHUTDOWN_SECONDS, failed
 from trainyard.world import RETRYABLE
 
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
@@ -64,7 +65,7 @@ def start(distributed: DistributedConfig, command: Sequence[str]) -> None:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             variables[name] = os.environ.get(name, interface)
     try:
-        with environment(variables):
+        with temporary_environment(variables):
             elastic_launch(config, command[0])(*command[1:])
     except ChildFailedError as error:
         if all(failure.exitcode == RETRYABLE for failure in error.failures.values()):

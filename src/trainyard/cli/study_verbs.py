@@ -1,4 +1,4 @@
-"""`resume` and `reproduce` of studies."""
+"""The commands `resume` and `reproduce` where their argument is a study."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from trainyard.studies.tuning.reproduce import StudyReproduction
 
 
-def go_on(
+def resume_study(
     name: str, overrides: Sequence[str], runs_dir: str | None, trust: bool, quiet: bool, as_json: bool
 ) -> NoReturn:
-    """Go on with a study, print what came of it, and exit."""
+    """Resume a study, print its summary, and exit with the code of its status."""
     study = trainyard.resume_study(
         name, overrides, runs_dir=runs_dir, trust=trust, watch=watcher(quiet, as_json)
     )
@@ -29,14 +29,15 @@ def go_on(
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
 
 
-def prove(name: str, runs_dir: str | None, trust: bool, quiet: bool, as_json: bool) -> NoReturn:
-    """Make the trials of a study again, print how the two compare, and exit."""
+def reproduce_study(name: str, runs_dir: str | None, trust: bool, quiet: bool, as_json: bool) -> NoReturn:
+    """Repeat the trials of a study, print the verdict, and exit; the code is 3 if they differ."""
     result = trainyard.reproduce_study(name, runs_dir=runs_dir, trust=trust, watch=watcher(quiet, as_json))
-    show(result.to_json(), _comparison(result), as_json)
+    show(result.to_json(), _verdict_lines(result), as_json)
     click.get_current_context().exit(0 if result.verdict == "identical" else DIFFERENT)
 
 
-def _comparison(result: StudyReproduction) -> Iterator[str]:
+def _verdict_lines(result: StudyReproduction) -> Iterator[str]:
+    """Yield the verdict for people, and where the two studies first differ."""
     if result.verdict == "identical":
         repeats = f"identical: {result.repetition} repeats {result.original}"
         yield f"{repeats}: {result.trials[0]} trials, digest {result.digests[0]}"

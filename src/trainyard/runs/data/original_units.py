@@ -1,4 +1,4 @@
-"""Models that train on a transformed target, seen in the target's own unit."""
+"""Models that train on a transformed target, seen in the target's original units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainyard.types import TARGET, Array, DataInfo, Predictions, SplitName
 
 
 def transformed(split: Split, transform: TargetTransform) -> Split:
-    """Return a split with its targets in the transformed unit.
+    """Return a split with its targets on the transformed scale.
 
     Raises:
         InputError: The split is not in memory.
@@ -25,14 +25,16 @@ def transformed(split: Split, transform: TargetTransform) -> Split:
     return Arrays({**split.arrays, TARGET: transform.forward(split.arrays[TARGET])})
 
 
-class OwnUnitModel(Model):
-    """A model whose predictions and targets are in the target's own unit; its loss is in the transformed one.
+class OriginalUnitsModel(Model):
+    """A model whose predictions and targets are in the target's original units.
+
+    Its loss is on the transformed scale.
 
     Args:
-        model: The model, which trains and predicts in the transformed unit.
+        model: The model, which trains and predicts on the transformed scale.
         transform: The transformation.
-        known: The splits of the run by the identity of those with targets in the own unit: the learner caches
-            what it derives from them.
+        known: The splits of the run with transformed targets, by the id of the split with original ones. The
+            learner caches what it derives from them.
     """
 
     def __init__(self, model: Model, transform: TargetTransform, known: Mapping[int, Split]) -> None:
@@ -52,7 +54,7 @@ class OwnUnitModel(Model):
 
     @property
     def native(self) -> Any:
-        """The model as its library's own object; its outputs are in the transformed unit."""
+        """The model as its library's own object; its outputs are on the transformed scale."""
         return self._model.native
 
     @property
@@ -71,7 +73,7 @@ class OwnUnitModel(Model):
 
     @property
     def link(self) -> str:
-        """The function from what the exported model returns to outputs in the transformed unit."""
+        """The function from what the exported model returns to outputs on the transformed scale."""
         return self._model.link
 
     def importance(self) -> Mapping[str, Array]:
@@ -79,17 +81,17 @@ class OwnUnitModel(Model):
         return self._model.importance()
 
     def export(self, path: Path, form: str) -> None:
-        """Write the model, whose outputs are in the transformed unit."""
+        """Write the model, whose outputs are on the transformed scale."""
         self._model.export(path, form)
 
 
-def own_unit(
+def in_original_units(
     model: Model,
     info: DataInfo,
     splits: Mapping[SplitName, Split] | None = None,
     learner_splits: Mapping[SplitName, Split] | None = None,
 ) -> Model:
-    """Return a model that predicts in the target's own unit.
+    """Return a model that predicts in the target's original units.
 
     Args:
         model: The model, as its framework makes it.
@@ -101,4 +103,4 @@ def own_unit(
     if transform is None:
         return model
     known = {id(split): (learner_splits or {})[name] for name, split in (splits or {}).items()}
-    return OwnUnitModel(model, transform, known)
+    return OriginalUnitsModel(model, transform, known)
