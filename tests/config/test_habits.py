@@ -49,9 +49,9 @@ MEANINGS = {
     ),
     "momentum": (
         {"training": {"optimizer": "sgd", "momentum": 0.9}},
-        {"training.optimizer.type": "sgd", "training.optimizer.momentum": 0.9},
+        {"training.optimizer.type": "sgd", "training.optimizer.params.momentum": 0.9},
     ),
-    "betas": ({"training": {"betas": [0.9, 0.95]}}, {"training.optimizer.betas": [0.9, 0.95]}),
+    "betas": ({"training": {"betas": [0.9, 0.95]}}, {"training.optimizer.params.betas": [0.9, 0.95]}),
     "no_cuda": ({"training": {"no_cuda": True}}, {"training.device": "cpu"}),
     "tf32": ({"training": {"tf32": True}}, {"training.precision": "tf32"}),
     "seed at the top": ({"seed": 7}, {"experiment.seed": 7}),
