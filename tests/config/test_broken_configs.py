@@ -257,7 +257,7 @@ BROKEN = {
     "optimizer by import": (
         GOOD + "training: {optimizer: 'mine/opt.py:Lion'}\n",
         "3:23: training.optimizer.type",
-        "expected package.module:Name, got 'mine/opt.py:Lion'",
+        "expected package.module:Name, got 'mine/opt.py:Lion'; write opt:Lion, and start it where the file is",
     ),
     "loss typo": (
         GOOD + "training: {loss: cros_entropy}\n",

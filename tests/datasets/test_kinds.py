@@ -15,7 +15,7 @@ from trainyard.datasets.rows.kinds import infer, judge
 from trainyard.datasets.rows.preparation import from_json
 from trainyard.datasets.rows.table import Table, as_table
 from trainyard.datasets.rows.times import read_time, reading_of
-from trainyard.datasets.rows.typed import typed
+from trainyard.datasets.rows.typed import ColumnKind, typed
 from trainyard.datasets.rows.written import read_number, writing_of
 from trainyard.errors import DataError
 from trainyard.semantics import computing_by
@@ -87,6 +87,38 @@ def test_a_column_of_amounts() -> None:
 
 def test_amounts_in_two_currencies_are_no_numbers() -> None:
     assert column(["$5", "5 €", "$7", "6 €"])[0].kind == "category"
+
+
+@pytest.mark.parametrize(
+    ("texts", "numbers"),
+    [
+        (["120 m²", "85 m²", "1,240.5 m²"], [120, 85, 1240.5]),
+        (["23.4 kmpl", "18 kmpl", "20"], [23.4, 18, 20]),
+        (["12,5cm", "9,25cm"], [12.5, 9.25]),
+        (["1 room", "3 rooms", " 2 rooms "], [1, 3, 2]),
+        (["21 °C", "-4 °C"], [21, -4]),
+    ],
+)
+def test_numbers_with_a_unit_are_read_where_that_is_declared(texts: list[str], numbers: list[float]) -> None:
+    kind, _, warning = column(texts)
+    assert kind.kind == "category"
+    assert "numbers with a unit" in warning
+    assert "data.columns: {x: number}" in warning
+    kind, read, warning = column(texts, columns={"x": "number"})
+    assert read == numbers
+    assert not warning
+    later = ColumnKind.from_json(json.loads(json.dumps(kind.to_json())))
+    with pytest.raises(DataError, match="'80 miles' in row 1"):
+        typed(as_table({"x": np.array(["80 miles"], dtype=object)}), {"x": later})
+
+
+@pytest.mark.parametrize(
+    "texts", [["1 km", "500 m"], ["5 Main St", "7 Elm Rd"], ["10:30 am", "9:15 am"], ["A4 x", "A5 x"]]
+)
+def test_other_texts_after_numbers_are_no_unit(texts: list[str]) -> None:
+    kind, _, warning = column(texts)
+    assert kind.kind != "number"
+    assert "unit" not in warning
 
 
 def test_codes_with_zeros_in_front_are_no_numbers() -> None:

@@ -105,6 +105,34 @@ def test_quarters_and_months_are_dates() -> None:
     assert bundle.rows["test"].min() > bundle.rows["train"].max()
 
 
+def test_numbers_with_a_unit_are_declared_as_numbers() -> None:
+    rows = [{"area": f"{20 + i % 57} m²", "rent": f"{300 + 7 * (i % 57)} zlotys"} for i in range(200)]
+    draft, (config, bundle) = drafted(csv_text(rows), "rent")
+    assert "area: number  # such as 20 m²" in draft
+    assert config.data.task == "regression"
+    assert bundle.info.feature_names == ["area"]
+
+
+def test_spellings_of_a_class_are_named() -> None:
+    rows = [row | {"bought": ["Yes", "yes ", "perhaps"][i % 3]} for i, row in enumerate(people(60))]
+    draft, _ = drafted(csv_text(rows))
+    assert "column 'bought' holds categories that differ only in case or spaces" in draft
+
+
+def test_columns_of_lists_are_left_out() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = [row | {"tags": ["a"], "site_id": {"x": 1}} for row in people(60)]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), "rows.parquet")
+    draft = draft_config(Path("rows.parquet"), "bought")
+    Path("config.yaml").write_text(draft.text("mlp"), encoding="utf-8")
+    config = load_config(Path("config.yaml"), adapters=Catalog()).config
+    assert config.data.exclude == ["tags", "site_id"]
+    assert "tags" not in load_data(config).info.feature_names
+    assert "left out: tags, site_id" in draft.summary()
+
+
 def test_names_of_rows_are_left_out_though_they_repeat() -> None:
     rows = [{"rownames": i % 60 + 1, "x": i % 7, "bought": "yn"[i % 2]} for i in range(90)]
     _, (config, bundle) = drafted(csv_text(rows))

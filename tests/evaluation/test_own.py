@@ -161,7 +161,8 @@ def test_what_is_no_metric_is_refused_before_training(mine: Path, path: str, mes
     [
         (
             "mine:seen",
-            r"mine:seen failed: ValueError: <U3 <U3 \(20,\) \(20,\)\nit was called with NumPy arrays \(.*: <U3 \(20,\)",
+            r"mine:seen failed: ValueError: <U3 <U3 \(20,\) \(20,\)\nit was called with NumPy arrays \(.*: <U3 \(20,\)"
+            r".*a parameter called `y_score` gets the probabilities",
         ),
         ("mine:pair", r"returned a value of shape \(2,\); it must return one number"),
     ],

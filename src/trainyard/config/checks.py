@@ -122,9 +122,14 @@ def check_import_path(node: Node | None, path: str, problems: Problems) -> None:
         and ":" in node.value
         and not IMPORT_PATH.fullmatch(node.value)
     ):
-        problems.report(
-            f"expected package.module:Name, got {node.template or node.value!r}", path, node.source
+        file, _, name = node.value.rpartition(":")
+        mend = (
+            f"; write {PurePath(file).stem}:{name}, and start it where the file is"
+            if file.endswith(".py")
+            else ""
         )
+        given = node.template or repr(node.value)
+        problems.report(f"expected package.module:Name, got {given}{mend}", path, node.source)
 
 
 def _number(root: Node, path: str) -> float | None:

@@ -247,19 +247,37 @@ def _flags(root: Node, problems: Problems, notes: list[str]) -> None:
     for section in ("", "training", "distributed"):
         for key in list(mapping(find(root, section) if section else root)):
             old = join(section, key)
-            if fold(key) in ("fp16", "bf16"):
+            if fold(key) in ("fp16", "bf16", "tf32"):
                 _flag(root, old, "training.precision", (fold(key), "fp32"), problems, notes)
             elif fold(key) in ("usecuda", "usegpu", "cuda", "gpu"):
                 _flag(root, old, "training.device", ("cuda", "cpu"), problems, notes)
+            elif fold(key) in ("usecpu", "nocuda"):
+                _flag(root, old, "training.device", ("cpu", "auto"), problems, notes)
             elif fold(key) == "accelerator":
                 move(root, old, "training.device", problems, notes, ANOTHER)
             elif fold(key) == "gpus":
                 _gpus(root, old, problems, notes)
             elif fold(key) == "devices":
                 _devices(root, old, problems, notes)
+    _checkpointing(root, problems)
     node = find(root, "training.precision")
     if node is not None and isinstance(node.value, int) and str(node.value) in ("16", "32", "64"):
         node.value = str(node.value)
+
+
+def _checkpointing(root: Node, problems: Problems) -> None:
+    """Report `activation_checkpointing: true`, which does not say what to recompute; `false` is none."""
+    path = "training.activation_checkpointing"
+    node = find(root, path)
+    if node is not None and isinstance(node.value, bool):
+        if node.value:
+            problems.report(
+                'name the modules to compute again: ["blocks.*"] for gpt, ["model.layers.*"] for '
+                "most language models of transformers",
+                path,
+                node.source,
+            )
+        node.value = []
 
 
 def _flag(
@@ -378,6 +396,15 @@ def _warmup(root: Node, problems: Problems, notes: list[str]) -> None:
 
 def _values(root: Node, problems: Problems, notes: list[str]) -> None:
     """Read other names of optimizers, schedulers, losses, precisions, devices and metrics as ours."""
+    loss = find(root, "training.loss")
+    if loss is not None and isinstance(loss.value, dict):
+        take(root, "training.loss")
+        problems.report(
+            "write the name alone: training.loss: focal; options stand beside it in training: focal_gamma, "
+            "label_smoothing, class_weights; a loss of your own holds its options itself",
+            "training.loss",
+            loss.key_source,
+        )
     for path, table in VALUES.items():
         node = find(root, path)
         chosen = mapping(node).get("type", node)

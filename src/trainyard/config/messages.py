@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from trainyard.config.schema import RunConfig
-from trainyard.config.synonyms import KEY_HINTS, fold
+from trainyard.config.synonyms import KEY_HINTS, MODEL_HINTS, fold
 from trainyard.config.tree import Node, Problems, join, mapping, plain
 from trainyard.config.words import (
     choice,
@@ -172,8 +172,9 @@ class _Report:
         allowed = list(getattr(without_null(spot.annotation), "model_fields", ()))
         if child.inline:
             allowed += self.siblings
-        path, known = self._path((*spot.keys, name)), KEY_HINTS.get(fold(name))
-        if known is not None and not path.startswith("model."):
+        path = self._path((*spot.keys, name))
+        known = (MODEL_HINTS if path.startswith("model.") else KEY_HINTS).get(fold(name))
+        if known is not None:
             self.problems.report(f"unknown key; {known}", path, child.key_source)
             return
         hint = nearest(name, allowed) or _elsewhere(name) or "."

@@ -124,7 +124,19 @@ INSIDE = {
     "training.optimizer.params": _table(
         {"training.learning_rate": "lr learning_rate", "training.weight_decay": "weight_decay wd"}
     ),
-    "training": _table({"experiment.seed": "seed"}),
+    "training": _table(
+        {
+            "experiment.seed": "seed",
+            "data.workers": "num_workers dataloader_num_workers",
+            "data.prefetch": "dataloader_prefetch_factor",
+            "data.collate": "collate_fn data_collator",
+            "training.label_smoothing": "label_smoothing_factor",
+            "training.optimizer.betas": "betas",
+            "training.optimizer.eps": "eps epsilon adam_epsilon",
+            "training.optimizer.momentum": "momentum",
+            "training.optimizer.nesterov": "nesterov",
+        }
+    ),
     "data": _table(
         {
             "data.target": "y",
@@ -254,6 +266,23 @@ KEY_HINTS = {
         "logging_dir": (
             "where runs are kept is not in the config: give --runs-dir DIR, or set TRAINYARD_RUNS"
         ),
+        "adam_beta1 adam_beta2 beta1 beta2 optim_args optimizer_kwargs optimizer_params": (
+            "options stand beside the name: training.optimizer: {type: adamw, betas: [0.9, 0.95]}"
+        ),
+        "lr_scheduler_kwargs scheduler_kwargs scheduler_params": (
+            "options stand beside the name: training.scheduler: {type: cosine, warmup_steps: 100}"
+        ),
+        "augment augmentation augmentations augmenter mixup cutmix image_size img_size": (
+            "images are resized and augmented by data.transforms: [{type: resize, size: [64, 64]}, ...] "
+            "(docs/images.md)"
+        ),
+        "lora peft lora_config": "write model.lora: {r: 8, alpha: 16}; models of transformers have it "
+        "(docs/huggingface.md)",
+        "deterministic": "write training.determinism: bitwise to refuse operations that may differ",
+        "swa use_swa": "write training.ema: 0.999, a moving average of the weights",
+        "auto_find_batch_size auto_scale_batch_size auto_lr_find": (
+            "trainyard tune CONFIG searches for values; training.microbatch_size: SAMPLES takes less memory"
+        ),
         "pin_memory persistent_workers": (
             "memory is pinned where a GPU trains, and workers (data.workers) persist: leave it out"
         ),
@@ -283,10 +312,24 @@ KEY_HINTS = {
         "callbacks": "callbacks are given in Python: trainyard.train(config, callbacks=[...])",
         "verbose verbosity": "write logging.every_n_steps, or give --quiet",
         "monitor": "write training.early_stopping.metric or checkpoint.metric",
-        "restore_best_weights": "leave it out: the best model is kept; see checkpoint.save_top_k",
+        "restore_best_weights load_best_model_at_end": (
+            "leave it out: the best model is kept; see checkpoint.save_top_k"
+        ),
         "limit_train_batches fast_dev_run overfit_batches": "write training.max_steps: STEPS",
         "presets": "trainyard init FILE --target COLUMN --model auto compares a few models",
         "sep": "write data.delimiter",
+    }.items()
+    for name in names.split()
+}
+# The same for options of `model`, where our own models lack them.
+MODEL_HINTS = {
+    fold(name): hint
+    for names, hint in {
+        "pretrained weights from_pretrained": "write model.init_from: RUN or FILE.safetensors",
+        "lora peft": KEY_HINTS["lora"],
+        "block_size context_length max_seq_len seq_len sequence_length": (
+            "the tokens of a sample are data.length"
+        ),
     }.items()
     for name in names.split()
 }

@@ -125,9 +125,11 @@ def _checked(path: str, function: Callable[..., Any], given: dict[str, str]) -> 
             value = function(first, second, **named)
         except Exception as error:
             got = ", ".join(f"{name}: {_described(values.get(what))}" for name, what in given.items())
+            lacks = "probabilities" not in given.values() and values["probabilities"] is not None
+            scored = "; a parameter called `y_score` gets the probabilities" if lacks else ""
             raise ModelError(
                 f"evaluation.metrics: {path} failed: {type(error).__name__}: {error}\n"
-                f"it was called with NumPy arrays ({got}); only losses get tensors"
+                f"it was called with NumPy arrays ({got}); only losses get tensors{scored}"
             ) from error
         if isinstance(value, bool | np.bool_ | str) or np.ndim(value) or not np.isrealobj(value):
             what = f"of shape {np.shape(value)}" if np.ndim(value) else f"{value!r}"

@@ -26,7 +26,7 @@ from trainyard.datasets.rows.times import (
     reading_of,
 )
 from trainyard.datasets.rows.typed import BOOLEANS, PLURALS, ColumnKind, Kind, read_each, without
-from trainyard.datasets.rows.written import is_missing_word, read_number, writing_of
+from trainyard.datasets.rows.written import is_missing_word, read_number, unit_of, without_unit, writing_of
 from trainyard.errors import DataError
 from trainyard.types import Array, Ids
 
@@ -215,8 +215,10 @@ class _Column:
                 )
             return kind
         texts = [text for text in self._counts() if not is_missing_word(text)]
-        if kind.kind == "number" and config.decimal is None:
-            return replace(kind, decimal=writing_of(texts).decimal)
+        if kind.kind == "number":
+            if (unit := unit_of(texts)) is not None:
+                kind, texts = replace(kind, unit=unit), [without_unit(text, unit) for text in texts]
+            return kind if config.decimal else replace(kind, decimal=writing_of(texts).decimal)
         if kind.kind == "time" and config.format is None:
             return replace(kind, order=self._reading(texts))
         return kind
@@ -246,6 +248,11 @@ class _Column:
 
     def _words(self, counts: Counter[str]) -> ColumnKind:
         rows = counts.total()
+        if has_unit(self.values):
+            self._warn(
+                f"holds numbers with a unit, such as {next(iter(counts))!r}, and is not read as numbers",
+                self._declare("number", "to read them"),
+            )
         words = sum(len(text.split()) for text in counts) / len(counts)
         if words >= _SENTENCE and len(counts) > max(_MANY, rows // 5):
             return ColumnKind("text", f"{words:.0f} words on average, mostly different")
@@ -388,6 +395,14 @@ def _excluded(kinds: Mapping[str, ColumnKind], source: str) -> list[str]:
         f"{{{inline(names[0])}: {'category' if 'text' in reason else 'number'}}}"
         for reason, names in by_reason.items()
     ]
+
+
+def has_unit(values: Array) -> bool:
+    """Return whether a column of text holds numbers with one unit, as in `120 m²`, and nothing else."""
+    if kind_of(values) != "text":
+        return False
+    texts = {text for text in values.tolist() if text is not None and not is_missing_word(text)}
+    return len(texts) > 1 and unit_of(texts) is not None
 
 
 def holds_periods(values: Array) -> bool:

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -19,7 +19,7 @@ from trainyard.config.schema import ColumnConfig, DataConfig
 from trainyard.datasets.rows.encodings import guess_of_file
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.frames import read_table
-from trainyard.datasets.rows.kinds import holds_periods, infer, infer_target, judge
+from trainyard.datasets.rows.kinds import has_unit, holds_periods, infer, infer_target, judge
 from trainyard.datasets.rows.preparation import MAX_ONEHOT
 from trainyard.datasets.rows.proposals import default_model, reasons, sections
 from trainyard.datasets.rows.suspects import odd_spellings, row_of_sums
@@ -66,8 +66,8 @@ class Draft:
     are the texts of a column that cannot be read, with their numbers of rows. `exclude` maps columns to the
     reason to leave them out, and `split` evident settings of the split to a column and the reason.
     `comparison` are lines about models that were compared. `rare` are columns of categories that the training
-    rows alone would take for identifiers, `mixed` those that would be taken for something else: numbers or
-    dates among many other texts, and quarters or months of years.
+    rows alone would take for identifiers, and `declared` what would be taken for something else: categories
+    among numbers or dates, quarters or months of years, and numbers with a unit.
     """
 
     table: Table
@@ -84,7 +84,7 @@ class Draft:
     comparison: list[str] = field(default_factory=list)
     rare: list[str] = field(default_factory=list)
     strays: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    mixed: Collection[str] = ()
+    declared: Mapping[str, ColumnConfig] = field(default_factory=dict)
 
     @property
     def shape(self) -> TableShape:
@@ -155,6 +155,7 @@ def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | 
             f"{table.source}: there is no column to learn from: {listed(map(repr, targets))} is the only one"
         )
     config = DataConfig(path=path, target=targets if len(targets) > 1 else targets[0], missing_target="drop")
+    config = _with_declared(table, [*targets, *names], config)
     strays: dict[str, Mapping[str, int]] = {}
     labelled = table
     for name in targets:
@@ -165,15 +166,16 @@ def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | 
         labelled, _ = rows_with_target(typed(labelled, {name: kind}), name)
     task, doubts = _task(labelled, config)
     config = _without_strays(labelled, infer(labelled, names, config).kinds, config, strays)
-    config = _with_periods(labelled, names, config)
     inference = infer(labelled, names, config)
     draft = Draft(table, typed(labelled, inference.kinds), inference.kinds, path, targets, task, params)
-    draft.strays, draft.mixed = strays, config.columns
+    draft.strays, draft.declared = strays, config.columns
     draft.remarks = [*table.remarks, *doubts]
     draft.remarks += [line for line in inference.warnings if line not in inference.excluded]
-    draft.remarks += [*odd_spellings(labelled, inference.kinds), *row_of_sums(table)]
+    odd = odd_spellings(labelled, {**inference.kinds, **dict.fromkeys(targets, ColumnKind("category"))})
+    draft.remarks += [*odd, *row_of_sums(table)]
     _choose_columns(draft)
     _choose_split(draft)
+    draft.exclude |= dict.fromkeys(table.unread, "its cells hold lists or structures, which are no features")
     return draft
 
 
@@ -223,12 +225,13 @@ def _without_strays(
     return config.model_copy(update={"missing_values": absent, "columns": columns})
 
 
-def _with_periods(table: Table, names: Sequence[str], config: DataConfig) -> DataConfig:
-    """Return the config with the columns declared as dates that hold quarters, months or weeks."""
-    periods = [name for name in names if holds_periods(table.columns[name])]
-    return config.model_copy(
-        update={"columns": {**config.columns, **dict.fromkeys(periods, ColumnConfig(type="date"))}}
-    )
+def _with_declared(table: Table, names: Sequence[str], config: DataConfig) -> DataConfig:
+    """Return the config with what training would not read so: dates of quarters or months, and units."""
+    dates = [name for name in names if name not in config.targets and holds_periods(table.columns[name])]
+    numbers = [name for name in names if has_unit(table.columns[name])]
+    columns = dict.fromkeys(dates, ColumnConfig(type="date"))
+    columns |= dict.fromkeys(numbers, ColumnConfig(type="number"))
+    return config.model_copy(update={"columns": columns})
 
 
 def _read(path: str, encoding: str | None) -> tuple[Table, dict[str, Any]]:
@@ -396,16 +399,17 @@ def _declared(draft: Draft, model: str) -> Iterator[str]:
         framework is not None and framework.encodes_by_target
     )
     lines = []
-    for name, kind in draft.kinds.items():
-        if kind.kind == "time" and name in draft.mixed:
+    for name, column in draft.declared.items():
+        if column.type != "category":
             first = next(text for text in draft.table.columns[name] if text is not None)
-            lines.append(f"    {inline(name)}: date  # such as {_one_line(first)}")
+            lines.append(f"    {inline(name)}: {column.type}  # such as {_one_line(first)}")
+    for name, kind in draft.kinds.items():
         if name not in draft.features or kind.kind != "category":
             continue
         count = len(set(draft.typed.columns[name].tolist()) - {None})
         if takes_codes and count > MAX_ONEHOT:
             lines.append(f"    {inline(name)}: {{type: category, encode: target}}  # {count:,} different")
-        elif name in draft.rare or name in draft.mixed:
+        elif name in draft.rare or name in draft.declared:
             lines.append(f"    {inline(name)}: category  # {count:,} different")
     yield from ["  columns:", *lines] if lines else []
 

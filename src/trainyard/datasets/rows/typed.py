@@ -12,7 +12,7 @@ import numpy as np
 from trainyard.config.emit import inline
 from trainyard.datasets.rows.table import Table, as_texts, kind_of, missing
 from trainyard.datasets.rows.times import from_epoch, read_format, read_period, read_time
-from trainyard.datasets.rows.written import is_missing_word, read_number
+from trainyard.datasets.rows.written import is_missing_word, read_number, without_unit
 from trainyard.errors import DataError
 from trainyard.types import Array
 
@@ -34,8 +34,8 @@ class ColumnKind:
     """What a column is, how its cells are read, and why.
 
     `decimal` is the decimal mark of numbers in text. Times in text are read by `order`, or by `format` (of
-    strptime), and times given as numbers by `unit`. `missing` are values that mean a missing one. `given` is
-    what the values were in training, where that is another kind.
+    strptime), and times given as numbers by `unit`; after numbers in text, `unit` is left out. `missing` are
+    values that mean a missing one. `given` is what the values were in training, where that is another kind.
     """
 
     kind: Kind
@@ -148,8 +148,9 @@ def _from_numbers(values: Array) -> Array:
 def _reader(kind: ColumnKind) -> Callable[[str], Any]:
     """Return the function that reads one cell: a value, or None."""
     if kind.kind == "number":
-        decimal = kind.decimal
-        return lambda text: None if (number := read_number(text, decimal)) is None else number.value
+        decimal, unit = kind.decimal, kind.unit
+        bare = (lambda text: text) if unit is None else (lambda text: without_unit(text, unit))
+        return lambda text: None if (number := read_number(bare(text), decimal)) is None else number.value
     if kind.kind == "boolean":
         return lambda text: BOOLEANS.get(text.strip().casefold())
     if (form := kind.format) is not None:

@@ -33,6 +33,7 @@ def _pattern(thousands: str, decimal: str) -> re.Pattern[str]:
 
 
 _PATTERNS = {".": _pattern(",", "."), ",": _pattern(".", ",")}
+_UNIT = re.compile(r"(?P<number>.*\d[.,]?)\s*(?P<unit>[^\W\d_°]\D{0,15}|[°'\"]\D{0,3})", re.DOTALL)
 _PLAIN = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:inf|infinity)", re.IGNORECASE)
 
 
@@ -78,6 +79,34 @@ def read_number(text: str, decimal: str = ".") -> Number | None:
     value = float(f"{whole or '0'}.{part or '0'}{match['power'] or ''}")
     negative = in_parentheses or signs[:1] not in ([], ["+"])
     return Number(-value if negative else value, (match["before"] or match["after"] or "").rstrip("."))
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """Return a number and the unit after it, `rooms` as `room`; no unit where there is none."""
+    if (match := _UNIT.fullmatch(text.strip())) is None:
+        return text, ""
+    unit = match["unit"]
+    return match["number"], unit.removesuffix("s") if len(unit) > 2 else unit
+
+
+def without_unit(text: str, unit: str) -> str:
+    """Return a text without the unit at its end; the text itself if it ends in no such unit."""
+    number, its = _parts(text)
+    return number if its == unit else text
+
+
+def unit_of(texts: Collection[str]) -> str | None:
+    """Return the unit after numbers, as in `120 m²`; None for none, for several, or among other texts."""
+    units = set()
+    for text in texts:
+        number, unit = _parts(text)
+        if read_number(text) is None and read_number(text, ",") is None:
+            if not unit or (read_number(number) is None and read_number(number, ",") is None):
+                return None
+            units.add(unit)
+            if len(units) > 1:
+                return None
+    return units.pop() if units else None
 
 
 def is_missing_word(text: str) -> bool:
