@@ -228,3 +228,19 @@ def test_rows_that_cannot_be_read_are_not_called_a_file_that_cannot_be_written(t
         with pytest.raises(DataError, match=r"^the rows cannot be read: Input/output error$"):
             write_predictions(frames(), tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_run_that_cannot_be_written_is_explained(
+    command: Command, booster: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    kept = trainyard.explain(booster.run)
+    monkeypatch.setattr("trainyard.records.run_dir.write_atomically", read_only)
+    explanation = trainyard.explain(booster.run)
+    reason = f"{booster.run.path} cannot be written (Read-only file system)"
+    assert explanation == {**kept, "not_kept": reason}
+    done = command("explain", "last", "--runs-dir", booster.folder / "runs")
+    assert done.out.splitlines()[-1] == f"not in the report: {reason}"

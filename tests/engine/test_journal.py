@@ -35,6 +35,27 @@ def test_what_a_later_segment_repeats_is_superseded(tmp_path: Path) -> None:
     assert steps == [5, 10, 17, 20]
 
 
+def test_what_is_due_at_the_step_that_an_attempt_begins_with_counts_once(tmp_path: Path) -> None:
+    """As where a signal cut the evaluation short, and the attempt that made it was killed; or after the last one."""
+    write(tmp_path, 1, 0, 12)
+    for attempt in (2, 3):
+        segment = Journal(tmp_path, attempt, 12)
+        segment.decision(Decision(20, "stop", {}))
+        segment.values("evaluation", 12, {"val_loss": attempt})
+        segment.event(12, "best", value=attempt)
+        segment.values("metrics", 12, {"system_cpu_percent": attempt})
+        segment.values("evaluation", 12, {"test_loss": attempt})
+        segment.losses(13, [float(attempt)])
+        segment.close()
+    found = [record for record in read(tmp_path) if record.get("step", 0) == 12]
+    once = [record.get("values", record.get("detail")) for record in found]
+    assert once == [
+        {"train_loss": 1.0},
+        *({name: 3} for name in ("val_loss", "value", "system_cpu_percent", "test_loss")),
+    ]
+    assert losses(read(tmp_path)) == {**dict.fromkeys(range(1, 13), 1.0), 13: 3.0}
+
+
 @pytest.mark.parametrize(
     "tail", ['{"kind":"losses","first":24', '{"kind":"losses","fir\n', "[1, 2]\n", "\x00\x00\n"]
 )

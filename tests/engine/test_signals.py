@@ -131,6 +131,23 @@ def test_what_an_interrupted_evaluation_owes_is_paid_first(config: Path, tmp_pat
     assert (records[1]["kind"], records[1]["step"]) == ("evaluation", 14), "it went on before it evaluated"
 
 
+def test_what_it_owes_is_logged_with_the_norm_of_its_last_step(
+    tmp_path: Path, arm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = {"training.log_grad_norm": True, "logging.every_n_steps": 7}
+    whole = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "whole")
+    with monkeypatch.context():
+        arm("evaluation", 2, signal.SIGTERM)
+        cut = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "cut")
+    monkeypatch.undo()
+    assert cut.status == "preempted"
+    assert norms(trainyard.resume(cut)) == norms(whole)
+
+
+def norms(run: Run) -> list[tuple[int, Any]]:
+    return [(row["step"], row.get("grad_norm")) for row in run.history() if row["kind"] == "metrics"]
+
+
 class SignalAtLine:
     """A trace function that sends SIGTERM before the `count`th line of the loop that is run after some steps."""
 

@@ -170,6 +170,30 @@ def test_muon_is_that_of_torch_with_adamw_beside_it() -> None:
     assert_equal(module_of(parts), model)
 
 
+def test_muon_takes_scaled_gradients() -> None:
+    parts = parts_of({"training.optimizer": {"type": "muon"}, "training.precision": "fp16"})
+    model = copy.deepcopy(module_of(parts))
+    names = dict(model.named_parameters())
+    hidden = [names.pop(name) for name in ("layers.1.weight", "layers.4.weight")]
+    muon = torch.optim.Muon(hidden, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    decaying = [{"params": [one], "weight_decay": 0.1 if one.ndim > 1 else 0.0} for one in names.values()]
+    scaler, optimizers = torch.amp.GradScaler("cpu"), (muon, torch.optim.AdamW(decaying, fused=True))
+    for step in range(STEPS):
+        batch = parts.learner._train.take(parts.order.batch(step))
+        model.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = nn.functional.cross_entropy(model(batch["features"]), batch["target"])
+        scaler.scale(loss).backward()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = RATE * (step + 1)
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+        scaler.update()
+    train(parts)
+    assert_equal(module_of(parts), model)
+
+
 def test_muon_leaves_embeddings_and_the_output_to_adamw() -> None:
     model = nn.ModuleDict(
         {

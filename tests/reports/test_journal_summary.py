@@ -70,6 +70,19 @@ def test_superseded_points_and_events_are_left_out(folder: Path) -> None:
     assert history.problems == []
 
 
+def test_an_event_that_an_attempt_repeats_at_its_first_step_is_shown_once(tmp_path: Path) -> None:
+    write(tmp_path, 1, 0, 20)
+    for attempt in (2, 3):
+        segment = Journal(tmp_path, attempt, 20)
+        segment.event(20, "learning_rate_drop", factor=0.5)
+        segment.close()
+    assert [(event.step, event.name) for event in read_history(tmp_path).events] == [
+        (10, "skipped_batch"),
+        (20, "skipped_batch"),
+        (20, "learning_rate_drop"),
+    ]
+
+
 def test_a_cache_changes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without = read_history(folder)
     assert list(folder.glob("*.summary")) == []

@@ -336,8 +336,9 @@ def explain(
 ) -> dict[str, Any]:
     """Explain a run's model: importance, permutation importance, SHAP values and partial dependence.
 
-    They are written into the run directory, and its report is written again. `data` and `model` are what
-    `train` was given as objects, if it was; paths and imported code are as in `evaluate`.
+    They are written into the run directory, and its report is written again; where that cannot be done, the
+    entry `not_kept` says why. `data` and `model` are what `train` was given as objects, if it was; paths and
+    imported code are as in `evaluate`.
 
     Raises:
         RunNotFoundError: There is no such run.
@@ -351,7 +352,8 @@ def explain(
     bundle = bundle_of_objects(found, predictor, data) if data is not None else None
     with reading(found, working_directory(found), trust=trust):
         explanation = predictor.explain(bundle)
-    report(Run(found))
+    if "not_kept" not in explanation:
+        report(Run(found))
     return explanation
 
 

@@ -145,7 +145,10 @@ def explain(run: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
     explanation = trainyard.explain(run, runs_dir=runs_dir, trust=trust)
     rows = ranking(explanation)
     lines = table(rows, ("column", "permutation", "mean |SHAP|")) if rows else []
-    show(explanation, [*lines, *explanation["notes"], f"report: {path}"], as_json)
+    kept = f"report: {path}"
+    if "not_kept" in explanation:
+        kept = f"not in the report: {explanation['not_kept']}"
+    show(explanation, [*lines, *explanation["notes"], kept], as_json)
 
 
 @click.command()

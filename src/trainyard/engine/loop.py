@@ -141,6 +141,8 @@ class Loop:
             parts.outside.close()
         self._agreement.finish(state.step)
         self._check_state()
+        if state.settled < state.step:
+            state.measures = dict(parts.learner.measures() or state.measures)
         self._save(finished=state.step >= self._last_step)
         return self._agreement.signal or self._ended()
 
@@ -300,12 +302,12 @@ class Loop:
         metrics = {
             "train_loss": state.loss_sum / max(1, state.loss_samples),
             **({"learning_rate": rate} if self.parts.rules.has_learning_rate else {}),
-            **self.parts.learner.measures(),
+            **(self.parts.learner.measures() or state.measures),
             "epoch": self.parts.order.epochs(state.step),
             "samples_per_second": self._logged_samples / max(1e-9, now - self._logged_at),
         }
         self.parts.recorder.logged(state.step, metrics)
-        state.loss_sum, state.loss_samples = 0.0, 0
+        state.loss_sum, state.loss_samples, state.measures = 0.0, 0, {}
         self._logged_at, self._logged_samples = now, 0
 
     def _plan(self) -> None:

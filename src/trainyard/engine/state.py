@@ -24,7 +24,8 @@ class RunState:
     """The state of the loop after `step` steps.
 
     `settled` is the last step that was evaluated, decided on and journalled as far as due; it is behind
-    `step` only if a signal cut an evaluation short. The next `train_loss` is `loss_sum` / `loss_samples`.
+    `step` only if a signal cut an evaluation short; then `measures` are what the framework measured in the
+    last step, which a resume logs before it makes one. The next `train_loss` is `loss_sum` / `loss_samples`.
     """
 
     step: int = 0
@@ -34,6 +35,7 @@ class RunState:
     evaluations: list[Evaluation] = field(default_factory=list)
     train_seconds: float = 0.0
     decisions: Decisions = field(default_factory=Decisions)
+    measures: dict[str, float] = field(default_factory=dict)
     _encoded: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # as JSON
 
     def to_json(self) -> dict[str, Any]:
@@ -46,6 +48,7 @@ class RunState:
             "evaluations": self._encoded_evaluations(),
             "train_seconds": self.train_seconds,
             "decisions": self.decisions.to_json(),
+            "measures": {name: finite(value) for name, value in self.measures.items()},
             "random": _global_random(),
         }
 
@@ -70,6 +73,7 @@ class RunState:
             loss_sum=number(data["loss_sum"]),
             evaluations=evaluations,
             decisions=decisions_from_json(data.get("decisions", [])),  # version 1 has none
+            measures={name: number(value) for name, value in data.get("measures", {}).items()},
         )
 
 

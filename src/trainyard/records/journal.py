@@ -3,6 +3,8 @@
 One segment per attempt, `journal/0001.jsonl`; each line is one JSON object with `kind` and `time` (seconds
 since the epoch). The first line of a segment is its `start`, which says from which step the attempt
 continues: what earlier segments say about later steps is superseded, except decisions, which are replayed.
+An attempt may also repeat what was due at that very step, such as an evaluation that a signal had cut short
+or the last one: there, too, the newest record counts.
 
     {"kind": "start", "attempt": 2, "from_step": 300}
     {"kind": "losses", "first": 301, "values": [0.41, ...]}                one value per step, exactly
@@ -27,20 +29,23 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 from pydantic_core import from_json
 
 from trainyard.safe_open import open_regular
 
 Line = dict[str, Any]
+Subject = tuple[str, int, str]
 
 LONGEST_LINE = 64 << 20  # bytes; what follows the start of a longer line is not a record that we wrote
 _LAST_STEP = 2**53  # beyond it, floats no longer tell steps apart
 _LAST_TIME = 2.5e11  # the year 9892: the calendars of our readers end soon after
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _FLOAT = frozenset([float])
+_REPEATED = frozenset(["metrics", "evaluation", "histograms", "event"])
 
 
 def finite(value: float) -> float | str:
@@ -126,22 +131,44 @@ def damage_message(segment: SegmentReader) -> str:
     )
 
 
-def limits(paths: Sequence[Path]) -> list[float]:
-    """Return, for each segment, the last step for which no later segment speaks."""
-    result, limit = [], math.inf
+class Limit(NamedTuple):
+    """What counts of a segment: steps up to `step`, but for the `subjects` that a later segment repeats."""
+
+    step: float = math.inf
+    subjects: frozenset[Subject] = frozenset()
+
+
+def limits(paths: Sequence[Path]) -> list[Limit]:
+    """Return, for each segment, what later segments leave of it."""
+    result, limit = [], Limit()
     for path in reversed(paths):
         result.append(limit)
-        start = next(iter(SegmentReader(path)), None)
-        limit = limit if start is None else min(limit, start["from_step"])
+        records = (record for record in SegmentReader(path) if record["kind"] != "decision")
+        if (start := next(records, None)) is not None:
+            at_start = takewhile(partial(_is_up_to, start["from_step"]), records)
+            limit = Limit(min(limit.step, start["from_step"]), limit.subjects.union(map(subject, at_start)))
     return result[::-1]
 
 
-def up_to(record: Line, limit: float) -> Line | None:
-    """Return the part of a record that speaks of steps up to `limit`; None if nothing is left of it."""
-    if record["kind"] in ("start", "decision") or last_step(record) <= limit:
+def _is_up_to(step: int, record: Line) -> bool:
+    return last_step(record) <= step
+
+
+def subject(record: Line) -> Subject:
+    """Return what a record speaks of: its kind, its step, and the name of the event or the first metric."""
+    name = record["name"] if "name" in record else next(iter(record.get("values", ())), "")
+    return str(record["kind"]), last_step(record), str(name)
+
+
+def up_to(record: Line, limit: Limit) -> Line | None:
+    """Return the part of a record that counts; None if nothing is left of it."""
+    kind = record["kind"]
+    if kind in ("start", "decision"):
         return record
-    if record["kind"] == "losses" and record["first"] <= limit:
-        return {**record, "values": record["values"][: int(limit) - record["first"] + 1]}
+    if last_step(record) <= limit.step:
+        return None if kind in _REPEATED and subject(record) in limit.subjects else record
+    if kind == "losses" and record["first"] <= limit.step:
+        return {**record, "values": record["values"][: int(limit.step) - record["first"] + 1]}
     return None
 
 

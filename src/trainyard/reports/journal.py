@@ -11,7 +11,7 @@ from typing import Any
 
 from trainyard.records import journal
 from trainyard.records.decision import ENDS, NEUTRAL
-from trainyard.records.journal import Line, SegmentReader
+from trainyard.records.journal import Limit, Line, SegmentReader
 from trainyard.reports import step_times
 from trainyard.reports.curves import Curve, CurveBuilder, joined, up_to
 from trainyard.reports.segment_cache import Attempt, Event, Part, checksum, load, save
@@ -56,12 +56,15 @@ def read_history(folder: Path) -> History:
     return history
 
 
-def _take(part: Part, limit: float, history: History, curves: dict[str, list[Curve]]) -> None:
+def _take(part: Part, limit: Limit, history: History, curves: dict[str, list[Curve]]) -> None:
     """Add what counts of a part to the history."""
-    history.events += [event for event in part.events if event.step <= limit or event.name in _DECISIONS]
+    for event in part.events:
+        is_repeated = ("event", event.step, event.name) in limit.subjects
+        if event.name in _DECISIONS or (event.step <= limit.step and not is_repeated):
+            history.events.append(event)
     history.more_events += part.more_events
     for name, curve in part.curves.items():
-        kept = up_to(curve, limit)
+        kept = up_to(curve, limit.step)
         if len(kept.envelope.x):
             curves.setdefault(name, []).append(kept)
 

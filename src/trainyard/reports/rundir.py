@@ -202,38 +202,39 @@ def _newest_attempt(folder: Path) -> int:
     return 0
 
 
-def _read_text(path: Path, problems: list[str], depth: int = 1) -> str:
+def _read_text(folder: Path, name: str, problems: list[str]) -> str | None:
+    """Return the text of a file; None if it is not there, or cannot be read."""
     try:
-        return read_regular(path, depth=depth).decode(errors="replace")
+        return read_regular(folder / name, depth=name.count("/") + 1).decode(errors="replace")
     except FileNotFoundError:
-        return ""
+        return None
     except OSError as error:
-        problems.append(f"{path.name}: cannot be read ({error.strerror})")
-        return ""
+        problems.append(f"{name}: cannot be read ({error.strerror})")
+        return None
 
 
 def _read_config(run: RunDir, manifest: Manifest | None, problems: list[str]) -> str:
     """Return the resolved config; empty if it is not the one that the manifest was made from."""
-    text = _read_text(run.config_file, problems)
+    text = _read_text(run.path, run.config_file.name, problems)
     try:
-        if text and manifest and manifest.config_sha256 not in (None, run.config_sha256()):
+        if text is not None and manifest and manifest.config_sha256 not in (None, run.config_sha256()):
             problems.append(
                 f"{run.config_file.name}: its content is not what was written; left out of this report"
             )
             return ""
     except OSError:
         pass  # `_read_text` has said so
-    return text
+    return text or ""
 
 
 def _read_tables(folder: Path, split: str, problems: list[str]) -> Json:
     """Return the tables of an evaluation; empty if there are none, or if they are damaged."""
-    path = folder / "evaluation" / f"{split}.json"
-    source = _read_text(path, problems, depth=2)
-    if not source:
+    name = f"evaluation/{split}.json"
+    source = _read_text(folder, name, problems)
+    if source is None:
         return {}
     try:
         return parse_json(source.encode(errors="replace"))
     except (ValueError, RecursionError):
-        problems.append(f"{path.name}: damaged, and left out of this report")
+        problems.append(f"{name}: damaged, and left out of this report")
         return {}

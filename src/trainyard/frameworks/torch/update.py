@@ -64,12 +64,12 @@ class Update:
             group["lr"] = lr * ratio
         scaler = self._scaler
         self._clip()
-        if scaler is None:
-            with torch.no_grad():
+        with torch.no_grad():  # not every optimizer asks for it itself
+            if scaler is None:
                 self._apply()  # optimizer.step()
-        else:
-            scaler.step(self._optimizer)
-            scaler.update()
+            else:
+                scaler.step(self._optimizer)
+                scaler.update()
         if self._average is not None:
             self._average.update(step + 1)
         for parameter in self.parameters:

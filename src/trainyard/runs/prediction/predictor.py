@@ -365,6 +365,7 @@ class Predictor:
         """Explain the model by importance, SHAP values and partial dependence.
 
         See `evaluation.explanation.explain`. The result is written into the run directory, for the report.
+        Where that cannot be written, the result says so in its entry `not_kept`.
 
         Args:
             bundle: The run's data, if it was given them as objects.
@@ -379,7 +380,10 @@ class Predictor:
             self._refuse_changed(bundle, split)
         model = Model(self.model.predict, self.native, self.model.importance())
         found = explain(model, bundle, explained_metric(self.config), self.config.experiment.seed)
-        self._run.write_json("evaluation/explanation.json", found)
+        try:
+            self._run.write_json("evaluation/explanation.json", found)
+        except OSError as error:
+            return {**found, "not_kept": f"{self._run.path} cannot be written ({error.strerror})"}
         return found
 
     def load_data(self) -> DataBundle:
