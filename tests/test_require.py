@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 
 from trainyard.errors import InputError
-from trainyard.require import import_path
+from trainyard.require import import_path, installed_version
 
 MODULE = """
 import functools, os
@@ -72,3 +73,8 @@ def test_messages_name_the_part_that_is_wrong() -> None:
         import_path("things_of_yours:Net")
     with pytest.raises(InputError, match="things_of_mine_too needs 'things_of_mi', which is not installed"):
         import_path("things_of_mine_too:Net")
+
+
+def test_the_version_of_a_distribution() -> None:
+    assert installed_version("numpy") == numpy.__version__
+    assert installed_version("no-such-distribution") is None

@@ -56,6 +56,16 @@ def require(module: str, extra: str, *, spare: str | None = None) -> ModuleType:
         ) from error
 
 
+def installed_version(distribution: str) -> str | None:
+    """Return the version of an installed distribution; None if it is not installed."""
+    from importlib import metadata  # most commands start without it
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 @contextmanager
 def spared(*libraries: str) -> Iterator[None]:
     """Hide libraries that another one imports if they are installed; imported ones stay."""

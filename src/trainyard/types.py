@@ -131,9 +131,9 @@ class Proposal(NamedTuple):
         training: Keys of `training`.
         evaluation: Keys of `evaluation`.
         reasons: Why an option has its value, by the option, for comments in the config.
-        default_rank: The place among the models that `trainyard init` takes by itself: the lowest one that
+        default_rank: The rank among the models that `trainyard init` takes by itself: the lowest one that
             is installed. None: it is taken only if the user asks for it.
-        comparison_rank: The place among the models that `init --model auto` compares, in the order in which
+        comparison_rank: The rank among the models that `init --model auto` compares, in the order in which
             they are trained until the time is over. None: it is not compared.
     """
 

@@ -19,7 +19,7 @@ from trainyard.records.manifest import Parent
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.data.bundles import make_bundle, make_objects
-from trainyard.runs.lookup import RunName, find, find_unfinished, given_placement, warn_of_unused
+from trainyard.runs.lookup import RunName, find, find_unfinished, placement_of_overrides, warn_of_unused
 from trainyard.runs.objects import Objects, name_batch_size, name_model, require_data, require_objects
 from trainyard.runs.processes.placement import resumed_config
 from trainyard.runs.run import Run
@@ -170,8 +170,8 @@ def resume(
 
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
-        overrides: Another place to compute at (`training.threads=2`, `training.device=cpu`); for an ended
-            run, also another length.
+        overrides: Another placement (`training.threads=2`, `training.device=cpu`); for an ended run, also
+            another length.
         runs_dir: The folder of the runs.
         allow_change: Continue although config, data or code have changed, or the environment of a run that
             demands `bitwise`; it is recorded.
@@ -214,7 +214,7 @@ def resume(
     refuse_foreign_run(found, "resume")
     with reading(found, working_directory(found), resume=True, trust=trust):
         resolved = load_resolved(found.checked_config_file(), adapters=Catalog())
-        placement = given_placement(found, resolved, overrides)
+        placement = placement_of_overrides(found, resolved, overrides)
         require_objects(found, "resume", model=model, data=data)
         objects = make_objects(resumed_config(found, resolved, placement), model, data, callbacks)
         if follow(resolved.config, objects, run_attempt) is not None:

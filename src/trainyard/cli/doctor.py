@@ -21,6 +21,7 @@ from trainyard import registry
 from trainyard.cli import options
 from trainyard.cli.output import show, size, table
 from trainyard.errors import TrainyardError
+from trainyard.require import installed_version
 from trainyard.world import is_follower
 
 _COLLECTIONS = ("all", "dev")  # extras that only collect others
@@ -98,7 +99,7 @@ def _extras() -> dict[str, dict[str, Any]]:
         if name and extra and extra[1] not in _COLLECTIONS:
             command = f"pip install 'trainyard[{extra[1]}]'"
             entry = extras.setdefault(extra[1], {"libraries": {}, "install": command})
-            entry["libraries"][name[0]] = _version(name[0])
+            entry["libraries"][name[0]] = installed_version(name[0])
     return extras
 
 
@@ -107,13 +108,6 @@ def _requirements() -> list[str]:
         return metadata.requires("trainyard") or []
     except metadata.PackageNotFoundError:
         return []
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _plugins() -> list[dict[str, Any]]:
@@ -132,7 +126,7 @@ def _plugins() -> list[dict[str, Any]]:
 
 
 def _devices() -> dict[str, Any]:
-    if _version("torch") is None:
+    if installed_version("torch") is None:
         return {"error": "torch is not installed: accelerators cannot be detected"}
     try:
         done = subprocess.run(

@@ -66,7 +66,7 @@ class Draw(NamedTuple):
 
         Args:
             sample: Its position in the split.
-            index: Its place among the samples that are read together.
+            index: Its position among the samples that are read together.
         """
         number = () if self.numbers is None else (int(self.numbers[index]),)
         return stream_seed(self.seed, SAMPLE, 0 if self.epoch is None else self.epoch + 1, sample, *number)

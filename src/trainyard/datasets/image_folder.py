@@ -27,7 +27,7 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.class_folders import classes_in, folders_by_split
 from trainyard.datasets.rows.files import as_text, files_in, log_left_out
-from trainyard.datasets.rows.images.bundle import CLASS_NAMES, GivenMasks, ImageSource, Labeled, bundle
+from trainyard.datasets.rows.images.bundle import CLASS_NAMES, ImageSource, Labeled, MaskSource, bundle
 from trainyard.datasets.rows.images.masks import masks_of
 from trainyard.datasets.rows.images.pixels import ENDINGS, Mode
 from trainyard.datasets.rows.images.preparation import files_of
@@ -94,7 +94,7 @@ class ImageFolderDataset:
             parts[name] = Labeled(positions, np.empty(0))
             files += found
         images, decoded = FileImages(_paths(files), mode), FileImages(_paths(masks), None)
-        source = ImageSource(images, mode, masks=GivenMasks(decoded, self._params.class_names))
+        source = ImageSource(images, mode, masks=MaskSource(decoded, self._params.class_names))
         return bundle(source, parts, config)
 
 

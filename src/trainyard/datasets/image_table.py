@@ -19,7 +19,7 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import existing_file, is_url
 from trainyard.datasets.rows.frames import read_table
-from trainyard.datasets.rows.images.bundle import CLASS_NAMES, GivenMasks, ImageSource, Labeled, bundle
+from trainyard.datasets.rows.images.bundle import CLASS_NAMES, ImageSource, Labeled, MaskSource, bundle
 from trainyard.datasets.rows.images.pixels import Mode
 from trainyard.datasets.rows.images.sources import ByteImages, FileImages, Images
 from trainyard.datasets.rows.preprocessed import refuse_column_settings
@@ -93,8 +93,8 @@ class ImageTableDataset:
             )
             for column, some in cells.items()
         )
-        given = GivenMasks(masks[0], self._params.class_names) if masks else None
-        source = ImageSource(images, mode, self._params.image, named, given)
+        mask_source = MaskSource(masks[0], self._params.class_names) if masks else None
+        source = ImageSource(images, mode, self._params.image, named, mask_source)
         return bundle(source, parts, config)
 
     @property

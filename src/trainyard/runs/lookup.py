@@ -50,8 +50,8 @@ def _computation(run: RunDir) -> str:
     return recorded or load_resolved(run.checked_config_file(), adapters=Catalog()).computation_hash()
 
 
-def given_placement(run: RunDir, own: Resolved, overrides: Overrides) -> dict[str, Any]:
-    """Return the place at which overrides want a run to go on, by dotted key.
+def placement_of_overrides(run: RunDir, own: Resolved, overrides: Overrides) -> dict[str, Any]:
+    """Return the placement that overrides ask for, by dotted key.
 
     Raises:
         ConfigError: An override is wrong.

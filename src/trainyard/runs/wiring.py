@@ -64,7 +64,7 @@ class Components:
 
     @property
     def config(self) -> RunConfig:
-        """The resolved config, at the place of this attempt."""
+        """The resolved config, with the placement of this attempt."""
         return self.inputs.config
 
     @property

@@ -46,7 +46,7 @@ class StoredSamples(Protocol):
         """The SHA-256 of each file, by its name."""
 
     def name_of(self, position: int) -> str:
-        """Return the name of a sample in messages: the file, and its place there."""
+        """Return the name of a sample in messages: the file, and its position there."""
 
 
 class Faulty(Protocol):

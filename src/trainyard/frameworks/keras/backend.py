@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from trainyard.config.schema import RunConfig
 from trainyard.environ import temporary_environment
 from trainyard.errors import ModelError
 from trainyard.order import INIT, stream_seed
-from trainyard.require import require, spared
+from trainyard.require import installed_version, require, spared
 
 log = logging.getLogger("trainyard")
 # What TensorFlow logs at its start: `I0000 ...`, and the lines around it.
@@ -58,7 +57,7 @@ class Backend:
     def describe(self) -> Mapping[str, str]:
         """Return the versions and settings of Keras and its backend that the bits depend on."""
         config = self.keras.config
-        versions = (_version(package) for package in (self.name, f"{self.name}-cpu"))
+        versions = (installed_version(package) for package in (self.name, f"{self.name}-cpu"))
         return {
             "keras": self.keras.__version__,
             "backend": " ".join([self.name, *[text for text in versions if text][:1]]),
@@ -183,14 +182,6 @@ def _preferred() -> str | None:
     """Return the backend named in Keras's own settings file, if there is one."""
     backend = own_settings().get("backend")
     return None if backend is None else str(backend)
-
-
-def _version(distribution: str) -> str | None:
-    """Return the version of an installed distribution, or None."""
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
 
 
 def _gpus(backend: str) -> tuple[str, ...]:

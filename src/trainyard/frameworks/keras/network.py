@@ -14,7 +14,7 @@ from trainyard.frameworks.keras import backend_trainer, building, losses
 from trainyard.frameworks.keras.backend import Backend
 from trainyard.frameworks.keras.builtin import BUILT_IN
 from trainyard.frameworks.keras.measures import CompiledMetrics
-from trainyard.frameworks.support.inputs import require_plain_numbers
+from trainyard.frameworks.support.inputs import prediction_batch_size, require_plain_numbers
 from trainyard.order import PREDICT, stream_seed
 from trainyard.types import FEATURES, TARGET, WEIGHT, Array, Batch, Ids, Predictions
 
@@ -81,8 +81,7 @@ class Network:
     @property
     def rows_together(self) -> int:
         """The number of rows that are predicted together."""
-        training = self.inputs.config.training
-        return self.inputs.config.evaluation.batch_size or 4 * training.largest_microbatch
+        return prediction_batch_size(self.inputs.config)
 
     def _parts(self, rows: int) -> Iterator[Ids]:
         """Yield the ids of the rows that are predicted together."""

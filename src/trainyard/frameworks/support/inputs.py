@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
 from trainyard.frameworks.base import LearnerInputs, ModelInputs
 from trainyard.order import PREDICT, KeyedPermutation, stream_seed
@@ -28,6 +29,11 @@ def require_plain_numbers(inputs: ModelInputs) -> None:
         raise ModelError(
             f"data.encode: category gives codes, which {model} would treat as quantities; set onehot"
         )
+
+
+def prediction_batch_size(config: RunConfig) -> int:
+    """Return the number of rows that a network predicts together; the bits of its outputs depend on it."""
+    return config.evaluation.batch_size or 4 * config.training.largest_microbatch
 
 
 def loss_sample(inputs: LearnerInputs, one_in: int) -> Ids | None:

@@ -1,4 +1,4 @@
-"""What a process does that reads batches of samples for the one that trains."""
+"""The body of a worker process, which reads batches of samples for the process that trains."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def serve(
     pipe: Connection,
     others: Connection,
     slots: Sequence[mmap.mmap],
-    place: Array,
+    current: Array,
     stacks: int,
     parent: int,
 ) -> None:
@@ -61,7 +61,7 @@ def serve(
         pipe: Where requests come from, and answers go to.
         others: The other end of the pipe, which belongs to the parent.
         slots: Memory that is shared with the parent, for one batch each.
-        place: (1,) int64, shared: where to write the position of the sample that is read.
+        current: (1,) int64, shared: where to write the position of the sample that is being read.
         stacks: The file into which the stacks are written at SIGUSR1.
         parent: The process to which this belongs.
     """
@@ -70,8 +70,8 @@ def serve(
     with suppress(EOFError, ConnectionError):
         while True:
             request = _received(pipe)
-            answer = _answer(split, request, slots[request.slot], place)
-            place[0] = NO_SAMPLE
+            answer = _answer(split, request, slots[request.slot], current)
+            current[0] = NO_SAMPLE
             pipe.send((request.number, *answer))
 
 
@@ -100,11 +100,11 @@ def _settle(stacks: int, parent: int) -> None:
         torch.set_num_threads(1)  # the threads of the parent are not here; `Drawing` reads with one, too
 
 
-def _answer(split: SampleSplit, request: Request, slot: mmap.mmap, place: Array) -> tuple[str, Any]:
+def _answer(split: SampleSplit, request: Request, slot: mmap.mmap, current: Array) -> tuple[str, Any]:
     """Read a batch into a slot; return where its arrays are, or these if there is no room, or an error."""
 
     def note(position: int) -> None:
-        place[0] = position
+        current[0] = position
 
     try:
         return _written(split.read(request.ids, request.draw, note), slot)

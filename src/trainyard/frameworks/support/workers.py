@@ -51,7 +51,7 @@ class _Worker:
     process: Any
     pipe: Connection
     slots: Sequence[mmap.mmap]  # one for each batch that it may read ahead
-    place: Any  # (1,) int64, shared: the position of the sample that it reads
+    current: Any  # (1,) int64, shared: the position of the sample that it reads
     stacks: IO[bytes]  # where it writes its stacks when it is asked to
     requests: dict[int, Request] = field(default_factory=dict)  # by number
     answers: dict[int, tuple[str, Any]] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Workers:
         return Ticket(index, request.number)
 
     def batch(self, ticket: Ticket, copied: Callable[[Mapping[str, Array]], Any]) -> Any:
-        """Return a batch, as `copied` copies its arrays out of shared memory.
+        """Wait for a batch, and return what `copied` makes of it: it copies the arrays out of shared memory.
 
         Raises:
             DataError: A sample cannot be read.
@@ -143,7 +143,7 @@ class Workers:
             TrainingError: The worker hangs.
         """
         began = progressed = time.monotonic()
-        place, is_late = self._place(worker), False
+        before, is_late = self._progress(worker), False
         while True:
             can_read, can_write = _ready(worker, writing=number is None)
             try:
@@ -155,8 +155,8 @@ class Workers:
                     raise
             if number in worker.answers or can_write:
                 return
-            if (now_at := self._place(worker)) != place:
-                place, progressed = now_at, time.monotonic()
+            if (now := self._progress(worker)) != before:
+                before, progressed = now, time.monotonic()
             waited = time.monotonic() - progressed
             if waited > self._reading.timeout:
                 raise self._hangs(index, worker, waited)
@@ -167,11 +167,12 @@ class Workers:
                     *(index, self._sample(worker), time.monotonic() - began),
                 )
 
-    def _place(self, worker: _Worker) -> tuple[int, int]:
-        return len(worker.answers), int(worker.place[0])
+    def _progress(self, worker: _Worker) -> tuple[int, int]:
+        """Return what changes while a worker works: the answers taken, and the sample that it reads."""
+        return len(worker.answers), int(worker.current[0])
 
     def _sample(self, worker: _Worker) -> str:
-        position = int(worker.place[0])
+        position = int(worker.current[0])
         name = self._reading.name
         return f"item {position} of {name}" if position != NO_SAMPLE else f"no item of {name}"
 
@@ -201,12 +202,12 @@ def _start(split: SampleSplit, size: int, index: int) -> _Worker:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     slots = [mmap.mmap(-1, size) for _ in range(split.reading.prefetch)]
-    place: Any = np.frombuffer(mmap.mmap(-1, 8), np.int64)
-    place[0] = NO_SAMPLE
+    current: Any = np.frombuffer(mmap.mmap(-1, 8), np.int64)
+    current[0] = NO_SAMPLE
     stacks = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the worker
     process = context.Process(
         target=serve,
-        args=(split, theirs, ours, slots, place, stacks.fileno(), os.getpid()),
+        args=(split, theirs, ours, slots, current, stacks.fileno(), os.getpid()),
         name=f"data worker {index}",
         daemon=True,
     )
@@ -215,7 +216,7 @@ def _start(split: SampleSplit, size: int, index: int) -> _Worker:
         warnings.simplefilter("ignore", DeprecationWarning)
         process.start()
     theirs.close()
-    return _Worker(process, ours, slots, place, stacks, free=deque(range(len(slots))))
+    return _Worker(process, ours, slots, current, stacks, free=deque(range(len(slots))))
 
 
 def _ready(worker: _Worker, *, writing: bool) -> tuple[bool, bool]:

@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from trainyard.datasets.base import Split
 from trainyard.errors import ModelError, TrainingError
 from trainyard.frameworks.base import ModelInputs
+from trainyard.frameworks.support.inputs import prediction_batch_size
 from trainyard.frameworks.torch import losses
 from trainyard.frameworks.torch.data import Tensors, TensorSource
 from trainyard.frameworks.torch.huggingface.module import architecture_of
@@ -64,9 +65,8 @@ class Network:
 
     @property
     def rows(self) -> int:
-        """The number of rows that are predicted at once; the bits depend on it."""
-        training = self.inputs.config.training
-        return self.inputs.config.evaluation.batch_size or 4 * training.largest_microbatch
+        """The number of rows that are predicted at once."""
+        return prediction_batch_size(self.inputs.config)
 
     def parts(self, rows: int) -> list[Ids]:
         """Return the ids of the rows that are predicted at once, in order."""

@@ -60,7 +60,7 @@ def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundl
     from trainyard.runs.data.identity import data_inputs
 
     with computing_by(predictor.info.semantics):
-        form = form_for(predictor.config, predictor.given_model)
+        form = form_for(predictor.config, predictor.model_object)
         with prepared_as(form):
             bundle = from_objects(data, predictor.config.data)
     if data_inputs(bundle).hash != run.require_manifest().data.hash:

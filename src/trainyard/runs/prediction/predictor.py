@@ -84,7 +84,7 @@ class Predictor:
         if manifest and "model" in manifest.objects and model is None:
             raise InputError(f"{manifest.objects_in_words(['model'])}; pass it again: model=...")
         self._run = run
-        self.given_model = model
+        self.model_object = model
         self._rule = import_rule()  # it holds for later calls, too
         self._residuals: Residuals | None = None  # of the validation rows, once they are asked for
         _settled(run, lambda: self._load(model, pinned=pinned))
@@ -117,7 +117,7 @@ class Predictor:
         self.files = InputFiles(run.id, self.config, self._rows, stored.data.tokenizer)
 
     def __repr__(self) -> str:
-        kind = self.config.model.type if self.given_model is None else type(self.given_model).__name__
+        kind = self.config.model.type if self.model_object is None else type(self.model_object).__name__
         return f"<Predictor of run {self._run.id}: {kind}, {self.info.task}>"
 
     @property
@@ -394,7 +394,7 @@ class Predictor:
         """
         skips = replaying_skips(journalled_decisions(self._run.journal), ALONE)
         with importing_by(self._rule), computing_by(self.info.semantics), skips:
-            return load_data(self.config, self.given_model)
+            return load_data(self.config, self.model_object)
 
     def _own_split(self, split: SplitName, bundle: DataBundle | None) -> Split:
         bundle = bundle or self.load_data()

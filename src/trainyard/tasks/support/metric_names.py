@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
+
+from trainyard.config.synonyms import fold
 
 # Our name -> the others. Case, dashes and underscores do not matter.
 _OTHERS = {
@@ -47,14 +48,10 @@ _OTHERS = {
 
 def meant(name: str) -> str | None:
     """Return our name of a metric that has another name elsewhere; None if it is none of these."""
-    return _table().get(_fold(name))
+    return _table().get(fold(name))
 
 
 @cache
 def _table() -> dict[str, str]:
-    ours = {_fold(name): name for name in _OTHERS}
-    return ours | {_fold(other): name for name, others in _OTHERS.items() for other in others.split()}
-
-
-def _fold(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+    ours = {fold(name): name for name in _OTHERS}
+    return ours | {fold(other): name for name, others in _OTHERS.items() for other in others.split()}

@@ -29,6 +29,7 @@ from trainyard.errors import CheckpointError, DataError, InputError
 from trainyard.records.data import DataDescription, understanding
 from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
+from trainyard.require import installed_version
 from trainyard.semantics import computing_by, older_versions
 from trainyard.types import DataInfo
 from trainyard.version import VERSION
@@ -94,7 +95,7 @@ def write_model(folder: Path, logged: Logged = Logged()) -> Path:  # noqa: B008 
 def _identity(logged: Logged) -> Json:
     ids = {"run_id": logged.run_id, "model_id": logged.model_id, "model_uuid": logged.model_id}
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
-    version = {"mlflow_version": _installed("mlflow")} if _installed("mlflow") else {}
+    version = {"mlflow_version": installed_version("mlflow")} if installed_version("mlflow") else {}
     return {key: value for key, value in ids.items() if value} | version | {"utc_time_created": now}
 
 
@@ -193,7 +194,7 @@ def requirements_of(run: RunDir, manifest: Manifest) -> list[str]:
             raise CheckpointError(
                 f"{run.path / Manifest.FILE}: {versions[name]!r} is not a version of {name}: it is damaged"
             )
-    server = [f"mlflow=={version}" for version in [_installed("mlflow")] if version]
+    server = [f"mlflow=={version}" for version in [installed_version("mlflow")] if version]
     # A local version, as of `2.13.0+cpu`, is on no index.
     pinned = [f"{name}=={versions[name].partition('+')[0]}" for name in names]
     return [*server, f"trainyard=={VERSION}", *pinned]
@@ -222,13 +223,6 @@ def _write_environments(folder: Path, requirements: Sequence[str]) -> None:
         "dependencies": [f"python={python}", "pip", {"pip": list(requirements)}],
     }
     (folder / "conda.yaml").write_text(emit(conda), encoding="utf-8")
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _normal(name: str) -> str:

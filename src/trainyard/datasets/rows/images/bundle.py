@@ -85,11 +85,11 @@ class ImageSource:
     mode: Mode
     column: str = "image"
     columns: Mapping[str, Array] = field(default_factory=dict)
-    masks: GivenMasks | None = None
+    masks: MaskSource | None = None
 
 
 @dataclass(frozen=True)
-class GivenMasks:
+class MaskSource:
     """The masks of images.
 
     Attributes:
@@ -176,13 +176,13 @@ def _described(
 
 
 def _with_masks(
-    source: ImageSource, given: GivenMasks, parts: Mapping[SplitName, Labeled], config: DataConfig
+    source: ImageSource, mask_source: MaskSource, parts: Mapping[SplitName, Labeled], config: DataConfig
 ) -> DataBundle:
     """Build the data of images with masks; arguments and errors are those of `bundle`."""
     pipeline = Pipeline(config.transforms)
     _refuse_for_masks(pipeline, parts, config)
-    classes = _classes(given, parts, config)
-    masks: Images = Masks(given.files, classes, config.ignore_index)
+    classes = _classes(mask_source, parts, config)
+    masks: Images = Masks(mask_source.files, classes, config.ignore_index)
     if config.cache == "memory":
         masks = CachedImages(masks)
     images = MaskedImages(source.images, masks, classes, config.ignore_index)
@@ -204,7 +204,7 @@ def _with_masks(
         _TASK,
         {FEATURES: ArraySpec(sample[FEATURES].shape[1:], str(sample[FEATURES].dtype))},
         len(classes),
-        list(given.class_names or classes),
+        list(mask_source.class_names or classes),
         target=config.target_name,
         target_shape=sample[TARGET].shape[1:],
     )
@@ -230,17 +230,17 @@ def _refuse_for_masks(pipeline: Pipeline, parts: Mapping[SplitName, Labeled], co
         raise DataError("data.weight: rows with masks take no weights; leave it out")
 
 
-def _classes(given: GivenMasks, parts: Mapping[SplitName, Labeled], config: DataConfig) -> list[int]:
+def _classes(masks: MaskSource, parts: Mapping[SplitName, Labeled], config: DataConfig) -> list[int]:
     """Return the number of each class in the files of masks.
 
     Raises:
         DataError: A mask cannot be decoded, or all masks hold one class.
     """
-    if given.class_names:
-        return list(range(len(given.class_names)))
+    if masks.class_names:
+        return list(range(len(masks.class_names)))
     positions = np.concatenate([part.positions for part in parts.values()]).tolist()
     with announced(f"looking for the classes of {len(positions):,} masks"):
-        return found_classes(given.files, positions, config.ignore_index)
+        return found_classes(masks.files, positions, config.ignore_index)
 
 
 def _reading(name: SplitName, config: DataConfig) -> Reading:
@@ -250,7 +250,7 @@ def _reading(name: SplitName, config: DataConfig) -> Reading:
 def _whole(
     files: Sequence[Images], parts: Mapping[SplitName, Labeled], config: DataConfig
 ) -> tuple[Mapping[SplitName, Labeled], Skips | None]:
-    """Return the rows whose files can be decoded, and the places of the others, if these are to be skipped.
+    """Return the rows whose files can be decoded, and which others are skipped, if any are to be.
 
     Args:
         files: The images; and their masks, if they have some.
