@@ -1,5 +1,6 @@
 """Tuning studies: the same trials however many run at once and whatever is killed, each one a run like any other."""
 
+import errno
 import json
 import math
 import os
@@ -21,15 +22,18 @@ from trainyard import registry
 from trainyard.cli.main import main
 from trainyard.cli.tuning import study_summary
 from trainyard.config.tuning import AshaPruner, MedianPruner, PatientPruner, PercentilePruner
+from trainyard.digest import write_file
 from trainyard.errors import CheckpointError, TrainingError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_trials
 from trainyard.samplers.base import Observation
+from trainyard.studies.study import Study
 from trainyard.studies.tuning.conclusion import digest_of
 from trainyard.studies.tuning.jobs import Job, train
 from trainyard.studies.tuning.pruning import judge_of
 from trainyard.studies.tuning.space import read_space
 from trainyard.studies.tuning.view import Tuning
+from trainyard.studies.tuning.workers import WorkerProcesses, answer_to
 from trainyard.trackers.feed import Feeders
 from trainyard.trackers.feed.state import State, state_file
 from trainyard.trackers.feed.tail import pending
@@ -242,6 +246,50 @@ def test_a_trial_that_fails_is_a_result(tmp_path: Path, capsys: pytest.CaptureFi
     capsys.readouterr()
     assert main(["studies", "show", study.id, "--runs-dir", str(tmp_path)]) == 0
     assert f"failed: 1: {told[1]['error']}" in capsys.readouterr().out.splitlines()
+
+
+def test_a_full_disk_is_no_result_of_a_trial(
+    study: Tuning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The study ends, and goes on with the same trials once there is room."""
+    written: list[Any] = []
+
+    def write(*args: Any) -> Any:
+        written.append(args)
+        if len(written) > 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_file(*args)
+
+    def update(study: Study, **values: Any) -> None:
+        if len(written) > 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_update(study, **values)
+
+    write_update = Study.update
+    with monkeypatch.context() as disk:
+        disk.setattr("trainyard.engine.checkpoint.write_file", write)
+        disk.setattr("trainyard.studies.study.Study.update", update)
+        with pytest.raises(
+            TrainingError, match=r"trial . cannot be trained now: .*No space left.* resume tune-"
+        ):
+            trainyard.tune(TUNED, runs_dir=tmp_path)
+        (path,) = tmp_path.rglob("tune-*")
+        (begun,) = [trial for trial in read_trials(path) if trial.ending is None]
+        job = Job(begun.number, [path.parent / begun.run_id], path.name, "val_accuracy", "max")
+        answer = answer_to(job)  # of a worker process
+        assert answer["is_of_files"]
+        with pytest.raises(TrainingError, match=f"trial {begun.number} cannot be trained now"):
+            WorkerProcesses(1, lambda: None, 0)._outcome(Idle(job), answer)
+    resumed = trainyard.tune(TUNED, runs_dir=tmp_path, resume=True)
+    assert resumed.path == path
+    assert resumed.digest == study.digest
+
+
+class Idle:
+    """A worker that has done a job."""
+
+    def __init__(self, job: Job) -> None:
+        self.job: Job | None = job
 
 
 def test_where_the_first_trials_all_fail_the_study_ends(tmp_path: Path) -> None:

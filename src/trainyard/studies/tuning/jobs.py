@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import time
@@ -21,7 +22,7 @@ from trainyard.digest import sha256_bytes
 from trainyard.engine.outside import VerdictFunction
 from trainyard.engine.rules import TrainingShare
 from trainyard.engine.signals import STATUS_OF
-from trainyard.errors import TrainyardError
+from trainyard.errors import CheckpointError, RunGoneError, TrainingError, TrainyardError
 from trainyard.records.journal import evaluations, number, read
 from trainyard.records.manifest import Parent
 from trainyard.records.result import Result
@@ -42,6 +43,7 @@ log = logging.getLogger("trainyard")
 _PAUSE_SECONDS = 0.05  # between two looks at whether a run is free
 _TELL_SECONDS = 5.0
 _PLAIN = ("number", "study_id", "metric", "mode", "curves", "until")
+_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _PRUNER: TypeAdapter[Pruner] = TypeAdapter(Pruner)
 
 
@@ -213,6 +215,27 @@ def failed(error: str) -> Ending:
     return Ending("failed", error=error)
 
 
-def hidden(run: Path, error: TrainyardError) -> str:
+def is_of_files(error: TrainyardError | OSError) -> bool:
+    """Return whether a file of a run cannot be written or read: no fault of the trial, nor its result."""
+    if isinstance(error, OSError | CheckpointError | RunGoneError):
+        return True
+    causes: list[BaseException | None] = [error]
+    while causes[-1] is not None:
+        causes.append(causes[-1].__cause__)
+    return any(
+        isinstance(cause, CheckpointError) or (isinstance(cause, OSError) and cause.errno in _OF_DISKS)
+        for cause in causes
+    )
+
+
+def unfinished(job: Job, message: str) -> TrainingError:
+    """Return the error that ends a study which cannot go on with a job for now."""
+    return TrainingError(
+        f"trial {job.number} cannot be trained now: {message}; then go on with the same trials: "
+        f"trainyard resume {job.study_id}"
+    )
+
+
+def hidden(run: Path, error: TrainyardError | OSError) -> str:
     """Return an error's message without secrets of the run's config."""
     return load_config(RunDir(run).checked_config_file(), adapters=Catalog()).hide(str(error))

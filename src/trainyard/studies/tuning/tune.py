@@ -8,6 +8,7 @@ the study before it has a consequence, so that a killed study goes on with the s
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ from trainyard.studies.tuning.conclusion import check_first_trials, observation,
 from trainyard.studies.tuning.earlier import FILE as EARLIER
 from trainyard.studies.tuning.earlier import check_learns, learned
 from trainyard.studies.tuning.final import final_run, train_final
-from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden
+from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden, is_of_files, unfinished
 from trainyard.studies.tuning.joined import JoinedWorkers, leading
 from trainyard.studies.tuning.measures import measured
 from trainyard.studies.tuning.order import agenda_of, brackets_in
@@ -165,7 +166,8 @@ class _Search:
         if isinstance(error, InputError) and not self._log.trials:
             discard_folder(study.path)
             return
-        study.update(status="failed", error=self._base.resolved.hide(str(error)))
+        with contextlib.suppress(OSError):  # it may be the disk that failed
+            study.update(status="failed", error=self._base.resolved.hide(str(error)))
         report(study.path, write_report)
         tell_trackers(study, self._base.resolved)
 
@@ -231,6 +233,8 @@ class _Search:
                 bundle = self._request.bundle(resolved)
                 return ending._replace(values=measured(RunDir(path), names, ending.step, bundle))
         except TrainyardError as error:
+            if is_of_files(error):
+                raise unfinished(job, hidden(path, error)) from error
             return failed(hidden(path, error))
 
     def _next(self, begun: list[LoggedTrial]) -> LoggedTrial | None:

@@ -22,7 +22,7 @@ from trainyard.engine.signals import STATUS_OF, Stopped
 from trainyard.errors import TrainyardError
 from trainyard.records.status import Ended
 from trainyard.runs.data.shared import sharing_data
-from trainyard.studies.tuning.jobs import Job, hidden, train
+from trainyard.studies.tuning.jobs import Job, hidden, is_of_files, train, unfinished
 from trainyard.studies.tuning.joined import LEFT, JoinedWorker, JoinedWorkers
 from trainyard.studies.tuning.resources import visible_gpus
 from trainyard.studies.tuning.worker_process import WorkerProcess
@@ -54,6 +54,7 @@ class Executor(Protocol):
 
         Raises:
             Stopped: A signal has come, and no job is being done any more.
+            TrainingError: The files of a run cannot be written or read, which is no result of its trial.
         """
 
     def close(self) -> None:
@@ -86,8 +87,11 @@ class InProcess:
         assert job is not None
         try:
             status = train(job, self._bundle, self._callbacks)
-        except TrainyardError as error:
-            return Outcome(job, "failed", hidden(job.runs[0], error))
+        except (TrainyardError, OSError) as error:
+            message = hidden(job.runs[0], error)
+            if is_of_files(error):
+                raise unfinished(job, message) from error
+            return Outcome(job, "failed", message)
         if status in STATUS_OF.values():
             raise Stopped(cast("Ended", status))
         return Outcome(job, status)
@@ -204,10 +208,16 @@ class WorkerProcesses:
             return [key.data for key, _ in selector.select(_POLL_SECONDS)]
 
     def _outcome(self, worker: _Worker | JoinedWorker, answer: dict[str, Any]) -> Outcome | None:
-        """Return what an answer says; None if another worker goes on with the job, as this one is gone."""
+        """Return what an answer says; None if another worker goes on with the job, as this one is gone.
+
+        Raises:
+            TrainingError: The files of a run cannot be written or read.
+        """
         job, worker.job = worker.job, None
         if job is None:  # an earlier leader of the study has given it
             return None
+        if answer.get("is_of_files"):
+            raise unfinished(job, answer["error"])
         if answer and answer["status"] != LEFT:
             return Outcome(job, answer["status"], answer.get("error"))
         if not answer:
@@ -262,7 +272,8 @@ def answer_to(job: Job) -> dict[str, Any]:
     """Do a job, and return how it has ended: a status that a signal asked for, too."""
     try:
         return {"status": train(job)}
-    except TrainyardError as error:
-        return {"status": "failed", "error": hidden(job.runs[0], error)}
+    except (TrainyardError, OSError) as error:
+        message = hidden(job.runs[0], error)
+        return {"status": "failed", "error": message, "is_of_files": is_of_files(error)}
     except Stopped as stopped:
         return {"status": stopped.status}
