@@ -177,9 +177,9 @@ def test_settings_that_need_columns_are_refused(setting: str, value: Any) -> Non
 
 
 def test_the_defaults_of_models_that_take_categories_are_no_problem_for_arrays() -> None:
-    from_objects(
-        (np.ones((30, 2, 2)), np.arange(30) % 2), config(encode="category", impute="keep", standardize=False)
-    )
+    given = config(encode="category", impute="keep", standardize=False)
+    bundle = from_objects((np.ones((30, 2, 2)), np.arange(30) % 2), given)
+    assert (bundle.info.input_shape, bundle.info.categories) == ((2, 2), ())
 
 
 @pytest.mark.parametrize(

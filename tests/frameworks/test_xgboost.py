@@ -501,7 +501,12 @@ def test_an_estimator_is_trained_as_the_config_would_be() -> None:
 
 
 def test_an_estimator_of_two_classes_takes_more_of_them() -> None:
-    learner_of("classes", {}, model=xgb.XGBClassifier()).step(0, 0.3)
+    """Its objective, that of two classes by default, follows the data."""
+    learner = learner_of("classes", {}, model=xgb.XGBClassifier())
+    learner.step(0, 0.3)
+    (part,) = learner.model().predict(learner._inputs.splits["val"])
+    assert part.outputs.shape[1] == 3
+    np.testing.assert_allclose(part.outputs.sum(axis=1), 1, rtol=1e-6)
 
 
 def test_a_random_forest_is_one_round_of_many_trees() -> None:

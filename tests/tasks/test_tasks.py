@@ -45,9 +45,6 @@ class TestTwoClasses(TestClassification):
         positive = 1 / (1 + np.exp(-noise(seed, rows) - 2 * targets + 1))
         return np.stack([1 - positive, positive], axis=1).astype(np.float32), targets
 
-    def test_an_evaluation_in_parts_is_that_of_all_rows(self) -> None:
-        super().test_an_evaluation_in_parts_is_that_of_all_rows()
-
 
 class TestRegression(TaskSuite):
     def make(self) -> Task:

@@ -133,7 +133,7 @@ def _task(
 
 
 def _metric(node: Node | None, adapters: Adapters, path: str, notes: list[str], prefix: str) -> None:
-    """Put our name in the place of another name of a metric; one that decides gets the prefix `val_`."""
+    """Replace another name of a metric by ours; one that decides gets the prefix `val_`."""
     if node is None or not isinstance(node.value, str) or ":" in node.value:
         return
     name = node.value

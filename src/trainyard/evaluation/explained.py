@@ -74,7 +74,7 @@ def _prepared(preparation: TabularPreparation) -> list[Column]:
     columns, start = [], 0
     for one in preparation.columns:
         features = tuple(range(start, start := start + len(one.outputs)))
-        categories, (mean, scale) = tuple(one.shown_categories), one.mean_and_scale
+        categories, (mean, scale) = tuple(one.shown_categories), one.shown_scaling
         columns.append(Column(one.name, features, categories, one.is_onehot, mean, scale))
     return columns
 

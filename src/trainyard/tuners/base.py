@@ -127,7 +127,7 @@ class Trials(Protocol):
         """Return the trials of an earlier process of this study that have not ended."""
 
     def ended(self) -> list[Observation]:
-        """Return what came of those that have."""
+        """Return the results of the trials that have ended."""
 
     def begin(self, params: Mapping[str, Any] | None = None) -> Begun | None:
         """Begin a trial; None: no trial begins any more.
@@ -143,14 +143,14 @@ class Trials(Protocol):
             donor: The other trial.
             at: A point of it that `Trainer.commit` has returned.
             params: The parameters of the new trial.
-            instead_of: The trial that does not go on, since this one takes its place.
+            instead_of: The trial that this one replaces, which does not go on.
         """
 
     def end(self, number: int, error: str | None = None) -> None:
         """Say that a trial does not go on: it is complete, is pruned where it waits, or has failed."""
 
     def tend(self) -> bool:
-        """Write down what has ended meanwhile; return whether the tuner is to stop.
+        """Log the trials that have ended meanwhile; return whether the tuner is to stop.
 
         A tuner that stops ends no trial: those that are left go on when the study is resumed.
         """

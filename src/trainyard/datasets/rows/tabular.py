@@ -132,7 +132,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     for table in tables.values():
         if not len(table):
             raise DataError(f"{table.source}: there are columns, but no rows")
-    given = config.target_name
+    original_target = config.target_name
     tables, config = with_label_columns(tables, config)
     names = checks.feature_columns(tables["train"], config)
     judges = semantics.version("preparation") > 1 and not (known and not config.columns)
@@ -146,15 +146,17 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     form = feature_form()
     provided = provided_splits(tables, config)
     several = tuple(config.targets) if len(config.targets) > 1 else ()
-    lists = None if given == config.target_name else given
+    # A column of lists has become a column for each label.
+    lists = None if original_target == config.target_name else original_target
     target = Target(config.target_name, task, dtype=form.dtype, names=several, lists=lists)
     target, rows, more = _split(train, config, target, fractions(config.split, provided))
     infers = judges and not form.frames
     columns = infer(train, names, config, rows["train"]) if infers else Inference({})
+    kinds = {**before.kinds, **columns.kinds}
     names = [name for name in names if name not in columns.kinds or columns.kinds[name].is_feature]
     tables = {name: replace(typed(table, columns.kinds), is_typed=judges) for name, table in tables.items()}
     parts = _parts(tables, rows, names, config)
-    preparation, features = _prepare(parts, names, target, config, {**before.kinds, **columns.kinds})
+    preparation, features = _prepare(parts, names, target, config, kinds)
     splits = {
         name: Arrays({FEATURES: features[name], TARGET: target.encode(parts[name])})
         for name in SPLITS
@@ -162,7 +164,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     }
     splits = _weighted(splits, tables, rows, config)
     read = [line for table in tables.values() for line in (*table.remarks, *row_of_sums(table))]
-    odd = odd_spellings(train, {**before.kinds, **columns.kinds})
+    odd = odd_spellings(train, kinds)
     warnings = [*read, *dropped, *before.warnings, *columns.warnings, *odd, *warnings, *more]
     repeated = checks.repeated_rows(_compared(splits, preparation, parts["train"]), sources=tables)
     warnings += [*_unused_shares(tables, config), *(one.warning for one in repeated)]
@@ -177,7 +179,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         rows=_positions(train, rows) if len(tables) == 1 else {},
         warnings=warnings,
         columns=columns.summary(),
-        identifiers=_identifiers(parts, names, {**before.kinds, **columns.kinds}),
+        identifiers=_identifiers(parts, names, kinds),
         sampling=sampling_weights(tables["train"], rows["train"], config),
         repeated=repeated,
     )

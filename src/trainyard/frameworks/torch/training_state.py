@@ -166,8 +166,7 @@ class TrainingState:
         Raises:
             ModelError: Training added, replaced or removed parameters.
         """
-        if self._optimizer is None:
-            return fingerprints(self._model, self._not_restored)
+        assert self._optimizer is not None, "only a model that is trained is asked"
         self._optimizer.check_parameters()
         shared = dict.fromkeys(self._optimizer.shared(), "shared") if has_trained else {}
         return {**fingerprints(self._model, self._not_restored), **self._optimizer.unsaved(), **shared}

@@ -131,7 +131,7 @@ class Encoder(ABC):
         return False
 
     @property
-    def mean_and_scale(self) -> tuple[float, float]:
+    def shown_scaling(self) -> tuple[float, float]:
         """The mean and scale that turn its first feature into a number for people: feature * scale + mean.
 
         The mean is NaN where no single number stands for the column.

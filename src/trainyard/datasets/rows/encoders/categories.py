@@ -125,7 +125,7 @@ class CategoryColumn(Categories):
         return self.onehot
 
     @property
-    def mean_and_scale(self) -> tuple[float, float]:
+    def shown_scaling(self) -> tuple[float, float]:
         """The mean and scale of codes, which stand as they are."""
         return 0.0, 1.0
 

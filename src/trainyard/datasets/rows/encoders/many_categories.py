@@ -54,7 +54,7 @@ class FrequencyColumn(Categories):
         return "categories without rows (frequency 0)"
 
     @property
-    def mean_and_scale(self) -> tuple[float, float]:
+    def shown_scaling(self) -> tuple[float, float]:
         """The mean and scale of the shares."""
         return self.mean, self.scale
 
@@ -122,9 +122,9 @@ class TargetMeanColumn(Categories):
         return "average categories (the mean target of all training rows)"
 
     @property
-    def mean_and_scale(self) -> tuple[float, float]:
+    def shown_scaling(self) -> tuple[float, float]:
         """The mean and scale of the mean target; none stands for several of them."""
-        return (self.centers[0], self.scales[0]) if len(self.labels) == 1 else super().mean_and_scale
+        return (self.centers[0], self.scales[0]) if len(self.labels) == 1 else super().shown_scaling
 
     def encode(self, table: Table, out: Array) -> None:
         """Write the standardized means of all training rows into `out`, (rows, m)."""

@@ -65,7 +65,7 @@ class NumberColumn(Encoder):
         return float(f"{self.mean if self.fill is None else self.fill:.4g}")
 
     @property
-    def mean_and_scale(self) -> tuple[float, float]:
+    def shown_scaling(self) -> tuple[float, float]:
         """The mean and scale of the numbers."""
         return self.mean, self.scale
 

@@ -74,7 +74,7 @@ class TimeColumn(Encoder):
         return "2026-01-31T12:00:00"
 
     @property
-    def mean_and_scale(self) -> tuple[float, float]:
+    def shown_scaling(self) -> tuple[float, float]:
         """The mean and scale of the year, with a fraction."""
         return 1970 + self.means[0] / _DAYS_OF_YEAR, self.scales[0] / _DAYS_OF_YEAR
 
