@@ -68,6 +68,10 @@ def test_evaluate_takes_a_split_or_a_file(command: Command) -> None:
     done = command("evaluate", "last", "--split", "val", "--data", "rows.csv")
     assert done.code == 2
     assert "give one of them" in done.err
+    done = command("evaluate", "last", "rows.csv", "--split", "val")
+    assert (done.code, "--data other rows" in done.err) == (2, True)
+    done = command("evaluate", "last", "rows.csv", "--data", "rows.csv")
+    assert (done.code, "FILE and --data are the same" in done.err) == (2, True)
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +128,7 @@ def test_what_one_does_with_a_run(command: Command, trained: Path, tmp_path: Pat
     assert "val_accuracy" in command("evaluate", "last", "--split", "val", *runs).out
     own = command("evaluate", "last", "--data", trained / "rows.csv", *runs)
     assert "test_loss" in own.out
+    assert command("evaluate", "last", trained / "rows.csv", *runs).out == own.out
     assert "rows that the model was trained on" in own.err
     others = shutil.copy(trained / "rows.csv", tmp_path / "others.csv")
     assert "trained on" not in command("evaluate", "last", "--data", others, *runs).err

@@ -105,6 +105,6 @@ def test_what_is_no_data(tmp_path: Path) -> None:
         trainyard.init("empty", "y")
     write({"table.csv": "a,b\n1,2\n"})
     with pytest.raises(
-        InputError, match=r"table\.csv is a table: say which column to predict, with --target"
+        InputError, match=r"table\.csv is a table: say which column to predict, with --target COLUMN: a, b"
     ):
         trainyard.init("table.csv")

@@ -306,6 +306,13 @@ def test_where_the_first_trials_all_fail_the_study_ends(tmp_path: Path) -> None:
     assert [one.ending.status for one in trials_of(resumed) if one.ending] == [*["failed"] * 3, "completed"]
 
 
+@pytest.mark.parametrize(("rates", "said"), [([1e30], "the only trial has"), ([1e30, 2e30], "the first 2")])
+def test_a_study_of_few_trials_fails_where_all_do(rates: list[float], said: str, tmp_path: Path) -> None:
+    space = {"training.learning_rate": rates}
+    with pytest.raises(TrainingError, match=f"{said}.* failed: the loss of step"):
+        trainyard.tune({**TUNED, "tuning": {"sampler": "grid", "space": space}}, runs_dir=tmp_path)
+
+
 # -- the log
 
 

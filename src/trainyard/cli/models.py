@@ -16,6 +16,7 @@ from trainyard.cli.output import json_document, say_data, show, table
 
 @click.command()
 @options.run_argument
+@click.argument("file", required=False)
 @click.option(
     "--split",
     type=click.Choice(["test", "val", "train"]),
@@ -24,16 +25,28 @@ from trainyard.cli.output import json_document, say_data, show, table
 @click.option(
     "--data",
     metavar="FILE",
-    help="A CSV or Parquet file to evaluate on instead; it must have the target column.  A language model "
-    "takes a text file, or a folder of them.",
+    help="The same as FILE.",
 )
 @options.trust
 @options.runs_dir
 @options.as_json
 def evaluate(
-    run: str, split: Any, data: str | None, trust: bool, runs_dir: str | None, as_json: bool
+    run: str,
+    file: str | None,
+    split: Any,
+    data: str | None,
+    trust: bool,
+    runs_dir: str | None,
+    as_json: bool,
 ) -> None:
-    """Compute the metrics of a run's model."""
+    """Compute the metrics of a run's model on a split of its data, or on the rows of FILE.
+
+    FILE is a CSV or Parquet file with the target column. A language model takes a text file, or a folder of
+    them.
+    """
+    if file and data:
+        raise click.UsageError("FILE and --data are the same: give one of them")
+    data = file or data
     if split and data:
         raise click.UsageError("--split uses the run's own data and --data other rows: give one of them")
     from trainyard.records.listing import has_model

@@ -16,7 +16,7 @@ from trainyard.config import load as load_config
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.folder_draft import draft_of_folder
 from trainyard.datasets.rows.proposals import candidates, metric_of
-from trainyard.datasets.rows.sniff import Draft, draft_config
+from trainyard.datasets.rows.sniff import Draft, columns_of, draft_config
 from trainyard.datasets.rows.table import Table
 from trainyard.datasets.rows.tabular import build
 from trainyard.errors import DataError, InputError, TrainyardError
@@ -60,7 +60,8 @@ def draft(
             )
         return _checked_folder(draft_of_folder(str(path)))
     if target is None:
-        raise InputError(f"{path} is a table: say which column to predict, with --target COLUMN")
+        names = columns_of(path, encoding)
+        raise InputError(f"{path} is a table: say which column to predict, with --target COLUMN: {names}")
     proposal = draft_config(path, target, encoding)
     log.info("%s", proposal.summary())
     config, bundle = _checked(proposal, None if model == AUTO else model)

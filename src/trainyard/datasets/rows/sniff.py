@@ -179,6 +179,11 @@ def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | 
     return draft
 
 
+def columns_of(path: Path | str, encoding: str | None = None) -> str:
+    """Return the names of the columns of a CSV or Parquet file, in one line for a message."""
+    return listed((_one_line(name) for name in _read(str(path), encoding)[0].columns), 12)
+
+
 def _task(table: Table, config: DataConfig) -> tuple[str, list[str]]:
     """Return the task and warnings as `inspect` does, but take counts for amounts."""
     task, doubts = inspect(table, config)

@@ -189,6 +189,11 @@ def _named(rows: Array, names: Sequence[str]) -> Any:
     """Name an array's columns like those of the training data, to be prepared in the same way."""
     import pandas as pd
 
+    if rows.dtype.kind == "U" and rows.ndim == 0:
+        raise InputError(
+            f"rows are a data frame or an array, and {str(rows)!r} is a text; to predict for a file, read it "
+            "(pandas.read_csv), or use `trainyard predict RUN FILE`"
+        )
     if rows.ndim != 2 or rows.shape[1] != len(names):
         given = f"an array of shape {tuple(rows.shape)} given"
         raise InputError(f"{given}; expected the columns {listed(names)}, in this order")

@@ -37,19 +37,22 @@ def observation(trial: LoggedTrial, end: Ending | None, goals: Goals | None = No
     return seen._replace(values=values, violations=goals.violations(end))
 
 
-def check_first_trials(trials: Sequence[LoggedTrial], number: int) -> None:
+def check_first_trials(trials: Sequence[LoggedTrial], number: int, total: int) -> None:
     """End a study whose first trials have all failed: the others would fail, too.
 
     Args:
         trials: The trials.
         number: The one that has just ended. A study that was resumed nevertheless goes on with later ones.
+        total: How many trials the study makes; of fewer than three, all must have failed.
 
     Raises:
         TrainingError: It is among the first ones, and all of these have failed.
     """
-    endings = [trial.ending for trial in trials[:_FIRST] if trial.ending is not None]
-    if number < _FIRST and [one.status for one in endings] == ["failed"] * _FIRST:
-        raise TrainingError(f"the first {_FIRST} trials have all failed: {endings[number].error}")
+    first = min(_FIRST, total)
+    endings = [trial.ending for trial in trials[:first] if trial.ending is not None]
+    if number < first and [one.status for one in endings] == ["failed"] * first:
+        which = "the only trial has" if total == 1 else f"the first {first} trials have all"
+        raise TrainingError(f"{which} failed: {endings[number].error}")
 
 
 def result_of(trials: Sequence[LoggedTrial], goals: Goals, best: Json | None) -> Json:

@@ -333,7 +333,7 @@ class _Search:
         progress = self._progress.shown(trials, running)
         self._request.watch(summary | named | error | top | progress)
         self._project()
-        check_first_trials(self._log.trials, number)
+        check_first_trials(self._log.trials, number, self._plan.trials)
 
     def _best(self) -> LoggedTrial | None:
         return self._plan.goals.best(self._log.trials)
