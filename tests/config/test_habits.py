@@ -270,6 +270,11 @@ def test_an_override_that_the_shell_has_split() -> None:
         ({"data": {"type": "wine", "columns": {"a": "datum"}}}, "expected one of number, boolean"),
         ({"model": {"type": "lightgbm", "is_unbalance": 1}}, "expected true or false, got 1 (write true)"),
         ({"checkpoint": {"metric": "val_nothing"}}, "known: one of"),
+        ({"training": {"optimizer": "lars"}, "model": "mlp"}, "another one is named by its class"),
+        (
+            {"training": {"scheduler": "inverse_sqrt"}},
+            "plateau; got 'inverse_sqrt'; one of your own is named",
+        ),
     ],
 )
 def test_messages_say_what_to_write(given, says) -> None:
