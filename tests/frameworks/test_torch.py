@@ -382,6 +382,14 @@ def says_too_little(in_features) -> "nowhere.Net":
     return Net(in_features, 3)
 
 
+class Lightning(Net):
+    def training_step(self, batch, index):
+        raise AssertionError
+
+    def configure_optimizers(self):
+        raise AssertionError
+
+
 class NoModel:
     pass
 
@@ -442,6 +450,16 @@ def test_a_function_makes_a_model(tmp_path: Path) -> None:
     assert weights(trainyard.train(annotated, runs_dir=tmp_path)).keys() == weights(run).keys()
     with pytest.raises(InputError, match=r"it returned a NoModel, not a torch\.nn\.Module"):
         trainyard.train({**SMALL, "model": {**model, "type": "nets_of_mine:NoModel"}}, runs_dir=tmp_path)
+
+
+def test_what_a_module_of_lightning_brings_is_said_to_be_unused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainyard.train({**SMALL, **own("Lightning")}, runs_dir=tmp_path)
+    assert "its training_step and configure_optimizers are not called" in caplog.text
+    caplog.clear()
+    trainyard.train({**SMALL, **own("Net")}, runs_dir=tmp_path)
+    assert "not called" not in caplog.text
 
 
 @pytest.mark.parametrize(
