@@ -125,6 +125,10 @@ INSIDE = {
         {"training.learning_rate": "lr learning_rate", "training.weight_decay": "weight_decay wd"}
     ),
     "training": _table({"experiment.seed": "seed"}),
+    # peft's LoraConfig
+    "model.lora": _table(
+        {"model.lora.alpha": "lora_alpha", "model.lora.dropout": "lora_dropout", "model.lora.r": "rank"}
+    ),
     "data": _table(
         {
             "data.target": "y",
