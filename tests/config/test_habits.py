@@ -280,6 +280,17 @@ def test_options_of_a_data_set_are_left_alone(monkeypatch):
     assert (config.data.target, config.data.params) == ("target", {"label": "y"})
 
 
+def test_options_of_lora_have_the_names_of_peft() -> None:
+    lora = {"rank": 4, "lora_alpha": 8, "lora_dropout": 0.1}
+    text, config = {"type": "text", "path": "texts"}, {"model_type": "llama"}
+    model = {"type": "transformers:AutoModelForCausalLM", "config": config, "lora": lora}
+    read = load({"data": text, "model": model}, adapters=Catalog()).config.model.params["lora"]
+    assert (read["r"], read["alpha"], read["dropout"]) == (4, 8, 0.1)
+    assert not {*lora} & read.keys()
+    own = load({"data": text, "model": {"type": "mine:Net", "lora": lora}}, adapters=Catalog()).config
+    assert own.model.params == {"lora": lora}
+
+
 def test_an_override_that_the_shell_has_split() -> None:
     with pytest.raises(ConfigError) as error:
         load(BASE, ["training.epochs=2", "tracking=[{type:", "mlflow,", "uri:", "x}]"], Catalog())
@@ -294,6 +305,11 @@ def test_an_override_that_the_shell_has_split() -> None:
         ({"data": {"type": "wine", "columns": {"a": "datum"}}}, "expected one of number, boolean"),
         ({"model": {"type": "lightgbm", "is_unbalance": 1}}, "expected true or false, got 1 (write true)"),
         ({"checkpoint": {"metric": "val_nothing"}}, "known: one of"),
+        ({"training": {"optimizer": "lars"}, "model": "mlp"}, "another one is named by its class"),
+        (
+            {"training": {"scheduler": "inverse_sqrt"}},
+            "plateau; got 'inverse_sqrt'; one of your own is named",
+        ),
     ],
 )
 def test_messages_say_what_to_write(given, says) -> None:

@@ -114,6 +114,33 @@ def test_samples_of_tar_files_are_those_that_were_written(tmp_path: Path, form: 
     assert batch["target"].tolist() == ids.tolist()
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weight": "w"},
+        {"target_transform": "log1p"},
+        {"missing_values": [3]},
+        {"missing_target": "drop"},
+        {"impute": "mean"},
+        {"encode": "target"},
+        {"split": {"val": 0.2}},
+    ],
+)
+def test_settings_that_shards_cannot_follow_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    (key,) = settings
+    with pytest.raises(DataError, match=rf"data\.{key}"):
+        tars(write_tars(tmp_path), **settings)
+    config = DataConfig(type="huggingface", train_path=write_saved(tmp_path), target="label", **settings)
+    saved = HuggingfaceDataset(config, HuggingfaceParams())
+    with pytest.raises(DataError, match=rf"data\.{key}"):
+        saved.load()
+
+
+def test_fields_of_tar_files_are_chosen_not_excluded(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"name the fields to learn from in data\.features"):
+        tars(write_tars(tmp_path), exclude=["json"])
+
+
 def test_a_shard_that_is_damaged_or_compressed_is_named(tmp_path: Path) -> None:
     path = write_tars(tmp_path)
     shard = tmp_path / "t-01.tar"

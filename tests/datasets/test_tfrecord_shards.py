@@ -87,6 +87,11 @@ def test_an_image_that_cannot_be_decoded_is_named_or_left_out(tmp_path: Path) ->
     assert bundle.splits["train"].take(np.arange(5))["features"][:, 0, 0, 0].tolist() == [0, 1, 2, 3, 5]
 
 
+def test_settings_of_tables_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data\.weight is for rows in memory"):
+        streamed(write_shards(tmp_path), weight="n")
+
+
 def test_what_is_no_shard_of_records_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     write(path, ROWS[:5])

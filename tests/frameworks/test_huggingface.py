@@ -456,7 +456,7 @@ def test_the_tokens_of_a_model_are_those_of_the_tokenizer(size, tmp_path):
         ({"trust_remote_code": True, "path": "x"}, "code that comes with weights is never executed"),
         ({}, "write path: FOLDER"),
         ({"revision": "main", "config": BERT}, "revision given without path"),
-        ({"config": BERT, "lora": {"lora_alpha": 3}}, "lora_alpha.*alpha"),
+        ({"config": BERT, "lora": {"alfa": 3}}, "alfa.*alpha"),
         ({"type": "transformers:BertModel"}, "there are transformers:AutoModelForSeq.*my_module:build"),
     ],
     ids=str,

@@ -374,6 +374,22 @@ def function(in_features):
     return Net(in_features, 3)
 
 
+def says_what_it_makes(in_features) -> "Net":
+    return Net(in_features, 3)
+
+
+def says_too_little(in_features) -> "nowhere.Net":
+    return Net(in_features, 3)
+
+
+class Lightning(Net):
+    def training_step(self, batch, index):
+        raise AssertionError
+
+    def configure_optimizers(self):
+        raise AssertionError
+
+
 class NoModel:
     pass
 
@@ -430,8 +446,20 @@ def test_a_function_makes_a_model(tmp_path: Path) -> None:
     model = {"type": "nets_of_mine:function", "framework": "torch"}
     run = trainyard.train({**SMALL, "model": model}, runs_dir=tmp_path)
     assert weights(run)["first.weight"].shape[1] == 4
+    annotated = {**SMALL, "model": {"type": "nets_of_mine:says_what_it_makes"}}
+    assert weights(trainyard.train(annotated, runs_dir=tmp_path)).keys() == weights(run).keys()
     with pytest.raises(InputError, match=r"it returned a NoModel, not a torch\.nn\.Module"):
         trainyard.train({**SMALL, "model": {**model, "type": "nets_of_mine:NoModel"}}, runs_dir=tmp_path)
+
+
+def test_what_a_module_of_lightning_brings_is_said_to_be_unused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainyard.train({**SMALL, **own("Lightning")}, runs_dir=tmp_path)
+    assert "its training_step and configure_optimizers are not called" in caplog.text
+    caplog.clear()
+    trainyard.train({**SMALL, **own("Net")}, runs_dir=tmp_path)
+    assert "not called" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -445,6 +473,7 @@ def test_a_function_makes_a_model(tmp_path: Path) -> None:
         ("nets_of_mine:Empty", "it has no parameters to train"),
         ("nets_of_mine:Tuple", "the model returned tuple; it must return a tensor, or a tuple or mapping"),
         ("nets_of_mine:function", "is a function: name its framework in model.framework"),
+        ("nets_of_mine:says_too_little", "is a function: name its framework in model.framework"),
         ("nets_of_mine:SIZE", "int belongs to no known framework"),
         ("nets_of_mine:OBJECT", "an object, whose weights no seed determines"),
         ("nets_of_mine:NoModel", "belongs to no known framework"),

@@ -534,6 +534,10 @@ def test_arrays_of_a_file_may_be_named(here: Path) -> None:
 
 
 def test_inputs_that_do_not_fit_are_said(here: Path) -> None:
+    with pytest.raises(
+        ModelError, match=r"Mlp.forward takes features: .* or choose one of them in data\.features"
+    ):
+        trainyard.train(SMALL | {"model": "mlp"}, data={"train": arrays()})
     with pytest.raises(ModelError, match=r"arrays numbers, text_ids, but Wrong.forward takes numbers, words"):
         trainyard.train(SMALL | {"model": {"type": "own_nets:Wrong"}}, data={"train": arrays()})
     with pytest.raises(

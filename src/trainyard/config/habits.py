@@ -110,8 +110,11 @@ def _sections(root: Node, problems: Problems, notes: list[str]) -> None:
 
 def _moves(root: Node, own: Collection[str] | None) -> Iterator[tuple[str, str]]:
     """Yield the keys that are known by other names, with the keys that they mean."""
+    model = find_value(root, "model.type")
+    # An own model may have an argument `lora`, whose keys are its own.
+    has_lora = model is not None and str(model.value).startswith("transformers:")
     for section in dict.fromkeys([*OPEN, "data", *synonyms.INSIDE]):
-        if section == "data" and own is None:
+        if (section == "data" and own is None) or (section == "model.lora" and not has_lora):
             continue
         for key in mapping(find(root, section) if section else root):
             new = _meaning(section, key)

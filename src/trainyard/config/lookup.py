@@ -263,6 +263,8 @@ class Lookup:
         near = nearest(node.value, names)
         if kind == "tracker" and not near:
             near = "; for another one, write an adapter (docs/adapters.md)"
+        if kind == "optimizer":
+            near += "; under torch, another one is named by its class: package.module:Class"
         if kind == "dataset" and PurePath(node.value).suffix:
             hint = OTHER_FILES.get(PurePath(node.value).suffix.lower())
             near = f"; {hint or f'to read a file, write data: {{path: {node.value}, target: COLUMN}}'}"

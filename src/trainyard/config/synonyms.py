@@ -137,6 +137,10 @@ INSIDE = {
             "training.optimizer.nesterov": "nesterov",
         }
     ),
+    # peft's LoraConfig
+    "model.lora": _table(
+        {"model.lora.alpha": "lora_alpha", "model.lora.dropout": "lora_dropout", "model.lora.r": "rank"}
+    ),
     "data": _table(
         {
             "data.target": "y",

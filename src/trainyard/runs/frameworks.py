@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import FunctionType
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
 from trainyard import registry
 from trainyard.config.schema import RunConfig
@@ -31,14 +32,29 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
         except InputError as error:
             raise ModelError(f"model.type: {error}") from error
         if isinstance(model_type, FunctionType):
-            raise ModelError(
-                f"model {config.model.type} is a function: name its framework in model.framework: "
-                "torch, keras or sklearn"
-            )
+            return _framework_of_function(config.model.type, model_type)
         return registry.framework_of_class(model_type if isinstance(model_type, type) else type(model_type))
     raise ModelError(
         f"model.type: no installed framework has a model {config.model.type!r}; "
         "see `trainyard doctor`, or give package.module:Class"
+    )
+
+
+def _framework_of_function(path: str, function: FunctionType) -> str:
+    """Return the framework of a function that makes a model: that of the class which it is annotated with.
+
+    Raises:
+        ModelError: It does not say what it returns.
+    """
+    try:
+        made = get_type_hints(function).get("return")
+    except Exception:  # annotations may name what is imported for type checkers only
+        made = None
+    if isinstance(made, type):
+        with suppress(ModelError):
+            return registry.framework_of_class(made)
+    raise ModelError(
+        f"model {path} is a function: name its framework in model.framework: torch, keras or sklearn"
     )
 
 

@@ -235,7 +235,7 @@ def arrow_bundle(
     Raises:
         DataError: A file cannot be read, or lacks a column.
     """
-    map_style.refuse_division(config.split)
+    map_style.refuse_settings_of_tables(config)
     return map_style.bundle({name: ArrowRows(some, config, images) for name, some in files.items()}, config)
 
 

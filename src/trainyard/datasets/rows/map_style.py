@@ -48,6 +48,30 @@ def refuse_division(config: SplitConfig) -> None:
         )
 
 
+def refuse_settings_of_tables(config: DataConfig) -> None:
+    """Refuse settings that have no effect on the samples of shards, which are read as they are.
+
+    Raises:
+        DataError: One is given, or one that would divide them.
+    """
+    refuse_division(config.split)
+    given = {
+        "weight": config.weight is not None,
+        "target_transform": config.target_transform is not None,
+        "missing_values": bool(config.missing_values),
+        "missing_target": config.missing_target != "error",
+        "impute": config.impute not in (None, "keep"),
+        "encode": config.encode not in ("auto", "category"),
+        "columns": bool(config.columns),
+    }
+    if setting := next((name for name, is_given in given.items() if is_given), None):
+        advice = "draw some more often by data.sampling" if setting == "weight" else "change them beforehand"
+        raise DataError(
+            f"data.{setting} is for rows in memory, and samples of shards are read one by one, as they are; "
+            f"leave it out, and {advice}"
+        )
+
+
 def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
     """Build the data of a run from one map-style dataset per split.
 

@@ -92,7 +92,7 @@ class TfrecordDataset:
 
     def _streamed(self, paths: Mapping[SplitName, str]) -> DataBundle:
         """Return the records of shards, to be read when they are needed."""
-        map_style.refuse_division(self._config.split)
+        map_style.refuse_settings_of_tables(self._config)
         params = self._params
         sets = {
             name: Records(

@@ -66,7 +66,11 @@ class WebdatasetDataset:
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         paths = paths_by_split(self._config)
-        map_style.refuse_division(self._config.split)
+        map_style.refuse_settings_of_tables(self._config)
+        if self._config.exclude:
+            raise DataError(
+                "data.exclude: name the fields to learn from in data.features instead, and leave it out"
+            )
         shards = {name: open_shards(path, INDEXER) for name, path in paths.items()}
         fields = list(shards["train"][0].table["fields"].tolist())
         config = self._config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,9 @@ from trainyard.frameworks.torch.virtual_ranks import tree_sum
 from trainyard.order import INIT, stream_seed
 from trainyard.types import NamedBuffer, StepResult, weights_of
 
+log = logging.getLogger("trainyard")
+_OF_LIGHTNING = ("training_step", "configure_optimizers")  # how a LightningModule says how it is trained
+
 
 class TorchLearner(Learner):
     """Train a `torch.nn.Module` on one device."""
@@ -56,6 +60,8 @@ class TorchLearner(Learner):
         self._module = self._network.module
         if not any(parameter.requires_grad for parameter in self._module.parameters()):
             raise ModelError(f"model {inputs.config.model.type}: it has no parameters to train")
+        if inputs.world.is_main:
+            _say_unused(self._module, inputs.config.model.type)
         self._sources: dict[int, TensorSource] = {}
         self._is_expecting = False  # whether the training samples are read ahead
         self._train = self._source(inputs.splits["train"])
@@ -298,6 +304,16 @@ class TorchLearner(Learner):
         decays_all = semantics.version("torch", self._inputs.info.semantics) < 3
         return optim.build_optimizer(
             training, self._module, self._network.device, sparse, decays_all=decays_all
+        )
+
+
+def _say_unused(module: torch.nn.Module, name: str) -> None:
+    """Say that what a module of Lightning brings for its own trainer is not used."""
+    if unused := [one for one in _OF_LIGHTNING if callable(getattr(module, one, None))]:
+        log.warning(
+            "model %s: its %s not called; training.loss and training.optimizer say how it is trained",
+            name,
+            f"{' and '.join(unused)} {'is' if len(unused) == 1 else 'are'}",
         )
 
 

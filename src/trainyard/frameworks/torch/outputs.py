@@ -13,7 +13,7 @@ from torch import Tensor
 from trainyard.errors import ModelError
 from trainyard.frameworks.torch.data import Tensors
 from trainyard.frameworks.torch.huggingface.module import base_of
-from trainyard.types import DataInfo
+from trainyard.types import FEATURES, DataInfo
 
 # What a model returns: a tensor, or several in a tuple or mapping, of which the first is the task's output.
 Outputs: TypeAlias = Any
@@ -78,9 +78,12 @@ def input_names(model: torch.nn.Module, info: DataInfo) -> list[str]:
         if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
     ]
     if not names or set(needed) - set(names):
+        advice = "name its parameters like the arrays that it needs"
+        if needed == [FEATURES]:
+            advice += ", or choose one of them in data.features"
         raise ModelError(
             f"the data have the arrays {', '.join(info.inputs)}, but {type(model).__name__}.forward takes "
-            f"{', '.join(params)}: name its parameters like the arrays that it needs"
+            f"{', '.join(params)}: {advice}"
         )
     return names
 

@@ -76,8 +76,11 @@ def _check_images(
     if not any(isinstance(split, KnownSplit | LabelSplit) for split in bundle.splits.values()):
         given = {"transforms": data.transforms, "cache": data.cache != "none"}
         for key in (key for key, is_given in given.items() if is_given):
+            advice = "leave it out"
+            if key == "transforms" and any(isinstance(one, SampleSplit) for one in bundle.splits.values()):
+                advice = "change them in a function (webdataset: data.transform), or in __getitem__"
             raise DataError(
-                f"data.{key} is for images in files (data.type: image_folder or image_table); leave it out"
+                f"data.{key} is for images in files (data.type: image_folder or image_table); {advice}"
             )
     if data.ignore_index is not None and not task_for(bundle.info).gives_masks:
         raise DataError("data.ignore_index is for masks (data.task: segmentation); leave it out")

@@ -78,7 +78,10 @@ def _weighted_by_class(train: Split, weights: str | Mapping[str, float], info: D
     if WEIGHT in info.inputs:
         raise InputError(f"{_KEY}: the model takes an array named {WEIGHT!r}; leave it out")
     if TARGET not in arrays:
-        raise InputError(f"{_KEY}: the training rows are not in memory; leave it out")
+        raise InputError(
+            f"{_KEY}: the training rows are not in memory; draw rare classes more often instead "
+            "(data.sampling: balanced)"
+        )
     if getattr(train, "mixes", False):
         raise InputError(f"{_KEY}: data.transforms blends the classes of two images; leave one of them out")
     by_row = _by_class(weights, arrays[TARGET], info)[arrays[TARGET]]

@@ -290,8 +290,10 @@ def _own(section: sections.OwnTransform) -> Change:
         function = import_path(section.function)
     except InputError as error:
         raise DataError(f"data.transforms: {error}") from error
-    if not callable(function):
-        raise DataError(f"data.transforms: {section.function} is not a function of (image, rng)")
+    if not callable(function) or isinstance(function, type):
+        raise DataError(
+            f"data.transforms: {section.function} is not a function of (image, rng); call it in one of yours"
+        )
 
     def change(image: Image, random: Random | None) -> Image:
         if random is None:
