@@ -4,6 +4,7 @@ Memory layouts, buffers, extra state, and the warning about what it does not hol
 """
 
 import json
+import random
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from test_torch_reference import INIT, seed_torch, stream
 from torch import nn
 
 import trainyard
@@ -1204,3 +1206,49 @@ def test_a_gpu_has_a_generator_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
         assert [id(one) for one in own] == [id(torch.default_generator), id(gpus[index])]
     seed_generators([torch.default_generator, gpus[0]], 0x123456789A)
     assert [torch.default_generator.initial_seed(), gpus[0].initial_seed()] == [0x3456789A, 0x123456789A]
+
+
+# -- the generators that initial weights are drawn from
+
+DRAWING = """
+import random
+
+import torch
+
+unused = torch.nn.Linear(2, 2)
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, in_features, out_features):
+        super().__init__()
+        self.linear = torch.nn.Linear(in_features, out_features)
+        self.scale = torch.nn.Parameter(torch.tensor(random.random()))
+
+    def forward(self, x):
+        return self.linear(x) * self.scale
+
+
+def make(in_features, out_features) -> torch.nn.Module:
+    return Scaled(in_features, out_features)
+"""
+
+
+@pytest.mark.parametrize("framework", ["torch", None])
+def test_initial_weights_do_not_depend_on_what_the_process_did_before(
+    framework: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module is imported once in a process, and draws when it is."""
+    (tmp_path / "drawing_net.py").write_text(textwrap.dedent(DRAWING))
+    monkeypatch.syspath_prepend(tmp_path)
+    model = {"model": {"type": "drawing_net:make", "framework": framework}}
+    try:
+        made = [learner(model), learner(model)]
+        module = sys.modules["drawing_net"]
+    finally:
+        sys.modules.pop("drawing_net", None)
+    seed_torch(SMALL["experiment"]["seed"], INIT)
+    random.seed(stream(SMALL["experiment"]["seed"], INIT))
+    expected = module.make(4, 3).state_dict()
+    for one in made:
+        weights = {buffer.name: bytes(buffer.buffer) for buffer in one.state(weights_only=True)}
+        assert weights == {f"weights.{name}": tensor.numpy().tobytes() for name, tensor in expected.items()}

@@ -28,14 +28,17 @@ from trainyard.frameworks.torch.compiling import compiled
 from trainyard.frameworks.torch.data import TensorSource
 from trainyard.frameworks.torch.ema import Average
 from trainyard.frameworks.torch.freezing import Freezing
+from trainyard.frameworks.torch.generators import drawing_from, generators
 from trainyard.frameworks.torch.huggingface.module import check_tokens, definition_of, versions_of
+from trainyard.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainyard.frameworks.torch.labels import Counts, label_counts
 from trainyard.frameworks.torch.losses import Loss
 from trainyard.frameworks.torch.model import LiveModel
+from trainyard.frameworks.torch.models import find_model
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.outputs import call_of
 from trainyard.frameworks.torch.parallel.world import ProcessGroup
-from trainyard.frameworks.torch.process import device_model
+from trainyard.frameworks.torch.process import device_model, device_of
 from trainyard.frameworks.torch.snapshot import NOTHING, named_buffer
 from trainyard.frameworks.torch.step import StepSettings, TorchStep
 from trainyard.frameworks.torch.training_state import TrainingState
@@ -54,9 +57,8 @@ class TorchLearner(Learner):
     def __init__(self, inputs: LearnerInputs) -> None:
         require_plain_numbers(inputs)
         training, seed = inputs.config.training, inputs.config.experiment.seed
-        torch.manual_seed(stream_seed(seed, INIT))
         self._inputs = inputs
-        self._network = Network(inputs)
+        self._network = _initial_network(inputs, stream_seed(seed, INIT))
         self._module = self._network.module
         if not any(parameter.requires_grad for parameter in self._module.parameters()):
             raise ModelError(f"model {inputs.config.model.type}: it has no parameters to train")
@@ -305,6 +307,18 @@ class TorchLearner(Learner):
         return optim.build_optimizer(
             training, self._module, self._network.device, sparse, decays_all=decays_all
         )
+
+
+def _initial_network(inputs: LearnerInputs, seed: int) -> Network:
+    """Return the module with its initial weights, drawn from generators that are seeded for it."""
+    if semantics.version("torch", inputs.info.semantics) < 4:
+        torch.manual_seed(seed)
+        return Network(inputs)
+    name = inputs.config.model.type
+    if inputs.model is None and name not in HUGGINGFACE:
+        find_model(name)  # its module may draw when it is imported, which happens once in a process
+    with drawing_from(generators(device_of(inputs.config.training.device)), seed):
+        return Network(inputs)
 
 
 def _say_unused(module: torch.nn.Module, name: str) -> None:

@@ -69,7 +69,7 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
     """
     if type_name in HUGGINGFACE:
         return huggingface.build(type_name, params, info)
-    make = _BUILT_IN.get(type_name) or _imported(type_name)
+    make = find_model(type_name)
     if isinstance(make, torch.nn.Module):
         raise ModelError(
             f"model {type_name} is an object, whose weights no seed determines: "
@@ -161,8 +161,15 @@ def _advice(make: Any, params: Mapping[str, Any]) -> str:
     )
 
 
-def _imported(path: str) -> Any:
+def find_model(type_name: str) -> Any:
+    """Return what makes a model: one of ours, or what an import path names.
+
+    Raises:
+        ModelError: It cannot be imported.
+    """
+    if type_name in _BUILT_IN:
+        return _BUILT_IN[type_name]
     try:
-        return import_path(path)
+        return import_path(type_name)
     except InputError as error:
         raise ModelError(f"model.type: {error}") from error
