@@ -52,6 +52,7 @@ LAYERS = (
     (
         "config",
         "order",
+        "global_random",
         "digest",
         "module_sources",
         "safe_open",

@@ -21,9 +21,9 @@ from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.objects import from_objects
 from trainyard.digest import array_buffer, digest, sha256_bytes, tensor_records, write_tensors
 from trainyard.engine.rules import Rules
-from trainyard.engine.state import preserved_global_random, seed_global_random
 from trainyard.evaluation.metrics import evaluate_predictions, mode_of, names
 from trainyard.frameworks.base import Plan
+from trainyard.global_random import preserved_global_random, seed_global_random
 from trainyard.order import KeyedPermutation, SampleOrder, random_keys, stream_seed
 from trainyard.records.document import dump
 from trainyard.types import DataInfo, Evaluation, Predictions, features_spec

@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from trainyard.engine.state import RunState, preserved_global_random, seed_global_random
+from trainyard.engine.state import RunState
+from trainyard.global_random import preserved_global_random, seed_global_random
 from trainyard.types import Evaluation
 
 

@@ -39,7 +39,7 @@ def evaluate(
     runs_dir: str | None,
     as_json: bool,
 ) -> None:
-    """Compute the metrics of a run's model on a split of its data, or on the rows of FILE.
+    """Compute a run's metrics on a split, or on FILE.
 
     FILE is a CSV or Parquet file with the target column. A language model takes a text file, or a folder of
     them.

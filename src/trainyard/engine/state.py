@@ -7,8 +7,6 @@ best models, the early stop and the drops of a plateau schedule follow from the 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,23 +80,6 @@ def evaluations_from_json(data: list[Any]) -> list[Evaluation]:
     return [
         Evaluation(step, {name: number(value) for name, value in metrics.items()}) for step, metrics in data
     ]
-
-
-def seed_global_random(seed: int) -> None:
-    """Seed the global generators of Python and NumPy."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-
-
-@contextmanager
-def preserved_global_random() -> Iterator[None]:
-    """Restore the global generators at the end of the block to what they were at its start."""
-    before = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
 
 
 def _global_random() -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from trainyard.digest import digest, sha256_json, tensor_records
-from trainyard.engine.state import preserved_global_random
 from trainyard.errors import ModelError
+from trainyard.global_random import preserved_global_random
 from trainyard.records.manifest import DataIdentity, SplitIdentity
 
 Json = dict[str, Any]

@@ -9,9 +9,10 @@ from typing import Any
 from trainyard.digest import digest, tensor_records
 from trainyard.engine.checkpoint import Checkpoints
 from trainyard.engine.signals import Stopped
-from trainyard.engine.state import RunState, preserved_global_random
+from trainyard.engine.state import RunState
 from trainyard.errors import CheckpointError
 from trainyard.evaluation.metrics import explained_metric
+from trainyard.global_random import preserved_global_random
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir

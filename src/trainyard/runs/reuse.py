@@ -11,8 +11,8 @@ from trainyard import registry
 from trainyard.config import Resolved
 from trainyard.config import load as load_resolved
 from trainyard.config.schema import RunConfig
-from trainyard.engine.state import preserved_global_random, seed_global_random
 from trainyard.errors import TrainyardError
+from trainyard.global_random import preserved_global_random, seed_global_random
 from trainyard.records.copies import download_all, download_records
 from trainyard.records.data import DataDescription
 from trainyard.records.decision import MEASURED, NEUTRAL, journalled_decisions

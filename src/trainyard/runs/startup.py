@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from trainyard import registry
 from trainyard.digest import digest, sha256_bytes, tensor_records
 from trainyard.engine.checkpoint import RunCheckpoints
-from trainyard.engine.state import RunState, seed_global_random
+from trainyard.engine.state import RunState
 from trainyard.errors import CheckpointError
+from trainyard.global_random import seed_global_random
 from trainyard.records.commit import Commit
 from trainyard.records.decision import Decision, Decisions, journalled_decisions
 from trainyard.records.manifest import Manifest

@@ -25,7 +25,7 @@ from trainyard.engine.recorder import Recorder
 from trainyard.engine.rules import NOTHING_INHERITED, Inherited, Rules
 from trainyard.engine.saver import FollowerSaver, Saver
 from trainyard.engine.signals import Signals
-from trainyard.engine.state import RunState, preserved_global_random
+from trainyard.engine.state import RunState
 from trainyard.errors import DataError
 from trainyard.evaluation.metrics import (
     EvaluationResult,
@@ -34,6 +34,7 @@ from trainyard.evaluation.metrics import (
     mode_in,
 )
 from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, Plan
+from trainyard.global_random import preserved_global_random
 from trainyard.order import START, Cursor, SampleOrder, WeightedDraws
 from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir

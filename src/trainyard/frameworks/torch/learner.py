@@ -28,7 +28,6 @@ from trainyard.frameworks.torch.compiling import compiled
 from trainyard.frameworks.torch.data import TensorSource
 from trainyard.frameworks.torch.ema import Average
 from trainyard.frameworks.torch.freezing import Freezing
-from trainyard.frameworks.torch.generators import drawing_from, generators
 from trainyard.frameworks.torch.huggingface.module import check_tokens, definition_of, versions_of
 from trainyard.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainyard.frameworks.torch.labels import Counts, label_counts
@@ -38,12 +37,13 @@ from trainyard.frameworks.torch.models import find_model
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.outputs import call_of
 from trainyard.frameworks.torch.parallel.world import ProcessGroup
-from trainyard.frameworks.torch.process import device_model, device_of
+from trainyard.frameworks.torch.process import device_model
 from trainyard.frameworks.torch.snapshot import NOTHING, named_buffer
 from trainyard.frameworks.torch.step import StepSettings, TorchStep
 from trainyard.frameworks.torch.training_state import TrainingState
 from trainyard.frameworks.torch.update import Clipping, Update
 from trainyard.frameworks.torch.virtual_ranks import tree_sum
+from trainyard.global_random import seed_global_random
 from trainyard.order import INIT, stream_seed
 from trainyard.types import NamedBuffer, StepResult, weights_of
 
@@ -56,9 +56,9 @@ class TorchLearner(Learner):
 
     def __init__(self, inputs: LearnerInputs) -> None:
         require_plain_numbers(inputs)
-        training, seed = inputs.config.training, inputs.config.experiment.seed
+        training = inputs.config.training
         self._inputs = inputs
-        self._network = _initial_network(inputs, stream_seed(seed, INIT))
+        self._network = _initial_network(inputs)
         self._module = self._network.module
         if not any(parameter.requires_grad for parameter in self._module.parameters()):
             raise ModelError(f"model {inputs.config.model.type}: it has no parameters to train")
@@ -280,7 +280,7 @@ class TorchLearner(Learner):
         weights = None if arrays is None else weights_of(arrays, inputs.info)
         if weights is not None:
             return lambda samples: weights[samples.ids], network.weighted_loss
-        training, seed = inputs.config.training, inputs.config.experiment.seed
+        training = inputs.config.training
         counts = label_counts(train, network.task, training.loss, seed)
         is_cut = self._ranks > 1 or training.largest_microbatch < training.batch_size
         # The mean over the pixels of a batch that is not cut needs no count beforehand.
@@ -309,16 +309,15 @@ class TorchLearner(Learner):
         )
 
 
-def _initial_network(inputs: LearnerInputs, seed: int) -> Network:
+def _initial_network(inputs: LearnerInputs) -> Network:
     """Return the module with its initial weights, drawn from generators that are seeded for it."""
-    if semantics.version("torch", inputs.info.semantics) < 4:
-        torch.manual_seed(seed)
-        return Network(inputs)
-    name = inputs.config.model.type
-    if inputs.model is None and name not in HUGGINGFACE:
-        find_model(name)  # its module may draw when it is imported, which happens once in a process
-    with drawing_from(generators(device_of(inputs.config.training.device)), seed):
-        return Network(inputs)
+    name, seed = inputs.config.model.type, inputs.config.experiment.seed
+    if semantics.version("torch", inputs.info.semantics) > 3:
+        if inputs.model is None and name not in HUGGINGFACE:
+            find_model(name)  # its module may draw when it is imported, which happens once in a process
+        seed_global_random(seed)
+    torch.manual_seed(stream_seed(seed, INIT))
+    return Network(inputs)
 
 
 def _say_unused(module: torch.nn.Module, name: str) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Resolved
 from trainyard.datasets.base import prepared_as
-from trainyard.engine.state import preserved_global_random, seed_global_random
 from trainyard.errors import InputError
+from trainyard.global_random import preserved_global_random, seed_global_random
 from trainyard.require import import_paths, open_process
 from trainyard.runs.frameworks import form_for
 from trainyard.runs.objects import Objects

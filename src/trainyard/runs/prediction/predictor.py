@@ -19,10 +19,10 @@ from trainyard.datasets.rows.arrays import Arrays, rows_from
 from trainyard.datasets.rows.preparation import AnyPreparation, from_json
 from trainyard.datasets.rows.text_preparation import TextPreparation
 from trainyard.datasets.rows.tokenizers import Tokenizer
-from trainyard.engine.state import preserved_global_random
 from trainyard.errors import CheckpointError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions, explained_metric
 from trainyard.frameworks.base import Framework, ModelInputs
+from trainyard.global_random import preserved_global_random
 from trainyard.records.data import understanding
 from trainyard.records.decision import journalled_decisions
 from trainyard.records.run_dir import RunDir
