@@ -280,7 +280,7 @@ class TorchLearner(Learner):
         weights = None if arrays is None else weights_of(arrays, inputs.info)
         if weights is not None:
             return lambda samples: weights[samples.ids], network.weighted_loss
-        training = inputs.config.training
+        training, seed = inputs.config.training, inputs.config.experiment.seed
         counts = label_counts(train, network.task, training.loss, seed)
         is_cut = self._ranks > 1 or training.largest_microbatch < training.batch_size
         # The mean over the pixels of a batch that is not cut needs no count beforehand.
