@@ -97,12 +97,12 @@ def _path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])}
 
 
-def tuned(folder: Path, started: Callable[..., Any], **tuning: Any) -> Tuning:
-    """A study that nothing interrupted."""
+def tuned(folder: Path, started: Callable[..., Any], *, fails: bool = False, **tuning: Any) -> Tuning:
+    """A study that nothing interrupted; `fails`: its trials have all failed."""
     (folder / "config.json").write_text(json.dumps(config_of(**tuning)))
     with started("tune", "config.json", "--runs-dir", "runs") as process:
         done = process.end()
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == int(fails), done.stderr
     return study_in(folder)
 
 
@@ -410,8 +410,9 @@ def test_optuna_searches_for_ray(folder: Path, started: Callable[..., Any]) -> N
 @pytest.mark.soak
 def test_a_trial_that_fails_is_a_result(folder: Path, started: Callable[..., Any]) -> None:
     space = {"training.learning_rate": {"low": 1e20, "high": 1e30, "log": True}}
-    study = tuned(folder, started, trials=2, space=space)
+    study = tuned(folder, started, fails=True, trials=2, space=space)
     errors = [one.ending.error for one in read_trials(study.path) if one.ending]
+    assert len(errors) == 2
     assert all("is not finite" in str(error) for error in errors)
 
 
