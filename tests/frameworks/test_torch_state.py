@@ -987,6 +987,13 @@ def test_a_parameter_that_training_adds_is_refused_by_name(step: int, tmp_path: 
         train(tmp_path, own("LateParameter", step=step))
 
 
+def test_a_parameter_that_the_first_steps_add_is_refused_before_a_checkpoint_is_due() -> None:
+    one = learner(own("LateParameter", step=1))
+    go_on(one, 0, 2)
+    with pytest.raises(ModelError, match="training added, replaced or removed the parameter late"):
+        one.unsaved_state()
+
+
 def test_weights_with_a_grown_buffer_cannot_initialize_and_the_way_on_is_named(tmp_path: Path) -> None:
     first = train(tmp_path, own("Growing"), {"training.max_steps": 2})
     with pytest.raises(ModelError, match="all parameters fit, but some buffers do not"):
