@@ -988,7 +988,7 @@ def test_a_parameter_that_training_adds_is_refused_by_name(step: int, tmp_path: 
 
 
 def test_a_parameter_that_the_first_steps_add_is_refused_before_a_checkpoint_is_due() -> None:
-    one = learner(own("LateParameter", step=1))
+    one = learner(own("LateParameter", step=2))  # after the memory for checkpoints is reserved
     go_on(one, 0, 2)
     with pytest.raises(ModelError, match="training added, replaced or removed the parameter late"):
         one.unsaved_state()
