@@ -47,7 +47,7 @@ def main() -> None:
             "evaluation": {"metrics": ["accuracy", "balanced_accuracy", "f1_macro"]},
             "checkpoint": {"metric": "val_balanced_accuracy"},
         }
-        metrics = trainyard.train(config, data=frame).result["metrics"]
+        metrics = trainyard.train(config, data=frame).metrics
         found = ", ".join(
             f"{metric} {metrics[f'test_{metric}']:.3f}"
             for metric in ("accuracy", "balanced_accuracy", "f1_macro")

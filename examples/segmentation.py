@@ -31,7 +31,7 @@ def main() -> None:
     draw_images(given.folder, given.images)
     run = trainyard.train(config(given.folder, given.epochs))
     console = Console(highlight=False, soft_wrap=True)
-    metrics = run.result["metrics"]
+    metrics = run.metrics
     for name in NAMES:
         console.print(f"intersection over union of {name}: {metrics[f'test_iou_{name}']:.3f}")
     mask = trainyard.predict(run, given.folder / "images" / "000.png")["prediction"][0]  # (SIDE, SIDE)

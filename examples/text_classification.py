@@ -32,7 +32,7 @@ def main() -> None:
     given = parser.parse_args()
     rows = write_table(given.table)
     run = trainyard.train(config(given.table), given.overrides)
-    accuracy = run.result["metrics"]["test_accuracy"]
+    accuracy = run.metrics["test_accuracy"]
     print(f"{rows} docstrings; {accuracy:.3f} of those that it has not seen are put into the right package")
     answers = trainyard.load(run).predict(QUESTIONS)["prediction"]
     for question, package in zip(QUESTIONS, answers, strict=True):

@@ -82,7 +82,7 @@ def main() -> None:
     """Train, and look at both heads."""
     data = orders(2000)
     run = trainyard.train(CONFIG, data=data)
-    metrics = run.result["metrics"]
+    metrics = run.metrics
     console = Console(highlight=False, soft_wrap=True)
     console.print(
         f"accuracy {metrics['test_accuracy']:.3f}, loss of money {metrics['test_loss_of_money']:.3f}"

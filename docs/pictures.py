@@ -1,6 +1,6 @@
 """Make the pictures of README.md and docs/report.md: train two small models, and picture their pages.
 
-Run it with `python examples/pictures.py [FOLDER]`; the default folder is docs/images. It takes half a minute,
+Run it with `python docs/pictures.py [FOLDER]`; the default folder is docs/images. It takes half a minute,
 downloads nothing, and leaves no run behind. A figure is cut out of a page as SVG. The pictures of whole
 pages need a Chromium or Chrome on this machine (or `--chromium PATH`), and Pillow; without, the figure is
 all that is made. The pages themselves are written there with `--pages`.
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import trainyard
 
-IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
+IMAGES = Path(__file__).resolve().parent / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 LARGEST = 150_000  # bytes of a picture
 BASE = {
