@@ -30,7 +30,7 @@ from trainyard.samplers.base import Observation
 from trainyard.studies.study import Study
 from trainyard.studies.tuning.conclusion import digest_of
 from trainyard.studies.tuning.jobs import Job, train
-from trainyard.studies.tuning.pruning import judge_of
+from trainyard.studies.tuning.pruning import pruning_rule
 from trainyard.studies.tuning.space import read_space
 from trainyard.studies.tuning.view import Tuning
 from trainyard.studies.tuning.workers import WorkerProcesses, answer_to
@@ -386,11 +386,11 @@ def test_percentiles_judge_as_optunas(ours: Any, theirs: Any, seed: int, mode: A
     study = optuna.create_study(direction={"min": "minimize", "max": "maximize"}[mode], pruner=theirs)
     for curve in known:
         study.add_trial(optuna.trial.create_trial(value=curve[-1][1], intermediate_values=dict(curve)))
-    trial, judge = study.ask(), judge_of(ours, {"completed": known}, mode)
+    trial, should_prune = study.ask(), pruning_rule(ours, {"completed": known}, mode)
     for step, value in own:
         trial.report(value, step)
         expected = trial.should_prune()
-        assert judge(step, value) == expected
+        assert should_prune(step, value) == expected
         if expected:
             break
 
@@ -399,23 +399,29 @@ def test_asha_keeps_the_best_third_of_those_that_reached_a_rung() -> None:
     known = [[(2, float(i)), (6, float(i))] for i in range(1, 9)]
     pruner = AshaPruner(min_steps=2, reduction_factor=3)
     for value, is_pruned in ((2.5, False), (3.5, True), (0.5, False), (math.nan, True)):
-        judge = judge_of(pruner, {"completed": known[:4], "pruned": known[4:]}, "min")
-        assert judge(1, 99.0) is False, "before the first rung"
-        assert judge(2, value) is is_pruned
-    judge = judge_of(pruner, {"completed": known}, "min")
-    assert judge(2, 0.5) is False
-    assert judge(4, 99.0) is False, "between two rungs"
-    assert judge(7, 3.5) is True
-    assert judge_of(pruner, {}, "max")(2, 1.0) is False, "the first one"
-    highest = judge_of(pruner, {"completed": known}, "max")
+        should_prune = pruning_rule(pruner, {"completed": known[:4], "pruned": known[4:]}, "min")
+        assert should_prune(1, 99.0) is False, "before the first rung"
+        assert should_prune(2, value) is is_pruned
+    should_prune = pruning_rule(pruner, {"completed": known}, "min")
+    assert should_prune(2, 0.5) is False
+    assert should_prune(4, 99.0) is False, "between two rungs"
+    assert should_prune(7, 3.5) is True
+    assert pruning_rule(pruner, {}, "max")(2, 1.0) is False, "the first one"
+    highest = pruning_rule(pruner, {"completed": known}, "max")
     assert highest(2, 7.5) is False
     assert highest(6, 1.5) is True
 
 
 def test_patience_counts_evaluations_without_improvement() -> None:
-    judge = judge_of(PatientPruner(patience=2, min_delta=0.1), {}, "max")
+    should_prune = pruning_rule(PatientPruner(patience=2, min_delta=0.1), {}, "max")
     values = [0.5, 0.7, 0.75, 0.7, 0.79]
-    assert [judge(step, value) for step, value in enumerate(values)] == [False, False, False, False, True]
+    assert [should_prune(step, value) for step, value in enumerate(values)] == [
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 # -- processes

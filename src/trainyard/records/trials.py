@@ -21,7 +21,7 @@ from trainyard.errors import CheckpointError
 from trainyard.safe_open import open_regular, read_regular
 
 FILE = "trials.jsonl"
-TIME_LIMIT, GO_ON = "time_limit", "go_on"  # kinds of notes; see `LoggedTrials.is_over_time`
+TIME_LIMIT, LIMIT_LIFTED = "time_limit", "go_on"  # kinds of notes; see `LoggedTrials.is_over_time`
 _CHECKED = re.compile(rb'(.*),"crc":"([0-9a-f]{8})"}\n')
 TrialStatus = Literal["running", "paused", "completed", "pruned", "failed"]
 Json = dict[str, Any]
@@ -88,7 +88,7 @@ class LoggedTrials:
     @property
     def is_over_time(self) -> bool:
         """Whether the time limit has ended the study, and nobody has let it go on since."""
-        kinds = [note["kind"] for note in self.notes if note["kind"] in (TIME_LIMIT, GO_ON)]
+        kinds = [note["kind"] for note in self.notes if note["kind"] in (TIME_LIMIT, LIMIT_LIFTED)]
         return kinds[-1:] == [TIME_LIMIT]
 
     def read(self, path: Path) -> int:

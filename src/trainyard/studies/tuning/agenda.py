@@ -76,7 +76,7 @@ class InOrder(WholeTrials, ByHorizon):
     def next(self, trials: Sequence[LoggedTrial]) -> Turn | None:
         """Return the next trial if it can be decided; see `Agenda.next`."""
         number = len(trials)
-        if number >= self.count or not ended_until(trials, number - self.horizon):
+        if number >= self.count or not all_ended(trials, up_to=number - self.horizon):
             return None
         return Turn(number, number)
 
@@ -116,10 +116,10 @@ class Free(WholeTrials):
         return [None if trial.number in hidden else trial.ending for trial in trials]
 
 
-def ended_until(trials: Sequence[LoggedTrial], job: int) -> bool:
+def all_ended(trials: Sequence[LoggedTrial], *, up_to: int) -> bool:
     """Return whether all jobs up to this number have ended; a trial that shares a run has none."""
     jobs = (one for trial in trials if trial.same_as is None for one in trial.jobs)
-    return all(one.ending is not None for one in jobs if one.number <= job)
+    return all(one.ending is not None for one in jobs if one.number <= up_to)
 
 
 def known_ending(trials: Sequence[LoggedTrial], trial: LoggedTrial, job: int) -> Ending | None:

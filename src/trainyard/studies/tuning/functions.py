@@ -35,7 +35,7 @@ from trainyard.studies.tuning.conclusion import check_first_trials, result_of, s
 from trainyard.studies.tuning.goals import Goals
 from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
-from trainyard.studies.tuning.pruning import judge_of
+from trainyard.studies.tuning.pruning import pruning_rule
 from trainyard.studies.tuning.view import KIND, Tuning
 from trainyard.types import Mode
 
@@ -282,12 +282,12 @@ class _Function:
 
 
 def _optuna_pruner(optuna: Any, pruner: Pruner, curves: Mapping[str, Any], mode: Mode) -> Any:
-    """Return a pruner of Optuna's that judges as `judge_of` does."""
+    """Return a pruner of Optuna's that decides as `pruning_rule` does."""
 
     class Ours(optuna.pruners.BasePruner):  # type: ignore[misc]
         def prune(self, study: Any, trial: Any) -> bool:  # noqa: ARG002 - the curves are those of the study
-            judge = judge_of(pruner, curves, mode)
-            verdicts = [judge(step, value) for step, value in sorted(trial.intermediate_values.items())]
-            return bool(verdicts) and verdicts[-1]
+            should_prune = pruning_rule(pruner, curves, mode)
+            answers = [should_prune(step, value) for step, value in sorted(trial.intermediate_values.items())]
+            return bool(answers) and answers[-1]
 
     return Ours()

@@ -35,13 +35,13 @@ from trainyard.runs.objects import Objects
 from trainyard.runs.processes.isolation import as_fresh_process
 from trainyard.runs.request import Request
 from trainyard.runs.trust import of_own_config
-from trainyard.studies.tuning.pruning import Curve, Judge, judge_of
+from trainyard.studies.tuning.pruning import Curve, pruning_rule
 from trainyard.trackers.feed import send_rest
 from trainyard.types import Mode
 
 log = logging.getLogger("trainyard")
-_PAUSE_SECONDS = 0.05  # between two looks at whether a run is free
-_TELL_SECONDS = 5.0
+_POLL_SECONDS = 0.05  # between two checks whether a run is free
+_WARN_SECONDS = 5.0  # after which the user is told what is waited for
 _PLAIN = ("number", "study_id", "metric", "mode", "curves", "until")
 _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _PRUNER: TypeAdapter[Pruner] = TypeAdapter(Pruner)
@@ -141,30 +141,31 @@ def _train_run(
 
 def _wait_for_owner(run: RunDir) -> None:
     """Wait while another process owns a run: one of a study that was killed ends a moment later."""
-    began, is_told = time.monotonic(), False
+    began, has_warned = time.monotonic(), False
     while run.is_locked():
-        if not is_told and time.monotonic() - began > _TELL_SECONDS:
+        if not has_warned and time.monotonic() - began > _WARN_SECONDS:
             log.warning(
                 "run %s of this study is owned by another process; waiting until that has ended", run.id
             )
-            is_told = True
-        time.sleep(_PAUSE_SECONDS)
+            has_warned = True
+        time.sleep(_POLL_SECONDS)
 
 
 def _pruner_verdict(job: Job, run: RunDir) -> VerdictFunction | None:
     """Return the function that judges a run by the job's pruner; None where it never prunes.
 
-    It is not asked again about evaluations that an earlier attempt has judged: the judge sees them first.
+    A rule may depend on all evaluations so far. It is not asked about those of an earlier attempt again, and
+    sees them before the first new one.
     """
     if isinstance(job.pruner, NoPruner | HalvingPruner):
         return None
-    judge: Judge = judge_of(job.pruner, job.curves, job.mode)
+    should_prune = pruning_rule(job.pruner, job.curves, job.mode)
     earlier = dict(curve_of(run, job.metric))
 
     def verdict(step: int, metrics: Mapping[str, float]) -> Any:
         for before in sorted(at for at in earlier if at < step):
-            judge(before, earlier.pop(before))
-        return "prune" if judge(step, metrics[job.metric]) else "keep"
+            should_prune(before, earlier.pop(before))
+        return "prune" if should_prune(step, metrics[job.metric]) else "keep"
 
     return verdict
 

@@ -207,19 +207,17 @@ def leading(study: Path) -> Iterator[None]:
 
 
 def _check_alone(study: Path) -> None:
-    """Wait until a leader on another machine has shown no sign of life for a while.
-
-    Its lock may not reach this machine.
+    """Wait to see whether a leader on another machine, whose lock may not reach this one, still lives.
 
     Raises:
-        InputError: It gives one.
+        InputError: It does.
     """
     last = _read(study / _LEADER)
     if not last or is_of_this_machine(last["writer"]):
         return
     log.info("the study was led from another machine: making sure that this has ended")
-    until = time.monotonic() + _SILENCE
-    while time.monotonic() < until:
+    deadline = time.monotonic() + _SILENCE
+    while time.monotonic() < deadline:
         time.sleep(_BEAT / 4)
         if (now := _read(study / _LEADER)) not in ({}, last):
             owner = now["writer"].partition(",")[0]

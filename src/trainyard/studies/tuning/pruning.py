@@ -1,4 +1,4 @@
-"""Pruners: judge a trial at its evaluations by the curves of the trials that it may know."""
+"""Pruners: decide at each evaluation of a trial whether to end it, by the curves of other trials."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from trainyard.config.tuning import AshaPruner, MedianPruner, PatientPruner, Per
 from trainyard.types import Mode
 
 Curve = Sequence[tuple[int, float]]  # the metric at each evaluation, as (step, value)
-Judge = Callable[[int, float], bool]  # called with step and value at each evaluation: whether to prune
+ShouldPrune = Callable[[int, float], bool]  # called with step and value at each evaluation, in order
 
 
-def judge_of(pruner: Pruner, curves: Mapping[str, Sequence[Curve]], mode: Mode) -> Judge:
-    """Return the judge of a trial.
+def pruning_rule(pruner: Pruner, curves: Mapping[str, Sequence[Curve]], mode: Mode) -> ShouldPrune:
+    """Return the function that says, evaluation by evaluation, whether to prune a trial.
 
     Args:
         pruner: The options.
@@ -27,27 +27,27 @@ def judge_of(pruner: Pruner, curves: Mapping[str, Sequence[Curve]], mode: Mode) 
     pruned = [_signed(curve, sign) for curve in curves.get("pruned", ())]
     match pruner:
         case MedianPruner():  # or PercentilePruner
-            judge = _percentile_judge(pruner, completed)
+            should_prune = _percentile_rule(pruner, completed)
         case AshaPruner():
-            judge = _asha_judge(pruner, [*completed, *pruned])
+            should_prune = _asha_rule(pruner, [*completed, *pruned])
         case PatientPruner():
-            judge = _patient_judge(pruner)
+            should_prune = _patient_rule(pruner)
         case _:
             return lambda *_: False
-    return lambda step, value: judge(step, sign * value)
+    return lambda step, value: should_prune(step, sign * value)
 
 
 def _signed(curve: Curve, sign: float) -> dict[int, float]:
-    """Return a curve of which less is better."""
+    """Return a curve whose lower values are better."""
     return {step: sign * value for step, value in curve}
 
 
-def _percentile_judge(pruner: MedianPruner, curves: Sequence[Mapping[int, float]]) -> Judge:
-    """Judge by the values that other trials had at the same step, as Optuna's PercentilePruner does."""
+def _percentile_rule(pruner: MedianPruner, curves: Sequence[Mapping[int, float]]) -> ShouldPrune:
+    """Compare with the values of other trials at the same step, as Optuna's PercentilePruner does."""
     percentile = pruner.percentile if isinstance(pruner, PercentilePruner) else 50.0
     best = math.inf
 
-    def prune(step: int, value: float) -> bool:
+    def should_prune(step: int, value: float) -> bool:
         nonlocal best
         if not math.isnan(value):
             best = min(best, value)
@@ -58,13 +58,13 @@ def _percentile_judge(pruner: MedianPruner, curves: Sequence[Mapping[int, float]
             return True  # every value so far was NaN
         return bool(others) and best > float(np.percentile(others, percentile))
 
-    return prune
+    return should_prune
 
 
-def _asha_judge(pruner: AshaPruner, curves: Sequence[Mapping[int, float]]) -> Judge:
+def _asha_rule(pruner: AshaPruner, curves: Sequence[Mapping[int, float]]) -> ShouldPrune:
     passed = 0  # rungs
 
-    def prune(step: int, value: float) -> bool:
+    def should_prune(step: int, value: float) -> bool:
         nonlocal passed
         while step >= (rung := pruner.min_steps * pruner.reduction_factor**passed):
             passed += 1
@@ -75,7 +75,7 @@ def _asha_judge(pruner: AshaPruner, curves: Sequence[Mapping[int, float]]) -> Ju
                 return True
         return False
 
-    return prune
+    return should_prune
 
 
 def _first_at(curve: Mapping[int, float], step: int) -> float | None:
@@ -83,10 +83,10 @@ def _first_at(curve: Mapping[int, float], step: int) -> float | None:
     return next((curve[at] for at in sorted(curve) if at >= step), None)
 
 
-def _patient_judge(pruner: PatientPruner) -> Judge:
+def _patient_rule(pruner: PatientPruner) -> ShouldPrune:
     best, since = math.inf, 0  # evaluations without improvement
 
-    def prune(step: int, value: float) -> bool:  # noqa: ARG001
+    def should_prune(step: int, value: float) -> bool:  # noqa: ARG001
         nonlocal best, since
         if value < best - pruner.min_delta:
             best, since = value, 0
@@ -94,4 +94,4 @@ def _patient_judge(pruner: PatientPruner) -> Judge:
             since += 1
         return since > pruner.patience
 
-    return prune
+    return should_prune

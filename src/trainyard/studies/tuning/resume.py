@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainyard.config import Overrides
 from trainyard.config.overrides import keys_of
 from trainyard.errors import InputError
-from trainyard.records.trials import GO_ON, TrialLog
+from trainyard.records.trials import LIMIT_LIFTED, TrialLog
 from trainyard.studies.study import Study, StudyRequest
 from trainyard.studies.tuning.reopen import check_search, kept_config, working_for
 from trainyard.studies.tuning.tune import search
@@ -31,9 +31,9 @@ def resume_study(study: Study, overrides: Overrides, request: StudyRequest, *, t
 
 
 def _lift_time_limit(study: Study) -> None:
-    """Let a study go on that ended by its time limit: it has as many minutes again."""
+    """Give a study that ended by its time limit as many minutes again."""
     with study.owned():
         trial_log = TrialLog(study.path)
         if trial_log.is_over_time:
-            trial_log.note(kind=GO_ON)
+            trial_log.note(kind=LIMIT_LIFTED)
         trial_log.close()

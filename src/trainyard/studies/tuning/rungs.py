@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from trainyard.engine.rules import TrainingShare
 from trainyard.records.trials import LoggedTrial
-from trainyard.studies.tuning.agenda import ByHorizon, Turn, ended_until
+from trainyard.studies.tuning.agenda import ByHorizon, Turn, all_ended
 from trainyard.types import Mode
 
 
@@ -141,7 +141,7 @@ class Rungs(ByHorizon):
             slot = self.slots[number]
             if slot is None:
                 continue
-            if not ended_until(trials, number - self.horizon):
+            if not all_ended(trials, up_to=number - self.horizon):
                 return None
             trial = self._trial(slot, trials)
             if trial is not None:
@@ -161,7 +161,7 @@ class Rungs(ByHorizon):
         for bracket in self.brackets:
             members: list[int] | None = self._first_members(bracket, trials)
             for rung in range(len(bracket.sizes) - 1):
-                if members is None or not _all_ended(members, rung, trials):
+                if members is None or not _have_ended(members, rung, trials):
                     break
                 best = self._best(members, rung, bracket, trials)
                 losers += [number for number in members if number not in best and _is_paused(trials[number])]
@@ -198,7 +198,7 @@ class Rungs(ByHorizon):
         return [number for _, number in sorted(ranked)[: bracket.sizes[rung + 1]]]
 
 
-def _all_ended(members: Sequence[int], rung: int, trials: Sequence[LoggedTrial]) -> bool:
+def _have_ended(members: Sequence[int], rung: int, trials: Sequence[LoggedTrial]) -> bool:
     jobs = [trials[number].jobs for number in members]
     return all(len(one) > rung and one[rung].ending is not None for one in jobs)
 
