@@ -35,9 +35,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 class BuiltIn(NamedTuple):
     """One of our adapters: where its class is, and the extra that brings the library it needs.
 
-    `serves` are the names by which a config asks for it without naming the adapter itself: the short model
-    names of a framework, the values of `data.type` of a dataset. None: there are too many for the table, and
-    the class is asked.
+    `serves` are names that select it in a config without naming the adapter itself: the short model names of
+    a framework, the values of `data.type` of a dataset. None: there are too many for the table, and the class
+    is asked.
     """
 
     target: str

@@ -69,9 +69,9 @@ PARTS: dict[str, Part] = {
     "sklearn": Part(2, "a step of scikit-learn", ("frameworks/sklearn", "frameworks/support"), kept=(1,)),
     # 3: importing the model's module may draw from the generators that its initial weights are drawn from;
     # Python's and NumPy's are as imports have left them
-    # 2: also, all parameters have weight decay; label_smoothing is left out beside weights of samples; rows
+    # 2: also, all parameters have weight decay; label_smoothing is left out where samples have weights; rows
     # of tokens count the same in the loss, however many labels they have; a loss of the user's own gets the
-    # targets of a regression unstandardized, beside standardized outputs
+    # targets of a regression unstandardized, while outputs are standardized
     # 1: also, the loss of tokens is computed with the tokens of the vocabulary on the middle axis
     "torch": Part(4, "a step of PyTorch", ("frameworks/torch", "frameworks/support"), kept=(1, 2, 3)),
     "xgboost": Part(
@@ -126,7 +126,7 @@ def in_force() -> Mapping[str, int]:
 
 
 def version(part: str, older: Mapping[str, int] | None = None) -> int:
-    """Return the version by which a part computes.
+    """Return the version that a part computes with.
 
     Args:
         part: Its name.

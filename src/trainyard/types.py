@@ -174,7 +174,7 @@ class DataInfo:
         feature_names: The names of the features, if they have any.
         target: The name of the target; of several targets their names, joined by commas.
         target_mean: The mean of the training split's targets, for frameworks that train on standardized ones.
-            Predictions and targets are in the data's original units in any case.
+            Predictions and targets are always in the data's original units.
         target_scale: Their standard deviation.
         categories: For each feature, the number of categories if its values are category codes (0 .. n-1, NaN
             for a missing or unknown category), or 0 if it is a number. Empty if all features are numbers.

@@ -58,7 +58,7 @@ def cross_validate(
         The study; its `status` says whether a signal ended it.
 
     Raises:
-        InputError: Config or data are wrong, or cannot be cut into so many folds.
+        InputError: Config or data are wrong, or cannot be cut into that many folds.
         TrainingError: The training of a fold failed; `resume` continues from there.
     """
     from trainyard.studies.cross_validation import cross_validate as run_study
@@ -91,7 +91,7 @@ def benchmark(
         overrides: `key.path=value` texts, or a mapping from dotted keys.
         models: The values of `model.type` to compare.
         params: Options by model: `{"mlp": {"hidden": [64]}}`.
-        folds: Cross-validate each in so many folds; None: train each once, on the splits of the config.
+        folds: Cross-validate each on that many folds; None: train each once, on the splits of the config.
         metric: The metric to rank by: `f1`, `test_f1` or `val_f1`; default: the first one that the config
             computes, on the test split.
         runs_dir: The folder for run directories, and the study's folder beside them.
@@ -310,7 +310,7 @@ def _study_request(
     callbacks: Sequence[Callback],
     watch: TrialWatcher | None,
 ) -> StudyRequest:
-    """Return the arguments of a study beside its config."""
+    """Return the arguments of a study, besides its config."""
     from trainyard.studies.study import StudyRequest, ignore_trials
 
     folder = local_runs_folder(runs_dir, "studies")

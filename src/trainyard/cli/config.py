@@ -39,7 +39,7 @@ def check(file: str, overrides: Sequence[str], as_json: bool) -> None:
 
 
 def _lacking(resolved: Resolved) -> list[str]:
-    """Return what `trainyard train` needs beside the config."""
+    """Return the arguments that `trainyard train` needs besides the config."""
     given = resolved.config.data is not None
     return (
         []

@@ -29,7 +29,7 @@ SHARDED = ("fsdp", "fullyshard", "deepspeed", "zero", "megatron", "colossalai", 
 def translate(root: Node, problems: Problems, notes: list[str], own: Collection[str] | None = ()) -> None:
     """Rewrite one layer (a file, or the overrides) into today's spelling, in place.
 
-    An older key beside its modern one is a problem.
+    It is a problem if an older key and its modern one are both given.
 
     Args:
         root: The layer.

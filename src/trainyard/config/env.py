@@ -13,7 +13,7 @@ from trainyard.redact import is_secret, remember, remember_passwords
 VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
 _PUBLIC = "experiment.name"  # it names a folder, and stands in every path
-_LONG_SECRET = 8  # characters; a shorter one is hidden beside its key only: it may be a word of many texts
+_LONG_SECRET = 8  # characters; a shorter one is hidden only next to its key: it may be a word of many texts
 _LONG_NUMBER = 8  # digits; shorter numbers are batch sizes and seeds, and hiding them would spoil every table
 
 

@@ -1,6 +1,6 @@
 """Read what people write by habit from other tools as our keys and values; `synonyms.py` has the tables.
 
-Each translation is noted. A key beside another spelling of it is a problem.
+Each translation is noted. Two spellings of one key are a problem.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def translate(root: Node, problems: Problems, notes: list[str], own: Collection[
 
 
 def move(root: Node, old: str, new: str, problems: Problems, notes: list[str], relation: str) -> None:
-    """Move a key, or a section key by key; the new key beside it is a problem.
+    """Move a key, or a section key by key; it is a problem if the new key is given, too.
 
     Args:
         root: The layer.
         old: The dotted key that was given.
         new: The dotted key that it means.
-        problems: Where a new key beside it is reported.
+        problems: Where that is reported.
         notes: Where the translation is noted.
         relation: What the old key is of the new one, for the message.
     """

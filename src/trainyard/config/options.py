@@ -127,7 +127,7 @@ class _Options:
             self.problems.report(refusal.reason, self.key(name, node), node.key_source)
 
     def alias(self, name: str, option: str) -> None:
-        """Rename an option; the option beside it is a problem, unless it comes from another layer."""
+        """Rename an option; two spellings of it are a problem, unless they come from different layers."""
         node = self.options.pop(name)
         option, _, index = option.partition(".")
         if index:

@@ -25,5 +25,5 @@ class SamplingConfig(Section):
 
 
 def sampling_column(sampling: SamplingConfig | None) -> str | None:
-    """Return the column of the weights by which samples are drawn; None if there is none."""
+    """Return the column of the sampling weights; None if the config names none."""
     return None if sampling is None else sampling.column

@@ -108,8 +108,8 @@ class DataConfig(TypedSection):
         None, description="one file, to be split: a path, or a URL (s3://, gs://, az://)"
     )
     train_path: str | None = record(None, description="where the training rows are, instead of path")
-    val_path: str | None = record(None, description="where the validation rows are, beside train_path")
-    test_path: str | None = record(None, description="where the test rows are, beside train_path")
+    val_path: str | None = record(None, description="where the validation rows are, together with train_path")
+    test_path: str | None = record(None, description="where the test rows are, together with train_path")
     target: str | Annotated[list[str], Field(min_length=1)] = bits(
         default="target",
         description="the column to predict; a list: several, of numbers (regression) or of 0 and 1 "
@@ -338,7 +338,7 @@ class TrainingConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """When the validation split is evaluated (at the end in any case), and by which metrics."""
+    """When the validation split is evaluated (always at the end), and with which metrics."""
 
     every_n_steps: int | None = bits(default=None, gt=0, description="default: after each epoch")
     every_n_epochs: int | None = bits(
@@ -462,7 +462,7 @@ class DistributedConfig(Section):
         """Return the number of processes to start on this machine.
 
         Args:
-            most: If given, there are only so many left; the result is in the range of `nproc` nevertheless.
+            most: The number of processes that are left, if given; the result stays within `nproc`.
         """
         assert isinstance(self.virtual_ranks, int), "config.load resolves auto"
         least, greatest = bounds(self.nproc)

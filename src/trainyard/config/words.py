@@ -151,7 +151,7 @@ def without_null(annotation: Any) -> Any:
 
 
 def tag(member: Any) -> Any:
-    """Return the `type` by which a member of a tagged union is chosen."""
+    """Return the `type` that selects a member of a tagged union."""
     field = getattr(member, "model_fields", {}).get("type")
     return None if field is None else field.default
 

@@ -48,7 +48,7 @@ def unnoted(position: int) -> None:
 
 
 class Draw(NamedTuple):
-    """What the random numbers of samples depend on, beside their positions.
+    """What the random numbers of samples depend on, besides their positions.
 
     Attributes:
         seed: The seed of the run.
@@ -85,7 +85,7 @@ class SampleSplit(Split, Protocol):
 
         Args:
             ids: Their positions.
-            draw: What their random numbers depend on, beside the position of each.
+            draw: What their random numbers depend on, besides the position of each.
             note: Is called with the position of each sample before it is read, or of the first of several
                 that are read at once.
 
@@ -170,19 +170,27 @@ class Identifiers(NamedTuple):
 class DataBundle:
     """The data that a run trains on.
 
-    `rows` holds the positions of each split's rows in the source (for tables of predictions), if there is one
-    source. `warnings` lists problems that do not prevent training. `columns` says what the columns of a table
-    are, in one line. `preparation` is None for datasets of
-    preprocessed arrays. `content_hashed` is False if the fingerprints cover only a sample of the rows.
-    `identifiers` name the rows of each split, if a column does. `sampling` are the weights by which training
-    rows are drawn, (rows,) float64, if `data.sampling` asks for it; where it is None, those of `balanced` are
-    made of the targets. `skipped` names the samples that were left out because they are corrupt, and `skips`
-    are their positions in each source (None: none were looked for). `tokenizer` is what made tokens of text,
-    as `rows.tokenizers` writes it; None: there is no text, or its bytes are the tokens. `unrepeatable` says
-    why samples cannot be read again as they were, so that no run can be repeated to the bit; empty: they can.
-    `files` are the SHA-256 of each shard by its name, to tell which of them has changed. `packages` are
-    the distributions that were imported to prepare the data, if that was done in another process. `repeated`
-    are the rows that two splits share; `warnings` say so, too.
+    Attributes:
+        info: Task, shapes and classes.
+        splits: The samples of each split.
+        preparation: How raw rows become features; None for datasets of preprocessed arrays.
+        rows: The positions of each split's rows in the source, for tables of predictions; empty if there are
+            several sources.
+        warnings: Problems that do not prevent training.
+        columns: What the columns of a table are, in one line.
+        content_hashed: False if the fingerprints cover only a sample of the rows.
+        identifiers: The column that names the rows of each split, if there is one.
+        sampling: The weights with which training rows are drawn, (rows,) float64, if `data.sampling` names
+            them; None: for `balanced`, they are computed from the targets.
+        skipped: The names of corrupt samples that were left out.
+        skips: Their positions in each source; None: nobody looked for any.
+        tokenizer: What made tokens of text, as `rows.tokenizers` writes it; None: there is no text, or its
+            bytes are the tokens.
+        unrepeatable: Why samples cannot be read again as they were, so that no run can be repeated to the
+            bit; empty: they can.
+        files: The SHA-256 of each shard by its name, to tell which one has changed.
+        packages: The distributions that were imported to prepare the data, if another process did that.
+        repeated: The rows that two splits share; `warnings` say so, too.
     """
 
     info: DataInfo

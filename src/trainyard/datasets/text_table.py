@@ -123,7 +123,7 @@ class TextTableDataset:
         )
 
     def _refuse_settings(self) -> None:
-        """Refuse settings of tables of features; weights, groups and times may be columns beside the texts.
+        """Refuse settings of tables of features; weights, groups and times may be columns next to the texts.
 
         Raises:
             DataError: Such a setting is given.

@@ -66,10 +66,10 @@ class Agreement:
         """Agree with the other processes, after a step."""
 
     def watch(self, steps: int) -> None:
-        """Expect the next call of `meet` after so many steps; a process that takes too long is ended."""
+        """Expect the next call of `meet` in `steps` steps; end the process if it takes far longer."""
 
     def finish(self, step: int) -> None:
-        """Exchange what is left to report after the last step."""
+        """Exchange the last reports, after the last step."""
 
 
 class _Report(NamedTuple):
@@ -156,7 +156,7 @@ class SharedAgreement(Agreement):
         self.next_step = step + self._agreed.steps
 
     def watch(self, steps: int) -> None:
-        """End this process if it takes far longer for so many steps than it did lately."""
+        """End this process if the next `steps` steps take far longer than the latest ones did."""
         least = _FIRST_HANG_SECONDS if self._pace is None else _HANG_SECONDS
         self._world.watch(max(least, _HANG_TIMES * steps * (self._pace or 0.0)))
 

@@ -83,7 +83,7 @@ class Journal:
         self._write({"kind": kind, "time": time.time(), "step": step, "values": clean})
 
     def event(self, step: int, name: str, **detail: Any) -> None:
-        """Write an event, such as `best` or `checkpoint_failed`: something worth seeing beside the curves."""
+        """Write an event, such as `best` or `checkpoint_failed`: something worth seeing with the curves."""
         clean = {key: _clean(value) for key, value in detail.items()}
         self._write({"kind": "event", "time": time.time(), "step": step, "name": name, "detail": clean})
 

@@ -144,7 +144,7 @@ class Lease:
 
         Raises:
             RunLostError: Another attempt has taken the run over; nothing was committed.
-            OSError: Writing the entry failed. It may be in the log nevertheless; the next one replaces it.
+            OSError: Writing the entry failed. It may be in the log all the same; the next one replaces it.
         """
         self._append("commit", checkpoints, best)
 

@@ -238,7 +238,7 @@ class Loop:
         self._end_by(request, detail)
 
     def _judge(self, metrics: Metrics) -> None:
-        """Ask for the verdict on this step, unless it is known or the run ends here in any case.
+        """Ask for the verdict on this step, unless it is known or the run ends here anyway.
 
         Raises:
             InputError: The verdict is not `keep`, `prune` or `pause`.
@@ -263,7 +263,7 @@ class Loop:
     def _end_by(self, kind: Kind, detail: dict[str, Any]) -> bool:
         """Decide to end the run at the next step from which it could go on; return whether it ends there.
 
-        If it ends sooner in any case, nothing is decided.
+        Nothing is decided if it ends sooner anyway.
         """
         rules, decisions = self.parts.rules, self.state.decisions
         step = rules.resumable(self.state.step)

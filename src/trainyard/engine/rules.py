@@ -14,7 +14,7 @@ from trainyard.frameworks.base import Plan
 from trainyard.types import Evaluation, Mode
 
 History = Sequence[Evaluation]
-TrainingShare = tuple[int, int]  # so many parts of a training, of how many: (3, 27) is a ninth
+TrainingShare = tuple[int, int]  # a fraction of a training: (3, 27) is a ninth
 
 
 def next_multiple(step: int, every: int) -> int:
@@ -45,16 +45,16 @@ class _EpochEnds(NamedTuple):
     over: int
 
     def every(self, epochs: int) -> _Cadence:
-        """Return when multiples of so many epochs are over."""
+        """Return the steps at which multiples of `epochs` epochs are over."""
         every = epochs * self.steps
         return _Cadence(every, (self.step + -self.over % epochs * self.steps) % every)
 
 
 @dataclass(frozen=True)
 class Inherited:
-    """What a run takes over from the run that it goes on from: the steps up to `step` were that one's.
+    """What a run takes over from its parent, which trained the steps up to `step`.
 
-    `irregular` are the steps of those of its evaluations that try no patience.
+    `irregular` are the steps of the parent's evaluations that do not count for patience.
     """
 
     step: int = 0

@@ -104,7 +104,7 @@ class Saver:
         return chosen_interval(cost, self._config.mtbf_hours or MTBF_HOURS, self._processes)
 
     def save_every(self, minutes: float) -> None:
-        """Save every so many minutes from now on, as was decided."""
+        """Save every `minutes` minutes from now on, as was decided."""
         self._is_chosen, self._minutes = True, minutes
         if self._timer is not None and not self._overdue:  # else the save that is due starts it
             self.start(self._wake)
@@ -207,7 +207,7 @@ class Saver:
         self._prune_best()
 
     def _publish(self, commit: Commit) -> set[str]:
-        """Name a new checkpoint in the log, beside those that are kept; return the names of all these.
+        """Name a new checkpoint in the log, with those that are kept; return all these names.
 
         If that fails, the checkpoint does not exist, and is deleted: the next save makes another.
         """

@@ -425,11 +425,11 @@ class Framework(ABC):
     def load(inputs: ModelInputs, folder: Path) -> Model:
         """Return the model whose weights a `Snapshot` wrote into `folder`.
 
-        It owns its weights, predicts in evaluation mode, and may be used from many threads at once and beside
-        other models, with the outputs that it has in one thread. Neither loading nor predicting changes
+        It owns its weights and predicts in evaluation mode. Many threads may use it at once, together with
+        other models, and get the outputs that one thread gets. Neither loading nor predicting changes
         anything in the process: no thread count, determinism flag or global generator. (The caller preserves
         the generators of Python and NumPy.) Its outputs have the bits of the training where the process is
-        pinned like that, and agree to 1e-5 elsewhere.
+        pinned as it was then, and agree to 1e-5 elsewhere.
 
         Args:
             inputs: What the model is built from.
@@ -472,7 +472,7 @@ class Learner(ABC):
         return [float(loss) for loss in losses]
 
     def measures(self) -> Mapping[str, float]:
-        """Return what the last step measured beside its loss, by the names that the journal uses.
+        """Return what the last step measured besides its loss, by the names that the journal uses.
 
         It is called where a step is logged, after `read`.
         """

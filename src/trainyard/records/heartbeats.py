@@ -30,7 +30,7 @@ log = logging.getLogger("trainyard")
 
 SILENCE = 60.0  # seconds without a sign of life after which the owner of a run counts as dead
 _POLL_SECONDS = 3.0  # between two looks for a sign of life
-_CLOCKS = 600.0  # seconds by which clocks may differ, for the status of a run that is seen the first time
+_CLOCKS = 600.0  # seconds that clocks may differ by, where the status of a run is read for the first time
 _FILE = ".owner"  # in a working copy
 
 

@@ -112,7 +112,7 @@ class CodeIdentity(Record):
 
 
 class NumericEnvironment(Record):
-    """What an attempt's arithmetic depends on beside its inputs.
+    """What an attempt's arithmetic depends on besides its inputs.
 
     `system` is operating system, machine and C library; `cpu` the processor's name, and `instructions` the
     extensions of its instruction set that arithmetic uses; `framework` the versions, device and precision

@@ -20,7 +20,7 @@ from trainyard.reports.scales import Scale, fitted, fitted_to, number, spread, t
 from trainyard.types import Array
 
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-_CELLS = ((4, 48.0), (16, 34.0), (30, 24.0))  # up to so many classes, the side of a cell
+_CELLS = ((4, 48.0), (16, 34.0), (30, 24.0))  # the largest number of classes, and the side of a cell for it
 _SHAPES = {
     "best": "M0-5.5L1.6-1.8 5.5-1.6 2.5.9 3.5 4.7 0 2.6-3.5 4.7-2.5.9-5.5-1.6-1.6-1.8Z",  # a star
     "resume": "M-3.5-4.5L4.5 0-3.5 4.5Z",  # a triangle that points on
@@ -53,7 +53,7 @@ class LineChart:
     """What a line chart shows, each line with at most `points` points.
 
     `log=None` chooses a logarithmic axis if the range needs one. The x axis shows at least `span`, so that
-    charts beside each other agree.
+    charts next to each other agree.
     """
 
     title: str

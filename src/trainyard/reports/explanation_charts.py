@@ -102,7 +102,7 @@ class _Rows(NamedTuple):
 
 
 def _rows(names: Sequence[str], values: Floats, remarks: Sequence[str], *, zero: bool) -> _Rows:
-    """Return the frame for finite values; with `zero`, 0 is on the axis in any case."""
+    """Return the frame for finite values; with `zero`, 0 is always on the axis."""
     left = 12 + _LETTER * max((min(len(name), _LONGEST) for name in names), default=1)
     right = WIDTH - 14 - _LETTER * max((len(remark) for remark in remarks), default=1)
     axis = fitted(np.append(values, 0.0) if zero else values, left, right, pad=0.02)

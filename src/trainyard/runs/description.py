@@ -38,7 +38,7 @@ def training_sample(components: Components) -> Split | None:
 class Description:
     """Write the tables of evaluations, and the profile of the data, into a run directory.
 
-    What fails beside the tables is only a warning: no result depends on it.
+    Any failure but one of the tables is only a warning: no result depends on it.
     """
 
     def __init__(self, run: RunDir, components: Components) -> None:

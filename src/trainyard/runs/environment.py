@@ -1,4 +1,4 @@
-"""The numeric environment of a run: what its arithmetic depends on beside its inputs."""
+"""The numeric environment of a run: what its arithmetic depends on besides its inputs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _EXTENSIONS = {
 
 @cache
 def machine_identity() -> str:
-    """Return the SHA-256 of what arithmetic depends on beside the run: Python, packages, processor."""
+    """Return the SHA-256 of what arithmetic depends on besides the run: Python, packages, processor."""
     return sha256_json([platform.python_version(), _system(), _cpu(), _instructions(), packages()])
 
 

@@ -89,7 +89,7 @@ def drawn(space: Space, shares: Iterator[float]) -> dict[str, Any]:
 
 
 def exists(parameter: Parameter, params: Mapping[str, Any]) -> bool:
-    """Return whether a parameter exists beside the values of those before it."""
+    """Return whether a parameter exists, given the values of those before it."""
     return all(key in params and params[key] in values for key, values in parameter.when.items())
 
 

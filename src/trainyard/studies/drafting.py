@@ -117,7 +117,7 @@ def _seen(table: Table, bundle: DataBundle) -> Table:
 
 
 def _compare(proposal: Draft, sample: Table) -> Iterator[Score]:
-    """Yield the scores of the models, until the time is over; a model that fails is named and left out."""
+    """Yield the scores of the models, until the time is up; a model that fails is named and left out."""
     metric, started = metric_of(proposal.shape), time.monotonic()
     last = None
     for model in candidates(proposal.shape):

@@ -41,7 +41,7 @@ def train_trial(study: Study, trial: Trial, request: StudyRequest, completed: Co
         study: The study.
         trial: The run to train.
         request: The arguments of the study.
-        completed: The completed runs, of which one with the same inputs is reused if the request allows it.
+        completed: The completed runs: one with the same inputs is reused if the request allows it.
 
     Raises:
         TrainyardError: The run cannot be trained.
@@ -100,12 +100,12 @@ def run_study(study: Study, trials: Sequence[Trial], request: StudyRequest, plan
 
 
 def tell_trackers(study: Study, resolved: Resolved, runs: Iterable[RunDir] = ()) -> None:
-    """Tell the trackers of a study's runs how it has ended; what goes wrong is a warning.
+    """Tell the trackers of a study's runs how it has ended; a failure is only a warning.
 
     Args:
         study: The study.
         resolved: The config that its runs share.
-        runs: The runs, of which the trackers get what they lack.
+        runs: The runs whose missing values are sent to the trackers.
     """
     if resolved.config.tracking:
         _send_rest(runs)

@@ -1,4 +1,4 @@
-"""A study's folder, its trials, and what a study needs beside a config."""
+"""A study's folder, its trials, and what a study needs besides a config."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ignore_trials(_: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """The arguments of a study beside its config.
+    """The arguments of a study, besides its config.
 
     `runs_dir` is the folder of the runs. `resume` continues the newest unfinished study with the same
     question. `reuse` takes completed runs of the same inputs instead of training new ones. `data` holds the

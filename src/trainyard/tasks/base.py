@@ -170,7 +170,7 @@ class Task(ABC):
     # What it means if a model is `better` or `worse` than a baseline by the second of two such metrics, and
     # not so by the first: sentences for the report.
     judged_in_words: ClassVar[Mapping[str, str]] = {}
-    usual_metric: ClassVar[str]  # the metric by which two models are compared where `loss` is named
+    usual_metric: ClassVar[str]  # the metric that compares two models where `loss` is named
     # Losses by the names that frameworks know them by, the default first. A task may name its own loss, as
     # package.module:function, which gets (outputs, batch) and returns the mean over the samples.
     losses: ClassVar[Sequence[str]]

@@ -60,7 +60,7 @@ def _perplexity(scores: Scores) -> float:
 
 
 def _row_nats(scores: Scores) -> Floats | None:
-    """Return the nats of each row, (rows,), by which models are paired; None unless all rows are as long."""
+    """Return the nats of each row, (rows,), which pair models; None unless all rows have one length."""
     tokens = scores.outputs[:, _TOKENS]
     return scores.outputs[:, _NATS] if (tokens == tokens[0]).all() else None
 

@@ -59,7 +59,7 @@ def _pixel_accuracy(scores: Scores) -> float:
 
 
 def _misses(scores: Scores) -> Floats:
-    """Return the wrong pixels of each row, (rows,), by which models of the same pixels are paired."""
+    """Return the number of wrong pixels in each row, (rows,), which pairs models of the same pixels."""
     counts = scores.outputs[:, _CLASSES:].reshape(len(scores.outputs), _KINDS, -1).sum(axis=2)  # (rows, 3)
     misses: Floats = counts[:, 2] - counts[:, 0]
     return misses

@@ -27,7 +27,7 @@ from trainyard.tasks.support.guesses import PairTable, shares
 from trainyard.tasks.support.links import softmax
 from trainyard.types import INPUT_IDS, LABELS, NO_LABEL, Array, Batch, Ids, SplitName
 
-_MOST_CLASSES = 50  # whose probabilities beside each token are computed
+_MOST_CLASSES = 50  # whose probabilities given each token are computed
 
 
 def _counted(scores: Scores) -> Scores:

@@ -105,7 +105,7 @@ class TaskSuite:
                 assert math.isclose(float(values.mean()), metric.function(scores), rel_tol=1e-6), name
 
     def test_paired_values_agree_with_the_metric(self) -> None:
-        """By the mean of `Metric.paired`, the same one of two models is better as by the metric."""
+        """Check that the mean of `Metric.paired` prefers the same one of two models as the metric does."""
         task = self.make()
         outputs, targets = self.drawn(_ROWS, 1)
         others, _ = self.drawn(_ROWS, 2)

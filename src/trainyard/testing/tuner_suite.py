@@ -60,7 +60,7 @@ class MemoryTrials:
         self.all: list[Begun] = []
         self.over: dict[int, str | None] = {}
         self.forks: dict[int, tuple[Begun, Point, int]] = {}
-        self.stop_after: int | None = None  # so many trials have ended
+        self.stop_after: int | None = None  # that many trials have ended
 
     @property
     def wanted(self) -> int:

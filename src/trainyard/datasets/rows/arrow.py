@@ -8,7 +8,7 @@ import numpy as np
 
 from trainyard.types import Array
 
-SAMPLE = 10_000  # rows by which columns are judged where a config is only shown
+SAMPLE = 10_000  # rows that decide what a column is where a config is only shown
 
 
 def strings(column: Any) -> Array:

@@ -66,7 +66,7 @@ AnySplit = TypeVar("AnySplit", bound=Faulty)
 
 @dataclass(frozen=True)
 class Whole(Generic[AnySplit]):
-    """What is left of map-style data sets: the readable items of each split, and what is left out."""
+    """The readable items of each split of map-style data sets, and those that are left out."""
 
     items: Mapping[SplitName, AnySplit]
     names: list[str]

@@ -182,7 +182,7 @@ def _of_language(path: str, files: Sequence[Path]) -> tuple[list[str], dict[str,
 
 
 def _tokenizer(size: float) -> tuple[dict[str, Any], float]:
-    """Return the settings of the tokenizer for so many bytes of text, and how many of them a token has."""
+    """Return the settings of the tokenizer for `size` bytes of text, and about how many bytes a token has."""
     if size < _WORTH_PAIRS or importlib.util.find_spec("tokenizers") is None:
         return {"tokenizer": "bytes"}, 1.0
     return {"tokenizer": "bpe", "vocab_size": 4096 if size < 20 * _WORTH_PAIRS else 8192}, _BYTES_PER_TOKEN

@@ -78,7 +78,7 @@ def infer(table: Table, names: Collection[str], config: DataConfig, rows: Ids | 
         table: The table.
         names: The columns.
         config: The data section: `columns`, `missing_values`, `features`.
-        rows: The training rows, by which columns are judged; default: all.
+        rows: The training rows, which decide what a column is; default: all.
 
     Raises:
         DataError: Cells do not fit what is declared, or there is nothing to learn from.

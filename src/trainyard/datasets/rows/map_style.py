@@ -131,7 +131,7 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
 
 
 def _sampling(train: Items, dataset: Any, config: DataConfig) -> Array | None:
-    """Return the weights by which training samples are drawn, (rows,); None if each comes once in an epoch.
+    """Return the sampling weights of the training samples, (rows,); None if each comes once in an epoch.
 
     Raises:
         DataError: There are none, or the classes of all samples would have to be read.

@@ -109,7 +109,7 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
 
 
 def _sampling(parts: Mapping[SplitName, tuple[dict[str, Any], Any]], name: str | None) -> dict[str, Array]:
-    """Take the weights by which training samples are drawn out of the inputs of each split, if there are any.
+    """Remove the sampling weights from the inputs of each split, and return those of the training samples.
 
     Raises:
         DataError: The training split has no such array, or nothing else to learn from.

@@ -67,8 +67,7 @@ def from_arrays(
         serve: Makes a split from inputs, ids and targets; default: `in_memory`.
         sample_weights: The weights of the samples, (rows,) float64, by split; None or empty: all count the
             same.
-        columns: Columns of the training source that the config names, by name: those by which rows are
-            divided (`data.split`), and that by which they are drawn (`data.sampling`).
+        columns: Columns of the training source by name: those that `data.split` and `data.sampling` use.
 
     Raises:
         DataError: Targets are missing or of the wrong kind, or a split would be empty.

@@ -1,4 +1,4 @@
-"""The weights in proportion to which training samples are drawn with replacement (`data.sampling`)."""
+"""Sampling weights: training samples are drawn with replacement in proportion to them (`data.sampling`)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ class NumberColumns(Protocol):
 
 
 def sampling_weights(table: Table, rows: Ids, config: DataConfig) -> Array | None:
-    """Return the weights in proportion to which training rows are drawn, (rows,) float64.
-
-    None: the config names no column of them.
+    """Return the sampling weights of the training rows, (rows,) float64; None: the config names no column.
 
     Args:
         table: The rows of the source.
@@ -46,7 +44,7 @@ def sampling_weights(table: Table, rows: Ids, config: DataConfig) -> Array | Non
 
 
 def balanced(codes: Array, classes: int) -> Array:
-    """Return the weights by which each class is drawn as often as the others, (rows,) float64.
+    """Return weights that draw each class as often as the others, (rows,) float64.
 
     Args:
         codes: (rows,) the class of each sample.

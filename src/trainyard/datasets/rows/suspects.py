@@ -13,7 +13,7 @@ from trainyard.types import Array
 _SHOWN = 3  # categories that a message names
 _SUMS = {"total", "totals", "grand total", "subtotal", "sum", "sums", "overall"}
 _SUMS |= {"summe", "gesamt", "gesamtsumme", "insgesamt"}
-_EXACT = 1e-6  # by which the sum of a column may differ from its last cell, relative to it
+_EXACT = 1e-6  # the largest relative difference of a last cell from the sum of the others
 _LEAST = 3  # rows, of which a last one may be the sum
 
 

@@ -66,7 +66,7 @@ def paths_by_split(config: DataConfig) -> dict[SplitName, str]:
 
 
 def named_columns(table: Table, config: DataConfig) -> dict[str, Array]:
-    """Return the columns by which the training rows are divided, and by which they are drawn.
+    """Return the columns that decide how the training rows are split and drawn.
 
     Raises:
         DataError: One is missing.
@@ -245,7 +245,7 @@ def _compared(
 
 
 def _kinds_before_split(train: Table, names: Sequence[str], config: DataConfig) -> Inference:
-    """Return what the columns are by which the rows are divided: the target, and a time in text."""
+    """Return the kinds of the columns that the split depends on: the target, and a time in text."""
     kinds: dict[str, ColumnKind] = {}
     warnings: list[str] = []
     time = config.split.time

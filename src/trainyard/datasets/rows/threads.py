@@ -25,7 +25,7 @@ class Threads:
     def map(self, function: Callable[[S], T], values: Iterable[S]) -> list[T]:
         """Return the results of a function that may be called by several threads, in order."""
         listed = list(values)
-        if len(listed) < 2 or multiprocessing.parent_process() is not None:  # a worker beside others
+        if len(listed) < 2 or multiprocessing.parent_process() is not None:  # one of several workers
             return [function(value) for value in listed]
         size = -(-len(listed) // (_SHARES * processors()))
         shares = [listed[start : start + size] for start in range(0, len(listed), size)]

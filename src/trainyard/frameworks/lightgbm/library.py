@@ -47,8 +47,9 @@ class ThreadNumber:
     """LightGBM's number of threads, which is one for the whole process.
 
     Every call that takes `num_threads` sets it, and the call itself reads it several times. One that reads
-    two numbers writes beyond the end of its buffers, which has a slot for each thread. So a prediction beside
-    others must be given the number that is set already, and a new one is set only while none is running.
+    two numbers writes beyond the end of its buffers, which has a slot for each thread. So a prediction that
+    runs at the same time as others must be given the number that is set already, and a new one is set only
+    while none is running.
     """
 
     def __init__(self) -> None:

@@ -148,7 +148,7 @@ def _construct(name: str, make: Any, options: Mapping[str, Any], known: Iterable
 
 @contextmanager
 def without_future_warnings() -> Iterator[None]:
-    """Ignore warnings of classes that a later scikit-learn will remove; not for use beside other threads."""
+    """Ignore warnings of classes that a later scikit-learn will remove; use it where no other thread runs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         yield

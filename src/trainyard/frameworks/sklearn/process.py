@@ -33,6 +33,6 @@ def pin_threads(threads: int) -> None:
 
 @contextmanager
 def settings_kept(pools: Any) -> Iterator[None]:
-    """Let scikit-learn change settings inside, with no other thread beside it that does, and restore them."""
+    """Let scikit-learn change settings within, while no other thread does, and restore them."""
     with SETTINGS_LOCK, warnings.catch_warnings(), pools.limit(limits=None):
         yield

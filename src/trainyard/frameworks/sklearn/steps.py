@@ -63,7 +63,7 @@ def ensemble_family(estimator: Any) -> EnsembleFamily | None:
 
 
 def step_kind(estimator: Any) -> Kind:
-    """Return the kind of step by which an estimator is trained; see the module's docstring."""
+    """Return the kind of step that trains an estimator; see the module's docstring."""
     stops = getattr(estimator, "early_stopping", False) is True
     if ensemble_family(estimator) is not None:
         stops |= (

@@ -1,4 +1,4 @@
-"""Fingerprints of Python objects, by which state that no checkpoint holds is found.
+"""Fingerprints of Python objects, which reveal state that no checkpoint holds.
 
 A fingerprint is a hash of all that can be reached from a value: items of containers, attributes, `__slots__`,
 what closures, partial functions and bound methods hold, and the class attributes of the user's classes.

@@ -212,7 +212,7 @@ def _start(split: SampleSplit, size: int, index: int) -> _Worker:
         daemon=True,
     )
     with warnings.catch_warnings():
-        # Python warns of forks beside threads. The child uses no lock of theirs, and one thread of torch.
+        # Python warns of forks of threads. The child uses no lock of theirs, and one thread of torch.
         warnings.simplefilter("ignore", DeprecationWarning)
         process.start()
     theirs.close()

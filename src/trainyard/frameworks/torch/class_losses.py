@@ -48,7 +48,7 @@ def binary_focal(logits: Tensor, targets: Tensor, gamma: float, smoothing: float
         logits: (rows, labels).
         targets: (rows, labels) of 0 and 1.
         gamma: How much less a label counts that is predicted well.
-        smoothing: The share by which targets move towards a half.
+        smoothing: How far targets move towards one half, as a share of the way.
     """
     targets = smoothed_labels(targets, smoothing)
     positive, negative = functional.logsigmoid(logits), functional.logsigmoid(-logits)

@@ -20,5 +20,5 @@ def compiled(model: nn.Module) -> nn.Module:
     dynamo: Any = import_module("torch._dynamo.config")  # late: it takes longer than importing torch
     inductor: Any = import_module("torch._inductor.config")
     dynamo.recompile_limit = _SHAPES
-    inductor.compile_threads = 1  # no processes beside this one
+    inductor.compile_threads = 1  # no other processes
     return cast(nn.Module, torch.compile(model, dynamic=False))

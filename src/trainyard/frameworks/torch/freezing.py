@@ -1,4 +1,4 @@
-"""Parameters that are not trained, for ever or for the first steps: a function of the step."""
+"""Freeze parameters, forever or for the first steps: which ones is a function of the step."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Freezing:
             )
 
     def reset(self) -> None:
-        """Have the next `apply` set all parameters, whose flags a restore may have changed."""
+        """Make the next `apply` set all flags again, which a restore may have changed."""
         self._from, self._next = math.inf, math.inf
 
     def apply(self, step: int) -> bool:
-        """Freeze what is frozen in a step, counted from 0; return whether anything was to be set."""
+        """Freeze the parameters of a step, counted from 0; return whether any flag had to be set."""
         if self._from <= step < self._next or not self._until:
             return False
         for parameter, end in self._until.items():

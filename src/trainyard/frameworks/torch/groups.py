@@ -14,7 +14,7 @@ from trainyard.errors import ModelError
 from trainyard.frameworks.torch.patterns import matching_parameters
 
 NORMALIZATIONS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-# The key of a group beside those of torch: the share of the step's learning rate that its parameters have.
+# A key of a group that torch does not have: the share of the step's learning rate that its parameters have.
 RATIO = "lr_ratio"
 Group = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""The number of labels of rows of tokens or pixels, by which the loss of a batch is normalized.
+"""The number of labels in rows of tokens or pixels, which normalizes the loss of a batch.
 
 A label counts the same in whatever row it is: the loss of a batch is the sum over its labels, divided by
 their number in the whole batch. So microbatches and virtual ranks change nothing but rounding, however many

@@ -18,7 +18,6 @@ from trainyard.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainyard.frameworks.support.ahead import Samples
 from trainyard.frameworks.support.torch_draws import OwnGenerators
 from trainyard.frameworks.torch import structure
-from trainyard.frameworks.torch.calls import Calls
 from trainyard.frameworks.torch.data import TensorSource
 from trainyard.frameworks.torch.generators import generators, seed_generators
 from trainyard.frameworks.torch.huggingface import module as huggingface
@@ -27,6 +26,7 @@ from trainyard.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.outputs import as_float, first_output
 from trainyard.frameworks.torch.params import FORMATS
+from trainyard.frameworks.torch.shared_lock import SharedLock
 from trainyard.frameworks.torch.snapshot import named_buffer
 from trainyard.frameworks.torch.training_state import TrainingState, saved_architecture
 from trainyard.frameworks.torch.unsaved import fingerprints
@@ -167,7 +167,7 @@ class LoadedModel(_TorchModel):
         super().__init__(network, TrainingState(network.module, None, network.precision, network.built))
         self._state.load(folder, weights_only=True)
         self._module.eval()
-        self._calls = Calls()
+        self._lock = SharedLock()
         self._is_examined = False  # whether the first call has set the following
         self._draws = self._changes_buffers = False
         self._loaded: structure.Held  # the buffers with which predictions begin, and their versions
@@ -194,7 +194,7 @@ class LoadedModel(_TorchModel):
 
     def next_token(self, tokens: Ids) -> Array:
         """Return the logits of the next token, (vocabulary,); one thread at a time calls the module."""
-        with self._calls.alone(), torch.no_grad(), self._network.precision.autocast():
+        with self._lock.exclusive(), torch.no_grad(), self._network.precision.autocast():
             batch = {INPUT_IDS: torch.from_numpy(tokens)[None].to(self._network.device)}  # (1, length)
             outputs = first_output(as_float(self._network.call(batch)))  # (1, length, vocabulary)
         return outputs[0, -1].double().cpu().numpy()
@@ -204,7 +204,7 @@ class LoadedModel(_TorchModel):
         self._check_owner()
         before: list[torch.Tensor] = []
         if self._is_examined and not self._changes_buffers:
-            with self._calls.beside(self._note_buffers):
+            with self._lock.shared(self._note_buffers):
                 before = [] if self._draws else self._random_state()
                 try:
                     part = self._predicted(source, ids, self._generators(ids))
@@ -212,7 +212,7 @@ class LoadedModel(_TorchModel):
                     needs_repetition = self._note_side_effects(before)
                 if not needs_repetition:
                     return part
-        with self._calls.alone():
+        with self._lock.exclusive():
             self._check_owner()
             if not self._is_examined:
                 return self._predict_first(source, ids)

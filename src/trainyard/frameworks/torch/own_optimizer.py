@@ -62,7 +62,7 @@ def build_own(path: str, groups: Sequence[Group], training: TrainingConfig) -> t
 class OwnState:
     """The state of an optimizer that is no tensor of a parameter, as JSON and as more tensors.
 
-    Beside the tensors of parameters, an optimizer may keep plain numbers, words and lists of these for each
+    Besides the tensors of parameters, an optimizer may keep plain numbers, words and lists of these for each
     parameter, and such values and tensors in its groups. Anything else is named by `unsaved`.
     """
 

@@ -39,5 +39,5 @@ def pin(config: RunConfig, threads: int) -> None:
     # Filling memory costs time, and we read none that is uninitialized.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
-    if torch.cuda.is_available():  # products of matrices; convolutions have TF32 in any case, as torch has it
+    if torch.cuda.is_available():  # products of matrices; convolutions use TF32 by torch's default
         torch.backends.cuda.matmul.allow_tf32 = config.training.precision == "tf32"

@@ -84,7 +84,7 @@ def against(run: RunFiles, baseline: str) -> tuple[Gain, Gain] | None:
 def skills(run: RunFiles) -> dict[str, float]:
     """Return, by split, how far the model is from the constant answer (0) to perfection (1).
 
-    It is that of the metric by which answers are judged first.
+    It is computed from the metric that answers are judged by first.
     """
     judged = evaluated(run)
     if judged is None:

@@ -284,7 +284,7 @@ class Origin:
         log.warning("data: the rows differ from those of run %s in %s", id_, listed)
 
     def _changes(self, now: Manifest) -> list[str]:
-        """Return the inputs beside the config that are not as they were for the parent."""
+        """Return the inputs, other than the config, that have changed since the parent."""
         assert self.lineage is not None
         folders = self._run.path.parent.parent.glob(f"*/{self.lineage.run_id}")
         before = next((RunDir(folder).manifest() for folder in folders), None)

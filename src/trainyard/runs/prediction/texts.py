@@ -62,7 +62,7 @@ def generate(
         prompt: How the text begins; empty: as after the end of another one.
         max_tokens: The number of tokens at most.
         temperature: Logits are divided by it; 0: the most probable token each time.
-        top_k: Draw from so many most probable tokens only; of equally probable ones, the first.
+        top_k: Draw only from this many most probable tokens; of equally probable ones, the first.
         seed: The seed of the random numbers.
 
     Raises:

@@ -25,7 +25,7 @@ from trainyard.module_sources import is_installed
 # Parameters of glibc's mallopt(3), and values of theirs.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER, _GREATEST_MMAP = -1, 32 * 1024**2
-_USUAL_TRIM = 2 * _GREATEST_MMAP  # what glibc sets by itself beside that threshold
+_USUAL_TRIM = 2 * _GREATEST_MMAP  # what glibc sets by itself along with that threshold
 
 # scikit-learn sets these when it is imported, for every OpenMP library that this process loads later.
 _OF_THE_PROCESS = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")

@@ -201,7 +201,7 @@ def _is_retryable(error: BaseException) -> bool:
 
 
 def is_launched() -> bool:
-    """Return whether a launcher, such as torchrun or srun, has started this process beside others."""
+    """Return whether a launcher, such as torchrun or srun, has started this process as one of several."""
     return ranks_of_environment() is not None
 
 

@@ -1,4 +1,4 @@
-"""What a study knows of its trials, and what comes of them."""
+"""What later trials may know of a trial, and the result of a study."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def observation(trial: LoggedTrial, end: Ending | None, goals: Goals | None = No
 
     Args:
         trial: The trial.
-        end: How it has ended, as far as that may be known; None: not at all.
-        goals: Of a study with several metrics or constraints: these, so that all of them are told.
+        end: How it has ended, if the later trial may know that; else None.
+        goals: The goals, so that a study with several metrics or constraints tells all values.
     """
     if end is None:
         return Observation(trial.params, "running")
@@ -42,7 +42,7 @@ def check_first_trials(trials: Sequence[LoggedTrial], number: int, total: int) -
 
     Args:
         trials: The trials.
-        number: The one that has just ended. A study that was resumed nevertheless goes on with later ones.
+        number: The one that has just ended. A study that is resumed after such an end makes the later ones.
         total: How many trials the study makes; of fewer than three, all must have failed.
 
     Raises:
@@ -92,7 +92,7 @@ def digest_of(trials: Sequence[LoggedTrial]) -> str:
 
 
 def summary_of(trial: LoggedTrial, final: RunDir | None = None) -> Json:
-    """Return a trial as `result.json` has the best one.
+    """Return the best trial as `result.json` has it.
 
     Args:
         trial: The trial.

@@ -119,7 +119,7 @@ def _source(objective: Objective) -> str | None:
 
 
 class _Function:
-    """Make the trials of a function, and record what comes of them."""
+    """Make the trials of a function, and record how they end."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from trainyard.evaluation.metrics import mode_in
 from trainyard.records.trials import Ending, LoggedTrial
 from trainyard.types import Mode
 
-# What is measured of a trained model, beside the metrics of its evaluations; all are better if lower.
+# What is measured of a trained model, besides the metrics of its evaluations; lower is always better.
 MEASURES = {
     "latency_ms": "milliseconds for the prediction of one row",
     "model_bytes": "size of the weights' file",
@@ -50,7 +50,7 @@ class Goals:
 
     @property
     def measured(self) -> list[str]:
-        """The values that an ending must have beside that of the first metric."""
+        """The values that an ending must have besides that of the first metric."""
         bounded = [constraint.name for constraint in self.constraints]
         if len(self.metrics) == 1 and not bounded:
             return []

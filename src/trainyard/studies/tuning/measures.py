@@ -1,4 +1,4 @@
-"""The values that a trial is judged by beside its first metric: other metrics, and measures of its model."""
+"""The values that a trial is judged by besides its first metric: other metrics, measures of its model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def measured(
         bundle: The data, where they were given as objects.
 
     Raises:
-        TrainyardError: A value cannot be had for this model.
+        TrainyardError: A value cannot be measured for this model.
     """
     rows = [values for at, values in evaluations(read(run.journal)) if at == step]  # of each split
     at = {name: value for values in rows for name, value in values.items()}

@@ -63,7 +63,7 @@ class Proposals:
     def observations(
         self, trials: Sequence[LoggedTrial], known: Sequence[Ending | None]
     ) -> list[Observation]:
-        """Return what a sampler is told of trials, from what is known of their endings."""
+        """Return trials as a sampler sees them, from what is known of their endings."""
         return [observation(trial, end, self._plan.goals) for trial, end in zip(trials, known, strict=False)]
 
     def _seen(self, turn: Turn) -> list[Observation]:

@@ -46,7 +46,7 @@ def hyperband(least: int, most: int, factor: int) -> list[Bracket]:
     Args:
         least: The resource of the first rung of the first bracket, at least.
         most: The resource of a whole trial.
-        factor: How many times as long the trials train at the next rung; one in so many goes on.
+        factor: The length of the next rung, as a multiple of this one; one trial in this many reaches it.
     """
     top = 0
     while least * factor ** (top + 1) <= most:
@@ -156,7 +156,7 @@ class Rungs(ByHorizon):
         return None if slot.rung == len(resources) - 1 else (resources[slot.rung], resources[-1])
 
     def losers(self, trials: Sequence[LoggedTrial]) -> list[int]:
-        """Return the trials that are paused at a rung of which all trials have ended, and do not go on."""
+        """Return the trials that wait at a completed rung and are not among its best."""
         losers = []
         for bracket in self.brackets:
             members: list[int] | None = self._first_members(bracket, trials)
@@ -188,7 +188,7 @@ class Rungs(ByHorizon):
     def _best(
         self, members: Sequence[int], rung: int, bracket: Bracket, trials: Sequence[LoggedTrial]
     ) -> list[int]:
-        """Return the trials that go on after a rung, best first; of equals, the one that began first."""
+        """Return the trials that a rung promotes, best first; of equals, the one that began first."""
         sign = 1.0 if self.mode == "min" else -1.0
         ranked = []
         for number in members:

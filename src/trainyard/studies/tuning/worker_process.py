@@ -41,7 +41,7 @@ class WorkerProcess:
             log_level: The level of its log, on stderr.
             stdout: Where the output of the user's code goes, as `subprocess` takes it.
             directory: Its working directory; default: this one.
-            environment: Variables beside those of this process.
+            environment: Variables that are added to those of this process.
         """
         messages, own = os.pipe()
         try:

@@ -215,7 +215,7 @@ class Search:
         return [groups[index] for index in idle]
 
     def _size(self, group: Sequence[str], kept: Sequence[str], count: int) -> float:
-        """Return how much a group matters; less than 1: neither alone nor beside the others it keeps.
+        """Return how much a group matters; less than 1: neither alone nor with the others kept.
 
         A group that could not be measured matters.
         """

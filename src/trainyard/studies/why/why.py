@@ -72,7 +72,7 @@ class Why(StudyView):
 
 @dataclass(frozen=True)
 class WhyRequest:
-    """The arguments beside the two runs.
+    """The arguments of a comparison, besides its two runs.
 
     `metric` is None for the main one of the test split; `max_runs` may be trained; `trust` is as in `load`.
     """

@@ -1,4 +1,4 @@
-"""Baselines of rows that have parts: guesses by how often each class occurs, alone or beside a token."""
+"""Baselines of rows that have parts: guesses by how often each class occurs, overall or with a token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def shares(labels: Array, classes: int) -> Array:
 
 
 class PairTable:
-    """The probability of each class beside each token, counted, and smoothed as Witten and Bell do (1991).
+    """The probability of each class given a token, counted, and smoothed as Witten and Bell do (1991).
 
     A token that was seen n times with t different classes gives t / (n + t) to the shares of all classes.
 
@@ -40,7 +40,7 @@ class PairTable:
         self._best = (keys % classes)[order][np.append(start[1:], len(keys)) - 1] if len(seen) else seen
 
     def probabilities(self, tokens: Array, labels: Array) -> Array:
-        """Return the probability of each of the labels (not NO_LABEL) beside its token."""
+        """Return the probability of each of the labels (not NO_LABEL) given its token."""
         keys = tokens.astype(np.int64) * len(self._shares) + labels
         counts, _ = _looked_up(self._keys, keys, self._counts)
         totals, known = _looked_up(self._seen, tokens, self._totals)

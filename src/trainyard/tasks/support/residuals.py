@@ -23,7 +23,7 @@ def figures(true: Floats, predicted: Floats, target: str) -> list[Json]:
 
 
 def _against(predicted: Floats, errors: Floats, target: str) -> Json:
-    """Return the errors against the predictions; the largest are shown in any case."""
+    """Return the errors against the predictions; the largest are always shown."""
     spaced = np.linspace(0, len(errors) - 1, min(len(errors), MAX_POINTS)).astype(np.int64)
     kept = np.unique(np.concatenate([spaced, np.argsort(-np.abs(errors), kind="stable")[:12]]))
     return {

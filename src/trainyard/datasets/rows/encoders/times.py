@@ -27,7 +27,7 @@ class TimeColumn(Encoder):
 
     The features are the days since 1970-01-01 with their fraction, and the parts that vary in training: year,
     month, day, weekday (0 is Monday), hour and minute. Where numbers are standardized, each part that comes
-    back has its sine and cosine, too, so that December is beside January.
+    back has its sine and cosine, too, so that December is next to January.
 
     `parts` are the names of the features, whose value is (part - mean) / scale. `fill` is the time, as ISO
     text, that replaces missing ones; without it they are an error, or NaN with `keep`.

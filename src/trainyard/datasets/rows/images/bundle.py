@@ -72,7 +72,7 @@ class Labeled:
 
 @dataclass(frozen=True)
 class ImageSource:
-    """Images, and how they are told apart.
+    """Images, and what identifies each.
 
     Attributes:
         images: The images of all splits.

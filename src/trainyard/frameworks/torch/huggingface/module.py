@@ -41,7 +41,7 @@ def architecture_of(module: nn.Module) -> dict[str, Any]:
 
 
 def definition_of(module: nn.Module) -> dict[str, str]:
-    """Return what defines a model beside its options: the hash of its architecture, a commit of the hub."""
+    """Return what defines a model besides its options: the hash of its architecture, a commit of the hub."""
     base = base_of(module)
     assert base is not None, "it is a model of transformers"
     commit = getattr(base.config, "_commit_hash", None)

@@ -14,7 +14,7 @@ LANGUAGE_MODEL = "transformers:AutoModelForCausalLM"
 
 
 class LoraParams(Section):
-    """LoRA (Hu et al., 2022): low-rank adapters are trained, beside weights that are frozen."""
+    """LoRA (Hu et al., 2022): low-rank adapters are trained, and the weights are frozen."""
 
     r: int = Field(8, gt=0, description="the rank of the adapters")
     alpha: float = Field(16.0, gt=0, description="adapters are scaled by alpha / r")

@@ -16,7 +16,7 @@ _WIDTHS = (64, 128, 256, 512)  # of the four stages
 
 
 class _Basic(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut."""
+    """Two 3 x 3 convolutions, and a shortcut around them."""
 
     expansion = 1
 
@@ -36,7 +36,7 @@ class _Basic(nn.Module):
 
 
 class _Bottleneck(nn.Module):
-    """A 3 x 3 convolution between two of 1 x 1, beside a shortcut; the stride is that of the 3 x 3."""
+    """A 3 x 3 convolution between two of 1 x 1, and a shortcut around them; the 3 x 3 has the stride."""
 
     expansion = 4
 

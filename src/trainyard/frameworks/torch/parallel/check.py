@@ -63,7 +63,7 @@ def _address() -> str:
 
 
 def _seconds(elements: int, times: int) -> float:
-    """Return the median time of an all-reduce of so many floats."""
+    """Return the median time of an all-reduce of `elements` floats."""
     values, seconds = torch.zeros(elements), []
     for _ in range(times):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Calls of one model by many threads, side by side or alone."""
+"""A lock that many threads share, or one has alone."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class Calls:
-    """Let calls run beside each other, or one of them alone."""
+class SharedLock:
+    """Let calls run together, or one of them alone (a readers-writer lock)."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
         self._running = 0
 
     @contextmanager
-    def beside(self, begin: Callable[[], None]) -> Iterator[None]:
-        """Run a call beside others; `begin` is called first if there are none."""
+    def shared(self, begin: Callable[[], None]) -> Iterator[None]:
+        """Hold the lock together with others; the first of them calls `begin`."""
         with self._changed:
             if not self._running:
                 begin()
@@ -29,8 +29,8 @@ class Calls:
                 self._changed.notify_all()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Run a call when all others have ended; those that come meanwhile wait."""
+    def exclusive(self) -> Iterator[None]:
+        """Wait for all others to end, and hold the lock alone; those that come meanwhile wait."""
         with self._changed:
             self._changed.wait_for(lambda: not self._running)
             yield
