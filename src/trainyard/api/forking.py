@@ -1,4 +1,4 @@
-"""Begin runs with the state of others: fork them, or go on after their end."""
+"""Begin runs with the state of others: fork them, or continue after their end."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def fork(
             checkpoint of that step is kept, the steps up to it are repeated from the newest one before it,
             with the settings of the other run.
         runs_dir: The folder of the runs.
-        allow_change: Go on although the data are not those of the other run any more.
+        allow_change: Continue although the data of the other run have changed.
         model: The model object, if `train` was given one.
         data: The data objects, if `train` was given some; they may be others.
         callbacks: Observers of the run.
@@ -113,7 +113,7 @@ def is_longer(run: RunDir, overrides: Overrides) -> bool:
 
 
 def _of_overrides(parent: RunDir, resolved: Resolved) -> list[str]:
-    """Return what is unused of the overrides; the file of the parent sets every key, used or not."""
+    """Return the overrides that have no effect; the file of the parent sets every key, used or not."""
     return [line for line in resolved.unused if not line.startswith(str(parent.config_file))]
 
 

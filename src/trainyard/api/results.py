@@ -31,13 +31,13 @@ def load(
 ) -> Predictor:
     """Return the model of a run, ready to predict: `trainyard.load("last").predict(frame)`.
 
-    It may be used from many threads at once, beside other models. Loading it and predicting change nothing in
-    the process: no thread count, determinism flag or random generator. So its outputs may differ from those
+    Many threads may use it at once, together with other models. Loading and predicting change nothing in the
+    process: no thread count, determinism flag or random generator. So its outputs may differ from those
     of the run's own evaluation in the last bits (by 1e-5 at most, relative to the largest); `predict`,
     `evaluate` and `explain` pin the process as the training did, and give its bits.
 
-    A run directory may come from someone else, so that not everything that its config names is imported: only
-    a framework's own model classes, and code in the caller's own working directory. That holds for all
+    A run directory may come from someone else, so not everything that its config names is imported: only a
+    framework's own model classes, and code in the caller's own working directory. That holds for all
     functions here; `docs/security.md` has the rules.
 
     Args:
@@ -144,9 +144,9 @@ def predict(
         data: The file, or its URL.
         keep: Columns of the file to carry over.
         threshold: Predict the second of two classes, or a label, where its probability is at least this.
-        proba: Whether the probabilities of classes and labels are there, too. Default: where there are any.
-        interval: Add the ends of prediction intervals of this level (0.9, say): `lower` and `upper`. They are
-            calibrated on the run's validation rows, which are read for that.
+        proba: Whether to return the probabilities of classes and labels, too. Default: if there are any.
+        interval: Add the ends of prediction intervals of this level, such as 0.9: `lower` and `upper`. They
+            are calibrated on the run's validation rows, which are read for that.
         runs_dir: The folder of the runs.
         model: The model object, if `train` was given one.
         trust: As in `load`.
@@ -158,7 +158,7 @@ def predict(
         DataError: The file cannot be read, or lacks a column of the training data.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    options = _Prediction(keep, threshold, proba, interval)
+    options = _Options(keep, threshold, proba, interval)
     frames = list(_predicted(run, options, runs_dir=runs_dir, model=model, trust=trust).frames(data))
     if len(frames) == 1:
         return frames[0]
@@ -209,7 +209,7 @@ def predict_file(
     from trainyard.runs.prediction.mask_files import write_masks
 
     output = Path(output)
-    options = _Prediction(keep, threshold, proba, interval, as_written=output.suffix == ".csv")
+    options = _Options(keep, threshold, proba, interval, as_written=output.suffix == ".csv")
     predictions = _predicted(run, options, runs_dir=runs_dir, model=model, trust=trust)
     if predictions.predictor.gives_masks:
         return write_masks(predictions.frames(data), data, output)
@@ -234,7 +234,7 @@ def predict_chunks(
     Raises:
         InputError: As in `predict`; or the predictions are masks, which no row of a table holds.
     """
-    options = _Prediction(keep, threshold, proba, interval, as_written=True)
+    options = _Options(keep, threshold, proba, interval, as_written=True)
     predictions = _predicted(run, options, runs_dir=runs_dir, model=None, trust=trust)
     if predictions.predictor.gives_masks:
         raise InputError(
@@ -244,7 +244,9 @@ def predict_chunks(
     yield from predictions.frames(data)
 
 
-class _Prediction(NamedTuple):
+class _Options(NamedTuple):
+    """What is wanted of predictions; see `predict`."""
+
     keep: Sequence[str]
     threshold: float | None
     proba: bool | None
@@ -253,7 +255,7 @@ class _Prediction(NamedTuple):
 
 
 class _Predictions(NamedTuple):
-    """A model, and the columns that are wanted of its predictions."""
+    """A model, and the columns of its predictions that are wanted."""
 
     predictor: Predictor
     columns: PredictionColumns
@@ -266,7 +268,7 @@ class _Predictions(NamedTuple):
 
 
 def _predicted(
-    run: RunName, options: _Prediction, *, runs_dir: Path | str | None, model: Any, trust: bool
+    run: RunName, options: _Options, *, runs_dir: Path | str | None, model: Any, trust: bool
 ) -> _Predictions:
     from trainyard.runs.prediction.file_predictions import PredictionColumns
 

@@ -37,9 +37,9 @@ def cross_validate(
 
     The result has mean and spread of the metrics, and each row's prediction.
 
-    Folds are stratified for classes (`data.split.stratify`), keep groups together (`data.split.group`), or
-    follow each other in time (`data.split.time`: each run learns from older rows only). `data.split.val` of
-    the other rows validate. Rows of `val_path` and `test_path` are left out.
+    Folds are stratified by class (`data.split.stratify`), keep groups together (`data.split.group`), or
+    follow each other in time (`data.split.time`: each run learns only from older rows). Of the rows outside
+    the fold, the share `data.split.val` validates. Rows of `val_path` and `test_path` are left out.
 
     Args:
         config: A YAML file, or its content as a mapping.
@@ -52,7 +52,7 @@ def cross_validate(
             them again; callbacks do not see these.
         data: All rows as one pair (X, y) or one data frame, instead of `data`.
         callbacks: Observers of each run.
-        watch: Called with a mapping (`fold`, `run_id`, `status`, test metrics) when a run ended.
+        watch: Called with a mapping (`fold`, `run_id`, `status`, test metrics) when a run has ended.
 
     Returns:
         The study; its `status` says whether a signal ended it.
@@ -95,14 +95,14 @@ def benchmark(
         metric: The metric to rank by: `f1`, `test_f1` or `val_f1`; default: the first one that the config
             computes, on the test split.
         runs_dir: The folder for run directories, and the study's folder beside them.
-        resume: Continue the newest unfinished benchmark with the same question; completed runs are kept,
-            failed ones tried again.
+        resume: Continue the newest unfinished benchmark with the same question; completed runs are kept, and
+            failed ones are tried again.
         reuse: Take completed runs of this experiment with the same inputs (see `train`) instead of training
             them again; callbacks do not see these.
         data: The data as objects, as `train` takes them; with `folds`, one pair (X, y) or one data frame.
         callbacks: Observers of each run.
         watch: Called with a mapping (`model`, `fold`, `run_id`, `status`, test metrics or `error`) when a run
-            ended.
+            has ended.
 
     Returns:
         The study; `failed` names the models that could not be trained. A model that fails does not stop the
@@ -134,27 +134,27 @@ def tune(
 ) -> Tuning:
     """Search for the best values of a config's keys, as its `tuning` section says; each trial is a run.
 
-    A function `objective(trial)` is tuned as well: it gets Optuna's trial, whose `suggest_*` define the
-    space, and returns the value (of several metrics: one for each).
+    A function `objective(trial)` can be tuned, too: it gets Optuna's trial, whose `suggest_*` define the
+    space, and returns the value (with several metrics, one for each).
 
     The trials are a function of the config, however many are trained at once, and however often the study is
     killed and resumed.
 
     Args:
-        config: A YAML file, its content as a mapping, or a function. Of a function, `overrides` may hold
+        config: A YAML file, its content as a mapping, or a function. With a function, `overrides` may set
             `tuning.trials` (default: 100), `tuning.mode` (default: min), `tuning.sampler`, `experiment.seed`
-            and others of these two sections.
+            and other keys of these two sections.
         overrides: `key.path=value` texts, or a mapping from dotted keys.
-        space: By dotted key a list of choices, or `{"low": ..., "high": ...}`; merged into the `tuning.space`
-            of the config, as overrides are.
+        space: For each dotted key a list of choices, or `{"low": ..., "high": ...}`; merged into the
+            `tuning.space` of the config, as overrides are.
         runs_dir: The folder for run directories, and the study's folder beside them.
-        start_from: Another study, by id, path or `last`: the first proposals know its trials, as far as they
-            are in the space.
-        resume: Continue the newest unfinished study of the same question; it may have more trials now.
+        start_from: Another study, by id, path or `last`: the sampler begins with those of its trials that are
+            in the space.
+        resume: Continue the newest unfinished study of the same question; `tuning.trials` may be larger now.
         data: The data as objects, as `train` takes them; `tuning.parallel` must be 1.
         callbacks: Observers of each run; `tuning.parallel` must be 1.
-        watch: Called with a mapping when a trial ended: `trial`, `run_id`, `status`, the metric, `best`; and
-            of the search, `done`, `running`, `pruned`, `failed`, `time_left`.
+        watch: Called with a mapping when a trial has ended: its `trial`, `run_id`, `status` and metric; and
+            the `best`, `done`, `running`, `pruned`, `failed` and `time_left` of the search.
 
     Returns:
         The study; `best_run`, `best_params` and `best_config` are those of the best trial.
@@ -182,7 +182,7 @@ def tune(
 
 
 def suggest_tuning(config: Config, overrides: Overrides = ()) -> str:
-    """Return a `tuning` section (YAML) for the model of a config: what is usually worth a search.
+    """Return a `tuning` section (YAML) with the keys that are usually worth a search for a config's model.
 
     Raises:
         ConfigError: The config has problems.
@@ -204,9 +204,9 @@ def resume_study(
     watch: TrialWatcher | None = None,
     trust: bool = False,
 ) -> Tuning:
-    """Go on with a search by its name, for more trials or minutes, too: `{"tuning.trials": 100}`.
+    """Continue a search by its name, maybe for more trials or minutes: `{"tuning.trials": 100}`.
 
-    The study keeps its config. One that ended by its time limit has as many minutes again.
+    The study keeps its config. If it ended by its time limit, it gets as many minutes again.
 
     Args:
         study: A path, an id, or a unique prefix of an id.
@@ -220,7 +220,7 @@ def resume_study(
 
     Raises:
         RunNotFoundError: There is no such study.
-        InputError: It is no search, something else is to be changed, or its config names code.
+        InputError: It is not a search, an override changes another key, or its config names code.
         RunLockedError: Another process works on it.
     """
     from trainyard.studies.tuning.resume import resume_study as resume
@@ -233,11 +233,11 @@ def resume_study(
 def work_study(
     study: str, *, runs_dir: Path | str | None = None, watch: TrialWatcher | None = None, trust: bool = False
 ) -> Tuning:
-    """Do trials of a search together with other processes, until the search has ended.
+    """Train trials of a search together with other processes, until the search has ended.
 
-    Any number of processes may do so, on all machines that share the folder of the runs. One of them leads:
-    it decides the trials. Another one takes the lead when it has ended. The trial of a process that dies goes
-    on from its newest checkpoint elsewhere.
+    Any number of processes may join, on all machines that share the folder of the runs. One of them is the
+    leader, which decides the trials; when it ends, another one becomes the leader. If a process dies, another
+    one continues its trial from the newest checkpoint.
 
     Args:
         study: A path, an id, or a unique prefix of an id.
@@ -250,7 +250,8 @@ def work_study(
 
     Raises:
         RunNotFoundError: There is no such study.
-        InputError: It is no search, its config names code, or its folder has no locks that all machines see.
+        InputError: It is not a search, its config names code, or its folder has no locks that all machines
+            see.
         TrainingError: The first three trials have all failed.
         Stopped: A signal came.
     """
@@ -286,7 +287,7 @@ def reproduce_study(
 
     Raises:
         RunNotFoundError: There is no such study.
-        InputError: It is no search, has not ended, or its config names code.
+        InputError: It is not a search, has not ended, or its config names code.
         Stopped: A signal ended the repetition.
     """
     from trainyard.studies.tuning.reproduce import reproduce_study as reproduce

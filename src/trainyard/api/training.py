@@ -54,21 +54,21 @@ def train(
         overrides: `key.path=value` texts, or a mapping from dotted keys.
         runs_dir: The folder for run directories; default `TRAINYARD_RUNS`, or `runs`.
         resume: Continue the newest unfinished run of the same computation, if there is one. It keeps its own
-            config: what differs and changes only the record (tracking ...) is not used, but named in a
-            warning. A device or number of threads that is set is used.
+            config: other settings that change only the record (tracking ...) are not used, and a warning
+            names them. The device and the number of threads are used, if they are set.
         reuse: Return the newest completed run of the experiment that has the same inputs, if there is one,
             without training: the same computation, data, code, initial weights and numeric environment, and a
             tier better than `statistical`. Damaged runs are passed over. Settings that change only the record
-            are not used, but named in a warning. It comes before `resume`.
+            are not used, and a warning names them. It is tried before `resume`.
         model: A model object, used instead of `model.type`; the run can then be reproduced only with that
             object. Or the name of a model, a class or a function.
-        data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset, or all rows as
-            one pair or data frame, instead of the source that `data` names; its other settings (target,
-            split ...) hold for them.
+        data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset; or all rows as
+            one pair or data frame. They replace the source that the section `data` names; its other settings
+            (target, split ...) apply to them.
         callbacks: Observers of the run.
         verdict: Judges the run after each evaluation of the validation split: it is called with the step and
-            the metrics, and returns `"keep"`, `"prune"` to end the run, whose status is `pruned` then, or
-            `"pause"`: the run is committed, and `resume` goes on with it.
+            the metrics, and returns `"keep"`; or `"prune"` to end the run as `pruned`; or `"pause"` to commit
+            the run, which `resume` continues.
 
     Raises:
         InputError: Config, data or model are wrong. A run that fails before its journal is opened is removed.
@@ -116,9 +116,9 @@ def train(
 def _resume_for(
     found: RunDir, asked: Resolved, objects: Objects, data: Any, verdict: VerdictFunction | None
 ) -> None:
-    """Continue an unfinished run that a config asks for, which names the code that may be imported.
+    """Continue an unfinished run for a config of the user's, which says what code may be imported.
 
-    `resume` has no such config: there, the run's own decides, so far as it is trusted.
+    (`resume` has no such config: there, the run's own decides, if it is trusted.)
 
     Args:
         found: The run, which keeps its own config.
@@ -155,18 +155,19 @@ def resume(
 ) -> Run:
     """Continue a run from its newest valid checkpoint, to the bits of the run that was never interrupted.
 
-    A run that was stopped or pruned goes on. One that died before it had ended as decided ends now.
+    A run that was stopped or pruned continues. If a run was to stop or be pruned, but died before that, it
+    ends now as was decided.
 
-    An ended run that is given another length (`training.epochs=60`) stays as it is: a new run goes on after
+    With another length (`training.epochs=60`), a run that has ended stays as it is: a new run continues after
     it, and is returned. `docs/forking.md` says when it has the bits of a run that had this length from the
-    start; where it has not, a warning says why.
+    start; if it has not, a warning says why.
 
     It works in the directory that the run was started in. The user's code is imported from the current
     working directory, and from that one if the folder of runs is in it; `docs/security.md` has the rules.
 
-    It computes where the attempt before did: on as many threads, on `training.device`. Another numeric
-    environment (threads, device, machine, packages) is recorded and lowers the determinism tier, or is
-    refused if the config demands `bitwise`.
+    It has the number of threads and the device of the attempt before. Another numeric environment (threads,
+    device, machine, packages) is recorded and lowers the determinism tier, or is refused if the config
+    demands `bitwise`.
 
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
@@ -179,8 +180,8 @@ def resume(
         data: The data objects, if `train` was given some.
         callbacks: Observers of the run.
         trust: Import all that the run's config names; each import is announced in the log.
-        verdict: Judges the run after each evaluation, as in `train`; what was judged in an earlier attempt
-            is not judged again.
+        verdict: Judges the run after each evaluation, as in `train`; evaluations that were judged in an
+            earlier attempt are not judged again.
 
     Raises:
         InputError: An object is missing, or the run names code that is not imported.
@@ -236,13 +237,13 @@ def resume(
 def stop(run: RunName, *, runs_dir: Path | str | None = None, wait: bool = True) -> Run:
     """Stop a run that another thread or process trains.
 
-    The run finishes its step, evaluates, saves, tests its best model, and ends as `stopped`; it notices the
-    request within a second. One that reaches its last step first ends as `completed`.
+    The run notices the request within a second, finishes its step, evaluates, saves, tests its best model,
+    and ends as `stopped`. If it reaches its last step first, it ends as `completed`.
 
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
         runs_dir: The folder of the runs.
-        wait: Return when the run has ended. A callback of the run gives False: its run would wait for it.
+        wait: Return when the run has ended. A callback of that run must give False, or both wait forever.
 
     Raises:
         RunNotFoundError: There is no such run.
@@ -327,7 +328,7 @@ def reproduce(
 
 
 def _ended(run: RunDir) -> str:
-    """Return how an unfinished run stands, with the error of a failed one."""
+    """Return the status of an unfinished run in words, with the error of a failed one."""
     status, result = run.status(), run.result()
     error = result.error if status == "failed" and result is not None else None
     return f"is {status}" + (f" ({error})" if error else "")

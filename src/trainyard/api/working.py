@@ -57,18 +57,18 @@ def work(
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
 ) -> Run:
-    """Make one attempt of a run: its first one, or one that goes on from the newest valid checkpoint.
+    """Make one attempt of a run: its first one, or one that continues from the newest valid checkpoint.
 
-    This is what a worker process calls, any number of times: each run gets the bits of a fresh process. What
-    a run changes in the process (environment variables, the import path, the user's modules that it imports)
-    is undone at its end, and the libraries of the frameworks have their default settings at its start. What
-    cannot be undone is refused: a process chooses the backend of Keras, and the number of threads of
-    TensorFlow and JAX, once.
+    A worker process calls this any number of times, and each run gets the bits of a fresh process. What a run
+    changes in the process (environment variables, the import path, the user's modules that it imports) is
+    undone at its end, and the libraries of the frameworks have their default settings at its start. A run is
+    refused if it would need a change of what cannot be undone: the backend of Keras, and the number of
+    threads of TensorFlow and JAX.
 
     Call it from one thread of a process at a time.
 
-    The attempt is that of `train`, or of `resume` without overrides. A run that is completed, or that was
-    stopped or pruned, is left as it is.
+    The attempt is the same as that of `train`, or of `resume` without overrides. A run that is completed, or
+    was stopped or pruned, is left as it is.
 
     Args:
         run: A run, a path, a URL, an id, a unique prefix, or `last`.
