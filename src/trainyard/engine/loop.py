@@ -228,7 +228,7 @@ class Loop:
     # -- decisions
 
     def _take_request(self) -> None:
-        """Turn a request to stop or the time limit, if one came since the last call, into a decision."""
+        """Turn a request to stop, or the time limit, into a decision if it came since the last call."""
         outside, world = self.parts.outside, self.parts.world
         request = self._agreement.take_request()
         if request is None:
@@ -252,7 +252,7 @@ class Loop:
         except Exception as error:
             message = f"the verdict on step {step} failed: {type(error).__name__}: {error}"
             raise TrainingError(f"{message}; fix it, then resume the run") from error
-        if answer == "pause":  # nothing is decided: the run goes on as if it had not paused
+        if answer == "pause":  # no decision: a resume continues as if the run had not paused
             self._pause_at = self.parts.rules.resumable(step)
             return
         if answer not in ("keep", "prune"):
@@ -261,7 +261,7 @@ class Loop:
             self._decide(Decision(step, "keep"))
 
     def _end_by(self, kind: Kind, detail: dict[str, Any]) -> bool:
-        """Decide to end the run at the next step from which it could go on; return whether it ends there.
+        """Decide to end the run at the next step that it could resume from; return whether it ends there.
 
         Nothing is decided if it ends sooner anyway.
         """
@@ -276,7 +276,7 @@ class Loop:
         return True
 
     def _choose_interval(self) -> None:
-        """Decide how often to save, where that is left to us and a save has been measured."""
+        """Decide how often to save, if the config leaves that to us and a save has been measured."""
         saver, world = self.parts.saver, self.parts.world
         detail = self._agreement.interval()
         if detail is None:
@@ -290,7 +290,7 @@ class Loop:
             log.info("checkpoints: %s", interval_in_words(detail))
 
     def _decide(self, decision: Decision) -> None:
-        """Make a decision; it is on the disk when this returns, and in the run's store if it ends the run."""
+        """Record a decision: on the disk when this returns, and in the run's store if it ends the run."""
         self.parts.recorder.decided(decision)
         self.state.decisions.add(decision)
         if decision.kind in ENDS:
@@ -311,7 +311,7 @@ class Loop:
         self._logged_at, self._logged_samples = now, 0
 
     def _plan(self) -> None:
-        """Compute the next step at which something is due, and the last step: once for many steps."""
+        """Compute the last step, and the next one at which something is due: once for many steps."""
         parts, state, now = self.parts, self.state, time.perf_counter()
         state.train_seconds += now - self._clock
         self._clock = now

@@ -41,9 +41,9 @@ log = logging.getLogger("trainyard")
 
 
 def run_attempt(request: Request) -> Result:
-    """Train, or continue to train, and return the run's result.
+    """Train a run, or continue it, and return its result.
 
-    Where the config asks for several processes, they are started here, unless a launcher has started them.
+    If the config asks for several processes, they are started here, unless a launcher has started them.
 
     Raises:
         InputError: Something that the user gave is wrong. A run whose first attempt fails before its journal
@@ -72,8 +72,8 @@ def run_attempt(request: Request) -> Result:
 class _Attempt:
     """One attempt: its start, the loop, and its end.
 
-    All processes go through all of them; what is written, and what depends on files that are written
-    meanwhile, is for the main one.
+    All processes of the attempt go through all phases; the main one alone writes, and reads files that are
+    written meanwhile.
     """
 
     def __init__(self, request: Request, signals: Signals, world: World) -> None:
@@ -83,7 +83,7 @@ class _Attempt:
         self._world = world
         self._session = open_session(request.run, world, request.resolved.config.checkpoint)
         self._startup = Startup(request, self._session, world)
-        self._result: Result | None = None  # from the end of the training on
+        self._result: Result | None = None  # set when the training has ended
 
     def go(self) -> Result:
         """Run all phases; however they end, the attempt's record says so."""
@@ -91,7 +91,7 @@ class _Attempt:
         status: Ended = "failed"
         try:
             ready = in_owner(self._startup.prepare)
-            if self._world.is_main:  # nothing refuses it any more
+            if self._world.is_main:  # nothing can refuse the attempt any more
                 self._startup.origin.announce(self._session.number, ready.step)
             result = self._train(ready)
             status = result.status
@@ -145,9 +145,10 @@ class _Attempt:
         *,
         replays: bool,
     ) -> Result:
-        """Train, and end the attempt, which pauses at the step `pause_at`, if given.
+        """Train, pausing at step `pause_at` if given, and end the attempt.
 
-        If it `replays` steps of the parent, it goes on there instead: another loop follows.
+        A loop that `replays` the steps of the parent does not end it: the loop of the run's own steps
+        follows.
         """
         loop = build_loop(
             components,
@@ -172,11 +173,11 @@ class _Attempt:
         return result
 
     def _has_replayed(self, result: Result) -> bool:
-        """Return whether the steps of the parent are repeated, so that the run's own are due."""
+        """Return whether all steps of the parent have been repeated, so that the run's own follow."""
         return result.steps == self._startup.origin.step and result.status in ("completed", "paused")
 
     def _outside(self, config: RunConfig) -> Outside:
-        """Return what may end this run from outside; a repetition is ended where the repeated run was."""
+        """Return what may end this run from outside; a repetition ends where the run that it repeats did."""
         stop, lease = self._run.stop_request(self._session.number), self._session.lease
         limit, verdict = config.training.max_minutes, self._request.verdict
         if repeats(self._startup.manifest.parent):
@@ -186,7 +187,7 @@ class _Attempt:
         return Outside(limit, lambda: access(stop, F_OK) or lease.is_asked_to_stop, verdict)
 
     def _train_and_evaluate(self, loop: Loop, components: Components, *, replays: bool) -> Result:
-        """Train and, if the training is completed or was stopped, evaluate."""
+        """Train, and evaluate the model if the training was completed or stopped."""
         saver, state = loop.parts.saver, loop.state
         for decision in state.decisions:
             if decision not in self._startup.journalled:
@@ -213,10 +214,10 @@ class _Attempt:
         return result
 
     def _finish_saves(self, loop: Loop) -> None:
-        """Wait for the saves.
+        """Wait until all saves are written.
 
         Raises:
-            CheckpointError: The newest one has failed.
+            CheckpointError: The newest save has failed.
         """
         saver = loop.parts.saver
         saver.drain()
@@ -242,7 +243,7 @@ class _Attempt:
             return result_so_far(self._startup.manifest, components, state, "failed", self._session.number)
 
     def _check_unsaved(self, components: Components, before: Mapping[str, str]) -> bool:
-        """Lower the determinism tier if training has changed what no checkpoint holds; return whether it has.
+        """Lower the determinism tier if training has changed state that no checkpoint holds; return whether.
 
         Raises:
             ModelError: The config demands `bitwise`.
@@ -282,7 +283,7 @@ class _Attempt:
         return parent is None or parent.relation != "tune" or bool(self._request.resolved.config.tracking)
 
     def _record_failure(self, error: Exception, loop: Loop, components: Components) -> None:
-        """Write down how the attempt failed, as far as the disk permits.
+        """Record how the attempt failed, as far as the disk permits.
 
         Raises:
             TrainingError: The disk failed, or the run directory is gone.

@@ -19,11 +19,17 @@ from trainyard.world import ALONE, World
 class Request:
     """The arguments of an attempt.
 
-    `parent` is the run that this one repeats, or the study that it is in; `placement` replaces the config's,
-    by dotted key (threads, device); `verdict` judges each evaluation; `until` is the share of the training
-    after which the run pauses. With `keep`, the run was there before the
-    caller: it stays if its first attempt fails at once. `world` are the processes of the attempt, if they
-    have found each other.
+    Attributes:
+        resolved: The config.
+        run: The run directory.
+        objects: What was given in Python.
+        parent: The run that this one repeats, or the study that it belongs to.
+        placement: Values that replace those of the config, by dotted key (threads, device).
+        allow_change: Accept changed inputs, and record them.
+        verdict: Judges each evaluation.
+        until: The share of the training after which the run pauses; None: it trains to the end.
+        keep: Whether the run existed before the caller: it stays if its first attempt fails at once.
+        world: The processes of the attempt, if they have found each other.
     """
 
     resolved: Resolved

@@ -46,7 +46,7 @@ log = logging.getLogger("trainyard")
 
 
 class Replay(NamedTuple):
-    """What the steps of the parent are repeated with, and the state before the first of them."""
+    """The components that repeat the parent's steps, and the state before the first of them."""
 
     components: Components
     state: RunState
@@ -56,8 +56,8 @@ class Replay(NamedTuple):
 class Ready:
     """What an attempt trains with.
 
-    `state` is the one from which the run's own steps go on. Where steps of the parent are repeated first, it
-    is None, and `replay` has what they are repeated with; `Startup.begin_own_steps` restores what they lead
+    `state` is the state before the run's next own step. If steps of the parent are repeated first, it is
+    None, and `replay` has what repeats them; `Startup.begin_own_steps` then restores the state that they lead
     to.
     """
 
@@ -67,7 +67,7 @@ class Ready:
 
     @property
     def step(self) -> int:
-        """The step that the attempt goes on from."""
+        """The step that the attempt continues from."""
         state = self.replay.state if self.replay is not None else self.state
         assert state is not None, "one of them is there"
         return state.step
@@ -75,7 +75,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class _Earlier:
-    """What earlier attempts of a run have left: nothing, before the first one.
+    """What earlier attempts of a run have left behind: nothing, before the first one.
 
     `saved` is the state of the loop in the newest valid checkpoint; `decisions` are those of the journals.
     """
@@ -86,7 +86,7 @@ class _Earlier:
     decisions: Decisions
 
     def has_lost(self, source: Path) -> bool:
-        """Return whether initial weights that are no longer needed are gone."""
+        """Return whether the initial weights are gone, and no longer needed."""
         return self.commit is not None and not source.exists()
 
 
@@ -110,7 +110,7 @@ class Startup:
         self._world = world
 
     def prepare(self) -> Ready:
-        """Build everything, and restore the newest checkpoint, or make the steps of the parent ready."""
+        """Build everything, and restore the newest checkpoint, or prepare to repeat the parent's steps."""
         self._open_files()
         past = self._world.from_main(self._survey)
         self.journalled = past.decisions
@@ -128,7 +128,7 @@ class Startup:
         return self._restore_newest(past, components, decisions)
 
     def begin_own_steps(self, components: Components) -> RunState:
-        """Restore the state that the steps of the parent led to, and record what it is."""
+        """Restore the state that the steps of the parent led to, and record it as the initial state."""
 
         def replayed() -> tuple[Manifest, Commit, dict[str, Any], Decisions]:
             commit = self.checkpoints.resume.load_step(self.origin.step)
@@ -167,7 +167,7 @@ class Startup:
         return _Earlier(before, commit, saved, journalled_decisions(self._run.journal))
 
     def _build(self, past: _Earlier, decisions: Decisions) -> tuple[Components, Determinism]:
-        """Build what the run is computed with; return it with how exactly it can be repeated."""
+        """Build the components of the run, and say how exactly it can be repeated."""
         request = self._request
         config, threads = self._world.from_main(lambda: config_and_threads(request, past.manifest))
         framework = registry.adapter("framework", framework_name(config, request.objects.model))
@@ -184,7 +184,7 @@ class Startup:
         return components, determinism
 
     def _restore_newest(self, past: _Earlier, components: Components, decisions: Decisions) -> Ready:
-        """Restore the newest checkpoint, the parent's for a new run; or make its steps ready first."""
+        """Restore the newest checkpoint (of a new run: its parent's), or prepare to repeat steps first."""
         commit = past.commit
         if commit is None:
             commit = self._world.from_main(lambda: self.origin.adopt(self.checkpoints))
@@ -203,7 +203,7 @@ class Startup:
     def _record_or_compare(
         self, past: _Earlier, components: Components, determinism: Determinism, source: Path | None
     ) -> Manifest:
-        """Record the inputs of the run, or compare them with those of before; return the manifest."""
+        """Record the inputs of the run, or compare them with the recorded ones; return the manifest."""
         before, request = past.manifest, self._request
         now = make_manifest(self._run, request.resolved, request.objects, components, determinism)
         init_from = redacted(str(source)) if source else None
@@ -220,13 +220,13 @@ class Startup:
         return manifest
 
     def _compare(self, before: Manifest, now: Manifest, components: Components) -> Manifest:
-        """Compare the inputs with those of before, and return the manifest of both."""
+        """Compare the inputs with the recorded ones, and return the manifest with the accepted changes."""
         neutral = components.framework.neutral_changes(components.config)
         file = f"data-{self._session.number:04d}.json"
         return compare_inputs(self._request, before, now, components.bundle, neutral=neutral, data_file=file)
 
     def _own_checkpoints(self) -> RunCheckpoints:
-        """Return the checkpoints of the run, as this attempt makes them."""
+        """Return the checkpoints of the run, for this attempt to add to."""
         run = self._run
         files = (run.config_file.name, self.manifest.data_file)
         hashes = {
@@ -235,21 +235,21 @@ class Startup:
         return run_checkpoints(run, hashes, self._session.lease)
 
     def _add_decisions(self, components: Components, state: RunState, decisions: Decisions) -> None:
-        """Give a state the decisions that were made before this attempt, and those to go on."""
+        """Give a state the decisions of earlier attempts, and those that this attempt begins with."""
         if choices := components.learner.choices():
             decisions.add(Decision(0, "choice", dict(choices)))
         note_skips(decisions, components.bundle)
         note_resume(self._run, decisions, state)
-        if self._world.is_main:  # which alone keeps them
+        if self._world.is_main:  # only the main process keeps them
             note_processes(self._run, decisions, state.step, self._world.size, self._session.number)
         state.decisions = decisions
 
     def _prepare_replay(
         self, commit: Commit | None, saved: dict[str, Any], decisions: Decisions, own: Components
     ) -> Replay:
-        """Build what the steps of the parent are repeated with, and restore the newest checkpoint.
+        """Build what repeats the parent's steps, and restore the newest checkpoint.
 
-        Data that are the same are not read again.
+        The data are not read again if parent and child share them.
         """
         config = self.origin.parent_config().with_placement(self.manifest.placement).config
         objects = self._request.objects

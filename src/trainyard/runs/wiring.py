@@ -1,4 +1,4 @@
-"""Build what a run is computed with: components are put together here and nowhere else."""
+"""Build the components of a run, and the loop from them; nothing else puts components together."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ log = logging.getLogger("trainyard")
 
 @dataclass(frozen=True)
 class Components:
-    """The components that a run is computed with; `inputs` are those of the learner."""
+    """What a run is computed with; `inputs` are the arguments of the learner."""
 
     inputs: LearnerInputs
     bundle: DataBundle
@@ -114,8 +114,8 @@ def build(
         config: The config.
         threads: The number of CPU threads; None: as many as the step can use.
         objects: What was given in Python.
-        choices: What an earlier attempt has chosen.
-        begin: Returns where the run begins on these data, and what it takes over; default: at step 0.
+        choices: What an earlier attempt has chosen by measuring.
+        begin: Returns where the run begins on these data, and what it inherits; default: at step 0.
         world: The processes of the attempt.
 
     Raises:
@@ -161,16 +161,17 @@ def order_and_rules(
 ) -> tuple[SampleOrder, Rules]:
     """Return the order of the samples and the rules of a run that begins at a cursor.
 
-    `training.epochs` counts whole passes over the data. A run that begins elsewhere than its config alone
-    would be at that step, since it was forked with another batch size or other data, has other steps.
+    `training.epochs` counts whole passes over the data. A fork with another batch size or other data begins
+    at another place in the data than its config alone would be at that step; its total number of steps
+    follows.
 
     Args:
         config: The config.
         plan: How the framework trains.
         rows: The number of training rows.
         begin: Where the run begins.
-        past: What it takes over.
-        weights: (rows,) in proportion to which samples are drawn; None: they are not, or only cursors matter.
+        past: What it inherits.
+        weights: (rows,) the sampling weights; None: samples are not drawn, or only cursors matter.
     """
     seed, drop_last, samples = config.experiment.seed, config.training.drop_last, epoch_samples(config, rows)
     draws = None if weights is None else WeightedDraws(weights)
@@ -184,9 +185,9 @@ def order_and_rules(
 
 
 def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
-    """Return the metrics to compute: the config's or the task's own, and those that decide something.
+    """Return the metrics to compute: those of the config or the task, and those that decide something.
 
-    A user's own are import paths.
+    Metrics of the user's own are import paths.
     """
     listed = config.evaluation.metrics
     chosen = list(default_metrics(info.task) if listed is None else listed)
@@ -197,9 +198,9 @@ def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
 def interruptible(
     predictions: Iterator[Predictions], check_signals: Callable[[], None], world: World = ALONE
 ) -> Iterator[Predictions]:
-    """Yield the predictions; raise `Stopped` between two of them if a signal came.
+    """Yield the predictions; raise `Stopped` between two parts if a signal came.
 
-    Several processes finish them: they stop together, at a step.
+    With several processes, all parts are yielded: the processes stop together, at a step.
     """
     if world.size > 1:
         yield from predictions
@@ -315,7 +316,7 @@ def warn_unjudged(components: Components, step: int) -> None:
 
 
 def _remedies(components: Components) -> list[str]:
-    """Return the settings of this framework that may keep the loss finite."""
+    """Return what a user can change with this framework to keep the loss finite."""
     model = components.config.model
     keys = components.framework.training_keys(model.type, model.params)
     advice = {

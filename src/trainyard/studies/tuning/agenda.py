@@ -1,4 +1,4 @@
-"""What a study does next: the order of its jobs, and what each of them may know of those before it.
+"""The order of a study's jobs, and what each of them may know of those before it.
 
 Job n is decided when the jobs up to n - horizon have ended, from their results and from the parameters of all
 trials before it; or, in free order, when a worker is free, from what has ended by then.
@@ -25,19 +25,19 @@ class Agenda(Protocol):
     """The order of the jobs of a study."""
 
     def next(self, trials: Sequence[LoggedTrial]) -> Turn | None:
-        """Return the next job if there is to be one, and all is known that it is decided from."""
+        """Return the next job; None if there is no more, or if it depends on jobs that have not ended."""
 
     def running(self, trials: Sequence[LoggedTrial], job: int) -> tuple[int, ...] | None:
         """Return the trials whose results a job does not know, where that depends on the clock; else None."""
 
     def known(self, trials: Sequence[LoggedTrial], job: int) -> list[Ending | None]:
-        """Return what a job may know of the results of each trial; None: nothing yet."""
+        """Return, for each trial, the ending that a job may know; None: none yet."""
 
     def until(self, job: int) -> TrainingShare | None:
         """Return after which share of its training a job pauses; None: it trains to the end."""
 
     def losers(self, trials: Sequence[LoggedTrial]) -> list[int]:
-        """Return the paused trials that do not go on."""
+        """Return the paused trials that will not be promoted."""
 
 
 class ByHorizon:
@@ -85,8 +85,8 @@ class InOrder(WholeTrials, ByHorizon):
 class Free(WholeTrials):
     """Whole trials, each decided when a worker is free, from all that have ended by then.
 
-    The log says of each trial which ones were not known to have ended. `recorded` says the same of the trials
-    of a study that this one repeats: they are decided from the same results again.
+    The log says for each trial which others had not ended when it was decided. `recorded` says the same for a
+    study that this one repeats: its trials are decided from the same results again.
     """
 
     count: int
@@ -103,7 +103,7 @@ class Free(WholeTrials):
         return Turn(number, number)
 
     def running(self, trials: Sequence[LoggedTrial], job: int) -> tuple[int, ...]:
-        """Return the trials that were not known to have ended; see `Agenda.running`."""
+        """Return the trials that had not ended when the job was decided; see `Agenda.running`."""
         if job < len(trials):
             return trials[job].running or ()
         if self.recorded is not None:

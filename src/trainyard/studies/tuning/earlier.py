@@ -1,4 +1,4 @@
-"""What a study learns from an earlier one: its trials, as far as they are in the new space."""
+"""What a study learns from an earlier one: those of its trials that are in the new space."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_learns(tuning: TuningConfig, sampler: Any) -> None:
 
 
 def learned(earlier: Study, space: Space, goals: Goals) -> Json:
-    """Return what a new study keeps of an earlier one, as plain values.
+    """Return the trials of an earlier study that a new one keeps, as plain values.
 
     A parameter that the earlier study did not search has the value of its config.
 

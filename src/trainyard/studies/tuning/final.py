@@ -1,4 +1,4 @@
-"""The last training of a study: that of the best configuration, once more."""
+"""The final training of a study: the best configuration is trained once more."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _KIND = "final"  # of the note that names the run
 
 
 def final_run(runs: Path, log: TrialLog, best: LoggedTrial) -> RunDir | None:
-    """Return the run of the best trial's last training, if it was begun."""
+    """Return the run of the final training of the best trial, if it was begun."""
     notes = [note for note in log.notes if note["kind"] == _KIND and note["trial"] == best.number]
     return RunDir(runs / notes[-1]["run_id"]) if notes else None
 
 
 def train_final(executor: Executor, job: Job, log: TrialLog) -> None:
-    """Train the best configuration, or go on with it; a note in the log names the run before it begins.
+    """Train the best configuration, or continue that; a note in the log names the run before it begins.
 
     Raises:
         TrainingError: The training failed.

@@ -1,4 +1,4 @@
-"""A job: one trial to train, to its end or to a rung, as it is sent to the process that trains it."""
+"""A job: one trial to train, to its end or up to a rung. It is sent to the process that trains it."""
 
 from __future__ import annotations
 
@@ -51,9 +51,17 @@ _PRUNER: TypeAdapter[Pruner] = TypeAdapter(Pruner)
 class Job:
     """A trial to train: its runs, one after the other.
 
-    `curves` are those that its pruner may know, by status. `study_id` is that of the study. `until` is the
-    share of the training after which it pauses, if it does. `configs` are those of runs that this process
-    has just created, by run id; another process reads them from their files.
+    Attributes:
+        number: The number of the trial.
+        runs: The folders of its runs.
+        study_id: The id of the study.
+        metric: The metric that the pruner judges.
+        mode: Whether the lowest or the highest value is best.
+        pruner: The options of the pruner.
+        curves: The curves of other trials that the pruner may know, by status.
+        until: The share of the training after which the trial pauses; None: it trains to the end.
+        configs: The configs of runs that this process has just created, by run id; another process reads
+            them from their files.
     """
 
     number: int
@@ -92,16 +100,16 @@ def train(
     callbacks: Sequence[Callback] = (),
     judge: Callable[[Job, RunDir], VerdictFunction | None] | None = None,
 ) -> str:
-    """Train the runs of a job, or go on with them, each as a fresh process would.
+    """Train the runs of a job, or continue them, each as a fresh process would.
 
     Args:
         job: The job.
         bundle: Returns the data that were given as objects, if any, as a config prepares them.
         callbacks: Observers of the runs.
-        judge: Returns what judges a run, instead of the job's pruner.
+        judge: Returns the function that judges a run, instead of the job's pruner.
 
     Returns:
-        How the attempt of the last run has ended, or that of one that a signal ended; `paused` if one paused.
+        How the last run has ended, or the one that a signal ended; `paused` if any has paused.
 
     Raises:
         TrainyardError: A run cannot be trained.
@@ -140,7 +148,7 @@ def _train_run(
 
 
 def _wait_for_owner(run: RunDir) -> None:
-    """Wait while another process owns a run: one of a study that was killed ends a moment later."""
+    """Wait while another process owns a run: after a kill, the workers of a study end a moment later."""
     began, has_warned = time.monotonic(), False
     while run.is_locked():
         if not has_warned and time.monotonic() - began > _WARN_SECONDS:
@@ -177,7 +185,7 @@ def curve_of(run: RunDir, metric: str) -> tuple[tuple[int, float], ...]:
 
 
 def ending_of(job: Job) -> Ending:
-    """Return how a trial has ended, whose runs are completed, stopped, pruned or paused: their mean."""
+    """Return the ending of a trial whose runs are completed, stopped, pruned or paused: their mean."""
     endings = [_ending_of_run(job, RunDir(run)) for run in job.runs]
     if len(endings) == 1:
         return endings[0]
@@ -217,7 +225,7 @@ def failed(error: str) -> Ending:
 
 
 def is_of_files(error: TrainyardError | OSError) -> bool:
-    """Return whether a file of a run cannot be written or read: no fault of the trial, nor its result."""
+    """Return whether an error is about the files of a run, which is not a result of its trial."""
     if isinstance(error, OSError | CheckpointError | RunGoneError):
         return True
     causes: list[BaseException | None] = [error]
@@ -230,7 +238,7 @@ def is_of_files(error: TrainyardError | OSError) -> bool:
 
 
 def unfinished(job: Job, message: str) -> TrainingError:
-    """Return the error that ends a study which cannot go on with a job for now."""
+    """Return the error that ends a study because a job cannot be trained for now."""
     return TrainingError(
         f"trial {job.number} cannot be trained now: {message}; then go on with the same trials: "
         f"trainyard resume {job.study_id}"

@@ -1,13 +1,13 @@
 """Processes that have joined a study, on this machine or another one that shares its folder.
 
     workers/NAME/lock         held by the worker while it lives: its lease
-    workers/NAME/worker.json  who it is; written when the lock is held
+    workers/NAME/worker.json  who it is; written once the lock is held
     workers/NAME/job.json     the job that it was given, with the number of the order
     workers/NAME/answer.json  how this job has ended
 
 The process that holds the lock of the study is its leader: it decides the jobs, writes the log, and gives
-jobs to the workers that have joined. A worker that finds no leader becomes it. They see each other's end by
-the locks, which the system releases however a process ends.
+jobs to the workers that have joined. A worker that finds no leader becomes the leader. Each notices the end
+of another by its lock, which the system releases however a process ends.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ FOLDER = "workers"
 LEFT = "left"  # the status of a job whose worker has left before it ended
 _LEADER = "leader.json"
 _WORKER, _JOB, _ANSWER = "worker.json", "job.json", "answer.json"
-_BEAT = 5.0  # seconds between two signs of life of the leader
-_SILENCE = 4 * _BEAT  # after which a leader on another machine has ended
+_BEAT = 5.0  # seconds between two heartbeats of the leader
+_SILENCE = 4 * _BEAT  # without a heartbeat, after which a leader on another machine counts as dead
 
 
 class OwnFolder:
-    """The folder of a worker, as the worker has it.
+    """The folder of a worker, for the worker itself.
 
     Args:
         study: The folder of the study.
@@ -61,7 +61,7 @@ class OwnFolder:
         _write(self._dir.path / _WORKER, {"writer": new_writer(), "joined": time.time()})
 
     def next_job(self) -> Job | None:
-        """Return the job that the leader has given, unless it was answered."""
+        """Return the job that the leader has given; None if there is none, or it was answered."""
         order = _read(self._dir.path / _JOB)
         if order.get("order", 0) <= self._done:
             return None
@@ -73,20 +73,20 @@ class OwnFolder:
         _write(self._dir.path / _ANSWER, {"order": self._done, **answer})
 
     def leave(self, *, is_led: bool) -> None:
-        """Give the lock up; the leader, if the study has one, removes the folder."""
+        """Release the lock. The leader removes the folder; without one, this process does."""
         self._dir.release()
         if not is_led:
             shutil.rmtree(self._dir.path, ignore_errors=True)
 
     def leave_job(self) -> None:
-        """Say that another worker is to go on with the job, and that there will be no answer to any other."""
+        """Hand the job back for another worker to continue; this worker takes no other."""
         (self._dir.path / _WORKER).unlink(missing_ok=True)
         self.answer({"status": LEFT})
 
 
 @dataclass
 class JoinedWorker:
-    """A worker that has joined, as the leader sees it; `job` is what this leader has given it."""
+    """A worker that has joined, for the leader; `job` is what this leader has given it."""
 
     path: Path
     job: Job | None = None
@@ -103,7 +103,7 @@ class JoinedWorker:
         return self.job is None and not self.unfinished
 
     def send(self, job: Job) -> None:
-        """Give it a job, unless that is what it does already."""
+        """Give it a job, unless it is doing that job already."""
         self.job = job
         if not self.does(job):
             self.order += 1
@@ -111,7 +111,7 @@ class JoinedWorker:
         self.unfinished = {}
 
     def does(self, job: Job) -> bool:
-        """Return whether it does this job for an earlier leader."""
+        """Return whether it is doing this job for an earlier leader."""
         known = ("number", "until", "runs")
         plain = json.loads(json.dumps(_plain(job)))
         return bool(self.unfinished) and all(self.unfinished[key] == plain[key] for key in known)
@@ -123,7 +123,7 @@ class JoinedWorker:
 
 
 class JoinedWorkers:
-    """The workers that have joined a study, as its leader sees them.
+    """The workers that have joined a study, for its leader.
 
     Args:
         study: The folder of the study; None: it is not shared.
@@ -134,7 +134,7 @@ class JoinedWorkers:
         self.workers: list[JoinedWorker] = []
 
     def poll(self) -> Iterator[tuple[JoinedWorker, Json]]:
-        """Find workers that are new, and yield those that have answered, or died: without an answer."""
+        """Find new workers, and yield those that have answered, or have died: with an empty answer."""
         self._find()
         for worker in list(self.workers):
             is_gone = not worker.is_alive()  # asked first: what it wrote before it died is there then
@@ -160,14 +160,14 @@ class JoinedWorkers:
 
 
 def _found(path: Path) -> JoinedWorker:
-    """Return a worker that has joined, with what it does for an earlier leader, if anything."""
+    """Return a worker that has joined, with the job that it is doing for an earlier leader, if any."""
     order, answer = _read(path / _JOB), _read(path / _ANSWER)
     number = order.get("order", 0)
     return JoinedWorker(path, None, number, order["job"] if number > answer.get("order", 0) else {})
 
 
 def _plain(job: Job) -> Json:
-    """Return a job without the place of the runs' folder, which each machine may have elsewhere."""
+    """Return a job with the names of its runs, as the folder of runs may be elsewhere on each machine."""
     return job.to_json() | {"runs": [run.name for run in job.runs]}
 
 
@@ -177,7 +177,7 @@ def _with_runs(plain: Json, folder: Path) -> Job:
 
 @contextlib.contextmanager
 def leading(study: Path) -> Iterator[None]:
-    """Show signs of life of a leader that holds the lock of the study.
+    """Write heartbeats while this process holds the lock of the study.
 
     Raises:
         InputError: Another machine leads: the locks of this file system do not reach it.

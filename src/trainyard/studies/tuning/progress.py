@@ -1,4 +1,4 @@
-"""How far a search is: trials done, running, pruned and failed, and the time that is left."""
+"""The progress of a search: trials done, running, pruned and failed, and the time left."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Progress:
         self._began, self._before = clock(), 0
 
     def resumed(self, trials: Sequence[LoggedTrial]) -> None:
-        """Leave trials that ended earlier out of the pace."""
+        """Do not count trials that ended earlier when estimating the time left."""
         self._before = sum(trial.ending is not None for trial in trials)
 
     def shown(self, trials: Sequence[LoggedTrial], running: int) -> dict[str, str | int]:

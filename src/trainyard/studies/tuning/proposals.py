@@ -1,4 +1,4 @@
-"""What a study does next: its next job, and the parameters of a trial that begins with it."""
+"""Decide the next job of a study, and the parameters of a trial that begins with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Proposals:
         plan: What the trials are a function of.
         log: The log of the study.
         agenda: The order of the jobs.
-        before: The job that is not done any more, nor those after it; None: go on to the end.
+        before: The number of the first job that is not done any more; None: all jobs are done.
     """
 
     def __init__(self, plan: SearchPlan, log: TrialLog, agenda: Agenda, before: int | None = None) -> None:
@@ -30,7 +30,7 @@ class Proposals:
         self._began = time.monotonic()
 
     def next(self) -> Turn | None:
-        """Return the next job if it can be decided now, and there is to be one.
+        """Return the next job; None if there is no more, or if it cannot be decided yet.
 
         A time limit that is reached is a decision, which is written to the log.
         """
@@ -67,6 +67,6 @@ class Proposals:
         return [observation(trial, end, self._plan.goals) for trial, end in zip(trials, known, strict=False)]
 
     def _seen(self, turn: Turn) -> list[Observation]:
-        """Return what the proposal of a trial may know of the trials before it."""
+        """Return the earlier trials as the proposal of a trial may know them."""
         known = self._agenda.known(self._log.trials, turn.job)[: turn.trial]
         return [*self._plan.earlier, *self.observations(self._log.trials, known)]

@@ -1,4 +1,4 @@
-"""What a search is asked for, and what its trials are a function of: read from a config, and checked."""
+"""Read what a search is asked for from its config, check it, and plan its trials."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from trainyard.studies.tuning.storage import storable
 from trainyard.types import Mode
 
 log = logging.getLogger("trainyard")
-FROM = "from"  # in the question of a study: the study that it learned from
+FROM = "from"  # in the question of a study: the study that it started from
 SETTINGS = "settings.json"  # what is fixed when the study is created
-# In the settings of a study that repeats one in free order: what each trial did not know.
+# In the settings of a study that repeats one in free order: for each trial, which others had not ended.
 RECORDED = "recorded"
 DEFAULT_TRIALS = 20
 
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What the trials of a study are a function of, but for the config that they share.
+    """What the trials of a study are a function of, besides the config that they share.
 
     `horizon` and `threads` are fixed when the study is created; with `threads_by_step`, a trial of small
-    steps has one thread. In free order there is no horizon; `recorded` says what each trial did not know, if
-    the study repeats another one.
+    steps has one thread. In free order there is no horizon; if the study repeats another one, `recorded` says
+    for each trial which others had not ended.
     """
 
     tuning: TuningConfig
@@ -80,7 +80,7 @@ class SearchConfig:
 
     @property
     def question(self) -> Json:
-        """What two studies must share to be the same; one may have more trials than the other."""
+        """What two studies must share to be the same; they may differ in the number of trials."""
         own = self.tuning.asked()
         # Earlier versions had none of these keys. Where a key says nothing new, the question is the same.
         unasked: Json = {"constraints": {}, "folds": None, "repeats": 1, "refit": False, "tuner": None}
@@ -126,7 +126,7 @@ def _for_trials(base: StudyConfig, goals: Goals, tuning: TuningConfig, request: 
 
 
 def plan_of(study: Study, asked: SearchConfig) -> SearchPlan:
-    """Return the plan of a study; what it fixes is written into the study's folder when it is created.
+    """Return the plan of a study, and write what it fixes into the study's folder when that is created.
 
     Raises:
         ConfigError: More trials are to be trained at once than the horizon of the study permits.

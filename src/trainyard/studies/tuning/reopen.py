@@ -1,4 +1,4 @@
-"""Open a search again by its name: check it, work where it was begun, and read the config that it keeps."""
+"""Open a search again by its name: check it, change to its directory, and read the config that it keeps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_search(study: Study, verb: str) -> None:
     """Check that a study is a search, whose config is kept.
 
     Raises:
-        InputError: It is not, or it repeats another one and `verb` is to go on with it.
+        InputError: It is not a search, or `verb` would continue one that repeats another one.
     """
     if study.record.kind != KIND:
         raise InputError(
@@ -44,7 +44,7 @@ def check_search(study: Study, verb: str) -> None:
 
 
 def _command(study: Study) -> str:
-    """Return the command that made a study, without what leads to `trainyard`."""
+    """Return the command that made a study, without `trainyard` itself."""
     kind, question = study.record.kind, study.record.question
     if kind == "why":
         return " ".join(["why", *question["runs"], "--metric", question["metric"]])
@@ -86,7 +86,7 @@ def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, tr
 
 
 def _with_storage(study: Study, overrides: Overrides) -> Overrides:
-    """Return the overrides with a storage that can be had: a password in clear text was not kept."""
+    """Return overrides that replace a storage whose password was not kept."""
     if "tuning.storage" in keys_of(overrides) or not lacks_password((study.path / CONFIG).read_text()):
         return overrides
     log.warning(

@@ -1,4 +1,4 @@
-"""Go on with a search by its name."""
+"""Resume a search by its name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAY_CHANGE = tuple(f"tuning.{key}" for key in ("trials", "max_minutes", "target"
 
 
 def resume_study(study: Study, overrides: Overrides, request: StudyRequest, *, trust: bool = False) -> Tuning:
-    """Go on with a study; see `trainyard.resume_study`."""
+    """Resume a study; see `trainyard.resume_study`."""
     check_search(study, "resume")
     for key in keys_of(overrides):
         if key not in MAY_CHANGE:

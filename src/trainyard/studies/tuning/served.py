@@ -1,7 +1,7 @@
-"""Train runs evaluation by evaluation, for a tuner that decides after each of them whether a run goes on.
+"""Train runs evaluation by evaluation, for a tuner that decides after each one whether the run continues.
 
-`WorkerTrainer` is in the process of the tuner, and has a worker process of ours, as a study with `parallel`
-has. `serve` is in that process: it waits at each evaluation for what is to be done.
+`WorkerTrainer` lives in a process of the tuner, and starts a worker process of ours, as a study with
+`parallel` does. That process runs `serve`: at each evaluation it waits for an instruction.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class WorkerTrainer:
                 return Report(after, ended=True, error=message["error"])
 
     def _known(self, run: RunDir, after: Point) -> tuple[int, float] | None:
-        """Return the first evaluation after a point that an earlier process has made, or this one at the end.
+        """Return the first evaluation after a point in the journal of a run that no worker trains now.
 
-        The evaluation at which a worker waits is not asked for again.
+        The evaluation at which a worker waits was reported already.
         """
         if self._trial is not None:
             return None

@@ -1,4 +1,4 @@
-"""Work on a study together with other processes: `trainyard work STUDY`."""
+"""Train trials of a study together with other processes: `trainyard work STUDY`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def work_on(study: Study, request: StudyRequest, *, trust: bool = False) -> Tuni
 
 
 def _follow(study: Study) -> None:
-    """Do the jobs that the leader of a study gives, until there is none any more.
+    """Do the jobs that the leader of a study gives, until the study has no leader any more.
 
     Raises:
         Stopped: A signal came.

@@ -1,7 +1,7 @@
-"""Where the jobs of a study are done: in this process, in worker processes, or by workers that have joined.
+"""Executors of a study's jobs: this process, worker processes, and workers that have joined.
 
 An executor takes jobs and says, one by one, how they have ended. A worker process that dies is replaced, and
-its job goes on from the newest checkpoint, in any worker that is free.
+any free worker continues its job from the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Executor(Protocol):
 
     @property
     def slots(self) -> int:
-        """The jobs that it can do at once now."""
+        """The number of jobs that it can do at once now."""
 
     def submit(self, job: Job) -> None:
         """Begin a job; there is a free slot."""
@@ -58,7 +58,7 @@ class Executor(Protocol):
         """
 
     def close(self) -> None:
-        """End what is left; jobs that are being done save and stop."""
+        """End all workers; jobs in progress save and stop."""
 
 
 class InProcess:
@@ -167,7 +167,7 @@ class WorkerProcesses:
                 worker.send(job)
 
     def _worker_for(self, job: Job) -> _Worker | JoinedWorker | None:
-        """Return the worker that does a job for an earlier leader of the study, or one that is free."""
+        """Return the worker that is doing a job for an earlier leader of the study, or a free one."""
         joined = self.joined.workers
         for known in (worker for worker in joined if worker.job is None and worker.does(job)):
             return known
@@ -208,7 +208,7 @@ class WorkerProcesses:
             return [key.data for key, _ in selector.select(_POLL_SECONDS)]
 
     def _outcome(self, worker: _Worker | JoinedWorker, answer: dict[str, Any]) -> Outcome | None:
-        """Return what an answer says; None if another worker goes on with the job, as this one is gone.
+        """Return what an answer says; None if the worker is gone, and another one continues its job.
 
         Raises:
             TrainingError: The files of a run cannot be written or read.
@@ -269,7 +269,7 @@ def do_jobs(answers: int) -> Ended | None:
 
 
 def answer_to(job: Job) -> dict[str, Any]:
-    """Do a job, and return how it has ended: a status that a signal asked for, too."""
+    """Do a job, and return how it has ended, which may be by a signal."""
     try:
         return {"status": train(job)}
     except (TrainyardError, OSError) as error:
