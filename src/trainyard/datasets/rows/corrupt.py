@@ -1,9 +1,9 @@
 """Samples of map-style data sets and shards that cannot be read, and are left out (`data.on_corrupt: skip`).
 
-All samples are read once, when a run is built. So what is left out is known before the first step: all
-batches have their size, and the loss is divided by what is in them. Of shards the outcome is kept in the
-user's cache, as they are known by their content. The run records it as a decision, which a resume and a
-repetition take instead of reading all samples again.
+All samples are read once, when a run is built. So it is known before the first step which ones are left out:
+all batches are full, and losses are divided by the samples that are there. For shards, which are identified
+by their content, the outcome is kept in the user's cache. The run records it as a decision, which a resume
+and a repetition take instead of reading all samples again.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _SHOWN = 3  # reasons in the log
 
 @runtime_checkable
 class StoredSamples(Protocol):
-    """A map-style data set of files of ours: threads may read it, and `fingerprint` covers its samples."""
+    """A map-style data set that we read from files: by threads, and `fingerprint` covers its samples."""
 
     @property
     def is_stored(self) -> bool:
-        """Whether this is so; not if code of the user's takes part."""
+        """Whether no code of the user's takes part in reading, so that this holds."""
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the contents, and of how they are decoded."""
@@ -74,7 +74,7 @@ class Whole(Generic[AnySplit]):
 
 
 def without_corrupt(raw: Mapping[SplitName, AnySplit], datasets: Mapping[SplitName, Any]) -> Whole[AnySplit]:
-    """Return the items that can be read, as this run has found out before, or by reading all of them.
+    """Return the items that can be read: as the run has recorded, or else by reading all of them.
 
     Raises:
         DataError: No item of a split can be read.
@@ -123,16 +123,16 @@ def _unreadable(items: Faulty, dataset: Any) -> list[int]:
 
 
 def _announced(items: Faulty) -> Iterator[int]:
-    """Yield all positions, and say so."""
+    """Yield all positions, and announce the work."""
     with announced(f"looking for corrupt samples among {len(items):,}"):
         yield from range(len(items))
 
 
 def _found(items: Faulty, faults: Sequence[str | None]) -> list[int]:
-    """Return the positions of faults; the log has the first of them.
+    """Return the positions of the items with a fault, and log the first faults.
 
     Raises:
-        DataError: All items have one.
+        DataError: No item can be read.
     """
     reasons = [fault for fault in faults if fault is not None]
     if len(reasons) == len(items):

@@ -1,8 +1,8 @@
 """Read samples whose reading draws random numbers, each from a stream of its own.
 
-The user's data sets draw from the global generators of Python, NumPy and torch, as augmentation does. These
-are seeded for each sample, and put back afterwards, so that reading changes nothing for anyone else. Most
-data sets draw nothing, and are read without this: whether they do is seen from the generators' states.
+Data sets of the user's draw from the global generators of Python, NumPy and torch, to augment samples. The
+generators are seeded for each sample, and restored afterwards, so that reading has no effect on anything
+else. Most data sets draw nothing, which their unchanged states show; these are read without any of this.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOCK = threading.RLock()  # the generators are those of the process
 
 
 class Drawing:
-    """Read the samples of one data set, and remember whether that has drawn random numbers."""
+    """Read the samples of one data set, and remember whether they draw random numbers."""
 
     def __init__(self) -> None:
         self.draws = False
@@ -53,7 +53,7 @@ class Drawing:
             return [_seeded(single, one, draw.of(one, index)) for index, one in enumerate(positions)]
 
     def call(self, function: Callable[[S], T], samples: S, draw: Draw | None, position: int) -> T:
-        """Return what a function makes of samples; the position of the first says what it draws."""
+        """Return what a function makes of samples; the first one's position seeds its random numbers."""
         if draw is None:
             return function(samples)
         with _LOCK, _preserved():
@@ -91,7 +91,7 @@ def _equal(before: Any, after: Any) -> bool:
 
 @contextmanager
 def _preserved() -> Iterator[list[Any]]:
-    """Give the generators their states back, and torch its threads: one thread reads, as in a worker."""
+    """Restore the generators, and torch's number of threads: one thread reads, as in a worker process."""
     before, torch = _states(), sys.modules.get("torch")
     threads = 1 if torch is None else torch.get_num_threads()
     if torch is not None and threads != 1:

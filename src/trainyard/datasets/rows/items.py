@@ -31,16 +31,16 @@ Collate = Callable[[list[Any]], Any]
 Note = Callable[[int], None]
 _USER_ERRORS = (Exception, SystemExit)  # an exit from the user's code must not be one of ours
 _SAMPLE = 64  # items that a fingerprint covers
-_NOTICING = 16  # items that show whether they are drawn
+_NOTICING = 16  # items that are read to find out whether they draw
 _FIXED, _OTHER = Draw(0), Draw(1)
 
 
 class BatchReader(ABC):
-    """A map-style dataset of ours that may read a batch at once."""
+    """A map-style dataset of ours that can read a whole batch at once."""
 
     @abstractmethod
     def whole_batch(self, positions: Sequence[int]) -> dict[str, Array] | None:
-        """Return items as arrays (rows, ...) by name, the target among them; None: read them one by one."""
+        """Return items as arrays (rows, ...) by name, with the target; None: they must be read one by one."""
 
 
 class Items:
@@ -51,7 +51,7 @@ class Items:
             random numbers.
         reading: How it is read, and its name in messages.
         target: The name of the target in items that are mappings.
-        collate: Makes a batch of a list of items; None: their arrays are stacked.
+        collate: Makes a batch from a list of items; None: their arrays are stacked.
     """
 
     def __init__(self, dataset: Any, reading: Reading, target: str, collate: Collate | None = None) -> None:
@@ -74,7 +74,7 @@ class Items:
         return same
 
     def at(self, ids: Ids) -> Ids:
-        """Return the positions in the data set of the samples `ids`; messages have these, and draws."""
+        """Return the positions in the data set of the samples `ids`, for messages and random numbers."""
         return ids if self._kept is None else self._kept[ids]
 
     def fault(self, position: int, *, drawn: bool = True) -> str | None:
@@ -85,7 +85,7 @@ class Items:
             drawn: Whether it may draw random numbers.
 
         Raises:
-            DataError: The machine has failed, and not the item: its memory, a disk, the network.
+            DataError: The machine is to blame, and not the item: memory, a disk, the network.
         """
         try:
             item = self._fetched([position], _FIXED if drawn else None, unnoted)[0]
@@ -124,13 +124,13 @@ class Items:
         """Fetch the samples and stack them.
 
         Raises:
-            DataError: An item cannot be read, has not the inputs of the others and a target, or has another
-                shape; names its position.
+            DataError: An item cannot be read, lacks an input or the target, or has another shape than the
+                others; the message names its position.
         """
         return self._batch(ids, None)
 
     def read(self, ids: Ids, draw: Draw, note: Note = unnoted) -> Batch:
-        """Do the same as `take`, with random numbers of each sample's own; see `SampleSplit`."""
+        """Fetch samples as `take` does, each with random numbers of its own; see `SampleSplit`."""
         return self._batch(ids, draw, note)
 
     def _batch(self, ids: Ids, draw: Draw | None, note: Note = unnoted) -> Batch:
@@ -149,9 +149,9 @@ class Items:
         }
 
     def _whole(self, positions: Sequence[int], note: Note) -> dict[str, Array] | None:
-        """Return items as one batch of arrays, if the dataset reads them so; else None.
+        """Return items as one batch of arrays; None if they must be read one by one.
 
-        None, too, where a value is not finite: reading them one by one says which.
+        That is also the case if a value is not finite: reading them one by one finds it.
         """
         if not isinstance(self._dataset, BatchReader) or not positions:
             return None
@@ -165,7 +165,7 @@ class Items:
     def _collated(
         self, positions: Sequence[int], draw: Draw | None, note: Note = unnoted
     ) -> tuple[dict[str, Array], Array]:
-        """Return the batch that the user's function makes of some items: the inputs, and the targets."""
+        """Return the batch that the user's function makes from some items: the inputs, and the targets."""
         items, what = self._fetched(positions, draw, note), f"{self._name}: data.collate"
         assert self._collate is not None, "the caller checks it"
         try:
@@ -320,9 +320,9 @@ class Items:
         return content if content == self._sample_digest(_FIXED) else None
 
     def notice_draws(self) -> None:
-        """Find out whether items are drawn, also by code that puts the generators back.
+        """Find out whether items draw random numbers, even by code that restores the generators.
 
-        Within `torch.random.fork_rng`, nothing but the items shows it: a few are read under two seeds.
+        If they draw within `torch.random.fork_rng`, only the items show it: a few are read with two seeds.
         """
         if version("samples") == 1:
             return
@@ -354,7 +354,7 @@ class Items:
 
 
 def is_of_machine(error: BaseException | None) -> bool:
-    """Return whether this is no error of a sample: no memory, a disk or a network that fails."""
+    """Return whether the machine is to blame for an error, and not a sample: memory, a disk, the network."""
     cause = error.__cause__ if isinstance(error, DataError) else error
     if isinstance(cause, OSError):
         return cause.errno not in (None, errno.ENOENT)

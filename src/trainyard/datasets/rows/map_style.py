@@ -34,7 +34,7 @@ def refuse_division(config: SplitConfig) -> None:
     """Refuse settings that would split a map-style dataset.
 
     Raises:
-        DataError: A share is set (other than 0, which asks for no such split), or `stratify` or `folds`.
+        DataError: A share other than 0, `stratify` or `folds` is set.
     """
     settings = [
         name for name in ("val", "test") if getattr(config, name) not in (0, getattr(SplitConfig(), name))
@@ -52,7 +52,7 @@ def refuse_settings_of_tables(config: DataConfig) -> None:
     """Refuse settings that have no effect on the samples of shards, which are read as they are.
 
     Raises:
-        DataError: One is given, or one that would divide them.
+        DataError: Such a setting, or one that would split the samples, is given.
     """
     refuse_division(config.split)
     given = {
@@ -178,9 +178,15 @@ def _inner_classes(train: Items, dataset: Any, task: type[Task]) -> list[Any] | 
     return task.inner_labels(train.targets())
 
 
+def _declaration(dataset: Any) -> Any:
+    """Return what a dataset declares of its classes: their labels or their number; None if nothing."""
+    classes = getattr(dataset, "classes", None)
+    return getattr(dataset, "num_classes", None) if classes is None else classes
+
+
 def _declared(dataset: Any) -> list[Any] | None:
-    """Return the classes that a dataset declares: by `classes`, or their number by `num_classes`."""
-    declared = getattr(dataset, "classes", getattr(dataset, "num_classes", None))
+    """Return the classes that a dataset declares, if it does."""
+    declared = _declaration(dataset)
     if declared is None:
         return None
     return list(range(declared)) if isinstance(declared, int) else list(declared)
@@ -190,7 +196,7 @@ def _refuse_to_read(train: Items, dataset: Any) -> None:
     """Refuse a dataset that is too large to read for its classes.
 
     Raises:
-        DataError: It is, and has no targets apart from its items.
+        DataError: It is too large, and has no attribute `targets`.
     """
     if len(train) > READ_THROUGH and getattr(dataset, "targets", None) is None:
         raise DataError(
@@ -224,13 +230,8 @@ def _classes_of_samples(
     raw: Mapping[SplitName, Items], dataset: Any, target: Array
 ) -> tuple[list[Any], bool]:
     """Return the labels, and whether targets are indices of them."""
-    declared = getattr(dataset, "classes", None)
-    if declared is None:
-        declared = getattr(dataset, "num_classes", None)
-    if isinstance(declared, int):
-        return list(range(declared)), True
-    if declared is not None:
-        return list(declared), target.dtype.kind in "iub"
+    if (declared := _declared(dataset)) is not None:
+        return declared, isinstance(_declaration(dataset), int) or target.dtype.kind in "iub"
     _refuse_to_read(raw["train"], dataset)
     classes = _labels(raw["train"])
     for name, items in raw.items():

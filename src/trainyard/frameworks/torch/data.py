@@ -24,8 +24,8 @@ _DEVICE_SHARE = 0.25
 class TensorSource:
     """The samples of a split as tensors: sliced in memory, or read one batch at a time.
 
-    Where worker processes read samples, `expect` tells them what will be taken, so that they read it ahead.
-    What is taken does not depend on it.
+    If worker processes read the samples, `expect` tells them which ones follow, so that they read them ahead.
+    It has no effect on what `take` returns.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class TensorSource:
         Args:
             split: The samples.
             device: Where they are to go.
-            seed: The seed of the run, of the random numbers that samples draw when they are read.
-            info: The data; None: the meaning of our code is the newest.
+            seed: The seed of the run, for random numbers that samples draw when they are read.
+            info: The data, with the versions of our code that they are computed with; None: the newest.
         """
         self._split = split
         self._device = device
@@ -52,7 +52,7 @@ class TensorSource:
             self._ahead = Ahead(split, seed, self._copied)
 
     def take(self, ids: Ids) -> Tensors:
-        """Return the samples `ids` on the device as they are outside of training, (rows, ...) each."""
+        """Return samples on the device, without training's augmentation, (rows, ...) each."""
         return self.take_from(Samples(ids))
 
     def take_from(self, samples: Samples) -> Tensors:
@@ -70,7 +70,7 @@ class TensorSource:
         return self._moved({name: array.index_select(0, index) for name, array in self._arrays.items()})
 
     def expect(self, upcoming: Iterator[Samples]) -> None:
-        """Tell what will be taken, in this order; it replaces what was told before."""
+        """Say which samples will be taken next, in this order, instead of those announced before."""
         if self._ahead is not None:
             self._ahead.expect(upcoming)
 
@@ -109,7 +109,7 @@ def _tensor(name: str, array: Array) -> torch.Tensor:
 
 
 def _pinned(name: str, array: Array) -> torch.Tensor:
-    """Return a copy in page-locked memory, from which a GPU copies while the program goes on."""
+    """Return a copy in page-locked memory, from which a GPU can copy asynchronously."""
     view = _tensor(name, np.ascontiguousarray(array))
     return torch.empty(view.shape, dtype=view.dtype, pin_memory=True).copy_(view)
 

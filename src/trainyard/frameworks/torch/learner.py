@@ -99,7 +99,7 @@ class TorchLearner(Learner):
         self._model = LiveModel(self._network, self._state, self._source, inputs.world)
 
     def _build_step(self, inputs: LearnerInputs) -> TorchStep:
-        """Return the step, after the module was changed for it as the config asks."""
+        """Prepare the module as the config asks, and return the step."""
         training = inputs.config.training
         weights, loss = self._weighting(inputs)
         batch_norms = batch_norms_of(self._module, inputs, self._network.device)
@@ -210,7 +210,7 @@ class TorchLearner(Learner):
     def definition(self) -> Mapping[str, str]:
         """Return the layers of a model that was passed as an object, with the import paths of own classes.
 
-        Of a model of transformers that the config names, return what stands in its folder or in the hub.
+        For a Hugging Face model that the config names, return what its folder or the hub says.
         """
         model = self._inputs.model
         if model is None:
@@ -321,7 +321,7 @@ def _initial_network(inputs: LearnerInputs) -> Network:
 
 
 def _say_unused(module: torch.nn.Module, name: str) -> None:
-    """Say that what a module of Lightning brings for its own trainer is not used."""
+    """Warn that methods of a Lightning module for Lightning's own trainer are not used."""
     if unused := [one for one in _OF_LIGHTNING if callable(getattr(module, one, None))]:
         log.warning(
             "model %s: its %s not called; training.loss and training.optimizer say how it is trained",

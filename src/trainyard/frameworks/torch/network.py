@@ -46,8 +46,8 @@ class Network:
         _check_tensors(module)
         self.module = module.to(self.device)
         self.built = Structure.of(self.module.train())
-        # Of a model of transformers, its whole configuration: it is saved, so that the model can be loaded
-        # without the files that it was made from.
+        # The whole configuration of a Hugging Face model is saved, so that the model can be loaded without
+        # the files that it was made from.
         is_known = inputs.model is None and inputs.config.model.type in HUGGINGFACE
         self.architecture = architecture_of(module) if is_known else None
         self.task = task_for(inputs.info)
@@ -182,7 +182,7 @@ class Network:
 
 
 def _leaves(outputs: Outputs) -> Outputs:
-    """Return outputs of which a loss has a gradient."""
+    """Return the outputs as leaves, so that a loss has a gradient for them."""
     if isinstance(outputs, Tensor):
         return outputs.detach().requires_grad_(outputs.is_floating_point())
     if isinstance(outputs, Mapping):

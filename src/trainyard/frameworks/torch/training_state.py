@@ -59,10 +59,10 @@ class TrainingState:
         Args:
             model: The module.
             optimizer: What trains it, if anything does.
-            precision: The holder of the gradient scaler.
+            precision: Holds the gradient scaler.
             built: The structure of the module when it was built; default: now.
             average: The average of the weights, if there is one: it is what the file of weights holds.
-            architecture: What a model of transformers is built from, if it is one.
+            architecture: What a Hugging Face model is built from, if it is one.
         """
         self._model = model
         self._optimizer = None if optimizer is None else OptimizerState(optimizer, model, precision, average)
@@ -172,7 +172,7 @@ class TrainingState:
         return {**fingerprints(self._model, self._not_restored), **self._optimizer.unsaved(), **shared}
 
     def evaluated(self) -> AbstractContextManager[None]:
-        """Return a context in which the parameters have the values that predict: their averages, if any."""
+        """Return a context in which the parameters have their averages, if there are any, for evaluation."""
         return nullcontext() if self._average is None else self._average.in_place()
 
     def _state_dict(self) -> tuple[Tensors, dict[str, Any]]:

@@ -76,9 +76,9 @@ class ImageSource:
 
     Attributes:
         images: The images of all splits.
-        mode: The colours that they are decoded to.
+        mode: The color mode that they are decoded to.
         column: The column that holds them, in rows to predict.
-        columns: Columns of the training rows that the config names: to divide them, and to draw them by.
+        columns: Columns of the training rows that `data.split` and `data.sampling` use.
     """
 
     images: Images
@@ -156,7 +156,7 @@ def _described(
     source: ImageSource,
     pipeline: Pipeline,
 ) -> DataBundle:
-    """Return the data with their splits, and what is said of images in particular."""
+    """Return the data with these splits, and their description as images."""
     info = built.info
     target = Target(info.target, info.task, info.classes, names=tuple(info.target_names))
     shape = " x ".join(map(str, info.input_shape))
