@@ -18,6 +18,7 @@ from trainyard.records.status import EXIT_CODES
 from trainyard.require import close_process
 
 if TYPE_CHECKING:
+    from trainyard.records.tuning_result import TuningResult
     from trainyard.studies.study import Study
     from trainyard.studies.tuning.view import Tuning
 
@@ -141,10 +142,11 @@ def show_study(study: str, runs_dir: str | None, as_json: bool) -> None:
         facts.append(("digest", digest))
     lines = table([*facts, ("report", existing(chosen.path / "report.html") or "none")])
     if chosen.record.kind == "tune":
+        tuning = Tuning(chosen.path)
         document["trials"] = rows(chosen.path)
-        lines += ["", *table(_ranked(Tuning(chosen.path), document["trials"], len(document["trials"])))]
+        lines += ["", *table(_ranked(tuning, document["trials"], len(document["trials"])))]
         lines += _failures(document["trials"])
-        lines += _front_note(chosen.result)
+        lines += _front_note(tuning.typed_result)
     else:
         document["runs"] = [run.to_json() for run in chosen.record.runs]
         lines += ["", *table([(_label(run["label"]), run["run_id"]) for run in document["runs"]])]
@@ -153,11 +155,13 @@ def show_study(study: str, runs_dir: str | None, as_json: bool) -> None:
 
 def _brief(study: Study) -> dict[str, Any]:
     """Return what a list says of a study."""
+    from trainyard.records.tuning_result import TuningResult
+
     named = {"study_id": study.id, "experiment": study.path.parent.name}
     try:
-        record, result = study.record, study.result
-        best = result.get("best")
-        summary = f"best {result['metric']} {best['value']:.4g}" if isinstance(best, dict) else ""
+        record = study.record
+        found = TuningResult.of(study.result if record.kind == "tune" else {})
+        summary = f"best {found.metric} {found.best.value:.4g}" if found.best else ""
         return named | {
             "kind": record.kind,
             "status": study.status,
@@ -183,7 +187,7 @@ def study_summary(study: Tuning) -> Iterator[str]:
         if (more := len(trials) + 1 - len(ranked)) > 0:
             yield f"and {more} more: trainyard studies show {study.id}"
         yield from _failures(trials)
-        yield from _front_note(study.result)
+        yield from _front_note(study.typed_result)
         yield ""
     best = study.best_config
     facts: list[tuple[str, str | Path | None]] = [
@@ -195,7 +199,7 @@ def study_summary(study: Tuning) -> Iterator[str]:
         ("best config", best),
     ]
     yield from table([fact for fact in facts if fact[1]])
-    if study.result.get("order") == "free":
+    if study.typed_result.order == "free":
         yield "order: free, so the digest is that of these trials, and not of the config"
     if study.status in ("preempted", "interrupted"):
         yield f"continue with: {resume_command()}"
@@ -205,8 +209,8 @@ def study_summary(study: Tuning) -> Iterator[str]:
 
 def _ranked(study: Tuning, trials: Sequence[dict[str, Any]], most: int = _SHOWN) -> list[list[str]]:
     """Return the best trials as rows of a table, with the names of the parameters above them."""
-    result = study.result
-    sign, front = -1 if result.get("mode") == "max" else 1, result.get("front", [])
+    result = study.typed_result
+    sign, front = -1 if result.mode == "max" else 1, result.front or []
     ordered = sorted(
         trials,
         key=lambda trial: (
@@ -218,9 +222,9 @@ def _ranked(study: Tuning, trials: Sequence[dict[str, Any]], most: int = _SHOWN)
     )
     if not ordered:
         return []
-    first = result.get("metric", "value")
-    bounded = [text.split()[0] for text in result.get("constraints", [])]
-    more = [name for name in dict.fromkeys([*result.get("metrics", {}), *bounded]) if name != first]
+    first = result.metric or "value"
+    bounded = [text.split()[0] for text in result.constraints]
+    more = [name for name in dict.fromkeys([*result.metrics, *bounded]) if name != first]
     others = {*_NOT_PARAMETERS, first, *more}
     keys = list(dict.fromkeys(key for trial in trials for key in trial if key not in others))
     head = ["trial", first, *more, "status", *(_short(key, keys) for key in keys)]
@@ -253,20 +257,20 @@ def _failures(trials: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines[:_REASONS] + ([f"and {more} more reasons, in the report of the study"] if more > 0 else [])
 
 
-def _front_note(result: Mapping[str, Any]) -> list[str]:
+def _front_note(result: TuningResult) -> list[str]:
     """Return what the stars of the table mean, where there are several metrics or constraints."""
-    if "front" not in result:
+    if result.front is None:
         return []
-    metrics, bounds = result["metrics"], " and ".join(result["constraints"])
+    metrics, bounds = result.metrics, " and ".join(result.constraints)
     kept = f" of those that keep {bounds}" if bounds else ""
-    if not result["front"]:
+    if not result.front:
         return [f"no trial keeps {bounds}" if bounds else "no trial has all metrics"]
     if len(metrics) == 1:
         return [f"*: the best{kept}"]
     named = ", ".join(f"{name} ({mode})" for name, mode in metrics.items())
     return [
         f"*: the Pareto front{kept}: no other trial is as good in {named}",
-        f"best: the one of the front with the best {result['metric']}, the first metric",
+        f"best: the one of the front with the best {result.metric}, the first metric",
     ]
 
 

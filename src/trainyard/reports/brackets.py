@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainyard.records.trials import LoggedTrial
-from trainyard.reports.rundir import Json
+from trainyard.records.tuning_result import BracketSizes, TuningResult
 from trainyard.reports.scales import number
 
 _MOST = 30  # rows of the table
 
 
-def section(trials: Sequence[LoggedTrial], result: Json, mode: str) -> dict[str, Any] | None:
+def section(trials: Sequence[LoggedTrial], result: TuningResult, mode: str) -> dict[str, Any] | None:
     """Return the table of the brackets; None for a study without, or before its end."""
-    brackets = [one for one in result.get("brackets") or () if one["first"] < len(trials)]  # those that began
+    brackets = [one for one in result.brackets if one.first < len(trials)]  # those that began
     if not brackets:
         return None
     rows = [_row(index, one, trials, mode) for index, one in enumerate(brackets[:_MOST])]
-    return {"unit": str(result.get("unit", "")), "rows": rows, "more": len(brackets) - len(rows)}
+    return {"unit": result.unit, "rows": rows, "more": len(brackets) - len(rows)}
 
 
-def _row(index: int, bracket: Json, trials: Sequence[LoggedTrial], mode: str) -> list[str]:
-    sizes, resources = bracket["sizes"], bracket["resources"]
-    members = trials[bracket["first"] : bracket["first"] + sizes[0]]
+def _row(index: int, bracket: BracketSizes, trials: Sequence[LoggedTrial], mode: str) -> list[str]:
+    sizes, resources = bracket.sizes, bracket.resources
+    members = trials[bracket.first : bracket.first + sizes[0]]
     reached = [sum(len(trial.jobs) > rung for trial in members) for rung in range(len(sizes))]
     rungs = " → ".join(f"{count} to {length}" for count, length in zip(reached, resources, strict=True))
     valued = [

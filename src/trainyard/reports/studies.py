@@ -15,6 +15,7 @@ from trainyard.digest import write_atomically
 from trainyard.errors import CheckpointError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.study import StudyRecord, StudyRun
+from trainyard.records.tuning_result import TuningResult
 from trainyard.reports import charts, tuning
 from trainyard.reports.history import title as metric_title
 from trainyard.reports.rundir import Json, numbers, part
@@ -70,7 +71,8 @@ def _rendered(folder: Path) -> str:
         ("parallel", "contour", "timeline", "front", "brackets", "asked", "commands", "pruned")
     )
     if kind == "tune" and record is not None:
-        made |= tuning.section(folder, result, *_tuned(record, result))
+        found = _tuning_result(result)
+        made |= tuning.section(folder, found, *_tuned(record, found))
     elif result and state in ("completed", "failed"):
         made |= _benchmark(result) if kind == "benchmark" else _cross_validation(folder, result)
     return template(_TEMPLATE).render(
@@ -86,12 +88,20 @@ def _rendered(folder: Path) -> str:
     )
 
 
-def _tuned(record: StudyRecord, result: Json) -> tuple[str, str]:
+def _tuning_result(content: Json) -> TuningResult:
+    """Return the result of a search, without values if it is damaged: a page is written in any case."""
+    try:
+        return TuningResult.of(content)
+    except CheckpointError:
+        return TuningResult()
+
+
+def _tuned(record: StudyRecord, result: TuningResult) -> tuple[str, str]:
     """Return the metric of a tuning study, and its mode, which only the result is sure to know."""
     asked = part(record.question, "tuning")
     named = asked.get("metric", "val_loss")
     metric = str(named[0] if isinstance(named, list) and named else named)
-    mode = str(result.get("mode") or asked.get("mode"))
+    mode = str(result.mode or asked.get("mode"))
     return metric, mode if mode in ("min", "max") else "min" if metric.endswith("loss") else "max"
 
 

@@ -15,10 +15,10 @@ from trainyard.errors import CheckpointError
 from trainyard.records.result import AttemptRecord
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import LoggedTrial, read_trials
+from trainyard.records.tuning_result import TuningResult
 from trainyard.reports import brackets, tuning_charts
 from trainyard.reports.explanation_charts import Bar, bars
 from trainyard.reports.history import title as metric_title
-from trainyard.reports.rundir import Json, part
 from trainyard.reports.scales import LOG_FROM, duration, number
 from trainyard.reports.study_charts import Point, Spread, dot_plot, point_plot
 from trainyard.reports.tuning_charts import natural
@@ -29,12 +29,12 @@ _MOST_AXES = 12
 _MOST_ROWS = 500
 
 
-def section(folder: Path, result: Json, metric: str, mode: str) -> dict[str, Any]:
+def section(folder: Path, result: TuningResult, metric: str, mode: str) -> dict[str, Any]:
     """Return what the page of a study shows of its trials.
 
     Args:
         folder: The folder of the study.
-        result: Its result; empty before the end.
+        result: Its result; without values before the end.
         metric: The metric that is tuned.
         mode: `min` or `max`.
     """
@@ -51,7 +51,7 @@ def section(folder: Path, result: Json, metric: str, mode: str) -> dict[str, Any
         "pruned": any(trial.ending and trial.ending.status == "pruned" for trial in trials),
         "brackets": brackets.section(trials, result, mode),
         "picture": Markup(_history(trials, name, mode)) if valued else None,
-        "importance": Markup(_importance(part(result, "importance"))) if result.get("importance") else None,
+        "importance": Markup(_importance(result.importance)) if result.importance else None,
         "slices": [Markup(chart) for chart in _slices(valued, name)],
         "curves": Markup(_curves(trials, result, name)) if valued else None,
         "parallel": _markup(_parallel(valued, name, mode)),
@@ -62,11 +62,11 @@ def section(folder: Path, result: Json, metric: str, mode: str) -> dict[str, Any
     }
 
 
-def _asked(trials: Sequence[LoggedTrial], result: Json, name: str, mode: str) -> str:
+def _asked(trials: Sequence[LoggedTrial], result: TuningResult, name: str, mode: str) -> str:
     """Return what was searched, and what was found, in sentences."""
     if not trials:
         return ""
-    several = [metric_title(one) for one in part(result, "metrics")]
+    several = [metric_title(one) for one in result.metrics]
     wanted = (
         f"a good trade-off of {' and '.join(several)}"
         if len(several) > 1
@@ -74,22 +74,21 @@ def _asked(trials: Sequence[LoggedTrial], result: Json, name: str, mode: str) ->
     )
     count = "1 trial" if len(trials) == 1 else f"{len(trials)} trials"
     words = f"{count}, in search of {wanted}: {', '.join(_keys(trials))} varied."
-    best = part(result, "best")
-    if not best:
+    if result.best is None:
         return words
-    found = ", ".join(f"{key} {_text(value)}" for key, value in part(best, "params").items())
-    return f"{words} The best is trial {best['trial']}: {found}."
+    found = ", ".join(f"{key} {_text(value)}" for key, value in result.best.params.items())
+    return f"{words} The best is trial {result.best.trial}: {found}."
 
 
-def _commands(folder: Path, result: Json) -> list[tuple[str, str]]:
+def _commands(folder: Path, result: TuningResult) -> list[tuple[str, str]]:
     """Return what to do with the result of a study, and the commands for it."""
     config = folder / "best.yaml"
     if not config.is_file():
         return []
     train = ("train the best one again", f"trainyard train {shlex.quote(str(config))}")
-    if not (run_id := part(result, "best").get("run_id")):
+    if result.best is None or not result.best.run_id:
         return [train]
-    run = shlex.quote(str(folder.parent / str(run_id)))
+    run = shlex.quote(str(folder.parent / result.best.run_id))
     return [train, ("predict with it", f"trainyard predict {run} rows.csv")]
 
 
@@ -101,18 +100,18 @@ def _value(trial: LoggedTrial) -> float | None:
     return trial.ending.value if trial.ending else None
 
 
-def _figures(trials: Sequence[LoggedTrial], result: Json, name: str) -> list[dict[str, str]]:
+def _figures(trials: Sequence[LoggedTrial], result: TuningResult, name: str) -> list[dict[str, str]]:
     ended = [trial.ending for trial in trials if trial.ending]
     counts = {status: sum(end.status == status for end in ended) for status in ("pruned", "failed")}
     more = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     figures = []
-    if best := part(result, "best"):
+    if (best := result.best) is not None:
         figures.append(
             {
                 "kind": "metric",
                 "name": f"{name}, best",
-                "value": number(best["value"]),
-                "note": f"trial {best['trial']}",
+                "value": number(best.value),
+                "note": f"trial {best.trial}",
             }
         )
     figures.append({"kind": "cost", "name": "trials", "value": str(len(ended)), "note": more})
@@ -171,9 +170,9 @@ def _slice(key: str, trials: Sequence[LoggedTrial], name: str) -> str:
     return dot_plot(rows, title, f"{name}, by {key}", width=420)
 
 
-def _curves(trials: Sequence[LoggedTrial], result: Json, name: str) -> str:
+def _curves(trials: Sequence[LoggedTrial], result: TuningResult, name: str) -> str:
     """Draw the metric over the steps of the best trial and the last ones."""
-    best = part(result, "best").get("trial")
+    best = None if result.best is None else result.best.trial
     shown = [one for one in trials if one.ending and len(one.ending.curve) > 1 and one.same_as is None]
     shown = [one for one in shown if one.number == best] + [one for one in shown if one.number != best][
         -_MOST_CURVES:
@@ -217,9 +216,9 @@ def _parallel(trials: Sequence[LoggedTrial], name: str, mode: str) -> str | None
     return tuning_charts.parallel(columns, ranks, [_label(one) for one in kept], f"Parameters and {name}")
 
 
-def _contour(trials: Sequence[LoggedTrial], result: Json, name: str, mode: str) -> str | None:
+def _contour(trials: Sequence[LoggedTrial], result: TuningResult, name: str, mode: str) -> str | None:
     """Draw the metric over the two most important parameters."""
-    keys = [key for key in part(result, "importance") if any(key in trial.params for trial in trials)][:2]
+    keys = [key for key in result.importance if any(key in trial.params for trial in trials)][:2]
     if len(keys) < 2:
         return None
     names = _short_names(keys)
@@ -263,12 +262,12 @@ def _is_end_of_pause(trial: LoggedTrial, attempt: AttemptRecord) -> bool:
     return attempt.status == "pruned" and last is not None and last.status == "paused"
 
 
-def _front(trials: Sequence[LoggedTrial], result: Json) -> dict[str, Any] | None:
+def _front(trials: Sequence[LoggedTrial], result: TuningResult) -> dict[str, Any] | None:
     """Return the chart of the Pareto front by the first two metrics, and what it leaves out."""
-    metrics = list(part(result, "metrics"))
+    metrics = list(result.metrics)
     if len(metrics) < 2:
         return None
-    front = set(result.get("front", ()))
+    front = set(result.front or ())
     points = []
     for trial in trials:
         values = (trial.ending.values if trial.ending else None) or {}
@@ -280,19 +279,19 @@ def _front(trials: Sequence[LoggedTrial], result: Json) -> dict[str, Any] | None
     if not points:
         return None
     labels = (metric_title(metrics[0]), metric_title(metrics[1]))
-    modes = ", ".join(f"{metric_title(name)} ({mode})" for name, mode in part(result, "metrics").items())
+    modes = ", ".join(f"{metric_title(name)} ({mode})" for name, mode in result.metrics.items())
     return {
         "chart": Markup(tuning_charts.front_plot(points, labels, f"{labels[0]} against {labels[1]}")),
         "count": len(front),
         "metrics": modes,
-        "constraints": list(result.get("constraints", ())),
+        "constraints": result.constraints,
     }
 
 
-def _keeps(values: Mapping[str, float], result: Json) -> bool:
+def _keeps(values: Mapping[str, float], result: TuningResult) -> bool:
     """Return whether values keep the constraints of a result, written as `parameters <= 1000`."""
-    for constraint in result.get("constraints", ()):
-        name, sign, bound = str(constraint).split()
+    for constraint in result.constraints:
+        name, sign, bound = constraint.split()
         value = values.get(name, math.nan)
         if not (value <= float(bound) if sign == "<=" else value >= float(bound)):
             return False

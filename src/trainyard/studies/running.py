@@ -15,6 +15,7 @@ from trainyard.records.manifest import Parent
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import FINAL, TESTED
+from trainyard.records.tuning_result import TuningResult
 from trainyard.runs.attempt import run_attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.cleanup import discard_folder
@@ -109,11 +110,11 @@ def tell_trackers(study: Study, resolved: Resolved, runs: Iterable[RunDir] = ())
     """
     if resolved.config.tracking:
         _send_rest(runs)
-    result, tracking = study.result, [(one.type, one.params) for one in resolved.config.tracking]
-    best = result.get("best") or {}
-    values = {result.get("metric", ""): best.get("value"), **(best.get("values") or {})}
-    metrics = {name: value for name, value in values.items() if name and value is not None}
-    tags = {"trainyard.digest": result["digest"]} if result.get("digest") else {}
+    tracking = [(one.type, one.params) for one in resolved.config.tracking]
+    found = TuningResult.of(study.result if study.record.kind == "tune" else {})
+    best = found.best
+    metrics = {} if best is None else {found.metric: best.value, **(best.values or {})}
+    tags = {"trainyard.digest": found.digest} if found.digest else {}
     card = StudyCard(study.id, study.path.parent.name, study.path, study.record.status, metrics, tags)
     tell_end(card, tracking)
 

@@ -9,6 +9,7 @@ from trainyard.digest import sha256_bytes
 from trainyard.errors import TrainingError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import Ending, LoggedTrial, TrialStatus
+from trainyard.records.tuning_result import BestTrial, TuningResult
 from trainyard.samplers.base import Observation
 from trainyard.studies.study import Json
 from trainyard.studies.tuning.goals import Goals
@@ -55,13 +56,13 @@ def check_first_trials(trials: Sequence[LoggedTrial], number: int, total: int) -
         raise TrainingError(f"{which} failed: {endings[number].error}")
 
 
-def result_of(trials: Sequence[LoggedTrial], goals: Goals, best: Json | None) -> Json:
-    """Return what `result.json` says of the trials.
+def result_of(trials: Sequence[LoggedTrial], goals: Goals, best: BestTrial | None) -> Json:
+    """Return what `result.json` says of the trials; see `TuningResult`.
 
     Args:
         trials: All of them.
         goals: What they are judged by.
-        best: The summary of the best one, if there is one.
+        best: The best one, if there is one.
     """
     counts: list[str] = [trial.ending.status for trial in trials if trial.ending]
     shown = ("completed", "pruned", "failed", *(["paused"] if "paused" in counts else []))
@@ -70,16 +71,16 @@ def result_of(trials: Sequence[LoggedTrial], goals: Goals, best: Json | None) ->
         "constraints": list(map(str, goals.constraints)),
         "front": [trial.number for trial in goals.front(trials)],
     }
-    return {
-        "metric": goals.metrics[0],
-        "mode": goals.modes[0],
+    return TuningResult(
+        metric=goals.metrics[0],
+        mode=goals.modes[0],
         **(several if goals.measured else {}),
-        "trials": len(trials),
-        "counts": {status: counts.count(status) for status in shown},
-        "best": best,
-        "digest": digest_of(trials),
-        "train_seconds": sum(t.ending.seconds for t in trials if t.ending and t.same_as is None),
-    }
+        trials=len(trials),
+        counts={status: counts.count(status) for status in shown},
+        best=best,
+        digest=digest_of(trials),
+        train_seconds=sum(t.ending.seconds for t in trials if t.ending and t.same_as is None),
+    ).written()
 
 
 def digest_of(trials: Sequence[LoggedTrial]) -> str:
@@ -91,20 +92,22 @@ def digest_of(trials: Sequence[LoggedTrial]) -> str:
     return sha256_bytes(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
 
 
-def summary_of(trial: LoggedTrial, final: RunDir | None = None) -> Json:
+def summary_of(trial: LoggedTrial, final: RunDir | None = None) -> BestTrial:
     """Return the best trial as `result.json` has it.
 
     Args:
         trial: The trial.
         final: The run of its configuration that was trained once more, if one was; it replaces its own.
     """
-    assert trial.ending is not None
-    return {
-        "trial": trial.number,
-        "run_id": trial.run_id if final is None else final.id,
-        "value": trial.ending.value,
-        "step": trial.ending.step,
-        "params": trial.params,
-        **({"values": dict(trial.ending.values)} if trial.ending.values else {}),
-        **({"digest": final.require_result().digest} if final is not None else {}),
-    }
+    assert trial.ending is not None, "the best trial has ended"
+    assert trial.ending.value is not None, "it has a value"
+    more: Json = {"values": dict(trial.ending.values)} if trial.ending.values else {}
+    more |= {"digest": final.require_result().digest} if final is not None else {}
+    return BestTrial(
+        trial=trial.number,
+        run_id=trial.run_id if final is None else final.id,
+        value=trial.ending.value,
+        step=trial.ending.step,
+        params=trial.params,
+        **more,
+    )

@@ -79,7 +79,8 @@ def compare_studies(original: Tuning, repetition: Tuning) -> StudyReproduction:
     """Compare two studies trial by trial."""
     before, now = read_trials(original.path), read_trials(repetition.path)
     number, what = first_difference(before, now) or (None, None)
-    final = [(one.result.get("best") or {}).get("digest") for one in (original, repetition)]
+    best = [one.typed_result.best for one in (original, repetition)]
+    final = [None if one is None else one.digest for one in best]
     if number is None and final[0] != final[1]:
         what = f"the best configuration, trained once more: digest {final[0]}, then {final[1]}"
     run = None

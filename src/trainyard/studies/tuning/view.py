@@ -7,6 +7,7 @@ from typing import Any
 
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import read_trials
+from trainyard.records.tuning_result import TuningResult
 from trainyard.runs.run import Run
 from trainyard.studies.study import Json, StudyView
 
@@ -27,13 +28,14 @@ class Tuning(StudyView):
     @property
     def best_run(self) -> Run | None:
         """The run of the best trial; None if none has a value, or a Python function was tuned."""
-        run_id = self.result["best"]["run_id"] if self._has_best else ""
-        return Run(RunDir(self.path.parent / run_id)) if run_id else None
+        best = self.typed_result.best
+        return Run(RunDir(self.path.parent / best.run_id)) if best and best.run_id else None
 
     @property
     def best_params(self) -> dict[str, Any]:
         """The parameters of the best trial, by dotted key; empty if none has a value."""
-        return dict(self.result["best"]["params"]) if self._has_best else {}
+        best = self.typed_result.best
+        return dict(best.params) if best else {}
 
     @property
     def best_config(self) -> Path | None:
@@ -43,20 +45,22 @@ class Tuning(StudyView):
     @property
     def best_value(self) -> float | None:
         """The value of the best trial, by the first metric; None if none has one."""
-        return self.result["best"]["value"] if self._has_best else None
+        best = self.typed_result.best
+        return best.value if best else None
 
     @property
     def digest(self) -> str | None:
         """The digest over all trials: two studies with the same one made the same trials."""
-        return self.result.get("digest")
+        return self.typed_result.digest
 
     @property
-    def _has_best(self) -> bool:
-        return self.result.get("best") is not None
+    def typed_result(self) -> TuningResult:
+        """The content of `result.json` as a record; before the end, every field has its default."""
+        return TuningResult.of(self.result)
 
     def __repr__(self) -> str:
-        best = self.result.get("best")
-        value = f": {self.result['metric']}={best['value']:.4g}" if best else ""
+        result = self.typed_result
+        value = f": {result.metric}={result.best.value:.4g}" if result.best else ""
         return f"<Tuning {self.path.parent.name}/{self.id} {self.status}{value}>"
 
 
