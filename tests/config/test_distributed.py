@@ -89,7 +89,7 @@ def test_the_virtual_ranks_of_several_nodes() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"nnodes": 2}, "several nodes need rdzv_endpoint beside it: HOST:PORT"),
+        ({"nnodes": 2}, "several nodes also need rdzv_endpoint: HOST:PORT"),
         ({"nnodes": 2, "rdzv_endpoint": "first"}, "expected HOST:PORT, or null, got 'first'"),
         ({"nnodes": 2, "nproc": "1..4", "rdzv_endpoint": "a:1"}, "the range 1..4 is for one node"),
     ],

@@ -248,11 +248,11 @@ def test_arguments_of_a_function_of_the_user_are_left_alone(tmp_path):
         ({"training": {"fast_dev_run": True}}, "training.max_steps"),
         ({"training": {"load_best_model_at_end": True}}, "the best model is kept"),
         ({"training": {"adam_beta1": 0.9}}, "training.optimizer: {type: adamw, betas: [0.9, 0.95]}"),
-        ({"training": {"lr_scheduler_kwargs": {"num_cycles": 2}}}, "beside the name: training.scheduler"),
+        ({"training": {"lr_scheduler_kwargs": {"num_cycles": 2}}}, "next to the name: training.scheduler"),
         ({"training": {"gradient_checkpointing": True}}, 'name the modules to compute again: ["blocks.*"]'),
         (
             {"training": {"loss": {"type": "focal", "gamma": 2}}},
-            "options stand beside it in training: focal_",
+            "options are keys of training, too: focal_",
         ),
         ({"data": {"type": "wine", "augment": True}}, "data.transforms: [{type: resize"),
         ({"training": {"swa": True}}, "training.ema: 0.999"),

@@ -183,8 +183,8 @@ def test_validation_rows_are_drawn_anew_for_each_fold() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"fold": 1}, "fold needs folds"),
-        ({"folds": 3}, "folds needs fold beside it, 0 to 2"),
+        ({"fold": 1}, "fold also needs folds"),
+        ({"folds": 3}, "folds also needs fold, 0 to 2"),
         ({"folds": 3, "fold": 3}, "numbered 0 to 2"),
         ({"folds": 3, "fold": 0, "test": 0.2}, "a fold is the test split"),
         ({"folds": 1, "fold": 0}, "greater than or equal to 2"),

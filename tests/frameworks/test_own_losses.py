@@ -167,7 +167,7 @@ def test_a_changed_loss_is_a_changed_input(mine: Path) -> None:
     ("model", "loss", "message"),
     [
         ("keras_mlp", "focal", "loss: mine:focal"),
-        ("mlp", "label_smoothing", "beside it label_smoothing: 0.1"),
+        ("mlp", "label_smoothing", "next to it label_smoothing: 0.1"),
         ("mlp", "a b:c", "expected package.module:Name"),
         ("xgboost", "mine:focal", r"does not take it here; its loss is model\.params\.objective"),
         ("lightgbm", "mine:focal", r"its loss is model\.params\.objective"),

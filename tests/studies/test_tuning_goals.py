@@ -106,7 +106,10 @@ def test_the_result_names_front_and_best(study: Tuning) -> None:
     table = _ranked(study, rows(study.path))
     assert table[0][:5] == ["trial", "val_accuracy", "parameters", "val_loss", "model_bytes"]
     assert table[1][0] == f"{front[0]} *"
-    assert "no other trial is as good in val_accuracy (max), parameters (min)" in _front_note(study.typed_result)[0]
+    assert (
+        "no other trial is as good in val_accuracy (max), parameters (min)"
+        in _front_note(study.typed_result)[0]
+    )
     assert "parameters" in study.trials
 
 

@@ -187,7 +187,7 @@ def test_a_second_leader_is_told_how_to_join(tmp_path: Path) -> None:
     owner.acquire()
     try:
         with pytest.raises(
-            RunLockedError, match=rf"owned by .*; `trainyard work {study.id}` does trials of it"
+            RunLockedError, match=rf"owned by .*; `trainyard work {study.id}` trains trials of it"
         ):
             trainyard.resume_study(study.id, {"tuning.trials": 2}, runs_dir=tmp_path)
     finally:

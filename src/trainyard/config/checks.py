@@ -197,7 +197,7 @@ def _check_nodes(root: Node, problems: Problems) -> None:
     if node is None or (_number(root, "distributed.nnodes") or 1) <= 1:
         return
     if find_value(root, "distributed.rdzv_endpoint") is None:
-        message = "several nodes need rdzv_endpoint beside it: HOST:PORT, a free port of one of them"
+        message = "several nodes also need rdzv_endpoint: HOST:PORT, a free port of one of them"
         problems.report(message, "distributed.nnodes", node.key_source)
     if nproc is not None and ".." in str(nproc.value):
         message = f"the range {nproc.value} is for one node; with several, give the number for each of them"
@@ -286,7 +286,7 @@ def _check_paths(data: Node, problems: Problems) -> None:
         other = find_value(data, name)
         if other is not None and train is None:
             where = "; rename path to train_path" if path is not None else ""
-            problems.report(f"needs train_path beside it{where}", f"data.{name}", other.key_source)
+            problems.report(f"also needs train_path{where}", f"data.{name}", other.key_source)
 
 
 def _check_split(data: Node, problems: Problems) -> None:

@@ -55,7 +55,7 @@ _LOSS_HINTS = {
     **dict.fromkeys(("l2", "mse", "meansquarederror", "squarederror"), "did you mean 'mse'?"),
     **dict.fromkeys(("mae", "meanabsoluteerror", "absoluteerror"), "did you mean 'mae'?"),
     "rmse": "mse has the same minimum; list rmse in evaluation.metrics",
-    "labelsmoothing": "write loss: cross_entropy, and beside it label_smoothing: 0.1",
+    "labelsmoothing": "write loss: cross_entropy, and next to it label_smoothing: 0.1",
 }
 
 

@@ -78,7 +78,7 @@ class CosineRestartsSchedule(LinearSchedule):
         if self.cycles is not None and self.cycle_steps is not None:
             raise ValueError("cycles and cycle_steps are both given; keep one")
         if self.cycle_steps is None and self.cycle_factor > 1:
-            raise ValueError("cycle_factor needs cycle_steps beside it, the length of the first cycle")
+            raise ValueError("cycle_factor also needs cycle_steps, the length of the first cycle")
         return self
 
     @property

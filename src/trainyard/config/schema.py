@@ -417,7 +417,7 @@ class DistributedConfig(Section):
     nproc: Literal["auto"] | int | Annotated[str, Field(pattern=RANGE)] = placement(
         default=1,
         description="processes on this machine, a power of two; auto: one for each GPU; 1..4: begin with as "
-        "many as the virtual ranks allow, and go on with fewer after one has died",
+        "many as the virtual ranks allow, and continue with fewer after one has died",
     )
     nnodes: int = placement(
         default=1,

@@ -53,11 +53,10 @@ class SplitConfig(Section):
     @model_validator(mode="after")
     def _check_fold(self) -> SplitConfig:
         if self.folds is None and self.fold is not None:
-            raise ValueError("fold needs folds beside it, the number of folds")
+            raise ValueError("fold also needs folds, the number of folds")
         if self.folds is not None and self.fold is None:
             raise ValueError(
-                f"folds needs fold beside it, 0 to {self.folds - 1}; "
-                "`trainyard cross-validate` trains all of them"
+                f"folds also needs fold, 0 to {self.folds - 1}; `trainyard cross-validate` trains all of them"
             )
         if self.folds is not None and self.fold is not None and self.fold >= self.folds:
             raise ValueError(

@@ -271,10 +271,10 @@ KEY_HINTS = {
             "where runs are kept is not in the config: give --runs-dir DIR, or set TRAINYARD_RUNS"
         ),
         "adam_beta1 adam_beta2 beta1 beta2 optim_args optimizer_kwargs optimizer_params": (
-            "options stand beside the name: training.optimizer: {type: adamw, betas: [0.9, 0.95]}"
+            "write options next to the name: training.optimizer: {type: adamw, betas: [0.9, 0.95]}"
         ),
         "lr_scheduler_kwargs scheduler_kwargs scheduler_params": (
-            "options stand beside the name: training.scheduler: {type: cosine, warmup_steps: 100}"
+            "write options next to the name: training.scheduler: {type: cosine, warmup_steps: 100}"
         ),
         "augment augmentation augmentations augmenter mixup cutmix image_size img_size": (
             "images are resized and augmented by data.transforms: [{type: resize, size: [64, 64]}, ...] "

@@ -96,7 +96,7 @@ class HalvingPruner(Section):
     reduction_factor: int = record(
         3,
         ge=2,
-        description="one trial in this many goes on at a rung, and trains for this many times as long",
+        description="one trial in this many is promoted at a rung, and trains this many times as long",
     )
 
 

@@ -183,7 +183,7 @@ class Checkpoints:
         Raises:
             CheckpointError: There is none; the message says why.
         """
-        complaints = ["nothing of it was ever written"]
+        complaints = ["it was never written"]
         for name in self.names():
             if step_of(name) == step:
                 try:

@@ -188,7 +188,7 @@ class Study:
             if self.record.kind != "tune":
                 raise
             raise RunLockedError(
-                f"{error}; `trainyard work {self.id}` does trials of it beside that"
+                f"{error}; `trainyard work {self.id}` trains trials of it as well"
             ) from error
         try:
             yield

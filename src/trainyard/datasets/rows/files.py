@@ -235,4 +235,4 @@ def log_left_out(folder: str | Path, others: Counter[str], what: str) -> None:
     """Say which files of a folder are none of those that are read, `what`."""
     if others:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in others.most_common())
-        log.info("data: of %s, files that are no %s are left out: %s", folder, what, kinds)
+        log.info("data: files in %s that are no %s are left out: %s", folder, what, kinds)

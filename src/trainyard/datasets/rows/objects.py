@@ -118,7 +118,7 @@ def _sampling(parts: Mapping[SplitName, tuple[dict[str, Any], Any]], name: str |
         return {}
     inputs = parts["train"][0]
     if name not in inputs or set(inputs) == {name}:
-        what = f"no array {name!r}" if name not in inputs else f"no array to learn from beside {name!r}"
+        what = f"no array {name!r}" if name not in inputs else f"no array to learn from besides {name!r}"
         raise DataError(f"the train split has {what} ({SAMPLING}); {nearest(name, inputs)}")
     return {name: [some.pop(name, None) for some, _ in parts.values()][[*parts].index("train")]}
 

@@ -240,7 +240,7 @@ def is_of_files(error: TrainyardError | OSError) -> bool:
 def unfinished(job: Job, message: str) -> TrainingError:
     """Return the error that ends a study because a job cannot be trained for now."""
     return TrainingError(
-        f"trial {job.number} cannot be trained now: {message}; then go on with the same trials: "
+        f"trial {job.number} cannot be trained now: {message}; then continue with the same trials: "
         f"trainyard resume {job.study_id}"
     )
 

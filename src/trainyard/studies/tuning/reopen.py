@@ -32,7 +32,7 @@ def check_search(study: Study, verb: str) -> None:
     """
     if study.record.kind != KIND:
         raise InputError(
-            f"study {study.id} is not a search: trainyard {_command(study)} --resume goes on with it"
+            f"study {study.id} is not a search; continue it with trainyard {_command(study)} --resume"
         )
     if not (study.path / CONFIG).exists():
         raise InputError(

@@ -21,7 +21,7 @@ _WITHOUT_WEIGHTS = ("dropout",)  # options of networks that change the shape of 
 # What a tuner does itself, and where its options say how.
 _INSTEAD = {
     "sampler": "proposes trials by itself (tuner.search of ray)",
-    "pruner": "decides by itself which trials go on (tuner.scheduler of ray)",
+    "pruner": "decides by itself which trials continue (tuner.scheduler of ray)",
     "parallel": "runs as many trials at once as fit (tuner.num_cpus of ray, and tuning.resources)",
     "horizon": "decides from whatever has ended first, so its trials are not a function of the config",
     "order": "decides from whatever has ended first in any case",
