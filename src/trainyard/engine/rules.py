@@ -65,18 +65,18 @@ NOTHING_INHERITED = Inherited()
 
 
 class Rules:
-    """Answer what is due at a step, and what the evaluations lead to.
+    """Say what is due at a step, and what follows from the evaluations.
 
-    Evaluations that were read already are not read again.
+    Each evaluation of a history is read once.
 
     Args:
         config: The run's config.
         plan: How many steps there are, and their learning rate.
         steps_per_epoch: Steps of one pass over the training split.
         mode_of: Returns whether a metric is better when it is lower (`min`) or higher (`max`).
-        epoch_end: A step after which an epoch ends.
-        epoch: How many epochs are over then.
-        past: What was before the first step.
+        epoch_end: A step at which an epoch ends.
+        epoch: The number of epochs that are over at that step.
+        past: What the run inherits from its parent.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Rules:
         return self.on_cadence(step) or step == self.total_steps
 
     def on_cadence(self, step: int) -> bool:
-        """Return whether the validation split is evaluated after this step in a run of any length."""
+        """Return whether this step is on the cadence of evaluations, whatever the length of the run."""
         return self._evaluations.holds(step)
 
     def next_evaluation(self, step: int) -> int:
@@ -130,17 +130,17 @@ class Rules:
         return min(self.total_steps, self._evaluations.after(step))
 
     def saves(self, step: int) -> bool:
-        """Return whether as many epochs are over after this step as `checkpoint.every_n_epochs` asks for."""
+        """Return whether `checkpoint.every_n_epochs` asks for a save after this step."""
         return self._saves is not None and self._saves.holds(step)
 
     def resumable(self, step: int) -> int:
-        """Return the first step, from `step` on, from which a run can go on exactly."""
+        """Return the first step, from `step` on, that a run can resume from exactly."""
         return -(-step // self.boundary) * self.boundary
 
     def pause(self, share: TrainingShare | None) -> int | None:
-        """Return the first step at which a run can pause after a share of its length.
+        """Return the first step, after a share of its length, at which a run can pause; None: there is none.
 
-        It is evaluated in any case, and the run can go on from it exactly. None: it does not pause.
+        The validation split is evaluated after this step, and the run can resume from it exactly.
         """
         if share is None:
             return None
@@ -163,7 +163,7 @@ class Rules:
         return min(self.total_steps, *due, *([self._saves.after(step)] if self._saves else []))
 
     def exclude(self, steps: Collection[int]) -> None:
-        """Have the evaluations of these steps count for no best model, as their weights are not kept."""
+        """Exclude these steps from the best models, as their weights are not kept."""
         self._without_model, self._history = frozenset(steps), None
 
     def best_steps(self, history: History) -> list[int]:
@@ -171,7 +171,7 @@ class Rules:
         return [best.step for best in self._consequences_of(history).best]
 
     def last_step(self, history: History) -> int:
-        """Return the last step of the training, as far as the evaluations determine it."""
+        """Return the last step of the training, which an early stop makes the newest evaluated one."""
         return history[-1].step if history and self._consequences_of(history).stops else self.total_steps
 
     def learning_rate_factor(self, history: History) -> float:
@@ -184,7 +184,7 @@ class Rules:
         )
 
     def events(self, history: History) -> list[tuple[str, dict[str, Any]]]:
-        """Return what the newest evaluation leads to, as names and details of events."""
+        """Return the events that follow from the newest evaluation, as names and details."""
         step, metric = history[-1].step, self._config.checkpoint.metric
         events: list[tuple[str, dict[str, Any]]] = []
         if self.best_steps(history)[:1] == [step]:
@@ -196,7 +196,7 @@ class Rules:
         return events
 
     def _consequences_of(self, history: History) -> _Consequences:
-        """Return what the history leads to; of one that has grown, only the new evaluations are read."""
+        """Return what follows from a history; if it has grown, only the new evaluations are read."""
         if self._history is not history or len(history) < self._seen:
             self._history, self._seen = history, 0
             self._state = _Consequences(self._config, self._schedule, self._mode_of)
@@ -209,12 +209,12 @@ class Rules:
         return self._state
 
     def _is_regular(self, step: int) -> bool:
-        """Return whether the evaluation after a step tries patience."""
+        """Return whether the evaluation after a step counts for patience."""
         return step not in self._past.irregular if step <= self._past.step else self.evaluates(step)
 
 
 class _Consequences:
-    """What the evaluations so far lead to: best models, early stop, drops of the learning rate."""
+    """What follows from the evaluations so far: best models, early stop, drops of the learning rate."""
 
     def __init__(self, config: RunConfig, schedule: ConstantSchedule, mode_of: Callable[[str], Mode]) -> None:
         def mode(metric: str, configured: Literal["auto", "min", "max"]) -> Mode:
@@ -249,8 +249,8 @@ class _Consequences:
     def see(self, evaluation: Evaluation, *, is_regular: bool, has_model: bool) -> None:
         """Take the next evaluation into account.
 
-        One that is not regular was made because the run was stopped there. It may be of the best model, but a
-        run that goes on must train as if it had never been stopped: it tries no patience.
+        An irregular one was made because the run was stopped there. It may belong to the best model, but it
+        does not count for patience: a run that is resumed must train as if it had never been stopped.
         """
         drops = self.drop_count
         for patience in (self._stopping, self._plateau):

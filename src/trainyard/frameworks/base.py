@@ -4,7 +4,7 @@ A `Framework` is never instantiated, and importing its module must be cheap: its
 readable without its library, which is imported when a learner or a model is made.
 
 The result of a run must depend only on the learner's inputs and on the calls to `step`. It must not depend on
-predictions, on snapshots, or on how often the process died in between.
+predictions, on snapshots, or on how often the process has died.
 
 A run may have several processes (`LearnerInputs.world`). `LearnerInputs.order` still gives the global batch
 of a step, and every process calls `step` with the same step number and learning rate; the framework decides
@@ -48,7 +48,7 @@ from trainyard.world import ALONE, World
 # tensors that the run's digest covers are named `weights.*`.
 WEIGHTS_FILE = "weights.safetensors"
 
-# Makes the learning rate by step of the highest one and the number of steps.
+# Returns the learning rate as a function of the step, given the highest rate and the number of steps.
 OwnRate = Callable[[float, int], Callable[[int], float]]
 
 
@@ -142,10 +142,10 @@ class Framework(ABC):
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = {}
     losses: ClassVar[Sequence[str]] = ()
     aliases: ClassVar[Collection[str]] = ()  # other names that a config may give the framework
-    # What other names of the options mean: the library's own, its aliases, and those that set something else.
+    # Other names of options: the library's own, its aliases, and names that set something else.
     spellings: ClassVar[Spellings] = Spellings()
     optimizer_spellings: ClassVar[Spellings] = Spellings()
-    # How names of the library's own metrics end, for users who evaluate by them, and what is better then.
+    # The ends of names of the library's own metrics, and whether lower or higher is better.
     metric_modes: ClassVar[Mapping[str, Mode]] = {}
 
     # -- what may be imported for a config
@@ -167,20 +167,20 @@ class Framework(ABC):
     has_virtual_ranks: ClassVar[bool] = False  # whether a step may be cut into virtual ranks, or processes
     has_workers: ClassVar[bool] = False  # whether worker processes may read samples (`data.workers`)
     starts_from_weights: ClassVar[bool] = True  # whether a run may begin with the weights of another one
-    encodes_by_target: ClassVar[bool] = False  # whether it makes numbers of categories itself, by the target
+    encodes_by_target: ClassVar[bool] = False  # whether it encodes categories itself, by their targets
     formats: ClassVar[Sequence[str]] = ()  # the formats that `Model.export` writes, the default first
     folder_formats: ClassVar[Collection[str]] = ()  # those that are folders, so that no suffix means them
     # Whether `export --format native` writes its models of tables: a file of `Model.export`, which predicts
-    # from features, and beside it one that says how rows become features, and outputs predictions.
+    # from features, and a second file that says how rows become features, and outputs predictions.
     exports_with_columns: ClassVar[bool] = False
 
     # -- what users are told
 
-    unsaved_hint: ClassVar[str] = ""  # how a user can have the state saved that `Learner.unsaved_state` finds
-    data_classes: ClassVar[Collection[str]] = ()  # the library's own classes of rows, which are not taken
+    unsaved_hint: ClassVar[str] = ""  # how a user can save the state that `Learner.unsaved_state` reports
+    data_classes: ClassVar[Collection[str]] = ()  # the library's own classes for data, which are refused
     hub_name: ClassVar[str] = "trainyard"  # what model hubs call the library, for model cards
-    # Models that no option holds back, and the line of config that gives them, or one like them, such an
-    # option: for the report of a run that has learned its rows by heart.
+    # Models without an option against overfitting, and the line of config for one, or for a similar model that
+    # has one: for the report of a run that overfits.
     unrestrained: ClassVar[Mapping[str, str]] = {}
 
     # -- names, options and defaults
@@ -235,7 +235,7 @@ class Framework(ABC):
 
     @staticmethod
     def proposals(shape: TableShape) -> Mapping[str, Proposal]:  # noqa: ARG004 - most propose nothing
-        """Return what a config for a table begins with, by the short names of models (`trainyard init`)."""
+        """Return proposals for a table, by the short names of models (`trainyard init`)."""
         return {}
 
     @staticmethod
@@ -264,7 +264,7 @@ class Framework(ABC):
 
     @staticmethod
     def has_smaller_end(config: RunConfig) -> bool:  # noqa: ARG004 - most have not
-        """Return whether the last step of such a run is smaller than it would be in a longer one."""
+        """Return whether the last step of a run would have been larger in a longer run."""
         return False
 
     # -- the plan of a run
@@ -290,10 +290,10 @@ class Framework(ABC):
         plan: Plan,  # noqa: ARG004
         model: Any = None,  # noqa: ARG004
     ) -> float | None:
-        """Return about how many multiplications a step takes, which decides on the number of threads.
+        """Return about how many multiplications a step takes, which decides the number of threads.
 
-        None: that is not known before the model is built, or the number of threads cannot change, so that all
-        processors are used.
+        None: it is not known before the model is built, or the number of threads cannot change; all
+        processors are used then.
         """
         return None
 

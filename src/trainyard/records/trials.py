@@ -83,11 +83,11 @@ class LoggedTrials:
 
     def __init__(self) -> None:
         self.trials: list[LoggedTrial] = []
-        self.notes: list[Json] = []  # what else was decided: a time limit that was reached
+        self.notes: list[Json] = []  # other decisions, such as a time limit that was reached
 
     @property
     def is_over_time(self) -> bool:
-        """Whether the time limit has ended the study, and nobody has let it go on since."""
+        """Whether the time limit has ended the study, and has not been lifted since."""
         kinds = [note["kind"] for note in self.notes if note["kind"] in (TIME_LIMIT, LIMIT_LIFTED)]
         return kinds[-1:] == [TIME_LIMIT]
 
@@ -178,7 +178,7 @@ class TrialLog(LoggedTrials):
         self._write(line | {key: value for key, value in more.items() if value is not None})
 
     def go_on(self, number: int, job: int) -> None:
-        """Record that a paused trial goes on; durable when this returns."""
+        """Record that a paused trial is promoted: its next job begins; durable when this returns."""
         self._write({"trial": number, "job": job})
 
     def end(self, number: int, ending: Ending) -> None:
@@ -186,7 +186,7 @@ class TrialLog(LoggedTrials):
         self._write({"trial": number, "end": ending._asdict()})
 
     def prune(self, number: int) -> None:
-        """Record that a paused trial does not go on; durable when this returns."""
+        """Record that a paused trial is pruned; durable when this returns."""
         self._write({"trial": number, "pruned": True})
 
     def note(self, **detail: Any) -> None:

@@ -1,9 +1,9 @@
 """The contract of tuners: systems that decide which trials there are, and how long each of them trains.
 
-A study of ours is a function of its config, as our samplers and pruners decide from what a trial may know. A
-tuner decides by itself, from whatever has ended first. The study keeps the log: it makes the run of each
-trial, writes down how it has ended, and trains the run where the tuner wants it trained. So each trial is a
-run like any other, and the log says what there was, whatever becomes of the tuner.
+Without a tuner, a study is a function of its config, as samplers and pruners decide from what a trial may
+know. A tuner decides from whatever has ended first. The study keeps the log: it makes the run of each trial,
+trains it in the process that the tuner chooses, and records how it has ended. So each trial is a run like any
+other, and the log is complete, whatever happens to the tuner.
 
 The library of a tuner is imported when it runs; its options are checked without it.
 """
@@ -21,7 +21,7 @@ from trainyard.types import Mode
 
 
 class Point(NamedTuple):
-    """How far a trial is: the number of its last evaluation, from 1, and the step of it; or its start."""
+    """How far a trial is: the number of its last evaluation, from 1, and its step; both 0 at the start."""
 
     evaluation: int = 0
     step: int = 0
@@ -34,7 +34,7 @@ class Begun(NamedTuple):
         number: Its number in the study.
         run: The path of its run.
         params: Its parameters, by dotted key.
-        start: Where it begins: a fork begins where it has left its parent.
+        start: Where it begins; for a fork, the point of its parent.
     """
 
     number: int
@@ -44,7 +44,7 @@ class Begun(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What came of training a trial up to its next evaluation.
+    """The result of training a trial up to its next evaluation.
 
     Attributes:
         point: How far it is.
@@ -60,18 +60,18 @@ class Report(NamedTuple):
 
 
 class Trainer(Protocol):
-    """Train trials, one after the other, in a process of the tuner's; a copy of it gets there by a pickle.
+    """Train trials, one after the other, in a process of the tuner's, which gets a pickled copy of it.
 
-    What it does is in the run: another trainer, in another process, goes on where this one has died.
+    All its state is in the run: if its process dies, another trainer, in another process, continues.
     """
 
     def go_on(self, trial: Begun, after: Point) -> Report:
         """Train a trial up to the first evaluation after a point, and wait there.
 
-        An evaluation that the run has had before is reported at once.
+        An evaluation that is in the run already is reported at once.
 
         Raises:
-            TrainingError: The process that trains has died; another call goes on from the last checkpoint.
+            TrainingError: The process that trains has died; another call continues from the last checkpoint.
         """
 
     def commit(self, trial: Begun, at: Point) -> Point:
@@ -82,7 +82,7 @@ class Trainer(Protocol):
         """
 
     def leave(self) -> None:
-        """Commit what waits at an evaluation, if a trial does; another trial can begin."""
+        """Commit the trial that waits at an evaluation, if there is one, so that another can begin."""
 
     def close(self) -> None:
         """Leave, and end the process that trains."""
@@ -105,7 +105,7 @@ class Trials(Protocol):
 
     @property
     def forkable(self) -> Sequence[str]:
-        """The keys of the space with which a trial can go on from the state of another one."""
+        """The keys of the space that a fork may change."""
 
     @property
     def folder(self) -> Path:
@@ -113,7 +113,7 @@ class Trials(Protocol):
 
     @property
     def resources(self) -> Mapping[str, float]:
-        """What a trial takes of a machine: `cpu` processors and `gpu` GPUs."""
+        """What a trial needs of a machine: `cpu` processors and `gpu` GPUs."""
 
     @property
     def trainer(self) -> Trainer:
@@ -143,16 +143,16 @@ class Trials(Protocol):
             donor: The other trial.
             at: A point of it that `Trainer.commit` has returned.
             params: The parameters of the new trial.
-            instead_of: The trial that this one replaces, which does not go on.
+            instead_of: The trial that this one replaces, which ends.
         """
 
     def end(self, number: int, error: str | None = None) -> None:
-        """Say that a trial does not go on: it is complete, is pruned where it waits, or has failed."""
+        """Say that a trial has ended: it is complete, is pruned where it waits, or has failed."""
 
     def tend(self) -> bool:
         """Log the trials that have ended meanwhile; return whether the tuner is to stop.
 
-        A tuner that stops ends no trial: those that are left go on when the study is resumed.
+        A tuner that stops ends no trial: the unfinished ones continue when the study is resumed.
         """
 
 
