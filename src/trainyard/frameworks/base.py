@@ -179,8 +179,8 @@ class Framework(ABC):
     unsaved_hint: ClassVar[str] = ""  # how a user can save the state that `Learner.unsaved_state` reports
     data_classes: ClassVar[Collection[str]] = ()  # the library's own classes for data, which are refused
     hub_name: ClassVar[str] = "trainyard"  # what model hubs call the library, for model cards
-    # Models without an option against overfitting, and the line of config for one, or for a similar model that
-    # has one: for the report of a run that overfits.
+    # Models without an option against overfitting, and the line of config for one, or for a similar model
+    # that has one: for the report of a run that overfits.
     unrestrained: ClassVar[Mapping[str, str]] = {}
 
     # -- names, options and defaults

@@ -60,11 +60,11 @@ class Masks:
 
 
 def masks_of(images: Sequence[Path], root: Path, folder: Path) -> list[Path]:
-    """Return the masks of images, which have the same places in a folder, but for their endings.
+    """Return the masks of images: files with the same relative paths in another folder, whatever the suffix.
 
     Args:
         images: The images.
-        root: The folder from which their places are counted.
+        root: The folder that their paths are relative to.
         folder: The folder of masks.
 
     Raises:
@@ -87,7 +87,7 @@ def masks_of(images: Sequence[Path], root: Path, folder: Path) -> list[Path]:
 
 
 def found_classes(files: Images, positions: Sequence[int], ignored: int | None) -> list[int]:
-    """Return the numbers that masks hold, but for that of pixels that do not count, ascending."""
+    """Return the numbers in masks, ascending, without the number of pixels that do not count."""
     found = THREADS.map(lambda position: class_numbers(files.image(position)).tolist(), positions)
     return classes_of({number for numbers in found for number in numbers}, ignored)
 

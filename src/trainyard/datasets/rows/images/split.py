@@ -97,11 +97,11 @@ class Pipeline:
         return floats
 
     def measured(self, images: Images, positions: Sequence[int]) -> Pipeline:
-        """Return the same with the mean and standard deviation that `normalize` needs.
+        """Return the same transforms with the mean and standard deviation that `normalize` needs.
 
         Args:
             images: The images.
-            positions: Those of the training split; of many, 10,000 that are spread evenly are measured.
+            positions: Those of the training split; at most 10,000 of them, spread evenly, are measured.
         """
         section = self.normalizes
         if section is None:
@@ -129,7 +129,7 @@ class ImageSplit:
     Args:
         images: The images of the source.
         positions: (rows,) those of this split.
-        known: The arrays that are known of all samples: the targets, and weights.
+        known: The arrays that are known without reading samples: the targets, and weights.
         pipeline: The transforms.
         reading: How samples are read.
         classes: The number of classes, whose indices are the targets; 0 where targets are values.
@@ -169,18 +169,18 @@ class ImageSplit:
         return ImageSplit(self._images, self.positions, known, self._pipeline, self._reading, self._classes)
 
     def finished(self, pipeline: Pipeline, classes: int, reading: Reading) -> ImageSplit:
-        """Return the same samples as the training split's measures, and the task, have them read."""
+        """Return the same samples with the measured transforms, and as the task has them read."""
         return ImageSplit(self._images, self.positions, self.known, pipeline, reading, classes)
 
     def take(self, ids: Ids) -> Batch:
-        """Return the samples `ids` as they are outside of training."""
+        """Return the samples `ids` as in evaluation."""
         return self.read(ids, Draw(0))
 
     def read(self, ids: Ids, draw: Draw, note: Callable[[int], None] = unnoted) -> Batch:
         """Return the samples `ids`: images (rows, channels, height, width) float32, and what is known.
 
         Raises:
-            DataError: An image cannot be decoded, or they have several sizes.
+            DataError: An image cannot be decoded, or the images differ in size.
         """
 
         def one(at: tuple[int, int]) -> tuple[Array, Array | None]:
@@ -276,12 +276,19 @@ def mixed(
     share = float(random.beta(mixing.alpha, mixing.alpha))
     if isinstance(mixing, sections.Mixup):
         return np.float32(share) * image + np.float32(1 - share) * partner, np.float32(share)
+    return _with_rectangle(image, partner, share, random)
+
+
+def _with_rectangle(
+    image: Array, partner: Array, share: float, random: transforms.Random
+) -> tuple[Array, np.float32]:
+    """Return an image with a rectangle of its partner, 1 - `share` of the area, and the share that stays."""
     height, width = image.shape[1:]
     side = np.sqrt(1 - share)
     rows, columns = int(height * side), int(width * side)
     y, x = int(random.random() * height), int(random.random() * width)
     top, left = max(0, y - rows // 2), max(0, x - columns // 2)
     bottom, right = min(height, y + rows - rows // 2), min(width, x + columns - columns // 2)
-    cut = image.copy()
-    cut[:, top:bottom, left:right] = partner[:, top:bottom, left:right]
-    return cut, np.float32(1 - (bottom - top) * (right - left) / (height * width))
+    pasted = image.copy()
+    pasted[:, top:bottom, left:right] = partner[:, top:bottom, left:right]
+    return pasted, np.float32(1 - (bottom - top) * (right - left) / (height * width))

@@ -1,9 +1,9 @@
 """What happens to images before a model sees them, as `data.transforms` lists it.
 
 Each takes an image, (height, width, channels) uint8 or float32 from 0 to 1, and a generator that belongs to
-this image in this epoch alone. So the result is a function of the seed, the epoch and the sample, whoever
-computes it. Without a generator a transform does what it does outside of training: if it is a random one,
-nothing, but for the crops, which cut out the middle. All randomness comes from `Generator.random` and `beta`.
+this image in this epoch alone. So the result is a function of the seed, the epoch and the sample, whichever
+process computes it. Without a generator, a transform does what it does in evaluation: random ones do nothing,
+except for crops, which cut out the middle. All randomness comes from `Generator.random` and `beta`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def both_sides(size: Any) -> tuple[int, int]:
 
 
 def resize_shorter(image: Image, side: int, interpolation: str = "bilinear") -> Image:
-    """Return an image whose shorter side has a length, in the same shape."""
+    """Return an image whose shorter side has a length, with the same aspect ratio."""
     height, width = image.shape[:2]
     if height <= width:
         return resized(image, side, int(side * width / height), interpolation)
@@ -88,7 +88,7 @@ def _padded(image: Image, top: int, left: int, bottom: int, right: int) -> Image
 
 
 def _large_enough(image: Image, height: int, width: int) -> Image:
-    """Return an image with a black border, if it is smaller than that."""
+    """Return an image of at least this size, by a black border if needed."""
     rows, columns = max(0, height - image.shape[0]), max(0, width - image.shape[1])
     return _padded(image, rows // 2, columns // 2, rows - rows // 2, columns - columns // 2)
 
