@@ -88,7 +88,7 @@ def fork(
 
 
 def is_longer(run: RunDir, overrides: Overrides) -> bool:
-    """Return whether overrides give an ended run another length, so that a new one must go on after it.
+    """Return whether overrides give an ended run another length, so that a new one continues after it.
 
     Raises:
         ConfigError: An override is wrong.

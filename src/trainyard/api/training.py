@@ -206,7 +206,7 @@ def resume(
     if found.status() == "completed":
         found.require_result()
         log.info(
-            "run %s is completed: there is nothing left to do; to train it for longer: trainyard resume %s "
+            "run %s is completed: there is nothing left to do; to train for longer: trainyard resume %s "
             "training.epochs=...",
             found.id,
             found.id,

@@ -79,7 +79,7 @@ class Run:
 
     @property
     def parent(self) -> dict[str, Any] | None:
-        """The run that this one was forked from, goes on after or repeats: `run_id`, `relation`, `step`."""
+        """The run that this one was forked from, continues after or repeats: `run_id`, `relation`, `step`."""
         lineage = self._dir.lineage()
         return lineage.brief() if lineage else None
 

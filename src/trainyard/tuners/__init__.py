@@ -1,1 +1,1 @@
-"""Systems that search by themselves: they propose trials, and decide which of them go on."""
+"""Systems that search by themselves: they propose trials, and decide which of them continue."""

@@ -28,7 +28,7 @@ def seed_generators(generators: Sequence[torch.Generator], seed: int) -> None:
 
 @contextmanager
 def drawing_from(generators: Sequence[torch.Generator], seed: int) -> Iterator[None]:
-    """Seed all generators for a block: torch's, and those of Python and NumPy, which then go on as before."""
+    """Seed all generators for a block; those of Python and NumPy are restored afterwards."""
     before = random.getstate(), np.random.get_state()
     seed_generators(generators, seed)
     random.seed(seed)

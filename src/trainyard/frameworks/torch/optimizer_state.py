@@ -20,7 +20,7 @@ _SCALER, _TRAINED, _GROUPS, _VALUES = "scaler/", "trained/", "groups/", "values"
 
 
 class OptimizerState:
-    """What an optimizer goes on with: its own state, the gradient scaler's, and the weights that it trains.
+    """What an optimizer resumes with: its own state, the gradient scaler's, and the weights that it trains.
 
     Args:
         optimizer: The optimizer.

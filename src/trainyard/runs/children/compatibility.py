@@ -42,7 +42,7 @@ def _of_optimizer(key: str, config: RunConfig) -> str | None:
 
 
 def needs_same_rows(config: RunConfig, framework: type[Framework]) -> str | None:
-    """Return why a model can go on only with the rows that it was trained on, or None if it need not."""
+    """Return why a model can continue only with the rows that it was trained on; None if it takes others."""
     if "batch_size" in framework.training_keys(config.model.type, config.model.params):
         return None
     return "each step of this model is fitted to all rows, and goes on only with the same ones"

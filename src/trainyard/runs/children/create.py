@@ -1,4 +1,4 @@
-"""Make a run that begins with the state of another one: a fork of it, or one that goes on after it."""
+"""Make a run that begins with the state of another one: a fork of it, or one that continues after it."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class _ParentState:
         return step
 
     def _newest(self, step: int) -> Commit | None:
-        """Return the newest valid checkpoint at or before a step from which a run can go on exactly."""
+        """Return the newest valid checkpoint, at or before a step, that a run can resume from exactly."""
         for name in self._checkpoints.resume.names():
             at = step_of(name)
             if at <= step and at % self._plan.boundary == 0:
@@ -209,7 +209,7 @@ class _ParentState:
             )
 
     def _check_length(self) -> None:
-        """Refuse a run that is to go on after another one, but would be no longer."""
+        """Refuse a run that continues after another one, but would not be longer."""
         if self._request.relation == "fork":
             return
         total, reached = self._length(), self._reached

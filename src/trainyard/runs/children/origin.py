@@ -332,7 +332,7 @@ class Origin:
         components.rules.exclude(set(evaluated) - available_best(self.checkpoints, commit).keys())
 
     def enter(self, components: Components, state: RunState) -> None:
-        """Prepare the state from which the run's own steps go on.
+        """Prepare the state from which the run's own steps begin.
 
         Evaluations of other rows, or by another loss, cannot be compared with those to come, and are dropped.
 

@@ -155,7 +155,7 @@ class WorkerTrainer:
 
 @sharing_data()
 def serve(answers: int) -> Ended | None:
-    """Do the jobs that arrive on stdin, and ask on the pipe `answers` at each evaluation whether to go on.
+    """Do the jobs that arrive on stdin, and ask on the pipe `answers` at each evaluation whether to continue.
 
     Returns:
         The status that a signal asked for, if one came.

@@ -37,7 +37,7 @@ class HyperbandScheduler(Section):
 
 
 class PbtScheduler(Section):
-    """Ray's PopulationBasedTraining (Jaderberg et al., 2017): bad trials go on from copies of good ones."""
+    """Ray's PopulationBasedTraining (Jaderberg et al., 2017): copies of good trials replace bad ones."""
 
     type: Literal["pbt"] = "pbt"
     perturbation_interval: int = Field(

@@ -98,7 +98,7 @@ class _Unsaved:
 
 
 class _Hooks(_Unsaved, tune.Callback):  # type: ignore[misc]
-    """Tell the study what becomes of the trials. An error of the study ends the search."""
+    """Tell the study what Ray decides about its trials. An error of the study ends the search."""
 
     def __init__(self, trials: Trials) -> None:
         self.trials, self.is_over = trials, False
@@ -114,7 +114,7 @@ class _Hooks(_Unsaved, tune.Callback):  # type: ignore[misc]
         log.warning("trial %d begins again: %s", trial_of(trial.config).number, _reason(trial))
 
     def on_trial_complete(self, *, trial: Any, **info: Any) -> None:  # noqa: ARG002
-        """Say that a trial does not go on, unless all stop."""
+        """Say that a trial has ended, unless all trials are being stopped."""
         if not self.is_over:
             with self.caught():
                 self.trials.end(trial_of(trial.config).number)
