@@ -252,7 +252,7 @@ def test_arguments_of_a_function_of_the_user_are_left_alone(tmp_path):
         ({"training": {"gradient_checkpointing": True}}, 'name the modules to compute again: ["blocks.*"]'),
         (
             {"training": {"loss": {"type": "focal", "gamma": 2}}},
-            "options are keys of training, too: focal_",
+            "options stand beside it in training: focal_",
         ),
         ({"data": {"type": "wine", "augment": True}}, "data.transforms: [{type: resize"),
         ({"training": {"swa": True}}, "training.ema: 0.999"),

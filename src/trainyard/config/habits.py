@@ -403,7 +403,7 @@ def _values(root: Node, problems: Problems, notes: list[str]) -> None:
     if loss is not None and isinstance(loss.value, dict):
         take(root, "training.loss")
         problems.report(
-            "write the name alone: training.loss: focal; options are keys of training, too: focal_gamma, "
+            "write the name alone: training.loss: focal; options stand beside it in training: focal_gamma, "
             "label_smoothing, class_weights; a loss of your own holds its options itself",
             "training.loss",
             loss.key_source,

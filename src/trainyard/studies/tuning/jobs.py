@@ -225,7 +225,7 @@ def failed(error: str) -> Ending:
 
 
 def is_of_files(error: TrainyardError | OSError) -> bool:
-    """Return whether an error is about the files of a run, which is not a result of its trial."""
+    """Return whether a file of a run cannot be written or read: no fault of the trial, nor its result."""
     if isinstance(error, OSError | CheckpointError | RunGoneError):
         return True
     causes: list[BaseException | None] = [error]
@@ -238,9 +238,9 @@ def is_of_files(error: TrainyardError | OSError) -> bool:
 
 
 def unfinished(job: Job, message: str) -> TrainingError:
-    """Return the error that ends a study because a job cannot be trained for now."""
+    """Return the error that ends a study which cannot go on with a job for now."""
     return TrainingError(
-        f"trial {job.number} cannot be trained now: {message}; then continue with the same trials: "
+        f"trial {job.number} cannot be trained now: {message}; then go on with the same trials: "
         f"trainyard resume {job.study_id}"
     )
 
