@@ -1,17 +1,21 @@
 """The part of a run that predictions need: what it holds, and what it leaves behind."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from trainyard.digest import array_buffer, damage, digest, tensor_records, write_tensors
+from trainyard.engine.lease import Lease
 from trainyard.errors import CheckpointError, InputError
 from trainyard.records.commit import Commit, step_of
+from trainyard.records.log import Log
 from trainyard.records.portable import stored_weights, weights_digest, write_portable
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
+from trainyard.stores.local import LocalStore
 
 CONFIG = """
 data: {type: csv, path: "s3://me:hunter2hunter2@bucket/${env:FOLDER}/x.csv"}
@@ -55,6 +59,15 @@ def test_the_best_model_is_taken_else_the_newest(run: RunDir) -> None:
     )
     Result(status="completed").save(run.path / "result.json")
     assert stored_weights(run).name == "step-000000012-a0002"
+
+
+def test_what_the_log_does_not_name_is_not_taken(run: RunDir) -> None:
+    lost = run.path / "best" / "step-000000005-a0003"  # of an attempt that lost the run before its commit
+    shutil.copytree(run.path / "best" / "step-000000005-a0001", lost)
+    assert stored_weights(run).name == lost.name, "without a log, a manifest is enough"
+    lease = Lease(Log(LocalStore(run.path)), 0, 2)
+    lease.take(["step-000000012-a0002"], ["step-000000005-a0001"])
+    assert stored_weights(run).name == "step-000000005-a0001"
 
 
 def test_secrets_variables_trackers_and_other_files_stay_behind(run: RunDir, tmp_path: Path) -> None:

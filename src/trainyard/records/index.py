@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainyard import registry
 from trainyard.digest import write_atomically
 from trainyard.errors import CheckpointError
+from trainyard.records.checkpoint_names import checkpoint_names
 from trainyard.records.copies import refresh
 from trainyard.records.facts import facts
-from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import ENDED, ShownStatus
 from trainyard.safe_open import read_regular
@@ -118,10 +117,7 @@ def _summary(run: RunDir) -> Json:
 
 def _committed_steps(run: RunDir) -> int | None:
     """Return the steps of the newest checkpoint of a run that has no result yet."""
-    names = committed(registry.adapter("store", "file")(run.path), "checkpoints")
-    if names is None:
-        names = [path.parent.name for path in run.path.glob("checkpoints/*/manifest.json")]
-    steps = [int(match[1]) for name in names if (match := re.match(r"step-(\d+)", name))]
+    steps = [int(match[1]) for name in checkpoint_names(run) if (match := re.match(r"step-(\d+)", name))]
     return max(steps, default=None)
 
 

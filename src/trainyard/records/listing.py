@@ -10,8 +10,8 @@ from pathlib import Path
 
 from trainyard import registry
 from trainyard.errors import InputError, RunNotFoundError, TrainyardError
+from trainyard.records.checkpoint_names import checkpoint_names
 from trainyard.records.copies import download_records, refresh
-from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import TESTED
 from trainyard.records.urls import is_url, url_of, working_folder
@@ -79,8 +79,7 @@ def has_model(run: RunDir) -> bool:
         return True
     if (manifest := run.manifest()) is not None and manifest.trainer is not None:
         return True
-    names = committed(registry.adapter("store", "file")(run.path), "checkpoints")
-    return any(run.path.glob("checkpoints/*/manifest.json")) if names is None else bool(names)
+    return bool(checkpoint_names(run))
 
 
 def find_run(

@@ -10,13 +10,14 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from trainyard.config.emit import emit
 from trainyard.config.env import VARIABLE
 from trainyard.digest import sha256_bytes
 from trainyard.errors import CheckpointError, InputError
 from trainyard.frameworks.base import WEIGHTS_FILE
+from trainyard.records.checkpoint_names import checkpoint_names
 from trainyard.records.commit import DEPTH, MANIFEST, NAME, Commit, step_of
 from trainyard.records.data import DataDescription
 from trainyard.records.manifest import Manifest
@@ -34,14 +35,15 @@ def stored_weights(run: RunDir) -> Path:
     """
     result = run.result()
     best = result.best if result else None
-    kind = "best" if best else "checkpoints"
-    folders = [
-        path.parent for path in run.path.glob(f"{kind}/*/{MANIFEST}") if NAME.fullmatch(path.parent.name)
+    kind: Literal["best", "checkpoints"] = "best" if best else "checkpoints"
+    names = [
+        name
+        for name in checkpoint_names(run, kind)
+        if NAME.fullmatch(name) and (best is None or step_of(name) == best.step)
     ]
-    folders = [path for path in folders if best is None or step_of(path.name) == best.step]
-    if not folders:
+    if not names:
         raise InputError(f"run {run.id} has no weights to export")
-    return max(folders, key=lambda path: path.name)
+    return run.path / kind / names[-1]
 
 
 def weights_digest(weights: Path) -> str:
