@@ -76,6 +76,7 @@ class Predictions(NamedTuple):
         measures: The values of the model's own metrics, by name, over all rows of the split so far. Those of
             the last part are the result.
         weights: (rows,) float64 weights of the rows; None if all count the same.
+        counts: What a user's own metrics that add up by themselves have counted on these rows, by name.
     """
 
     ids: Ids
@@ -84,6 +85,7 @@ class Predictions(NamedTuple):
     loss: float
     measures: Mapping[str, float] = MappingProxyType({})
     weights: Array | None = None
+    counts: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
 class NamedBuffer(NamedTuple):

@@ -144,7 +144,7 @@ def test_which_is_better_is_read_from_the_function_or_its_name(mine: Path) -> No
     ("path", "message"),
     [
         ("mine:nothing", "mine has no 'nothing'"),
-        ("mine:Kind", "must be a function of .targets, predictions., and is of type type"),
+        ("mine:Kind", "must be a function of .targets, predictions., or a class .*, and is of type type"),
         ("mine:one", "takes 1 of them"),
         ("mine:three", "also needs beta: wrap it in a function of your own"),
         ("sklearn.metrics:fbeta_score", "also needs beta"),

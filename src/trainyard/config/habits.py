@@ -136,15 +136,16 @@ def _meaning(section: str, key: str) -> str | None:
     return None if section not in OPEN or meaning.startswith(("data", "model")) else meaning
 
 
-def _fields(section: str) -> set[str]:
+@cache
+def _fields(section: str) -> frozenset[str]:
     """Return the keys that a section has."""
     model: type[BaseModel] = RunConfig
     for name in section.split(".") if section else ():
         inner = without_null(model.model_fields[name].annotation) if name in model.model_fields else None
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return {"type", "params"}  # a choice of sections
+            return frozenset({"type", "params"})  # a choice of sections
         model = inner
-    return set(model.model_fields)
+    return frozenset(model.model_fields)
 
 
 @cache

@@ -20,10 +20,11 @@ from trainyard.config.metrics import metric_path, own_name
 from trainyard.config.schema import RunConfig
 from trainyard.config.words import some
 from trainyard.errors import InputError
-from trainyard.evaluation.own import own_metric
+from trainyard.evaluation.own import accumulator, own_metric
 from trainyard.registry import task_for, task_of
 from trainyard.tasks.base import UNBOUNDED, Bounds, Metric, Scores, Task
 from trainyard.tasks.support import metric_names
+from trainyard.tasks.support.accumulators import Accumulator
 from trainyard.types import SPLITS, Array, DataInfo, Ids, Metrics, Mode, Predictions, SplitName
 
 LOSS = "loss"
@@ -164,7 +165,8 @@ def mode_in(config: RunConfig, metric: str) -> Mode:
 def explained_metric(config: RunConfig) -> str:
     """Return the metric by which the importance of columns is measured: the best model's, else the loss."""
     metric = metric_path(config, config.checkpoint.metric)
-    return LOSS if ":" in metric and own_metric(metric).mode is None else metric
+    is_own = ":" in metric
+    return LOSS if is_own and (own_metric(metric).mode is None or adds_up(metric)) else metric
 
 
 def evaluate_predictions(
@@ -198,18 +200,37 @@ def evaluate_predictions(
     mean = sum(part.loss for part in parts) / total if total else float("nan")
     own = task.loss(scores) if scores else None
     values = {f"{prefix}_{LOSS}": mean if own is None else own}
+    by_row = [name for name in requested if name != LOSS and not adds_up(name)]
     for name in requested:
-        if name != LOSS:
+        if name in by_row:
             value = find_metric(name, type(task)).function(scores) if scores else float("nan")
             values[f"{prefix}_{without_prefix(name)}"] = value
+        elif name != LOSS:
+            values[f"{prefix}_{without_prefix(name)}"] = _added_up(name, parts) if scores else float("nan")
     for target, alone in task.by_target(scores).items() if scores else ():
-        for name in requested:
-            if name != LOSS:
-                value = find_metric(name, type(task)).function(alone)
-                values[f"{prefix}_{without_prefix(name)}_{target}"] = value
+        for name in by_row:
+            value = find_metric(name, type(task)).function(alone)
+            values[f"{prefix}_{without_prefix(name)}_{target}"] = value
     for name, value in parts[-1].measures.items() if parts else ():
         values.setdefault(f"{prefix}_{name}", value if scores else float("nan"))
     return replace(result, metrics=values)
+
+
+def accumulators(metrics: Iterable[str]) -> list[Accumulator]:
+    """Return those of some metrics, as a config names them, that add up by themselves."""
+    found = (accumulator(metric) for metric in metrics if ":" in metric)
+    return [one for one in found if one is not None]
+
+
+def adds_up(metric: str) -> bool:
+    """Return whether a metric is a user's own that adds up by itself, and is not computed from scores."""
+    return bool(accumulators([metric]))
+
+
+def _added_up(metric: str, parts: Sequence[Predictions]) -> float:
+    """Return a metric that adds up by itself, of what it has counted on the parts."""
+    (one,) = accumulators([metric])
+    return one.value(part.counts[one.name] for part in parts)
 
 
 def _weights(parts: Sequence[Predictions]) -> Array | None:

@@ -1,8 +1,9 @@
 """A user's own metrics, which a config names by their import paths: `mine:profit`.
 
-The function is called as scikit-learn's metrics are, with targets and predictions, and returns one number.
+A function is called as scikit-learn's metrics are, with targets and predictions, and returns one number.
 `Task.answers` has their form. Probabilities go to a parameter that is called `y_score` or the like, the
-weights of the rows to `sample_weight`, and the second of two labels to `pos_label`.
+weights of the rows to `sample_weight`, and the second of two labels to `pos_label`. A class or an object with
+`update` and `compute` adds up by itself, from what the model returns: see `tasks.support.accumulators`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from trainyard.config.metrics import own_name
 from trainyard.errors import InputError, ModelError
 from trainyard.registry import adapters
 from trainyard.require import home_of, import_path
 from trainyard.semantics import version
 from trainyard.tasks.base import Metric, Scores, Task
+from trainyard.tasks.support.accumulators import Accumulator, is_accumulator
 from trainyard.types import Mode
 
 PROBABILITIES = ("y_score", "y_proba", "y_prob", "proba")  # parameters that get probabilities
@@ -35,15 +38,15 @@ def own_metric(path: str, task: type[Task] | None = None) -> Metric:
         InputError: It cannot be imported, is no function of targets and predictions, or the task keeps no
             predictions to give it.
     """
-    try:
-        function = import_path(path)
-    except InputError as error:
-        raise InputError(f"evaluation.metrics: {error}") from error
+    function = _imported(path)
+    if is_accumulator(function):
+        return Metric(_mode(function), f"your own: {path}", _not_by_row)
     given = _arguments(path, function)
     if task is not None and task.sums:
         raise InputError(
-            f"evaluation.metrics: {path} needs predictions, and {task.name} keeps only sums over each row "
-            f"({', '.join(task.sums)}); let the model compute it, or take one of the task's own metrics"
+            f"evaluation.metrics: {path} is a function of all predictions, and {task.name} keeps only sums "
+            f"over each row ({', '.join(task.sums)}); name a class with update(self, outputs, targets) and "
+            "compute(self), which adds up by itself"
         )
     if task is not None and "probabilities" in given.values() and not task.gives_probabilities:
         raise InputError(
@@ -53,13 +56,37 @@ def own_metric(path: str, task: type[Task] | None = None) -> Metric:
     return Metric(_mode(function), f"your own: {path}", _checked(path, function, given))
 
 
+def accumulator(path: str) -> Accumulator | None:
+    """Import a metric that adds up by itself; None for a function of all predictions.
+
+    Raises:
+        InputError: It cannot be imported, or not be constructed.
+    """
+    value = _imported(path)
+    return Accumulator(path, own_name(path), value) if is_accumulator(value) else None
+
+
+def _imported(path: str) -> Any:
+    try:
+        return import_path(path)
+    except InputError as error:
+        raise InputError(f"evaluation.metrics: {error}") from error
+
+
+def _not_by_row(scores: Scores) -> float:  # noqa: ARG001 - predictions are not what it is computed from
+    return float("nan")
+
+
 def _arguments(path: str, function: Any) -> dict[str, str]:
     """Return what the parameters get that are filled, by name: the targets, the predictions, probabilities.
 
     Raises:
         InputError: It cannot be called with targets and predictions.
     """
-    wrong = f"evaluation.metrics: {path} must be a function of (targets, predictions)"
+    wrong = (
+        f"evaluation.metrics: {path} must be a function of (targets, predictions), or a class with update "
+        "and compute"
+    )
     if not callable(function) or isinstance(function, type):
         raise InputError(f"{wrong}, and is of type {type(function).__name__}")
     try:
@@ -91,7 +118,7 @@ def _mode(function: Any) -> Mode | None:
     mode = getattr(function, "mode", None)
     if mode in ("min", "max"):
         return "min" if mode == "min" else "max"
-    greater = getattr(function, "greater_is_better", None)
+    greater = getattr(function, "greater_is_better", getattr(function, "higher_is_better", None))
     if isinstance(greater, bool):
         return "max" if greater else "min"
     library, name = home_of(function).partition(".")[0], str(getattr(function, "__name__", ""))

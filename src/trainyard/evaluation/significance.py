@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import InputError
-from trainyard.evaluation.metrics import LOSS, find_metric, without_prefix
+from trainyard.evaluation.metrics import LOSS, adds_up, find_metric, without_prefix
 from trainyard.order import random_keys, stream_seed
 from trainyard.tasks.base import UNBOUNDED, Bounds, Metric, Scores, Task
 from trainyard.types import Array
@@ -334,9 +334,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _computable(metric: str, task: type[Task]) -> str:
-    """Return the bare name of the metric to compute; `loss` stands for the usual metric of the task."""
+    """Return the bare name of the metric to compute; the usual metric of the task stands for `loss`.
+
+    It also stands for a user's own that adds up by itself, as that has no values by row.
+    """
     if ":" in metric:
-        return metric
+        return task.usual_metric if adds_up(metric) else metric
     name = task.usual_metric if without_prefix(metric) == LOSS else without_prefix(metric)
     if name not in task.metrics:
         allowed = ", ".join([LOSS, *sorted(task.metrics)])

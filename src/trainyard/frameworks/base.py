@@ -27,6 +27,7 @@ from trainyard.datasets.base import Split
 from trainyard.digest import FileRecord
 from trainyard.errors import InputError
 from trainyard.order import SampleOrder
+from trainyard.tasks.support.accumulators import Accumulator
 from trainyard.types import (
     Array,
     DataInfo,
@@ -166,6 +167,7 @@ class Framework(ABC):
     takes_weights: ClassVar[bool] = False  # whether a batch may have weights of its samples
     has_virtual_ranks: ClassVar[bool] = False  # whether a step may be cut into virtual ranks, or processes
     has_workers: ClassVar[bool] = False  # whether worker processes may read samples (`data.workers`)
+    has_accumulators: ClassVar[bool] = False  # whether `Model.evaluate` lets metrics count the outputs
     starts_from_weights: ClassVar[bool] = True  # whether a run may begin with the weights of another one
     encodes_by_target: ClassVar[bool] = False  # whether it encodes categories itself, by their targets
     formats: ClassVar[Sequence[str]] = ()  # the formats that `Model.export` writes, the default first
@@ -585,6 +587,17 @@ class Model(ABC):
         Raises:
             TrainingError: The library fails.
         """
+
+    def evaluate(self, split: Split, accumulators: Sequence[Accumulator] = ()) -> Iterator[Predictions]:
+        """Yield the outputs for all rows of a split, with their targets, as `predict` does.
+
+        Args:
+            split: The rows.
+            accumulators: A user's own metrics that count what the model returns; each part has their counts.
+                Empty unless `Framework.has_accumulators`.
+        """
+        assert not accumulators, "Framework.has_accumulators is checked before"
+        return self.predict(split)
 
     def next_token(self, tokens: Ids) -> Array:  # noqa: ARG002 - most models read no text
         """Return the logits of the token that follows some tokens, (vocabulary,) float64, of text.

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainyard.config import load
 from trainyard.errors import CheckpointError
-from trainyard.evaluation.metrics import without_prefix
+from trainyard.evaluation.metrics import adds_up, without_prefix
 from trainyard.evaluation.significance import Significance, same_rows
 from trainyard.records.manifest import Difference, Manifest
 from trainyard.records.result import Result
@@ -137,9 +137,14 @@ def _tests(first: RunDir, second: RunDir, trust: bool) -> list[Significance]:
 
 
 def _tested_by(name: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
-    """Return a metric of this name that both runs have; None of users' own that are not the same."""
+    """Return a metric of this name that both runs have; None of users' own that are not the same.
+
+    None, too, of those that add up by themselves: they have no values by row.
+    """
     own = {metric for metric in (ours[name], theirs[name]) if ":" in metric}
-    return name if not own else own.pop() if ours[name] == theirs[name] else None
+    if not own:
+        return name
+    return own.pop() if ours[name] == theirs[name] and not adds_up(ours[name]) else None
 
 
 def _config(first: RunDir, second: RunDir) -> Iterator[Difference]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
+
+import numpy as np
 
 from trainyard import registry
 from trainyard.announce import announced
@@ -16,6 +18,7 @@ from trainyard.callbacks.resources import Resources
 from trainyard.config.metrics import deciding_metrics, metric_path
 from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import DataBundle, Split, prepared_as
+from trainyard.datasets.rows.arrays import Arrays
 from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.lease import Lease
@@ -29,6 +32,7 @@ from trainyard.engine.state import RunState
 from trainyard.errors import DataError
 from trainyard.evaluation.metrics import (
     EvaluationResult,
+    accumulators,
     default_metrics,
     evaluate_predictions,
     mode_in,
@@ -38,7 +42,7 @@ from trainyard.global_random import preserved_global_random
 from trainyard.order import START, Cursor, SampleOrder, WeightedDraws
 from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
-from trainyard.runs.data.checks import check_metrics, check_reading
+from trainyard.runs.data.checks import check_accumulators, check_metrics, check_reading
 from trainyard.runs.data.learner_splits import learner_splits
 from trainyard.runs.data.original_units import in_original_units
 from trainyard.runs.data.sampling import check_sampling, drawing_weights, epoch_samples
@@ -47,6 +51,7 @@ from trainyard.runs.frameworks import form_for, framework_for
 from trainyard.runs.objects import NO_DATA, Objects
 from trainyard.runs.processes.threads import default_threads
 from trainyard.semantics import in_force
+from trainyard.tasks.support.accumulators import Accumulator
 from trainyard.types import Array, DataInfo, Metrics, Predictions, SplitName
 from trainyard.world import ALONE, World
 
@@ -73,6 +78,11 @@ class Components:
         """A view of the live weights, whose predictions are in the target's original units."""
         live, splits = self.learner.model(), self.bundle.splits
         return in_original_units(live, self.bundle.info, splits, self.inputs.splits)
+
+    @cached_property
+    def accumulators(self) -> list[Accumulator]:
+        """The user's own metrics that add up by themselves."""
+        return accumulators(wanted_metrics(self.config, self.bundle.info))
 
     @property
     def order(self) -> SampleOrder:
@@ -127,6 +137,7 @@ def build(
     check_metrics(config, bundle)
     model, rows = objects.model, len(bundle.splits["train"])
     framework = framework_for(config, bundle.info, model)
+    check_accumulators(config, framework)
     check_reading(config, bundle, framework)
     plan: Plan = framework.plan(config, epoch_samples(config, rows), model)
     check_sampling(config, framework, plan)
@@ -148,7 +159,9 @@ def build(
     framework.pin(config, threads)
     with announced(f"building the model, and handing it {rows:,} rows"):
         learner = framework.learner(inputs)
-    return Components(inputs, bundle, framework, learner, rules)
+    components = Components(inputs, bundle, framework, learner, rules)
+    try_accumulators(components)
+    return components
 
 
 def order_and_rules(
@@ -226,7 +239,7 @@ def evaluate_rows(
 ) -> EvaluationResult:
     """Evaluate the model on some rows of a split; see `evaluate_split`."""
     predictions = interruptible(
-        components.model.predict(rows),
+        components.model.evaluate(rows, components.accumulators),
         check_signals,
         components.inputs.world,
     )
@@ -237,6 +250,20 @@ def evaluate_rows(
             components.bundle.info,
             split,
         )
+
+
+def try_accumulators(components: Components) -> None:
+    """Let a user's own metrics that add up by themselves count one row, so that errors come before training.
+
+    Raises:
+        ModelError: One of them fails, or does not add up.
+    """
+    if not components.accumulators:
+        return
+    split = components.bundle.splits.get("val", components.bundle.splits["train"])
+    row = Arrays(split.take(np.zeros(1, np.int64)))
+    for _ in components.model.evaluate(row, components.accumulators):
+        pass
 
 
 def run_checkpoints(

@@ -51,6 +51,7 @@ class TorchFramework(Framework):
     has_virtual_ranks: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
     has_workers: ClassVar[bool] = True
+    has_accumulators: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("torch",)
     model_bases: ClassVar[Sequence[str]] = ("torch.nn:Module",)
     optimizer_bases: ClassVar[Sequence[str]] = ("torch.optim:Optimizer",)

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -30,6 +31,7 @@ from trainyard.frameworks.torch.shared_lock import SharedLock
 from trainyard.frameworks.torch.snapshot import named_buffer
 from trainyard.frameworks.torch.training_state import TrainingState, saved_architecture
 from trainyard.frameworks.torch.unsaved import fingerprints
+from trainyard.tasks.support.accumulators import Accumulator
 from trainyard.types import INPUT_IDS, Array, Ids, Predictions
 from trainyard.world import ALONE, World
 
@@ -97,7 +99,11 @@ class LiveModel(_TorchModel):
         self._generators = generators(network.device)
 
     def predict(self, split: Split) -> Iterator[Predictions]:
-        """Yield the outputs for all rows of a split.
+        """Yield the outputs for all rows of a split; see `evaluate`."""
+        return self.evaluate(split)
+
+    def evaluate(self, split: Split, accumulators: Sequence[Accumulator] = ()) -> Iterator[Predictions]:
+        """Yield the outputs for all rows of a split, and what metrics count on them.
 
         If the predictions are not read to the end, what they changed in buffers is undone: a resume repeats
         them. Of several processes, all must read them to the end.
@@ -115,11 +121,11 @@ class LiveModel(_TorchModel):
             with self._state.evaluated():
                 for start in range(0, len(parts), _PARTS * world.size):
                     shared = parts[start : start + _PARTS * world.size]
-                    mine = (self._part(source, ids) for ids in shared[world.rank :: world.size])
+                    mine = (self._part(source, ids, accumulators) for ids in shared[world.rank :: world.size])
                     if world.size == 1:
                         yield from mine
                     else:
-                        travelling = [part._replace(measures=dict(part.measures)) for part in mine]
+                        travelling = [_portable(part) for part in mine]
                         yield from _interleaved(world.gather(travelling))
             if world.size > 1 and held is not None and held.has_changed():
                 raise ModelError(
@@ -137,16 +143,29 @@ class LiveModel(_TorchModel):
             if held is not None:
                 held.put_back()
 
-    def _part(self, source: TensorSource, ids: Ids) -> Predictions:
+    def _part(self, source: TensorSource, ids: Ids, accumulators: Sequence[Accumulator]) -> Predictions:
         # The module may draw random numbers here, too, as in Monte Carlo dropout.
         seed_generators(self._generators, self._network.stream(ids))
-        return self._network.predict(source, ids)
+        return self._network.predict(source, ids, accumulators)
+
+
+def _portable(part: Predictions) -> Predictions:
+    """Return a part that other processes can read: read-only views of mappings cannot be pickled."""
+    return part._replace(measures=dict(part.measures), counts=dict(part.counts))
 
 
 def _interleaved(shares: Sequence[Sequence[Predictions]]) -> Iterator[Predictions]:
     """Yield the parts of all processes in their order: the first of each, then the second of each ..."""
     for row in zip_longest(*shares):
         yield from (part for part in row if part is not None)
+
+
+class _Rows(NamedTuple):
+    """Rows that are predicted at once, and the metrics that count on them."""
+
+    source: TensorSource
+    ids: Ids
+    accumulators: Sequence[Accumulator]
 
 
 class LoadedModel(_TorchModel):
@@ -177,7 +196,11 @@ class LoadedModel(_TorchModel):
         self._kept = ""  # names of the state that the module keeps from call to call
 
     def predict(self, split: Split) -> Iterator[Predictions]:
-        """Yield the outputs for all rows of a split.
+        """Yield the outputs for all rows of a split; see `evaluate`."""
+        return self.evaluate(split)
+
+    def evaluate(self, split: Split, accumulators: Sequence[Accumulator] = ()) -> Iterator[Predictions]:
+        """Yield the outputs for all rows of a split, and what metrics count on them.
 
         Raises:
             ModelError: The module keeps state from call to call, and another thread has used it.
@@ -186,7 +209,7 @@ class LoadedModel(_TorchModel):
         source = self._network.source(split)
         for ids in self._network.parts(len(split)):
             try:
-                yield self._part(source, ids)
+                yield self._part(_Rows(source, ids, accumulators))
             except TrainyardError:
                 raise
             except Exception as error:
@@ -199,7 +222,7 @@ class LoadedModel(_TorchModel):
             outputs = first_output(as_float(self._network.call(batch)))  # (1, length, vocabulary)
         return outputs[0, -1].double().cpu().numpy()
 
-    def _part(self, source: TensorSource, ids: Ids) -> Predictions:
+    def _part(self, rows: _Rows) -> Predictions:
         """Return the outputs for some rows, with the precautions that the module needs."""
         self._check_owner()
         before: list[torch.Tensor] = []
@@ -207,7 +230,7 @@ class LoadedModel(_TorchModel):
             with self._lock.shared(self._note_buffers):
                 before = [] if self._draws else self._random_state()
                 try:
-                    part = self._predicted(source, ids, self._generators(ids))
+                    part = self._predicted(rows, self._generators(rows.ids))
                 finally:
                     needs_repetition = self._note_side_effects(before)
                 if not needs_repetition:
@@ -215,8 +238,8 @@ class LoadedModel(_TorchModel):
         with self._lock.exclusive():
             self._check_owner()
             if not self._is_examined:
-                return self._predict_first(source, ids)
-            return self._predict_alone(source, ids, before)
+                return self._predict_first(rows)
+            return self._predict_alone(rows, before)
 
     def _check_owner(self) -> None:
         if self._owner is not None and self._owner != threading.get_ident():
@@ -225,20 +248,19 @@ class LoadedModel(_TorchModel):
                 "the next, so that only the thread that used it first may use it: load one for each thread"
             )
 
-    def _predict_alone(self, source: TensorSource, ids: Ids, before: Sequence[torch.Tensor]) -> Predictions:
+    def _predict_alone(self, rows: _Rows, before: Sequence[torch.Tensor]) -> Predictions:
         """Return the outputs for some rows while no other thread uses the module.
 
         Args:
-            source: The samples.
-            ids: Those to predict.
+            rows: The rows.
             before: The state of the default generators before a call that may have drawn from them.
         """
         if self._has_dirty_buffers:
             self._loaded.put_back()
             self._has_dirty_buffers = False
-        own, held = self._generators(ids), structure.Held(self._module)
+        own, held = self._generators(rows.ids), structure.Held(self._module)
         try:
-            part = self._predicted(source, ids, own)
+            part = self._predicted(rows, own)
         finally:
             held.put_back()
         if own is not None and own.drew and before:
@@ -271,24 +293,24 @@ class LoadedModel(_TorchModel):
         self._draws |= has_drawn
         return self._changes_buffers or has_drawn
 
-    def _predicted(self, source: TensorSource, ids: Ids, generators: OwnGenerators | None) -> Predictions:
+    def _predicted(self, rows: _Rows, generators: OwnGenerators | None) -> Predictions:
         with generators or nullcontext():
-            return self._network.predict(source, ids)
+            return self._network.predict(*rows)
 
     def _generators(self, ids: Ids) -> OwnGenerators | None:
         """Return the generators of a part; None if the module draws nothing, as they slow down every call."""
         return OwnGenerators(self._network.stream(ids)) if self._draws else None
 
-    def _predict_first(self, source: TensorSource, ids: Ids) -> Predictions:
+    def _predict_first(self, rows: _Rows) -> Predictions:
         """Predict some rows for the first time, and examine what that changes in the module."""
-        generators, held = OwnGenerators(self._network.stream(ids)), structure.Held(self._module)
+        generators, held = OwnGenerators(self._network.stream(rows.ids)), structure.Held(self._module)
         before, versions = fingerprints(self._module), self._buffer_versions()
         try:
-            part = self._predicted(source, ids, generators)
+            part = self._predicted(rows, generators)
             after = fingerprints(self._module)
             kept = sorted(generators.borrowed)
             if after != before:  # attributes that are made once, such as a cache, have their last value now
-                self._predicted(source, ids, OwnGenerators(self._network.stream(ids)))
+                self._predicted(rows, OwnGenerators(self._network.stream(rows.ids)))
                 again = fingerprints(self._module)
                 kept += [name for name, value in again.items() if after.get(name) != value]
             self._changes_buffers = self._buffer_versions() != versions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -21,12 +21,14 @@ from trainyard.frameworks.torch.huggingface.module import architecture_of
 from trainyard.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainyard.frameworks.torch.models import build_model
 from trainyard.frameworks.torch.outputs import Outputs, as_float, call_of, first_output, input_names
+from trainyard.frameworks.torch.own_metrics import counts
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.frameworks.torch.predictions import to_predictions
 from trainyard.frameworks.torch.process import device_of
 from trainyard.frameworks.torch.structure import Structure
 from trainyard.order import PREDICT, stream_seed
 from trainyard.registry import task_for
+from trainyard.tasks.support.accumulators import Accumulator
 from trainyard.types import TARGET, Ids, Predictions, weights_of
 
 log = logging.getLogger("trainyard")
@@ -79,8 +81,16 @@ class Network:
         """Return the seed of the random numbers in the prediction of some rows, by the first of them."""
         return stream_seed(self.inputs.config.experiment.seed, PREDICT, int(ids[0]))
 
-    def predict(self, source: TensorSource, ids: Ids) -> Predictions:
-        """Return the outputs for the rows `ids`, (n,); the module is in evaluation mode."""
+    def predict(
+        self, source: TensorSource, ids: Ids, accumulators: Sequence[Accumulator] = ()
+    ) -> Predictions:
+        """Return the outputs for the rows `ids`, (n,); the module is in evaluation mode.
+
+        Args:
+            source: The samples.
+            ids: The positions of the rows.
+            accumulators: Metrics that count what the module returns.
+        """
         batch = source.take(ids)  # tensors (n, ...)
         with torch.no_grad(), self.precision.autocast():
             outputs = as_float(self.call(batch))  # (n, outputs), or several such
@@ -96,9 +106,11 @@ class Network:
             if self._row_losses is not None and TARGET in batch:
                 predicted = torch.cat([self._row_losses(outputs, batch).to(predicted), predicted], dim=1)
             values = predicted.cpu().numpy()
+        with torch.no_grad():
+            counted = counts(accumulators, outputs, batch, self.task) if accumulators else {}
         targets = np.empty((len(ids), 0)) if self.task.sums else batch[self.task.target].cpu().numpy()
-        counts = None if weights is None else weights.cpu().numpy()
-        return Predictions(ids, values, targets, loss, weights=counts)
+        weighing = None if weights is None else weights.cpu().numpy()
+        return Predictions(ids, values, targets, loss, weights=weighing, counts=counted)
 
     def weighted_loss(self, outputs: Outputs, batch: Tensors) -> Tensor:
         """Return the sum of the losses of the samples of a batch, each multiplied by its weight: ()."""

@@ -41,7 +41,7 @@ def own_loss(path: str, task: Task, output: Callable[[Any], Tensor], *, by_sampl
     Raises:
         ModelError: It cannot be imported, or is neither a function nor a module without parameters.
     """
-    called = _by_names(_loss(path, task, by_sample=by_sample), output)
+    called = by_names(_loss(path, task, by_sample=by_sample), output, task.target)
 
     def loss(outputs: Any, batch: Tensors) -> Tensor:
         value = called(outputs, _standardized(batch, task.info))
@@ -99,18 +99,24 @@ def _of_task(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _by_names(loss: Any, output: Callable[[Any], Tensor]) -> _Raw:
-    """Return a function of (outputs, batch) that calls a loss as the names of its parameters say."""
-    first, second = [*(name.lower() for name in _parameters(loss)), "", ""][:2]
+def by_names(function: Any, output: Callable[[Any], Tensor], name: str) -> _Raw:
+    """Return a function of (outputs, batch) that calls another as the names of its parameters say.
+
+    Args:
+        function: A loss, or the method of a metric: of (outputs, batch), (input, target) or (y_true, y_pred).
+        output: Returns the task's own output, of what the model returned.
+        name: The array of a batch that holds the targets.
+    """
+    first, second = [*(name.lower() for name in _parameters(function)), "", ""][:2]
     if first not in _TARGETS and second not in _TARGETS:
-        return loss  # type: ignore[no-any-return]
+        return function  # type: ignore[no-any-return]
     is_keras = first in _TARGETS
 
     def called(outputs: Any, batch: Tensors) -> Any:
-        target, own = batch[TARGET], output(outputs)
+        target, own = batch[name], output(outputs)
         # (rows, 1) beside (rows,) would make (rows, rows) of the two.
         own = own.reshape(target.shape) if own.numel() == target.numel() else own
-        return loss(target, own) if is_keras else loss(own, target)
+        return function(target, own) if is_keras else function(own, target)
 
     return called
 

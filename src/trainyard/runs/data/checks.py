@@ -8,7 +8,7 @@ from trainyard.config.metrics import deciding_metrics, metric_path, undecided_mo
 from trainyard.config.schema import DataConfig, RunConfig
 from trainyard.datasets.base import DataBundle, KnownSplit, LabelSplit, SampleSplit
 from trainyard.errors import DataError, InputError, ModelError
-from trainyard.evaluation.metrics import check_metric, mode_in
+from trainyard.evaluation.metrics import accumulators, check_metric, mode_in
 from trainyard.frameworks.base import Framework
 from trainyard.registry import task_for
 
@@ -34,6 +34,24 @@ def check_metrics(config: RunConfig, bundle: DataBundle) -> None:
                 raise InputError(f"{key}: {error}") from error
         if "val" not in bundle.splits and key != "checkpoint.metric":
             raise InputError(f"{key}: {metric} needs a validation split; set data.split.val or data.val_path")
+
+
+def check_accumulators(config: RunConfig, framework: type[Framework]) -> None:
+    """Check that the framework has what metrics that add up by themselves count.
+
+    Raises:
+        InputError: It has not.
+    """
+    if not (given := accumulators(config.evaluation.metrics or [])):
+        return
+    reason = None if framework.has_accumulators else f"not those of {config.model.type}"
+    if config.data is not None and config.data.target_transform is not None:
+        reason = "not beside data.target_transform, as they are not in the unit of the target"
+    if reason:
+        raise InputError(
+            f"evaluation.metrics: {given[0].path} adds up by itself, from the outputs of torch models, "
+            f"{reason}; name a function of (targets, predictions)"
+        )
 
 
 def check_reading(config: RunConfig, bundle: DataBundle, framework: type[Framework]) -> None:

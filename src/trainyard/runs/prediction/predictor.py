@@ -20,7 +20,12 @@ from trainyard.datasets.rows.preparation import AnyPreparation, from_json
 from trainyard.datasets.rows.text_preparation import TextPreparation
 from trainyard.datasets.rows.tokenizers import Tokenizer
 from trainyard.errors import CheckpointError, InputError, ModelError
-from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions, explained_metric
+from trainyard.evaluation.metrics import (
+    EvaluationResult,
+    accumulators,
+    evaluate_predictions,
+    explained_metric,
+)
 from trainyard.frameworks.base import Framework, ModelInputs
 from trainyard.global_random import preserved_global_random
 from trainyard.records.data import understanding
@@ -357,9 +362,9 @@ class Predictor:
             chosen = labeled(rows, self._rows)
         else:
             chosen = self._own_split(split, bundle)
-        return evaluate_predictions(
-            self.model.predict(chosen), wanted_metrics(self.config, self.info), self.info, split
-        )
+        metrics = wanted_metrics(self.config, self.info)
+        predictions = self.model.evaluate(chosen, accumulators(metrics))
+        return evaluate_predictions(predictions, metrics, self.info, split)
 
     def explain(self, bundle: DataBundle | None = None) -> dict[str, Any]:
         """Explain the model by importance, SHAP values and partial dependence.

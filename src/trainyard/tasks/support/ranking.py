@@ -7,6 +7,7 @@ Curves have at most POINTS points, whatever the number of rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -80,7 +81,7 @@ def _roc(shown: Sequence[_Shown], more: str) -> Json:
     lines = []
     for one, counts, area in shown:
         alarms, hits = counts.alarms / counts.all_negative, counts.hits / counts.all_positive
-        lines.append(_line(f"{one.name}: {area:.3f}", [0.0, *alarms], [0.0, *hits]))
+        lines.append(_line(f"{one.name}: {area:.3f}", _from(0.0, alarms), _from(0.0, hits)))
     caption = (
         "As the threshold falls: upwards, the share of the class that is found; across, the share of the "
         "other rows that are wrongly taken for it. The number is the area below: 1 is perfect, 0.5 is chance."
@@ -94,7 +95,7 @@ def _precision_recall(shown: Sequence[_Shown], more: str) -> Json:
         precision = ratio(counts.hits, counts.hits + counts.alarms)
         area = binary_average_precision(one.positive, one.probability, one.weights)
         recall = counts.hits / counts.all_positive
-        lines.append(_line(f"{one.name}: {area:.3f}", [0.0, *recall], [precision[0], *precision]))
+        lines.append(_line(f"{one.name}: {area:.3f}", _from(0.0, recall), _from(precision[0], precision)))
     caption = (
         "Upwards, the share of the rows taken for the class that are of it; across, the share of its rows "
         "that are found. The number is the average precision: 1 is perfect."
@@ -116,11 +117,14 @@ def _calibration(shown: Sequence[_Shown], more: str) -> Json:
 def _reliability(one: Answers) -> tuple[Floats, Floats]:
     """Return the mean probability of each group of rows, and the share of its rows that are of the class."""
     order = np.argsort(one.probability, kind="stable")
-    groups = [part for part in np.array_split(order, _BINS) if len(part)]
-    weights = np.ones(len(order)) if one.weights is None else one.weights
-    totals = np.array([weights[part].sum() for part in groups])
-    said = np.array([weights[part] @ one.probability[part].astype(np.float64) for part in groups])
-    true = np.array([weights[part] @ one.positive[part] for part in groups])
+    bins = min(_BINS, len(order))
+    # The first groups have one row more where the rows cannot be divided evenly.
+    starts = np.arange(bins) * (len(order) // bins) + np.minimum(np.arange(bins), len(order) % bins)
+    weights = np.ones(len(order)) if one.weights is None else one.weights[order]
+    totals, said, true = (
+        np.add.reduceat(weights * values, starts)
+        for values in (1.0, one.probability[order].astype(np.float64), one.positive[order])
+    )
     return ratio(said, totals)[totals > 0], ratio(true, totals)[totals > 0]
 
 
@@ -155,15 +159,16 @@ def _figure(
     }
 
 
-def _line(name: str, x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Json:
+def _from(first: float, values: Floats) -> Floats:
+    return np.concatenate([[first], values])
+
+
+def _line(name: str, x: Floats, y: Floats) -> Json:
     kept = _spaced(len(x))
-    return {"name": name, "x": _rounded(np.asarray(x)[kept]), "y": _rounded(np.asarray(y)[kept])}
+    return {"name": name, "x": x[kept].round(4).tolist(), "y": y[kept].round(4).tolist()}
 
 
-def _rounded(values: Floats) -> list[float]:
-    return [round(value, 4) for value in values.astype(np.float64).tolist()]
-
-
+@lru_cache(maxsize=64)
 def _spaced(count: int, points: int = POINTS) -> NDArray[np.int64]:
     """Return at most `points` evenly spaced positions, the first and the last among them."""
     return np.unique(np.linspace(0, count - 1, min(count, points)).round().astype(np.int64))

@@ -1,0 +1,50 @@
+"""What a user's own metrics that add up by themselves count of a module's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainyard.frameworks.torch.data import Tensors
+from trainyard.frameworks.torch.outputs import Outputs, first_output
+from trainyard.frameworks.torch.own_losses import by_names
+from trainyard.tasks.base import Task
+from trainyard.tasks.support.accumulators import Accumulator, State
+
+
+def counts(
+    accumulators: Sequence[Accumulator], outputs: Outputs, batch: Tensors, task: Task
+) -> Mapping[str, State]:
+    """Return what each metric counts on a part, by the names of the metrics.
+
+    `update` is called as losses are, by the names of its parameters: with the task's own output and the
+    targets, (rows, ...) each, or with all that the model returned and the batch. Where a regression trains on
+    standardized targets, its output is in the unit of the targets.
+
+    Args:
+        accumulators: The metrics.
+        outputs: What the model returned, float32.
+        batch: The batch.
+        task: The task.
+    """
+
+    def output(given: Outputs) -> Tensor:
+        first, info = first_output(given), task.info
+        is_scaled = (info.target_mean, info.target_scale) != (0.0, 1.0)
+        return first * info.target_scale + info.target_mean if is_scaled else first
+
+    return {one.name: one.counted(_update(outputs, batch, output, task.target)) for one in accumulators}
+
+
+def _update(
+    outputs: Outputs, batch: Tensors, output: Callable[[Outputs], Tensor], target: str
+) -> Callable[[Any], None]:
+    def update(metric: Any) -> None:
+        if isinstance(metric, torch.nn.Module):  # those of torchmetrics hold their counts on a device
+            metric.to(batch[target].device)
+        by_names(metric.update, output, target)(outputs, batch)
+
+    return update

@@ -1,0 +1,303 @@
+"""A user's own metrics that add up by themselves: what they count, how counts are merged, and where they decide."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torchmetrics import MeanSquaredError, SpearmanCorrCoef
+from torchmetrics.classification import MulticlassF1Score
+
+import trainyard
+from small_runs import assert_same, whole_and_resumed
+from trainyard.errors import InputError, ModelError
+from trainyard.tasks.support.accumulators import Accumulator
+
+SOURCE = """
+import torch
+from torchmetrics.classification import MulticlassJaccardIndex
+
+
+class Pixels:
+    greater_is_better = True
+
+    def __init__(self):
+        self.hits = self.pixels = 0
+
+    def update(self, outputs, targets):
+        counted = targets != -100
+        self.hits += int(((outputs.argmax(1) == targets) & counted).sum())
+        self.pixels += int(counted.sum())
+
+    def compute(self):
+        return self.hits / self.pixels
+
+
+jaccard_index = MulticlassJaccardIndex(3)
+
+
+class Nats:
+    def __init__(self):
+        self.nats = self.tokens = 0.0
+
+    def update(self, outputs, labels):
+        counted = labels != -100
+        log = outputs[counted].log_softmax(-1).gather(-1, labels[counted][:, None])
+        self.nats -= log.double().sum().item()
+        self.tokens += int(counted.sum())
+
+    def compute(self):
+        return self.nats / self.tokens
+
+
+class CostError:
+    greater_is_better = False
+
+    def __init__(self):
+        self.errors = []
+
+    def update(self, outputs, batch):
+        self.errors.append((outputs["cost"] - batch["cost"]).abs().sum().item())
+
+    def compute(self):
+        return sum(self.errors)
+
+
+class Highest:
+    def __init__(self):
+        self.highest = 0.0
+
+    def update(self, outputs, targets):
+        self.highest = max(self.highest, float(outputs.abs().max()))
+
+    def compute(self):
+        return self.highest
+
+
+class Shy:
+    def update(self, outputs, targets):
+        raise RuntimeError("no")
+
+    def compute(self):
+        return 0.0
+
+
+def token_loss(input, target):
+    return torch.nn.functional.cross_entropy(input.flatten(0, 1), target.flatten())
+"""
+
+
+class Heads(nn.Module):
+    """(rows, 4) -> the task's own output, (rows, 2), and a second one, (rows,)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Linear(4, 3)
+
+    def forward(self, numbers: torch.Tensor) -> dict[str, torch.Tensor]:
+        both = self.both(numbers)
+        return {"logits": both[:, :2], "cost": both[:, 2]}
+
+
+@pytest.fixture
+def adding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the module `adding`, in which the test works."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "adding.py").write_text(SOURCE)
+    yield tmp_path
+    sys.modules.pop("adding", None)
+
+
+def masks() -> dict[str, np.ndarray[Any, Any]]:
+    """60 images of noise, whose pixels are of three classes, or of none."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(60, 8, 8, 3)).astype(np.float32)
+    y = (x[..., 0] > 0).astype(np.int64) + (x[..., 1] > 0.5)
+    y[:, 0] = 255
+    return {"X": x, "y": y}
+
+
+SEGMENTATION: dict[str, Any] = {
+    "experiment": {"name": "masks", "seed": 3},
+    "data": {"type": "npz", "path": "masks.npz", "task": "segmentation", "ignore_index": 255},
+    "model": {"type": "unet", "params": {"base_width": 4, "depth": 1}},
+    "training": {"max_steps": 12, "batch_size": 16, "learning_rate": 0.01, "threads": 1},
+    "evaluation": {"every_n_steps": 3, "batch_size": 4},
+    "checkpoint": {"every_n_steps": 5, "every_n_minutes": None},
+    "logging": {"every_n_steps": 1},
+}
+
+
+def counted(metric: Any, parts: list[Callable[[Any], None]]) -> float:
+    one = Accumulator("mine:metric", "metric", metric)
+    return one.value([one.counted(part) for part in parts])
+
+
+def parts_of(outputs: torch.Tensor, targets: torch.Tensor) -> list[Callable[[Any], None]]:
+    """Three parts of different sizes."""
+    rows = zip(outputs.split([5, 1, 14]), targets.split([5, 1, 14]), strict=True)
+    return [lambda metric, given=given: metric.update(*given) for given in rows]
+
+
+@pytest.mark.parametrize("average", ["macro", "micro", "weighted"])
+def test_torchmetrics_merged_over_parts_is_torchmetrics_on_all(average: Any) -> None:
+    outputs, targets = torch.randn(20, 4), torch.randint(0, 4, (20,))
+    metric = MulticlassF1Score(4, average=average)
+    expected = MulticlassF1Score(4, average=average)(outputs, targets)
+    assert counted(metric, parts_of(outputs, targets)) == pytest.approx(float(expected))
+
+
+def test_lists_and_classes_and_what_torchmetrics_does_not_merge() -> None:
+    outputs, targets = torch.randn(20), torch.randn(20)
+    for kind in (MeanSquaredError, SpearmanCorrCoef):
+        assert counted(kind, parts_of(outputs, targets)) == pytest.approx(
+            float(kind()(outputs, targets)), rel=1e-5
+        )
+
+
+class Several:
+    """Counts in attributes of all kinds, one of which begins as None."""
+
+    def __init__(self) -> None:
+        self.classes = 3  # no count: it stays what it is
+        self.array, self.by_name, self.seen, self.any = np.zeros(2), {}, set[int](), False
+        self.total: torch.Tensor | None = None
+
+    def update(self, value: float) -> None:
+        self.array += value
+        self.by_name[str(value)] = self.by_name.get(str(value), 0) + 1
+        self.seen |= {int(value)}
+        self.any |= value > 2
+        self.total = torch.tensor(value) + (0 if self.total is None else self.total)
+
+    def compute(self) -> float:
+        assert (self.classes, self.any, self.seen) == (3, True, {1, 4})
+        assert self.by_name == {"1.0": 2, "4.0": 1}
+        return float(self.array.sum() + self.total)
+
+
+def test_counts_of_all_kinds_are_added() -> None:
+    one = Accumulator("mine:Several", "Several", Several)
+    one._is_checked = True  # the first part alone does not satisfy the assertion in `compute`
+    states = [one.counted(lambda metric, value=value: metric.update(value)) for value in (1.0, 4.0, 1.0)]
+    assert one.value(states) == 3 * 6.0
+    assert "classes" not in states[0]
+    assert "any" not in states[0]
+
+
+def test_a_metric_that_decides_has_the_bits_of_ours_and_resumes(adding: Path) -> None:
+    np.savez("masks.npz", **masks())
+    overrides: dict[str, Any] = {
+        "data": SEGMENTATION["data"],
+        "model": SEGMENTATION["model"],
+        "evaluation.every_n_steps": 3,
+        "evaluation.metrics": ["adding:Pixels", "adding:jaccard_index", "pixel_accuracy", "iou"],
+        "checkpoint.metric": "val_Pixels",
+        "training.early_stopping": {"metric": "val_jaccard_index", "patience": 3},
+    }
+    whole, resumed = whole_and_resumed(adding, overrides)
+    assert_same(resumed, whole)
+    assert whole.metrics["test_Pixels"] == whole.metrics["test_pixel_accuracy"]
+    assert whole.metrics["test_jaccard_index"] == pytest.approx(whole.metrics["test_iou"], abs=1e-6)
+    assert whole.result["best"]["metric"] == "val_Pixels"
+    assert trainyard.evaluate(whole)["test_Pixels"] == whole.metrics["test_Pixels"]
+    other = trainyard.train(SEGMENTATION, {**overrides, "experiment.seed": 4}, runs_dir="runs")
+    assert [test.metric for test in trainyard.compare(whole, other).tests] == ["pixel_accuracy", "iou"]
+
+
+def test_text_is_counted_from_its_logits_and_own_losses_get_its_labels(adding: Path) -> None:
+    (adding / "text.txt").write_text("the same words again and again, " * 60)
+    config = {
+        "data": {"type": "text", "path": "text.txt", "length": 16},
+        "model": {"type": "gpt", "hidden_size": 16, "num_layers": 1, "num_heads": 2},
+        "training": {"max_steps": 3, "batch_size": 8, "threads": 1, "loss": "adding:token_loss"},
+        "evaluation": {"metrics": ["adding:Nats"], "batch_size": 3},
+    }
+    run = trainyard.train(config, runs_dir="runs")
+    assert run.metrics["test_Nats"] == pytest.approx(run.metrics["test_loss"], rel=1e-5)
+    usual = trainyard.train(config, {"training.loss": "auto"}, runs_dir="runs")
+    assert usual.metrics["test_loss"] == pytest.approx(run.metrics["test_loss"], rel=1e-5)
+
+
+def test_a_second_head_is_measured(adding: Path) -> None:
+    draw = np.random.default_rng(1)
+    train, val, test = (
+        {
+            "numbers": draw.normal(size=(50, 4)).astype(np.float32),
+            "cost": draw.normal(size=50).astype(np.float32),
+            "target": draw.integers(0, 2, 50),
+        }
+        for _ in range(3)
+    )
+    config = {
+        "training": {"max_steps": 2, "threads": 1},
+        "evaluation": {"metrics": ["accuracy", "adding:CostError"], "batch_size": 7},
+        "checkpoint": {"metric": "val_CostError"},
+    }
+    run = trainyard.train(config, model=Heads(), data=(train, val, test), runs_dir="runs")
+    with torch.no_grad():
+        module = trainyard.load(run, model=Heads()).native
+        found = module(torch.from_numpy(test["numbers"]))["cost"].numpy()
+    assert run.metrics["test_CostError"] == pytest.approx(np.abs(found - test["cost"]).sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("metric", "overrides", "error", "message"),
+    [
+        (
+            "adding:Highest",
+            {},
+            ModelError,
+            r"does not add up: two updates of one object give .*\n.*begin at 0",
+        ),
+        ("adding:Shy", {}, ModelError, r"Shy\.update failed: RuntimeError: no; it gets the model's output"),
+        (
+            "torchmetrics.classification:MulticlassF1Score",
+            {},
+            InputError,
+            "is constructed without arguments.*name an object of it, made in your module",
+        ),
+        (
+            "adding:Pixels",
+            {"model": "logistic_regression"},
+            InputError,
+            "outputs of torch models, not those of",
+        ),
+        (
+            "adding:Nats",
+            {"data.type": "diabetes", "data.target_transform": "sqrt"},
+            InputError,
+            r"not beside data\.target_transform",
+        ),
+    ],
+)
+def test_what_does_not_add_up_is_refused_before_a_step(
+    adding: Path, metric: str, overrides: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    config = {
+        "data": {"type": "iris"},
+        "model": "mlp",
+        "evaluation": {"metrics": [metric]},
+        "training": {"max_steps": 2},
+    }
+    if "model" in overrides:
+        del config["training"]
+    with pytest.raises(error, match=message):
+        trainyard.train(config, overrides, runs_dir="runs")
+    assert all(run.steps == 0 for run in trainyard.list_runs("runs"))
+
+
+@pytest.mark.slow
+def test_two_processes_count_the_same(adding: Path) -> None:
+    np.savez("masks.npz", **masks())
+    overrides = {"evaluation.metrics": ["adding:Pixels", "adding:jaccard_index"], "training.max_steps": 4}
+    shared = {**overrides, "distributed.virtual_ranks": 2}
+    alone = trainyard.train(SEGMENTATION, shared, runs_dir="alone")
+    both = trainyard.train(SEGMENTATION, {**shared, "distributed.nproc": 2}, runs_dir="both")
+    assert both.digest == alone.digest
+    assert both.metrics == alone.metrics
