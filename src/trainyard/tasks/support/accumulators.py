@@ -118,10 +118,10 @@ class Accumulator:
         declared = getattr(metric, "metric_state", None)
         if isinstance(declared, Mapping):
             return {name: _portable(value) for name, value in declared.items()}
-        before = vars(self._fresh())
+        before = getattr(self._fresh(), "__dict__", {})
         return {
             name: _portable(value)
-            for name, value in vars(metric).items()
+            for name, value in getattr(metric, "__dict__", {}).items()
             if _can_add(value) and not _same(value, before.get(name))
         }
 
