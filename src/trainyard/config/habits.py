@@ -399,15 +399,6 @@ def _warmup(root: Node, problems: Problems, notes: list[str]) -> None:
 
 def _values(root: Node, problems: Problems, notes: list[str]) -> None:
     """Read other names of optimizers, schedulers, losses, precisions, devices and metrics as ours."""
-    loss = find(root, "training.loss")
-    if loss is not None and isinstance(loss.value, dict):
-        take(root, "training.loss")
-        problems.report(
-            "write the name alone: training.loss: focal; options stand beside it in training: focal_gamma, "
-            "label_smoothing, class_weights; a loss of your own holds its options itself",
-            "training.loss",
-            loss.key_source,
-        )
     for path, table in VALUES.items():
         node = find(root, path)
         chosen = mapping(node).get("type", node)

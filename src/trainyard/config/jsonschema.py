@@ -226,5 +226,6 @@ def _names(definitions: Schema, adapters: Adapters) -> None:
     listed["anyOf"] = [{"type": "array", "items": {"anyOf": [{"enum": metrics}, own]}}, {"type": "null"}]
     loss = definitions["TrainingConfig"]["properties"]["loss"]
     names = {"enum": list(dict.fromkeys(["auto", *adapters.names("loss")]))}
-    loss["anyOf"] = [names, own]
+    section: Schema = {"type": {"anyOf": [names, own]}}  # its options stand beside it
+    loss["anyOf"] = [names, own, {"type": "object", "properties": section, "required": ["type"]}]
     definitions["DataConfig"]["properties"]["task"]["enum"] = ["auto", *adapters.names("task")]

@@ -216,6 +216,9 @@ class Lookup:
         if node is None or ":" in str(node.value):  # package.module:function is imported later
             check_import_path(node, "training.loss", self.problems)
             return
+        if (params := find_value(self.root, "training.loss_params")) is not None and params.value:
+            message = f"{node.value} is a loss of ours, whose options are keys of training; leave it out"
+            self.problems.report(message, "training.loss_params", params.source)
         hint = _LOSS_HINTS.get(re.sub(r"[-_ ]", "", str(node.value).lower()).removesuffix("loss"))
         if hint is not None and not self.adapters.has("loss", str(node.value), framework):
             message = f"no loss is called {node.template or node.value!r} here; {hint}"

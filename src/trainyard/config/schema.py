@@ -287,6 +287,11 @@ class TrainingConfig(Section):
         "model returns and the batch, a mapping of tensors; Keras with (targets, outputs), as it calls "
         "losses; for boosters it is `model.params.objective`",
     )
+    loss_params: dict[str, Any] = bits(
+        default_factory=dict,
+        description="the options of a loss of your own; they may also be written beside its type: "
+        "`loss: {type: package.module:Loss, alpha: 0.5}`",
+    )
     label_smoothing: float = bits(
         default=0.0,
         ge=0,

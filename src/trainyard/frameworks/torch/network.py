@@ -51,7 +51,13 @@ class Network:
         is_known = inputs.model is None and inputs.config.model.type in HUGGINGFACE
         self.architecture = architecture_of(module) if is_known else None
         self.task = task_for(inputs.info)
-        self._loss_options = (training.loss, self.task, training.label_smoothing, training.focal_gamma)
+        self._loss_options = (
+            training.loss,
+            self.task,
+            training.label_smoothing,
+            training.focal_gamma,
+            training.loss_params,
+        )
         self.loss = losses.build_loss(*self._loss_options)
         self._row_losses = losses.row_losses(*self._loss_options) if self.task.gives_masks else None
         self._weighted: losses.WeightedLoss | None = None
