@@ -50,7 +50,7 @@ def settle(root: Node, problems: Problems, notes: list[str]) -> None:
         other = None if key is None else find(root, f"training.{key}")
         if key is None:
             problems.report(
-                f"the loss {name} has no option {option!r}; ours have gamma, label_smoothing and class_weights",
+                f"the loss {name} has no option {option!r}; ours have gamma, label_smoothing, class_weights",
                 LOSS,
                 node.key_source,
             )
