@@ -226,6 +226,6 @@ def _names(definitions: Schema, adapters: Adapters) -> None:
     listed["anyOf"] = [{"type": "array", "items": {"anyOf": [{"enum": metrics}, own]}}, {"type": "null"}]
     loss = definitions["TrainingConfig"]["properties"]["loss"]
     names = {"enum": list(dict.fromkeys(["auto", *adapters.names("loss")]))}
-    section: Schema = {"type": {"anyOf": [names, own]}}  # its options stand beside it
-    loss["anyOf"] = [names, own, {"type": "object", "properties": section, "required": ["type"]}]
+    by_type: Schema = {"type": {"anyOf": [names, own]}}  # its options stand beside it
+    loss["anyOf"] = [names, own, {"type": "object", "properties": by_type, "required": ["type"]}]
     definitions["DataConfig"]["properties"]["task"]["enum"] = ["auto", *adapters.names("task")]

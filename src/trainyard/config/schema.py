@@ -26,6 +26,7 @@ from trainyard.config.optimization import (
     ACTIVATION_CHECKPOINTING,
     COMPILE,
     FREEZE,
+    HEADS,
     LAYER_DECAY,
     LOG_GRAD_NORM,
     MAX_GRAD_VALUE,
@@ -33,6 +34,7 @@ from trainyard.config.optimization import (
     PARAMETER_GROUPS,
     EmaConfig,
     FreezeConfig,
+    HeadConfig,
     NoDecay,
     ParameterGroup,
 )
@@ -311,6 +313,7 @@ class TrainingConfig(Section):
         description="classification: weights of the training rows by class, as {label: weight}; balanced: "
         "rows / (classes * rows of the class); multiplied by data.weight; metrics do not use them",
     )
+    heads: dict[str, HeadConfig] = HEADS
     max_grad_norm: float | None = bits(default=None, gt=0, description="clips the gradient's global L2 norm")
     max_grad_value: float | None = MAX_GRAD_VALUE
     log_grad_norm: bool = LOG_GRAD_NORM

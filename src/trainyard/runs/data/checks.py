@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from trainyard.config.metrics import deciding_metrics, metric_path, undecided_modes
+from trainyard.config.metrics import deciding_metrics, metric_path, of_head, undecided_modes
 from trainyard.config.schema import DataConfig, RunConfig
 from trainyard.datasets.base import DataBundle, KnownSplit, LabelSplit, SampleSplit
 from trainyard.errors import DataError, InputError, ModelError
@@ -24,9 +24,14 @@ def check_metrics(config: RunConfig, bundle: DataBundle) -> None:
     """
     for metric in config.evaluation.metrics or []:
         check_metric(metric, bundle.info.task)
+    for name, one in config.training.heads.items():
+        for metric in one.metrics or []:
+            check_metric(metric, _task_of_head(config, name))
     undecided = undecided_modes(config)
     for key, metric in deciding_metrics(config).items():
-        check_metric(metric_path(config, metric), bundle.info.task)
+        head = of_head(config, metric)
+        task = bundle.info.task if head is None else _task_of_head(config, head[0])
+        check_metric(metric_path(config, metric if head is None else head[1]), task)
         if key in undecided:
             try:
                 mode_in(config, metric)
@@ -34,6 +39,12 @@ def check_metrics(config: RunConfig, bundle: DataBundle) -> None:
                 raise InputError(f"{key}: {error}") from error
         if "val" not in bundle.splits and key != "checkpoint.metric":
             raise InputError(f"{key}: {metric} needs a validation split; set data.split.val or data.val_path")
+
+
+def _task_of_head(config: RunConfig, head: str) -> str | None:
+    """Return the task that the config names for a head; None if it is inferred."""
+    task = config.training.heads[head].task
+    return None if task == "auto" else task
 
 
 def check_reading(config: RunConfig, bundle: DataBundle, framework: type[Framework]) -> None:
