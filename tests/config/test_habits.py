@@ -256,7 +256,7 @@ def test_arguments_of_a_function_of_the_user_are_left_alone(tmp_path):
         ({"training": {"gradient_checkpointing": True}}, 'name the modules to compute again: ["blocks.*"]'),
         (
             {"training": {"loss": {"type": "focal", "alpha": 2}}},
-            "no option 'alpha'; ours have gamma, label_smoothing and class_weights",
+            "no option 'alpha'; ours have gamma, label_smoothing, class_weights",
         ),
         ({"data": {"type": "wine", "augment": True}}, "data.transforms: [{type: resize"),
         ({"training": {"swa": True}}, "training.ema: 0.999"),

@@ -215,3 +215,8 @@ def test_options_of_an_own_loss_stand_beside_its_type():
     without = load(values(whole.config), {"training.loss": "focal"}, adapters=Catalog())
     assert without.config.training.loss_params == {}
     assert "mine:Poly's params dropped" in " ".join(without.notes)
+
+
+def test_the_name_of_its_loss_stands_for_a_head():
+    heads = resolved("mlp", training={"heads": {"age": "mse"}}).config.training.heads
+    assert (heads["age"].loss, heads["age"].weight) == ("mse", 1.0)

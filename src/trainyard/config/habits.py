@@ -218,7 +218,7 @@ def _stands_for_tracker(name: str, child: Node) -> bool:
 
 
 def _short_sections(root: Node) -> None:
-    """Make mappings of `ema: 0.999`, of `sampling: balanced` and of the patterns in `freeze`."""
+    """Make mappings of `ema: 0.999`, `sampling: balanced`, the patterns in `freeze`, and a head's loss."""
     sampling = find(root, "data.sampling")
     if sampling is not None and isinstance(sampling.value, str):
         sampling.value = {"weight": Node(sampling.value, sampling.source, sampling.key)}
@@ -228,6 +228,9 @@ def _short_sections(root: Node) -> None:
     for item in freeze.value if freeze is not None and isinstance(freeze.value, list) else ():
         if isinstance(item.value, str):
             item.value = {"match": Node(item.value, item.source, item.key)}
+    for head in mapping(find(root, "training.heads")).values():
+        if isinstance(head.value, str):
+            head.value = {"loss": Node(head.value, head.source, head.key)}
 
 
 def _own_schedule(scheduler: Node | None) -> None:

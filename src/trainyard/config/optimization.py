@@ -48,7 +48,7 @@ class FreezeConfig(Section):
 
 
 class HeadConfig(Section):
-    """Another output of the model, by its name, with a loss of its own; the weighted sum is trained."""
+    """Another output of the model, by its name, with a loss of its own; the name of that may stand for it."""
 
     target: str | None = bits(
         default=None, description="the named array that holds its targets; default: that of the head's name"

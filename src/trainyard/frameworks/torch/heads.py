@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from torch import Tensor
 
@@ -18,20 +17,28 @@ from trainyard.frameworks.torch.outputs import Outputs, first_output
 from trainyard.frameworks.torch.predictions import to_predictions
 from trainyard.registry import task_for
 from trainyard.tasks.base import Task
-from trainyard.types import TARGET, ArraySpec, DataInfo, HeadPredictions
+from trainyard.tasks.support.heads import head_data
+from trainyard.types import TARGET, DataInfo, HeadPredictions
 
 
 @dataclass(frozen=True)
 class Head:
-    """One of the heads; its loss is a mean over samples, `weighted` the sum over them by their weights."""
+    """One of the heads; `losses` are its loss as a mean over samples, and as a sum by their weights."""
 
     name: str
     target: str
     task: Task
     weight: float
     metrics: Sequence[str] | None
-    loss: losses.Loss
-    weighted: losses.WeightedLoss
+    losses: tuple[losses.Loss, losses.WeightedLoss]
+
+    def loss(self, outputs: Outputs, batch: Tensors) -> Tensor:
+        """Return the mean of the losses of the samples of a batch, ()."""
+        return self.losses[0](self.output(outputs), self.batch(batch))
+
+    def weighted_loss(self, outputs: Outputs, batch: Tensors, weights: Tensor) -> Tensor:
+        """Return the sum of the losses of the samples, each multiplied by its weight, ()."""
+        return self.losses[1](self.output(outputs), self.batch(batch), weights)
 
     def output(self, outputs: Outputs) -> Tensor:
         """Return what the head gives, of all that the model returned."""
@@ -79,7 +86,7 @@ class Heads:
         def total(outputs: Outputs, batch: Tensors) -> Tensor:
             value = loss(outputs, batch)
             for one in self._all:
-                value = value + one.weight * one.loss(one.output(outputs), one.batch(batch))
+                value = value + one.weight * one.loss(outputs, batch)
             return value
 
         return total
@@ -92,8 +99,7 @@ class Heads:
         def total(outputs: Outputs, batch: Tensors, weights: Tensor) -> Tensor:
             value = loss(outputs, batch, weights)
             for one in self._all:
-                own = one.weighted(one.output(outputs), one.batch(batch), weights)
-                value = value + one.weight * own
+                value = value + one.weight * one.weighted_loss(outputs, batch, weights)
             return value
 
         return total
@@ -114,9 +120,9 @@ class Heads:
             output, own = one.output(outputs), one.batch(batch)
             targets = own[TARGET]
             if weights is None:
-                loss = float(one.loss(output, own)) * len(targets)
+                loss = float(one.loss(outputs, batch)) * len(targets)
             else:
-                loss = float(one.weighted(output, own, weights))
+                loss = float(one.weighted_loss(outputs, batch, weights))
             total -= one.weight * loss
             classes = max(2, output.shape[-1]) if one.task.has_classes() else one.task.info.outputs
             task = task_for(replace(one.task.info, outputs=classes))
@@ -139,18 +145,8 @@ class Heads:
                 )
 
     def _head(self, config: RunConfig, name: str, section: HeadConfig) -> Head:
-        target = name if section.target is None else section.target
-        where = f"training.heads.{name}"
-        if target in (TARGET, self._info.target):
-            target, info = TARGET, self._info
-        elif (spec := self._info.inputs.get(target)) is not None:
-            info = _info(spec, section.task, target, self._info, where)
-        else:
-            raise ModelError(
-                f"{where}: the data have no array {target!r} for its targets; they have "
-                f"{', '.join([*self._info.inputs, self._info.target])}: set {where}.target"
-            )
-        task = task_for(info)
+        target, info = head_data(name, section, self._info)
+        task, where = task_for(info), f"training.heads.{name}"
         metrics = None if section.metrics is None else list(section.metrics)
         if deciding := metrics_of_head(config, name):
             metrics = [*(task.default_metrics if metrics is None else metrics), *deciding]
@@ -159,24 +155,10 @@ class Heads:
             weighted = losses.build_weighted_loss(section.loss, task)
         except ModelError as error:
             raise ModelError(str(error).replace("training.loss", f"{where}.loss")) from error
-        return Head(name, target, task, section.weight, metrics, loss, weighted)
+        return Head(name, target, task, section.weight, metrics, (loss, weighted))
 
 
 def first_name(outputs: Outputs) -> str:
     """Return the name of the first output of several."""
     first = first_output(outputs)
     return next(str(name) for name, value in outputs.items() if value is first)
-
-
-def _info(spec: ArraySpec, task: str, target: str, whole: DataInfo, where: str) -> DataInfo:
-    """Return the description of the data for a head whose targets are one of the arrays."""
-    is_whole = spec.dtype.startswith(("int", "uint", "bool"))
-    if task == "auto":
-        task = "regression" if not is_whole else "multilabel" if spec.shape else "classification"
-    if (task == "classification") == bool(spec.shape) and task != "regression":
-        raise ModelError(
-            f"{where}: the targets {target!r} are {spec.dtype} of shape {spec.shape} for each sample, not "
-            f"those of {task}; set {where}.task: regression, or give other targets"
-        )
-    outputs = 0 if task == "classification" else prod(spec.shape)
-    return DataInfo(task, whole.inputs, outputs, target=target, semantics=whole.semantics)

@@ -11,6 +11,7 @@ from trainyard.errors import DataError, InputError, ModelError
 from trainyard.evaluation.metrics import check_metric, mode_in
 from trainyard.frameworks.base import Framework
 from trainyard.registry import task_for
+from trainyard.tasks.support.heads import head_data
 
 log = logging.getLogger("trainyard")
 
@@ -26,11 +27,11 @@ def check_metrics(config: RunConfig, bundle: DataBundle) -> None:
         check_metric(metric, bundle.info.task)
     for name, one in config.training.heads.items():
         for metric in one.metrics or []:
-            check_metric(metric, _task_of_head(config, name))
+            check_metric(metric, _task_of_head(config, name, bundle))
     undecided = undecided_modes(config)
     for key, metric in deciding_metrics(config).items():
         head = of_head(config, metric)
-        task = bundle.info.task if head is None else _task_of_head(config, head[0])
+        task = bundle.info.task if head is None else _task_of_head(config, head[0], bundle)
         check_metric(metric_path(config, metric if head is None else head[1]), task)
         if key in undecided:
             try:
@@ -41,10 +42,8 @@ def check_metrics(config: RunConfig, bundle: DataBundle) -> None:
             raise InputError(f"{key}: {metric} needs a validation split; set data.split.val or data.val_path")
 
 
-def _task_of_head(config: RunConfig, head: str) -> str | None:
-    """Return the task that the config names for a head; None if it is inferred."""
-    task = config.training.heads[head].task
-    return None if task == "auto" else task
+def _task_of_head(config: RunConfig, head: str, bundle: DataBundle) -> str:
+    return head_data(head, config.training.heads[head], bundle.info).info.task
 
 
 def check_reading(config: RunConfig, bundle: DataBundle, framework: type[Framework]) -> None:
