@@ -193,8 +193,8 @@ class DataConfig(TypedSection):
     timeout: float = placement(
         default=300.0,
         gt=0,
-        description="seconds that a worker may take for one sample; after that the run ends and names the "
-        "sample",
+        description="seconds that one sample may take, in a worker or in the process itself; after that the "
+        "run ends and names the sample",
     )
     collate: str | None = bits(
         default=None,

@@ -18,6 +18,7 @@ import numpy as np
 from trainyard.datasets.base import Draw, Reading, unnoted
 from trainyard.datasets.rows.arrays import as_array
 from trainyard.datasets.rows.drawing import Drawing
+from trainyard.datasets.rows.hanging import ended_if_hanging
 from trainyard.datasets.rows.table import listed
 from trainyard.datasets.rows.target import class_indices
 from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
@@ -213,6 +214,13 @@ class Items:
         return [({name: one[0] for name, one in inputs.items()}, target[0]) for inputs, target in batches]
 
     def _fetched(self, positions: Sequence[int], draw: Draw | None, note: Note) -> list[Any]:
+        """Return what the data set has at some positions; a worker, which says what it reads, is watched."""
+        if note is not unnoted:
+            return self._read(positions, draw, note)
+        with ended_if_hanging(self.reading) as begin:
+            return self._read(positions, draw, begin)
+
+    def _read(self, positions: Sequence[int], draw: Draw | None, note: Note) -> list[Any]:
         together, single = partial(self._together, note=note), partial(self._single, note=note)
         if draw is None:
             return together(positions)
