@@ -220,3 +220,9 @@ def test_options_of_an_own_loss_stand_beside_its_type():
 def test_the_name_of_its_loss_stands_for_a_head():
     heads = resolved("mlp", training={"heads": {"age": "mse"}}).config.training.heads
     assert (heads["age"].loss, heads["age"].weight) == ("mse", 1.0)
+
+
+def test_an_own_model_may_have_an_argument_name():
+    own = resolved({"type": "mine:create", "framework": "torch", "name": "small"}).config.model
+    assert (own.type, own.params) == ("mine:create", {"name": "small"})
+    assert resolved({"name": "mlp"}).config.model.type == "mlp"

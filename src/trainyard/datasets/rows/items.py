@@ -30,6 +30,7 @@ from trainyard.types import FEATURES, TARGET, Array, Batch, Ids
 
 Collate = Callable[[list[Any]], Any]
 Note = Callable[[int], None]
+READ_THROUGH = 100_000  # items whose targets are read to find the classes; a larger dataset must name them
 _USER_ERRORS = (Exception, SystemExit)  # an exit from the user's code must not be one of ours
 _SAMPLE = 64  # items that a fingerprint covers
 _NOTICING = 16  # items that show whether they are drawn
@@ -348,9 +349,14 @@ class Items:
         """Whether each sample is of one class."""
         return self._task is not None and self._task.has_classes()
 
-    def codes(self) -> tuple[Array, int]:
-        """Return the class of each sample, (rows,), and the number of classes."""
+    def codes(self, setting: str) -> tuple[Array, int]:
+        """Return the class of each sample, (rows,), and the number of classes; see `ClassSplit`."""
         assert self._classes is not None, "the caller asks for it"
+        if len(self) > READ_THROUGH and getattr(self._dataset, "targets", None) is None:
+            raise DataError(
+                f"{setting}: {self._name} has {len(self)} items, too many to read all for their classes; "
+                "give it an attribute `targets`, the class of each"
+            )
         return self._encode(self.targets(), self.at(np.arange(len(self)))), len(self._classes)
 
     def targets(self) -> Array:
