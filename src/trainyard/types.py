@@ -65,6 +65,25 @@ class StepResult(NamedTuple):
     samples: int
 
 
+class HeadPredictions(NamedTuple):
+    """The outputs of one of several heads for some rows.
+
+    Attributes:
+        loss: Its own loss, summed over these rows as in `Predictions`, before it is weighted.
+        info: The description of the data for its task; None for the first output, whose predictions are
+            those of `Predictions`.
+        metrics: The metrics to compute; None: the task's own.
+        outputs: As in `Predictions`.
+        targets: As in `Predictions`.
+    """
+
+    loss: float
+    info: DataInfo | None = None
+    metrics: Sequence[str] | None = None
+    outputs: Array | None = None
+    targets: Array | None = None
+
+
 class Predictions(NamedTuple):
     """The outputs for some rows of a split, on the host.
 
@@ -77,6 +96,7 @@ class Predictions(NamedTuple):
             the last part are the result.
         weights: (rows,) float64 weights of the rows; None if all count the same.
         counts: What a user's own metrics that add up by themselves have counted on these rows, by name.
+        heads: Where the model has several, each by the name of its output; `loss` is that of their sum.
     """
 
     ids: Ids
@@ -86,6 +106,7 @@ class Predictions(NamedTuple):
     measures: Mapping[str, float] = MappingProxyType({})
     weights: Array | None = None
     counts: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    heads: Mapping[str, HeadPredictions] = MappingProxyType({})
 
 
 class NamedBuffer(NamedTuple):

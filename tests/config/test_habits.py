@@ -137,6 +137,10 @@ MEANINGS = {
     ),
     "clipping": ({"training": {"gradient_clip_val": 1.0}}, {"training.max_grad_norm": 1.0}),
     "loss": ({"training": {"criterion": "nn.CrossEntropyLoss"}}, {"training.loss": "cross_entropy"}),
+    "options of a loss": (
+        {"training": {"loss": {"type": "focal", "gamma": 1.5, "label_smoothing": 0.1}}},
+        {"training.loss": "focal", "training.focal_gamma": 1.5, "training.label_smoothing": 0.1},
+    ),
     "n_jobs": ({"n_jobs": 2}, {"training.threads": 2}),
     "save_steps": ({"training": {"save_steps": 5}}, {"checkpoint.every_n_steps": 5}),
     "keep_last in the training": ({"training": {"keep_last": 5}}, {"checkpoint.keep_last": 5}),
@@ -251,8 +255,8 @@ def test_arguments_of_a_function_of_the_user_are_left_alone(tmp_path):
         ({"training": {"lr_scheduler_kwargs": {"num_cycles": 2}}}, "next to the name: training.scheduler"),
         ({"training": {"gradient_checkpointing": True}}, 'name the modules to compute again: ["blocks.*"]'),
         (
-            {"training": {"loss": {"type": "focal", "gamma": 2}}},
-            "options stand beside it in training: focal_",
+            {"training": {"loss": {"type": "focal", "alpha": 2}}},
+            "no option 'alpha'; ours have gamma, label_smoothing, class_weights",
         ),
         ({"data": {"type": "wine", "augment": True}}, "data.transforms: [{type: resize"),
         ({"training": {"swa": True}}, "training.ema: 0.999"),

@@ -3,6 +3,7 @@
 import pytest
 
 from trainyard.config import load
+from trainyard.config.resolved import values
 from trainyard.errors import ConfigError
 from trainyard.runs.catalog import Catalog
 
@@ -188,3 +189,40 @@ def test_the_metric_of_a_search_is_read_like_the_others(name):
 def test_metrics_of_other_splits_decide_nothing(name):
     with pytest.raises(ConfigError, match="use val_"):
         resolved("xgboost", checkpoint={"metric": name})
+
+
+def test_an_own_metric_comes_before_another_metric_that_its_name_may_mean():
+    """`top1` is another name of `accuracy`."""
+    decides = {"checkpoint": {"metric": "val_top1"}}
+    assert resolved("mlp", **decides).config.checkpoint.metric == "val_accuracy"
+    own = resolved("mlp", **decides, evaluation={"metrics": ["mine:top1"]})
+    assert own.config.checkpoint.metric == "val_top1"
+    assert not own.notes
+
+
+def test_options_of_an_own_loss_stand_beside_its_type():
+    given = {"type": "mine:Poly", "epsilon": 2}
+    for loss in (given, {"type": "mine.losses.Poly", "params": {"epsilon": 2}}):
+        training = resolved("mlp", training={"loss": loss}).config.training
+        assert training.loss in ("mine:Poly", "mine.losses:Poly")
+        assert training.loss_params == {"epsilon": 2}
+    whole = resolved("mlp", training={"loss": given})
+    again = load(values(whole.config), adapters=Catalog())
+    assert again.config == whole.config
+    assert not again.notes
+    other = load(values(whole.config), {"training.loss.epsilon": 3}, adapters=Catalog()).config.training
+    assert other.loss_params == {"epsilon": 3}
+    without = load(values(whole.config), {"training.loss": "focal"}, adapters=Catalog())
+    assert without.config.training.loss_params == {}
+    assert "mine:Poly's params dropped" in " ".join(without.notes)
+
+
+def test_the_name_of_its_loss_stands_for_a_head():
+    heads = resolved("mlp", training={"heads": {"age": "mse"}}).config.training.heads
+    assert (heads["age"].loss, heads["age"].weight) == ("mse", 1.0)
+
+
+def test_an_own_model_may_have_an_argument_name():
+    own = resolved({"type": "mine:create", "framework": "torch", "name": "small"}).config.model
+    assert (own.type, own.params) == ("mine:create", {"name": "small"})
+    assert resolved({"name": "mlp"}).config.model.type == "mlp"

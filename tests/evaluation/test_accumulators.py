@@ -13,8 +13,10 @@ from torchmetrics import MeanSquaredError, SpearmanCorrCoef
 from torchmetrics.classification import MulticlassF1Score
 
 import trainyard
-from small_runs import assert_same, whole_and_resumed
+from small_runs import SMALL, assert_same, whole_and_resumed
 from trainyard.errors import InputError, ModelError
+from trainyard.registry import find
+from trainyard.runs.data.checks import check_accumulators
 from trainyard.tasks.support.accumulators import Accumulator
 
 SOURCE = """
@@ -290,6 +292,15 @@ def test_what_does_not_add_up_is_refused_before_a_step(
     with pytest.raises(error, match=message):
         trainyard.train(config, overrides, runs_dir="runs")
     assert all(run.steps == 0 for run in trainyard.list_runs("runs"))
+
+
+def test_a_head_names_it_in_the_list_of_all(adding: Path) -> None:
+    heads = {"cost": {"task": "regression", "metrics": ["adding:CostError"]}}
+    config = trainyard.check(SMALL, {"training.heads": heads}).config
+    with pytest.raises(
+        InputError, match=r"heads\.cost\.metrics: adding:CostError adds up .* list it in evaluation"
+    ):
+        check_accumulators(config, find("framework", "torch"))
 
 
 @pytest.mark.slow

@@ -18,6 +18,8 @@ from small_runs import SMALL, assert_same, crashed, whole_and_resumed
 from trainyard.errors import ChangedInputsError, ConfigError, ModelError
 from trainyard.frameworks.torch import losses
 from trainyard.frameworks.torch.outputs import class_logits
+from trainyard.records.journal import losses as losses_of
+from trainyard.records.journal import read
 from trainyard.tasks.classification import ClassificationTask
 from trainyard.tasks.regression import RegressionTask
 from trainyard.types import TARGET, DataInfo, features_spec
@@ -43,6 +45,14 @@ def probabilities(targets, outputs, from_logits=False):
 
 class Kind:
     pass
+
+
+def scaled(outputs, batch, factor=1.0):
+    return factor * focal(outputs, batch)
+
+
+def keras_scaled(targets, outputs, factor=1.0):
+    return factor * keras_focal(targets, outputs)
 """
 
 
@@ -87,6 +97,33 @@ def test_losses_of_values_are_those_of_torch(name: str, reference: Any) -> None:
     ) == pytest.approx(expected)
 
 
+def test_options_of_an_own_loss_reach_classes_and_functions(mine: Path) -> None:
+    outputs, targets = map(torch.from_numpy, drawn())
+    batch, task = {TARGET: targets}, ClassificationTask(classification())
+    smooth = losses.build_loss("torch.nn:CrossEntropyLoss", task, params={"label_smoothing": 0.2})
+    expected = functional.cross_entropy(outputs, targets, label_smoothing=0.2)
+    assert float(smooth(outputs, batch)) == float(expected)
+    by_sample = losses.build_weighted_loss("torch.nn:CrossEntropyLoss", task, params={"label_smoothing": 0.2})
+    assert float(by_sample(outputs, batch, torch.ones(20))) == pytest.approx(20 * float(expected))
+    scaled = losses.build_loss("my_losses:scaled", task, params={"factor": 3.0})
+    assert float(scaled(outputs, batch)) == pytest.approx(3 * focal(*drawn()), rel=1e-5)
+    with pytest.raises(
+        ModelError, match=r"CrossEntropyLoss cannot be constructed with smoothing: .*smoothing"
+    ):
+        losses.build_loss("torch.nn:CrossEntropyLoss", task, params={"smoothing": 0.2})
+
+
+def test_options_of_an_own_loss_are_inputs_of_the_run(mine: Path) -> None:
+    def train(loss: Any) -> trainyard.Run:
+        return trainyard.train(SMALL, {"training.loss": loss, "training.max_steps": 3})
+
+    plain, thrice = train("my_losses:scaled"), train({"type": "my_losses:scaled", "factor": 3.0})
+    first = [next(iter(losses_of(read(one.path / "journal")).values())) for one in (plain, thrice)]
+    assert first[1] == pytest.approx(3 * first[0], rel=1e-6)
+    assert thrice.manifest["computation"]["training.loss_params.factor"] == 3.0
+    assert trainyard.reproduce(thrice).verdict == "identical"
+
+
 def test_label_smoothing_is_that_of_torch() -> None:
     outputs, targets = map(torch.from_numpy, drawn())
     task = ClassificationTask(classification())
@@ -126,6 +163,9 @@ def test_keras_has_the_same_losses(mine: Path) -> None:
         )
     own = keras_loss("my_losses:keras_focal", classification())
     assert float(own(outputs, targets)) == pytest.approx(focal(outputs, targets), rel=1e-5)
+    thrice = {"type": "my_losses:keras_scaled", "factor": 3.0}
+    own = keras_loss("auto", classification(), **{"training.loss": thrice})
+    assert float(own(outputs, targets)) == pytest.approx(3 * focal(outputs, targets), rel=1e-5)
     with pytest.raises(ModelError, match="returns logits, and my_losses:probabilities has from_logits=False"):
         keras_loss("my_losses:probabilities", classification())
     with pytest.raises(ModelError, match=r"is of type type; a function of .targets, outputs. is needed"):
@@ -307,19 +347,15 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def test_the_example_of_two_heads_runs_in_a_small_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its loss is the sum by hand, and its metric is computed."""
+    """Its loss is the sum by hand, and the metrics of both heads are computed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(EXAMPLES))
     two_heads = importlib.import_module("two_heads")
     monkeypatch.setitem(two_heads.CONFIG["training"], "epochs", 2)
     two_heads.main()
     assert "loss of money" in capsys.readouterr().out
-    data = {name: torch.from_numpy(array) for name, array in two_heads.orders(50).items()}
-    run = trainyard.get("last", runs_dir="runs")
-    outputs = trainyard.load(run, trust=True).native(data["numbers"], data["words"])
-    logs = torch.log_softmax(outputs["logits"], dim=1)
-    expected = -logs[range(50), data["target"]].mean() + ((outputs["cost"] - data["cost"]) ** 2).mean() / 2
-    torch.testing.assert_close(two_heads.both_losses(outputs, data), expected)
+    found = trainyard.get("last", runs_dir="runs").metrics
+    assert found["test_loss"] == pytest.approx(found["test_loss_logits"] + found["test_rmse_cost"] ** 2 / 2)
 
 
 @pytest.mark.soak

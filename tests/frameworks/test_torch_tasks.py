@@ -590,7 +590,7 @@ def test_losses_that_do_not_fit_are_said(here: Path) -> None:
         ),
         ("own_nets:missing", "training.loss: .*missing"),
         ("own_nets:weighted", "own_nets:weighted fails on the outputs of model own_nets:TwoHeads: KeyError"),
-        ("own_nets:TwoHeads", "own_nets:TwoHeads is constructed without arguments, but .*; name an object"),
+        ("own_nets:TwoHeads", "own_nets:TwoHeads cannot be constructed: .*; write its options beside it"),
         ("mse", "mse is not a loss for classification; allowed: auto, cross_entropy, focal, or package"),
     ):
         with pytest.raises(ModelError, match=said):

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from trainyard.config import load
 from trainyard.digest import sha256_file
+from trainyard.frameworks.base import Framework
 from trainyard.records.manifest import Difference, Manifest
 from trainyard.runs.code_identity import code_inputs
 from trainyard.runs.environment import environment_inputs, imported_packages
+from trainyard.runs.manifest import code_roots
+from trainyard.runs.objects import Objects
 
 
 def of(**inputs: Any) -> Manifest:
@@ -69,6 +73,38 @@ def test_a_change_in_a_used_module_changes_the_hash_and_in_another_does_not(pack
     now = code_inputs(["ours_alone.model"], package)
     assert now.hash != before.hash
     assert [d.what for d in of(code=before).differences(of(code=now))] == ["module ours_alone.sizes"]
+
+
+def test_all_that_the_config_names_by_import_paths_is_an_input() -> None:
+    """Each from a module of its own, which no other one imports."""
+    words = {
+        "data": {
+            "type": "of_data:Rows",
+            "collate": "of_batches:pad",
+            "transforms": [{"type": "of_images:noisy", "strength": 1}],
+        },
+        "model": "of_model:Net",
+        "training": {
+            "loss": "of_loss:poly",
+            "optimizer": "of_optimizer:Sign",
+            "scheduler": "of_rates:sawtooth",
+        },
+        "evaluation": {"metrics": ["accuracy", "of_metrics:profit"]},
+        "tracking": [{"type": "mlflow", "uri": "of_nothing:0"}],
+    }
+    config = load(words, {}).config
+    own = {
+        "of_data",
+        "of_batches",
+        "of_images",
+        "of_model",
+        "of_loss",
+        "of_optimizer",
+        "of_rates",
+        "of_metrics",
+    }
+    roots = code_roots(config, Objects(), Framework, {})
+    assert {name for name in roots if name.startswith("of_")} == own
 
 
 def test_a_source_that_cannot_be_parsed_any_more_is_no_traceback(package: Path) -> None:

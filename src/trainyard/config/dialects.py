@@ -37,7 +37,10 @@ def translate(root: Node, problems: Problems, notes: list[str], own: Collection[
         notes: Where translations are noted.
         own: The options of `data.type`; None: any key may be one.
     """
+    kind = find_value(root, "model.type")
     for old, new in MOVES:
+        if old == "model.name" and kind is not None and ":" in str(kind.value):
+            continue  # an argument of the user's own class or function
         habits.move(root, old, new, problems, notes, "the older spelling of")
     habits.translate(root, problems, notes, own)
     _tracking_uri(root, problems, notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainyard.config import losses
 from trainyard.config.fields import TypedSection
 from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, TrackerConfig
 from trainyard.config.tree import Node, Problems, find, join, mapping
@@ -11,6 +12,7 @@ TYPED: dict[str, type[TypedSection]] = {
     "data": DataConfig,
     "model": ModelConfig,
     "training.optimizer": OptimizerConfig,
+    "training.loss": TypedSection,
     "tuning.sampler": SamplerConfig,
     "tuning.tuner": TunerConfig,
 }
@@ -28,6 +30,7 @@ def normalize(root: Node, problems: Problems) -> None:
             sections[name].value = {}
     if "tracking" in sections and sections["tracking"].value is None:
         sections["tracking"].value = []
+    losses.as_section(root)
     for path, section in TYPED.items():
         _expand(find(root, path), path, section, problems)
     for path in ("training.scheduler", "tuning.pruner"):

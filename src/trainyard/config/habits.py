@@ -219,7 +219,7 @@ def _stands_for_tracker(name: str, child: Node) -> bool:
 
 
 def _short_sections(root: Node) -> None:
-    """Make mappings of `ema: 0.999`, of `sampling: balanced` and of the patterns in `freeze`."""
+    """Make mappings of `ema: 0.999`, `sampling: balanced`, the patterns in `freeze`, and a head's loss."""
     sampling = find(root, "data.sampling")
     if sampling is not None and isinstance(sampling.value, str):
         sampling.value = {"weight": Node(sampling.value, sampling.source, sampling.key)}
@@ -229,6 +229,9 @@ def _short_sections(root: Node) -> None:
     for item in freeze.value if freeze is not None and isinstance(freeze.value, list) else ():
         if isinstance(item.value, str):
             item.value = {"match": Node(item.value, item.source, item.key)}
+    for head in mapping(find(root, "training.heads")).values():
+        if isinstance(head.value, str):
+            head.value = {"loss": Node(head.value, head.source, head.key)}
 
 
 def _own_schedule(scheduler: Node | None) -> None:
@@ -400,15 +403,6 @@ def _warmup(root: Node, problems: Problems, notes: list[str]) -> None:
 
 def _values(root: Node, problems: Problems, notes: list[str]) -> None:
     """Read other names of optimizers, schedulers, losses, precisions, devices and metrics as ours."""
-    loss = find(root, "training.loss")
-    if loss is not None and isinstance(loss.value, dict):
-        take(root, "training.loss")
-        problems.report(
-            "write the name alone: training.loss: focal; options stand beside it in training: focal_gamma, "
-            "label_smoothing, class_weights; a loss of your own holds its options itself",
-            "training.loss",
-            loss.key_source,
-        )
     for path, table in VALUES.items():
         node = find(root, path)
         chosen = mapping(node).get("type", node)

@@ -103,9 +103,10 @@ def _schedulers(schema: Schema) -> None:
 
 
 def _short_forms(definitions: Schema) -> None:
-    """Allow the values that are short for sections: a decay, a pattern, weights to draw by."""
+    """Allow the values that are short for sections: a decay, a pattern, weights to draw by, a loss."""
     number, text = {"type": "number"}, {"type": "string"}
-    for name, short in (("EmaConfig", number), ("FreezeConfig", text), ("SamplingConfig", text)):
+    texts = ("FreezeConfig", "HeadConfig", "SamplingConfig")
+    for name, short in (("EmaConfig", number), *((name, text) for name in texts)):
         own = definitions[name]
         definitions[name] = {"anyOf": [short, own], "description": own.pop("description", "")}
     keys = definitions["TrainingConfig"]["properties"]
@@ -226,5 +227,6 @@ def _names(definitions: Schema, adapters: Adapters) -> None:
     listed["anyOf"] = [{"type": "array", "items": {"anyOf": [{"enum": metrics}, own]}}, {"type": "null"}]
     loss = definitions["TrainingConfig"]["properties"]["loss"]
     names = {"enum": list(dict.fromkeys(["auto", *adapters.names("loss")]))}
-    loss["anyOf"] = [names, own]
+    by_type: Schema = {"type": {"anyOf": [names, own]}}  # its options stand beside it
+    loss["anyOf"] = [names, own, {"type": "object", "properties": by_type, "required": ["type"]}]
     definitions["DataConfig"]["properties"]["task"]["enum"] = ["auto", *adapters.names("task")]

@@ -18,7 +18,13 @@ COMMAND_LINE = Source("command line")
 OVERRIDES = Source("overrides")
 MAPPING = Source("mapping")
 # The type of a section that names none.
-DEFAULT_TYPES = {"model": None, "data": None, "training.optimizer": "adamw", "training.scheduler": "constant"}
+DEFAULT_TYPES = {
+    "model": None,
+    "data": None,
+    "training.optimizer": "adamw",
+    "training.loss": "auto",
+    "training.scheduler": "constant",
+}
 
 
 class Layers:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.config import habits, names, options
+from trainyard.config import habits, losses, names, options
 from trainyard.config.adapters import Adapters
 from trainyard.config.checks import check, fill_defaults
 from trainyard.config.dialects import accumulate
@@ -50,6 +50,7 @@ def load(
     root = layers.merge(root, top)
     expand(root, problems)
     habits.settle(root, problems, notes)
+    losses.settle(root, problems, notes)
     accumulate(root, problems, notes)
     if adapters is not None:
         names.translate(root, adapters, problems, notes, objects=objects)

@@ -216,6 +216,9 @@ class Lookup:
         if node is None or ":" in str(node.value):  # package.module:function is imported later
             check_import_path(node, "training.loss", self.problems)
             return
+        if (params := find_value(self.root, "training.loss_params")) is not None and params.value:
+            message = f"{node.value} is a loss of ours, whose options are keys of training; leave it out"
+            self.problems.report(message, "training.loss_params", params.source)
         hint = _LOSS_HINTS.get(re.sub(r"[-_ ]", "", str(node.value).lower()).removesuffix("loss"))
         if hint is not None and not self.adapters.has("loss", str(node.value), framework):
             message = f"no loss is called {node.template or node.value!r} here; {hint}"
@@ -324,13 +327,14 @@ class Lookup:
                 self.own_metric(item, path, own)
             else:
                 self.metric(item, item.value, path)
+        heads = tuple(f"_{name}" for name in mapping(find_value(self.root, "training.heads")))
         for path in METRIC_KEYS:
             chosen = find_value(self.root, path)
-            is_own = chosen is not None and str(chosen.value).removeprefix("val_") in own
-            if is_own:
+            name = str(chosen.value) if chosen is not None else ""
+            if chosen is None or name.removeprefix("val_") in own or name.endswith(heads):
                 continue
-            if chosen is not None and isinstance(chosen.value, str) and chosen.value.startswith("val_"):
-                self.metric(chosen, chosen.value.removeprefix("val_"), path)
+            if name.startswith("val_"):
+                self.metric(chosen, name.removeprefix("val_"), path)
 
     def own_metric(self, node: Node, path: str, own: dict[str, str]) -> None:
         """Check the import path of a user's own metric, and add its name to those of the others."""

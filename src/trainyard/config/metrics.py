@@ -32,6 +32,24 @@ def _deciding(config: RunConfig) -> Iterator[tuple[str, Any]]:
             yield key, section
 
 
+def of_head(config: RunConfig, metric: str) -> tuple[str, str] | None:
+    """Return the head that a metric is of, and its name there: `val_rmse_cost` -> (`cost`, `val_rmse`)."""
+    of = (name for name in config.training.heads if metric.endswith(f"_{name}"))
+    head = max(of, key=len, default=None)
+    return None if head is None else (head, metric.removesuffix(f"_{head}"))
+
+
+def of_task(config: RunConfig) -> list[str]:
+    """Return the metrics of the first output that decide something."""
+    return [one for one in deciding_metrics(config).values() if of_head(config, one) is None]
+
+
+def metrics_of_head(config: RunConfig, head: str) -> list[str]:
+    """Return the metrics of a head that decide something, without its name and without `val_loss`."""
+    found = (of_head(config, metric) for metric in deciding_metrics(config).values())
+    return [metric for one in found if one and one[0] == head and (metric := one[1]) != "val_loss"]
+
+
 def own_name(path: str) -> str:
     """Return the name of a user's own metric: `mine:profit` -> `profit`."""
     return path.rpartition(":")[2].rpartition(".")[2]
@@ -42,6 +60,7 @@ def metric_path(config: RunConfig, metric: str) -> str:
 
     Any other is returned as it is.
     """
-    own = {own_name(path): path for path in config.evaluation.metrics or () if ":" in path}
+    listed = [config.evaluation.metrics or [], *(one.metrics or [] for one in config.training.heads.values())]
+    own = {own_name(path): path for metrics in listed for path in metrics if ":" in path}
     split, _, name = metric.partition("_")
     return own.get(name if split in ("train", "val", "test") else metric, metric)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trainyard.config.adapters import Adapters, Meaning
-from trainyard.config.metrics import METRIC_KEYS
+from trainyard.config.metrics import METRIC_KEYS, own_name
 from trainyard.config.synonyms import IMPORTED_AS, MODELS_ELSEWHERE, fold
 from trainyard.config.tree import Node, Problems, find_value, put
 from trainyard.config.words import nearest, some
@@ -36,22 +36,26 @@ def translate(root: Node, adapters: Adapters, problems: Problems, notes: list[st
     """
     _framework(root, adapters, notes)
     _model(root, adapters, problems, notes, objects=objects)
-    metrics = find_value(root, "evaluation.metrics")
-    for index, item in enumerate(
-        metrics.value if metrics is not None and isinstance(metrics.value, list) else ()
-    ):
-        _metric(item, adapters, f"evaluation.metrics.{index}", notes, prefix="")
-    for path in METRIC_KEYS:
-        _metric(find_value(root, path), adapters, path, notes, prefix="val_")
-    searched = find_value(root, "tuning.metric")
+    own = _metrics(root, adapters, notes)
+    deciding = {path: find_value(root, path) for path in (*METRIC_KEYS, "tuning.metric")}
+    searched = deciding["tuning.metric"]
     if searched is not None and isinstance(searched.value, list):
-        for index, item in enumerate(searched.value):
-            _metric(item, adapters, f"tuning.metric.{index}", notes, prefix="val_")
-    else:
-        _metric(searched, adapters, "tuning.metric", notes, prefix="val_")
+        deciding |= {f"tuning.metric.{index}": item for index, item in enumerate(searched.value)}
+    for path, node in deciding.items():
+        if node is None or str(node.value).removeprefix("val_") not in own:
+            _metric(node, adapters, path, notes, prefix="val_")
     loss = find_value(root, "training.loss")
     if loss is not None and isinstance(loss.value, str) and not adapters.has("loss", loss.value):
         _dotted(loss, "training.loss", notes)
+
+
+def _metrics(root: Node, adapters: Adapters, notes: list[str]) -> set[str]:
+    """Translate `evaluation.metrics`, and return the names of the user's own, which mean what they say."""
+    metrics = find_value(root, "evaluation.metrics")
+    items = metrics.value if metrics is not None and isinstance(metrics.value, list) else []
+    for index, item in enumerate(items):
+        _metric(item, adapters, f"evaluation.metrics.{index}", notes, prefix="")
+    return {own_name(str(item.value)) for item in items if ":" in str(item.value)}
 
 
 def _framework(root: Node, adapters: Adapters, notes: list[str]) -> None:

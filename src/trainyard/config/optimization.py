@@ -47,6 +47,21 @@ class FreezeConfig(Section):
     )
 
 
+class HeadConfig(Section):
+    """Another output of the model, by its name, with a loss of its own; the name of that may stand for it."""
+
+    target: str | None = bits(
+        default=None, description="the named array that holds its targets; default: that of the head's name"
+    )
+    task: Literal["auto", "classification", "regression", "multilabel"] = bits(
+        default="auto",
+        description="auto: whole numbers are classes, a row of whole numbers labels, other numbers values",
+    )
+    loss: str = bits(default="auto", description="as training.loss")
+    weight: float = bits(default=1.0, ge=0, description="of its loss in the sum; the first output's is 1")
+    metrics: list[str] | None = bits(default=None, description="as evaluation.metrics; default: the task's")
+
+
 class EmaConfig(Section):
     """An exponential moving average of the weights, which is the model; `ema: 0.999` is short for it."""
 
@@ -73,6 +88,10 @@ PARAMETER_GROUPS = bits(
     default_factory=list,
     description="groups of parameters with settings of their own; the first group that matches a parameter "
     "counts, and other parameters follow `training`",
+)
+HEADS = bits(
+    default_factory=dict,
+    description="outputs of the model beside its first one, which is the task's: a loss and metrics for each",
 )
 LAYER_DECAY = bits(
     default=None,

@@ -79,7 +79,7 @@ class Resolved:
 
     def computation_hash(self) -> str:
         """Return the SHA-256 (hex) of the values that change the result, `${env:NAME}` expanded."""
-        return _hash(_bits(self.config))
+        return _hash(bits_of(self.config))
 
     def placement(self, *, explicit: bool = False) -> dict[str, Any]:
         """Return where the run is to be computed, by dotted key.
@@ -115,7 +115,7 @@ class Resolved:
                 return value
             return f"{self.templates[path]} (sha256 {hashlib.sha256(str(value).encode()).hexdigest()[:8]})"
 
-        return _flatten(_replace(_bits(self.config), leaf))
+        return _flatten(_replace(bits_of(self.config), leaf))
 
     def hide(self, text: str) -> str:
         """Return a text as it may be stored: values from `${env:NAME}` are unexpanded, the rest is redacted.
@@ -192,15 +192,15 @@ def _replace(value: Any, leaf: Callable[[str, Any], Any], path: str = "") -> Any
     return leaf(path, value)
 
 
-def _bits(section: BaseModel) -> dict[str, Any]:
-    """Return the fields that change the bits."""
+def bits_of(section: BaseModel) -> dict[str, Any]:
+    """Return the fields of a config, or of a section, that change the bits."""
     plain = values(section)
     for name, field_ in type(section).model_fields.items():
         kind, inner = affects(field_), getattr(section, name)
         if kind in ("record", "placement"):
             del plain[name]
         elif kind is None and isinstance(inner, BaseModel):
-            plain[name] = _bits(inner)
+            plain[name] = bits_of(inner)
             if not plain[name]:
                 del plain[name]  # nothing in this section changes the bits
     return plain

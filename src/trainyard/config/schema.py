@@ -26,6 +26,7 @@ from trainyard.config.optimization import (
     ACTIVATION_CHECKPOINTING,
     COMPILE,
     FREEZE,
+    HEADS,
     LAYER_DECAY,
     LOG_GRAD_NORM,
     MAX_GRAD_VALUE,
@@ -33,6 +34,7 @@ from trainyard.config.optimization import (
     PARAMETER_GROUPS,
     EmaConfig,
     FreezeConfig,
+    HeadConfig,
     NoDecay,
     ParameterGroup,
 )
@@ -191,8 +193,8 @@ class DataConfig(TypedSection):
     timeout: float = placement(
         default=300.0,
         gt=0,
-        description="seconds that a worker may take for one sample; after that the run ends and names the "
-        "sample",
+        description="seconds that one sample may take, in a worker or in the process itself; after that the "
+        "run ends and names the sample",
     )
     collate: str | None = bits(
         default=None,
@@ -287,6 +289,11 @@ class TrainingConfig(Section):
         "model returns and the batch, a mapping of tensors; Keras with (targets, outputs), as it calls "
         "losses; for boosters it is `model.params.objective`",
     )
+    loss_params: dict[str, Any] = bits(
+        default_factory=dict,
+        description="the options of a loss of your own; they may also be written beside its type: "
+        "`loss: {type: package.module:Loss, alpha: 0.5}`",
+    )
     label_smoothing: float = bits(
         default=0.0,
         ge=0,
@@ -306,6 +313,7 @@ class TrainingConfig(Section):
         description="classification: weights of the training rows by class, as {label: weight}; balanced: "
         "rows / (classes * rows of the class); multiplied by data.weight; metrics do not use them",
     )
+    heads: dict[str, HeadConfig] = HEADS
     max_grad_norm: float | None = bits(default=None, gt=0, description="clips the gradient's global L2 norm")
     max_grad_value: float | None = MAX_GRAD_VALUE
     log_grad_norm: bool = LOG_GRAD_NORM

@@ -277,6 +277,25 @@ class EvenLabels(Split, Protocol):
 
 
 @runtime_checkable
+class ClassSplit(SampleSplit, Protocol):
+    """A split of which the classes of all samples can be told before they are trained on."""
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether each sample is of one class."""
+
+    def codes(self, setting: str) -> tuple[Array, int]:
+        """Return the class of each sample, (rows,) int64, and the number of classes.
+
+        Args:
+            setting: The key of the config that needs them, for messages.
+
+        Raises:
+            DataError: All of too many samples would have to be read for it.
+        """
+
+
+@runtime_checkable
 class LabelSplit(SampleSplit, Protocol):
     """A split that reads the labels of samples alone faster than the samples."""
 

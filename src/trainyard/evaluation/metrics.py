@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 
 from trainyard import registry
-from trainyard.config.metrics import metric_path, own_name
+from trainyard.config.metrics import metric_path, of_head, own_name
 from trainyard.config.schema import RunConfig
 from trainyard.config.words import some
 from trainyard.errors import InputError
@@ -158,15 +158,18 @@ def mode_of(metric: str) -> Mode:
 
 
 def mode_in(config: RunConfig, metric: str) -> Mode:
-    """Return the mode of a metric that a config names, which may be one of its own (`val_profit`)."""
-    return mode_of(metric_path(config, metric))
+    """Return the mode of a metric that a config names: its own (`val_profit`), a head's (`val_rmse_cost`)."""
+    head = of_head(config, metric)
+    return mode_of(metric_path(config, metric if head is None else head[1]))
 
 
 def explained_metric(config: RunConfig) -> str:
     """Return the metric by which the importance of columns is measured: the best model's, else the loss."""
     metric = metric_path(config, config.checkpoint.metric)
     is_own = ":" in metric
-    return LOSS if is_own and (own_metric(metric).mode is None or adds_up(metric)) else metric
+    if of_head(config, metric) is not None or (is_own and adds_up(metric)):
+        return LOSS
+    return LOSS if is_own and own_metric(metric).mode is None else metric
 
 
 def evaluate_predictions(
@@ -211,6 +214,8 @@ def evaluate_predictions(
         for name in by_row:
             value = find_metric(name, type(task)).function(alone)
             values[f"{prefix}_{without_prefix(name)}_{target}"] = value
+    if total:
+        values |= _of_heads(parts, prefix, total, weights)
     for name, value in parts[-1].measures.items() if parts else ():
         values.setdefault(f"{prefix}_{name}", value if scores else float("nan"))
     return replace(result, metrics=values)
@@ -231,6 +236,30 @@ def _added_up(metric: str, parts: Sequence[Predictions]) -> float:
     """Return a metric that adds up by itself, of what it has counted on the parts."""
     (one,) = accumulators([metric])
     return one.value(part.counts[one.name] for part in parts)
+
+
+def _of_heads(
+    parts: Sequence[Predictions], prefix: SplitName, total: float, weights: Array | None
+) -> Metrics:
+    """Return the losses and metrics of several heads, such as `val_loss_cost` and `val_rmse_cost`."""
+    values: Metrics = {}
+    for name, one in parts[0].heads.items():
+        heads = [part.heads[name] for part in parts]
+        values[f"{prefix}_{LOSS}_{name}"] = sum(head.loss for head in heads) / total
+        if one.info is None:
+            continue
+        task = task_for(one.info)
+        outputs, targets = (
+            np.concatenate([getattr(head, of) for head in heads]) for of in ("outputs", "targets")
+        )
+        task.check_outputs(outputs, targets)
+        is_finite = np.isfinite(outputs).all()
+        scores = replace(task.scores(outputs, targets), weights=weights) if is_finite else None
+        for metric in task.default_metrics if one.metrics is None else one.metrics:
+            found = check_metric(metric, task.name)
+            value = find_metric(found, type(task)).function(scores) if scores else float("nan")
+            values[f"{prefix}_{without_prefix(found)}_{name}"] = value
+    return values
 
 
 def _weights(parts: Sequence[Predictions]) -> Array | None:

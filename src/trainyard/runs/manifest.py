@@ -11,7 +11,8 @@ from typing import Any
 
 from trainyard import registry
 from trainyard.config import Resolved
-from trainyard.config.schema import DataConfig, RunConfig
+from trainyard.config.resolved import bits_of
+from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.digest import digest, tensor_records
 from trainyard.errors import ChangedInputsError, InputError
@@ -89,20 +90,14 @@ def code_roots(
 ) -> list[str]:
     """Return the modules that a run's code starts from.
 
-    They are the model's, the loss's, the metrics', the data's, and those of adapters from other packages.
+    They are all that the config names by import paths where it changes the bits (model, loss, optimizer,
+    schedule, metrics, data, collate, transforms ...), and those of adapters from other packages.
     """
-    data = config.data and [config.data.type, config.data.params, own_transforms(config.data)]
-    named = [config.model.type, config.model.params, config.training.loss, config.evaluation.metrics]
-    paths = import_paths([*named, data, definition])
+    paths = import_paths([bits_of(config), definition])
     classes: list[type] = [framework, *([type(objects.model)] if objects.model is not None else [])]
     if config.data and objects.data is None:
         classes.append(registry.dataset_of(config.data.type))
     return [path.partition(":")[0] for path in paths] + [cls.__module__ for cls in classes]
-
-
-def own_transforms(data: DataConfig) -> list[Any]:
-    """Return the user's own functions among the transforms of images, as import paths and arguments."""
-    return [[one.function, one.params] for one in data.transforms if one.type == "own"]
 
 
 def refused_differences(

@@ -15,7 +15,7 @@ from trainyard.announce import announced
 from trainyard.callbacks.base import Callback, RunView
 from trainyard.callbacks.histograms import WeightHistograms
 from trainyard.callbacks.resources import Resources
-from trainyard.config.metrics import deciding_metrics, metric_path
+from trainyard.config.metrics import metric_path, of_task
 from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import DataBundle, Split, prepared_as
 from trainyard.datasets.rows.arrays import Arrays
@@ -204,7 +204,7 @@ def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
     """
     listed = config.evaluation.metrics
     chosen = list(default_metrics(info.task) if listed is None else listed)
-    deciding = (metric_path(config, metric) for metric in deciding_metrics(config).values())
+    deciding = (metric_path(config, metric) for metric in of_task(config))
     return list(dict.fromkeys([*chosen, *deciding]))
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from trainyard.datasets.base import Draw, Reading, unnoted
 from trainyard.datasets.rows.arrays import as_array
 from trainyard.datasets.rows.drawing import Drawing
+from trainyard.datasets.rows.hanging import ended_if_hanging
 from trainyard.datasets.rows.table import listed
 from trainyard.datasets.rows.target import class_indices
 from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
@@ -29,6 +30,7 @@ from trainyard.types import FEATURES, TARGET, Array, Batch, Ids
 
 Collate = Callable[[list[Any]], Any]
 Note = Callable[[int], None]
+READ_THROUGH = 100_000  # items whose targets are read to find the classes; a larger dataset must name them
 _USER_ERRORS = (Exception, SystemExit)  # an exit from the user's code must not be one of ours
 _SAMPLE = 64  # items that a fingerprint covers
 _NOTICING = 16  # items that are read to find out whether they draw
@@ -213,6 +215,13 @@ class Items:
         return [({name: one[0] for name, one in inputs.items()}, target[0]) for inputs, target in batches]
 
     def _fetched(self, positions: Sequence[int], draw: Draw | None, note: Note) -> list[Any]:
+        """Return what the data set has at some positions; a worker, which says what it reads, is watched."""
+        if note is not unnoted:
+            return self._read(positions, draw, note)
+        with ended_if_hanging(self.reading) as begin:
+            return self._read(positions, draw, begin)
+
+    def _read(self, positions: Sequence[int], draw: Draw | None, note: Note) -> list[Any]:
         together, single = partial(self._together, note=note), partial(self._single, note=note)
         if draw is None:
             return together(positions)
@@ -340,9 +349,14 @@ class Items:
         """Whether each sample is of one class."""
         return self._task is not None and self._task.has_classes()
 
-    def codes(self) -> tuple[Array, int]:
-        """Return the class of each sample, (rows,), and the number of classes."""
+    def codes(self, setting: str) -> tuple[Array, int]:
+        """Return the class of each sample, (rows,), and the number of classes; see `ClassSplit`."""
         assert self._classes is not None, "the caller asks for it"
+        if len(self) > READ_THROUGH and getattr(self._dataset, "targets", None) is None:
+            raise DataError(
+                f"{setting}: {self._name} has {len(self)} items, too many to read all for their classes; "
+                "give it an attribute `targets`, the class of each"
+            )
         return self._encode(self.targets(), self.at(np.arange(len(self)))), len(self._classes)
 
     def targets(self) -> Array:

@@ -14,7 +14,7 @@ from trainyard.config.schema import DataConfig
 from trainyard.config.splits import SplitConfig
 from trainyard.datasets.base import DataBundle, Reading, Split
 from trainyard.datasets.rows.corrupt import StoredSamples, without_corrupt
-from trainyard.datasets.rows.items import Items, own_fingerprint
+from trainyard.datasets.rows.items import READ_THROUGH, Items, own_fingerprint
 from trainyard.datasets.rows.own import sample_function
 from trainyard.datasets.rows.sampling import balanced, item_weights
 from trainyard.datasets.rows.table import kind_of, listed, tidy
@@ -26,7 +26,6 @@ from trainyard.tasks.support.columns import distinct_labels, infer_task_of_sampl
 from trainyard.tasks.support.masks import class_numbers
 from trainyard.types import Array, ArraySpec, DataInfo, SplitName
 
-READ_THROUGH = 100_000  # items whose targets are read to find the classes; a larger dataset must name them
 _AT_ONCE = 64  # masks in memory
 
 
@@ -142,12 +141,7 @@ def _sampling(train: Items, dataset: Any, config: DataConfig) -> Array | None:
         return item_weights(dataset, config.sampling.column)[train.at(np.arange(len(train)))]
     if not train.has_classes:
         return None  # which is refused for data of any kind
-    if len(train) > READ_THROUGH and getattr(dataset, "targets", None) is None:
-        raise DataError(
-            f"data.sampling: the train dataset has {len(train)} items, too many to read all for their "
-            "classes; give it an attribute `targets`, the class of each"
-        )
-    return balanced(*train.codes())
+    return balanced(*train.codes("data.sampling"))
 
 
 def reading_of(config: DataConfig, split: SplitName) -> Reading:

@@ -28,7 +28,7 @@ OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
 
 
 _TORCH_ALONE = {
-    *("log_grad_norm", "no_decay", "parameter_groups", "layer_decay", "freeze", "ema"),
+    *("log_grad_norm", "no_decay", "parameter_groups", "layer_decay", "freeze", "ema", "heads"),
     *("compile", "activation_checkpointing"),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,7 @@ def build_loss(keras: Any, training: TrainingConfig, compiled: Any, outputs: Out
             f"training.label_smoothing: {smoothing} given, but the loss is not cross_entropy; leave it out"
         )
     if ":" in name:
-        return _scaled(_compiled(keras, _own(keras, name, outputs), outputs), info)
+        return _scaled(_compiled(keras, _own(keras, name, outputs, training.loss_params), outputs), info)
     if is_compiled:
         return _scaled(_compiled(keras, compiled, outputs), info)
     if name == "auto":
@@ -136,15 +137,20 @@ def build_loss(keras: Any, training: TrainingConfig, compiled: Any, outputs: Out
     )
 
 
-def _own(keras: Any, path: str, outputs: Outputs) -> Any:
+def _own(keras: Any, path: str, outputs: Outputs, params: Mapping[str, Any]) -> Any:
     """Import a user's own loss: a function of (targets, outputs), or a subclass of `keras.losses.Loss`.
+
+    `params` are its options.
 
     Raises:
         ModelError: It is neither, cannot be imported, or takes probabilities where the model gives logits.
     """
     try:
         loss = import_path(path)
-        loss = loss() if isinstance(loss, type) and issubclass(loss, keras.losses.Loss) else loss
+        if isinstance(loss, type) and issubclass(loss, keras.losses.Loss):
+            loss = loss(**params)
+        elif params:
+            loss = partial(loss, **params)
     except (InputError, TypeError) as error:
         raise ModelError(f"training.loss: {error}") from error
     if not callable(loss) or isinstance(loss, type):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +36,13 @@ _SMOOTHED = ("cross_entropy", "binary_cross_entropy", "focal")  # losses that ta
 _FOCAL_GAMMA = 2.0
 
 
-def build_loss(name: str, task: Task, label_smoothing: float = 0.0, focal_gamma: float | None = None) -> Loss:
+def build_loss(
+    name: str,
+    task: Task,
+    label_smoothing: float = 0.0,
+    focal_gamma: float | None = None,
+    params: Mapping[str, Any] = MappingProxyType({}),
+) -> Loss:
     """Return the loss that `training.loss` names.
 
     Losses of regression are computed in units of the targets' standard deviation. `own_losses` calls the
@@ -45,6 +53,7 @@ def build_loss(name: str, task: Task, label_smoothing: float = 0.0, focal_gamma:
         task: The task.
         label_smoothing: The share of a class's probability that is spread over all classes.
         focal_gamma: The exponent of the focal loss; default: 2.
+        params: The options of the user's own loss.
 
     Raises:
         ModelError: The loss does not fit the task, or cannot be imported; or it has no such option.
@@ -52,7 +61,7 @@ def build_loss(name: str, task: Task, label_smoothing: float = 0.0, focal_gamma:
     name = _meant(name, task)
     _check_options(name, label_smoothing, focal_gamma)
     if ":" in name:
-        return own_loss(name, task, first_output)
+        return own_loss(name, task, first_output, params)
     if name not in task.losses:
         allowed = ", ".join(task.losses)
         raise ModelError(
@@ -80,7 +89,11 @@ def _built_in(name: str, task: Task, label_smoothing: float, focal_gamma: float 
 
 
 def build_weighted_loss(
-    name: str, task: Task, label_smoothing: float = 0.0, focal_gamma: float | None = None
+    name: str,
+    task: Task,
+    label_smoothing: float = 0.0,
+    focal_gamma: float | None = None,
+    params: Mapping[str, Any] = MappingProxyType({}),
 ) -> WeightedLoss:
     """Return the loss that `training.loss` names, as a sum over samples, each multiplied by its weight.
 
@@ -89,12 +102,12 @@ def build_weighted_loss(
     Raises:
         ModelError: The loss does not fit the task, or cannot be imported.
     """
-    build_loss(name, task, label_smoothing, focal_gamma)  # checks the name and the options
+    build_loss(name, task, label_smoothing, focal_gamma, params)  # checks the name and the options
     if semantics.version("torch", task.info.semantics) < 3:
         label_smoothing = 0.0
     name = _meant(name, task)
     if ":" in name:
-        by_sample = own_loss(name, task, first_output, by_sample=True)
+        by_sample = own_loss(name, task, first_output, params, by_sample=True)
     elif name in _REGRESSION:
         by_sample = _regression(_REGRESSION[name], task.info, reduction="none")
     else:
@@ -108,7 +121,13 @@ def build_weighted_loss(
     return loss
 
 
-def row_losses(name: str, task: Task, label_smoothing: float = 0.0, focal_gamma: float | None = None) -> Loss:
+def row_losses(
+    name: str,
+    task: Task,
+    label_smoothing: float = 0.0,
+    focal_gamma: float | None = None,
+    params: Mapping[str, Any] = MappingProxyType({}),
+) -> Loss:
     """Return the loss of masks as sums over each row, and how much the row counts in the mean: (rows, 2).
 
     Of the user's own, which is a mean over the samples, each row has that mean, and counts the same.
@@ -118,7 +137,7 @@ def row_losses(name: str, task: Task, label_smoothing: float = 0.0, focal_gamma:
         gamma = _FOCAL_GAMMA if focal_gamma is None else focal_gamma
         loss = pixel_losses.mask_loss(name, label_smoothing, gamma)
         return lambda outputs, batch: loss(first_output(outputs), batch[TARGET])
-    own = own_loss(name, task, first_output)
+    own = own_loss(name, task, first_output, params)
 
     def repeated(outputs: Outputs, batch: Tensors) -> Tensor:
         value = own(outputs, batch).expand(len(batch[TARGET]))  # (rows,)
@@ -128,12 +147,16 @@ def row_losses(name: str, task: Task, label_smoothing: float = 0.0, focal_gamma:
 
 
 def build_total_loss(
-    name: str, task: Task, label_smoothing: float = 0.0, focal_gamma: float | None = None
+    name: str,
+    task: Task,
+    label_smoothing: float = 0.0,
+    focal_gamma: float | None = None,
+    params: Mapping[str, Any] = MappingProxyType({}),
 ) -> Loss:
     """Return the loss of tokens or pixels as the sum over those of a batch that count, ()."""
     if not task.gives_masks:
         return partial(token_losses.total_of_tokens, info=task.info)
-    by_row = row_losses(name, task, label_smoothing, focal_gamma)
+    by_row = row_losses(name, task, label_smoothing, focal_gamma, params)
     return lambda outputs, batch: by_row(outputs, batch)[:, 0].sum()
 
 

@@ -17,6 +17,7 @@ from trainyard.frameworks.base import ModelInputs
 from trainyard.frameworks.support.inputs import prediction_batch_size
 from trainyard.frameworks.torch import losses
 from trainyard.frameworks.torch.data import Tensors, TensorSource
+from trainyard.frameworks.torch.heads import Heads
 from trainyard.frameworks.torch.huggingface.module import architecture_of
 from trainyard.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainyard.frameworks.torch.models import build_model
@@ -53,8 +54,15 @@ class Network:
         is_known = inputs.model is None and inputs.config.model.type in HUGGINGFACE
         self.architecture = architecture_of(module) if is_known else None
         self.task = task_for(inputs.info)
-        self._loss_options = (training.loss, self.task, training.label_smoothing, training.focal_gamma)
-        self.loss = losses.build_loss(*self._loss_options)
+        self._loss_options = (
+            training.loss,
+            self.task,
+            training.label_smoothing,
+            training.focal_gamma,
+            training.loss_params,
+        )
+        self._heads = Heads(inputs.config, inputs.info)
+        self.loss = self._heads.summed(losses.build_loss(*self._loss_options))
         self._row_losses = losses.row_losses(*self._loss_options) if self.task.gives_masks else None
         self._weighted: losses.WeightedLoss | None = None
         self.names = input_names(self.module, inputs.info)
@@ -106,16 +114,18 @@ class Network:
             if self._row_losses is not None and TARGET in batch:
                 predicted = torch.cat([self._row_losses(outputs, batch).to(predicted), predicted], dim=1)
             values = predicted.cpu().numpy()
+            heads = self._heads.predictions(outputs, batch, weights, loss) if self._heads else {}
         with torch.no_grad():
             counted = counts(accumulators, outputs, batch, self.task) if accumulators else {}
         targets = np.empty((len(ids), 0)) if self.task.sums else batch[self.task.target].cpu().numpy()
         weighing = None if weights is None else weights.cpu().numpy()
-        return Predictions(ids, values, targets, loss, weights=weighing, counts=counted)
+        return Predictions(ids, values, targets, loss, weights=weighing, heads=heads, counts=counted)
 
     def weighted_loss(self, outputs: Outputs, batch: Tensors) -> Tensor:
         """Return the sum of the losses of the samples of a batch, each multiplied by its weight: ()."""
         if self._weighted is None:
-            self._weighted = losses.build_weighted_loss(*self._loss_options)
+            weighted = losses.build_weighted_loss(*self._loss_options)
+            self._weighted = self._heads.summed_weighted(weighted)
         weights = weights_of(batch, self.inputs.info)
         assert weights is not None, "the batch has weights"
         return self._weighted(outputs, batch, weights)
@@ -145,6 +155,7 @@ class Network:
         finally:
             self.module.train()
         self._check_outputs(outputs)
+        self._heads.check(outputs, sample)
         self._check_loss(outputs, sample)
 
     def _check_outputs(self, outputs: Outputs) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,14 @@ _Raw = Callable[[Any, Tensors], Any]  # called with the outputs and the batch
 _TARGETS = {"target", "targets", "y", "y_true", "label", "labels", "true", "truth", "gt", "ground_truth"}
 
 
-def own_loss(path: str, task: Task, output: Callable[[Any], Tensor], *, by_sample: bool = False) -> _Raw:
+def own_loss(
+    path: str,
+    task: Task,
+    output: Callable[[Any], Tensor],
+    params: Mapping[str, Any],
+    *,
+    by_sample: bool = False,
+) -> _Raw:
     """Return a user's loss: the mean over the samples, (), or with `by_sample` that of each, (rows,).
 
     Targets of a regression are in units of their standard deviation, as the outputs are.
@@ -36,12 +44,13 @@ def own_loss(path: str, task: Task, output: Callable[[Any], Tensor], *, by_sampl
         path: `package.module:name`.
         task: The task.
         output: Returns the task's own output, of what the model returned.
+        params: `training.loss_params`: what a class is constructed with, and a function is called with.
         by_sample: There are weights, so that the loss of each sample is needed.
 
     Raises:
         ModelError: It cannot be imported, or is neither a function nor a module without parameters.
     """
-    called = by_names(_loss(path, task, by_sample=by_sample), output, task.target)
+    called = by_names(_loss(path, task, params, by_sample=by_sample), output, task.target)
 
     def loss(outputs: Any, batch: Tensors) -> Tensor:
         value = called(outputs, _standardized(batch, task.info))
@@ -61,24 +70,31 @@ def own_loss(path: str, task: Task, output: Callable[[Any], Tensor], *, by_sampl
     return loss
 
 
-def _loss(path: str, task: Task, *, by_sample: bool) -> Any:
+def _loss(path: str, task: Task, params: Mapping[str, Any], *, by_sample: bool) -> Any:
     """Import a loss; construct a class of modules."""
+    shown = f" with {', '.join(params)}" if params else ""
     try:
         loss = _of_task(path) if path in task.losses else import_path(path)
         if isinstance(loss, type) and issubclass(loss, torch.nn.Module):
-            loss = loss()
+            loss, params = loss(**params), {}
     except InputError as error:
         raise ModelError(f"training.loss: {error}") from error
     except TypeError as error:
         raise ModelError(
-            f"training.loss: {path} is constructed without arguments, but {error}; name an object of it, "
-            "made in your module"
+            f"training.loss: {path} cannot be constructed{shown}: {error}; write its options beside it: "
+            f"loss: {{type: {path}, option: value}}"
         ) from error
     if not callable(loss) or isinstance(loss, type):
         raise ModelError(
             f"training.loss: {path} is of type {type(loss).__name__}; a function of (outputs, batch) or "
             "(input, target), or a torch.nn.Module is needed"
         )
+    if params and not (inspect.isroutine(loss) or isinstance(loss, type)):
+        raise ModelError(
+            f"training.loss: {path} is an object already, so it takes no options ({', '.join(params)}); name "
+            "its class, or set them in your module"
+        )
+    loss = partial(loss, **params) if params else loss
     if isinstance(loss, torch.nn.Module):
         if any(one.requires_grad for one in loss.parameters()):
             raise ModelError(

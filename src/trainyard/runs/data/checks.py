@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from trainyard.config.metrics import deciding_metrics, metric_path, undecided_modes
+from trainyard.config.metrics import deciding_metrics, metric_path, of_head, undecided_modes
 from trainyard.config.schema import DataConfig, RunConfig
 from trainyard.datasets.base import DataBundle, KnownSplit, LabelSplit, SampleSplit
 from trainyard.errors import DataError, InputError, ModelError
 from trainyard.evaluation.metrics import accumulators, check_metric, mode_in
 from trainyard.frameworks.base import Framework
 from trainyard.registry import task_for
+from trainyard.tasks.support.heads import head_data
 
 log = logging.getLogger("trainyard")
 
@@ -24,9 +25,14 @@ def check_metrics(config: RunConfig, bundle: DataBundle) -> None:
     """
     for metric in config.evaluation.metrics or []:
         check_metric(metric, bundle.info.task)
+    for name, one in config.training.heads.items():
+        for metric in one.metrics or []:
+            check_metric(metric, _task_of_head(config, name, bundle))
     undecided = undecided_modes(config)
     for key, metric in deciding_metrics(config).items():
-        check_metric(metric_path(config, metric), bundle.info.task)
+        head = of_head(config, metric)
+        task = bundle.info.task if head is None else _task_of_head(config, head[0], bundle)
+        check_metric(metric_path(config, metric if head is None else head[1]), task)
         if key in undecided:
             try:
                 mode_in(config, metric)
@@ -36,12 +42,23 @@ def check_metrics(config: RunConfig, bundle: DataBundle) -> None:
             raise InputError(f"{key}: {metric} needs a validation split; set data.split.val or data.val_path")
 
 
+def _task_of_head(config: RunConfig, head: str, bundle: DataBundle) -> str:
+    return head_data(head, config.training.heads[head], bundle.info).info.task
+
+
 def check_accumulators(config: RunConfig, framework: type[Framework]) -> None:
-    """Check that the framework has what metrics that add up by themselves count.
+    """Check that there is what metrics that add up by themselves count.
 
     Raises:
-        InputError: It has not.
+        InputError: The framework has no such outputs, or they are in another unit than the target; or a head,
+            whose predictions are kept, names such a metric.
     """
+    for head, options in config.training.heads.items():
+        if found := accumulators(options.metrics or []):
+            raise InputError(
+                f"training.heads.{head}.metrics: {found[0].path} adds up by itself; list it in "
+                "evaluation.metrics, with `update(self, outputs, batch)`, which gets the outputs of all heads"
+            )
     if not (given := accumulators(config.evaluation.metrics or [])):
         return
     reason = None if framework.has_accumulators else f"not those of {config.model.type}"

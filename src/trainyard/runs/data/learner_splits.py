@@ -8,8 +8,17 @@ from typing import Any
 import numpy as np
 
 from trainyard.config.schema import RunConfig
-from trainyard.datasets.base import ArraySplit, DataBundle, KnownSplit, Split, known_arrays
+from trainyard.datasets.base import (
+    ArraySplit,
+    ClassSplit,
+    DataBundle,
+    KnownSplit,
+    SampleSplit,
+    Split,
+    known_arrays,
+)
 from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.rows.weighted import WeightedSamples
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.base import Framework
 from trainyard.registry import task_for
@@ -77,22 +86,29 @@ def _weighted_by_class(train: Split, weights: str | Mapping[str, float], info: D
         raise InputError(f"{_KEY}: the task is {info.task}, which has no classes; leave it out")
     if WEIGHT in info.inputs:
         raise InputError(f"{_KEY}: the model takes an array named {WEIGHT!r}; leave it out")
-    if TARGET not in arrays:
-        raise InputError(
-            f"{_KEY}: the training rows are not in memory; draw rare classes more often instead "
-            "(data.sampling: balanced)"
-        )
     if getattr(train, "mixes", False):
         raise InputError(f"{_KEY}: data.transforms blends the classes of two images; leave one of them out")
-    by_row = _by_class(weights, arrays[TARGET], info)[arrays[TARGET]]
-    own = arrays.get(WEIGHT, np.ones(len(train)))
-    if not (by_row * own).any():
+    targets = arrays[TARGET] if TARGET in arrays else _codes(train)
+    by_row = _by_class(weights, targets, info)[targets] * arrays.get(WEIGHT, 1.0)
+    if not by_row.any():
         raise InputError(
             f"{_KEY}: the weights of all training rows are 0, so that none counts; give "
             "some of them a weight above 0"
         )
-    weighted = {**arrays, WEIGHT: by_row * own}
+    if TARGET not in arrays:
+        assert isinstance(train, SampleSplit), "the targets of others are known"
+        return WeightedSamples(train, by_row)
+    weighted = {**arrays, WEIGHT: by_row}
     return train.with_known(weighted) if isinstance(train, KnownSplit) else Arrays(weighted)
+
+
+def _codes(train: Split) -> Array:
+    """Return the classes of samples that are read one by one."""
+    if not isinstance(train, ClassSplit):
+        raise InputError(
+            f"{_KEY}: the classes of the training samples are not known beforehand; leave it out"
+        )
+    return train.codes(_KEY)[0]
 
 
 def _by_class(weights: str | Mapping[str, float], targets: Array, info: DataInfo) -> Array:
