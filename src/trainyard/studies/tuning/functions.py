@@ -271,7 +271,7 @@ class _Function:
         self._request.watch({"trial": len(trials) - 1, "status": ending.status, **shown, **progress})
         if self._projector.is_due():
             self._projector.write(self._frozen, trials)
-        check_first_trials(trials, len(trials) - 1, self._tuning.trials or _TRIALS)
+        check_first_trials(trials, len(trials) - 1, self._tuning.trials or _TRIALS, self._goals.metrics[0])
 
     def _result(self) -> dict[str, Any]:
         trials = self._log.trials

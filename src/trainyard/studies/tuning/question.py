@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.config import Config, Overrides
+from trainyard.config import Config, Overrides, Resolved
 from trainyard.config.tuning import HalvingPruner, TuningConfig
 from trainyard.errors import ConfigError, InputError, Problem
 from trainyard.samplers.base import Observation, Sampler, Space
 from trainyard.studies.metrics import with_metric
 from trainyard.studies.study import Json, Study, StudyRequest
 from trainyard.studies.trials import StudyConfig
-from trainyard.studies.tuning.checks import check_tuning, make_sampler
+from trainyard.studies.tuning.checks import check_tuning, located, make_sampler
 from trainyard.studies.tuning.earlier import FILE as EARLIER
 from trainyard.studies.tuning.earlier import observations
-from trainyard.studies.tuning.goals import MEASURES, Goals
+from trainyard.studies.tuning.goals import MEASURES, Goals, check_task
 from trainyard.studies.tuning.lengths import with_length
 from trainyard.studies.tuning.resources import most_threads, overrides_of, shares_of_gpus
 from trainyard.studies.tuning.storage import storable
-from trainyard.types import Mode
+from trainyard.types import DataInfo, Mode
 
 log = logging.getLogger("trainyard")
 FROM = "from"  # in the question of a study: the study that it learned from
@@ -69,14 +69,27 @@ class SearchPlan:
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """A config that was read for a search: its text, the config of the trials, and what is sought."""
+    """A config that was read for a search: its text, the config of the trials, and what is sought.
+
+    `given` is the config as it was written.
+    """
 
     text: str
+    given: Resolved
     base: StudyConfig
     tuning: TuningConfig
     goals: Goals
     space: Space
     sampler: Sampler
+
+    def check_data(self, info: DataInfo) -> None:
+        """Check that the metrics are those of the task of the data.
+
+        Raises:
+            ConfigError: One is not.
+        """
+        with located(self.given):
+            check_task(self.goals, info.task, self.given.config)
 
     @property
     def question(self) -> Json:
@@ -96,7 +109,7 @@ def read_search(config: Config, overrides: Overrides, request: StudyRequest) -> 
     """
     base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
     text = storable(base)
-    (goals, space), tuning = check_tuning(base), base.resolved.config.tuning
+    (goals, space), given, tuning = check_tuning(base), base.resolved, base.resolved.config.tuning
     assert tuning is not None
     sampler = make_sampler(goals, space, base, tuning)
     base = _for_trials(base, goals, tuning, request)
@@ -110,7 +123,7 @@ def read_search(config: Config, overrides: Overrides, request: StudyRequest) -> 
     if tuning.tuner is None:  # which has machines of its own
         shares_of_gpus(tuning)
     base.resolved.log_notes()
-    return SearchConfig(text, base, tuning, goals, space, sampler)
+    return SearchConfig(text, given, base, tuning, goals, space, sampler)
 
 
 def _for_trials(base: StudyConfig, goals: Goals, tuning: TuningConfig, request: StudyRequest) -> StudyConfig:
