@@ -246,6 +246,15 @@ def test_a_trial_that_fails_is_a_result(tmp_path: Path, capsys: pytest.CaptureFi
     capsys.readouterr()
     assert main(["studies", "show", study.id, "--runs-dir", str(tmp_path)]) == 0
     assert f"failed: 1: {told[1]['error']}" in capsys.readouterr().out.splitlines()
+    assert main(["studies", "show", study.id, "--runs-dir", str(tmp_path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["trials"]
+    logged = trials_of(study)
+    assert [(one["number"], one["params"], one["run_id"]) for one in shown] == [
+        (trial.number, trial.params, trial.run_id) for trial in logged
+    ]
+    assert [one["status"] for one in shown] == statuses
+    assert [one["value"] for one in shown] == [trial.ending and trial.ending.value for trial in logged]
+    assert [one.get("error") for one in shown] == [None, told[1]["error"], None]
 
 
 def test_a_full_disk_is_no_result_of_a_trial(

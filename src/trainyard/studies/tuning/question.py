@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.config import Config, Overrides, Resolved
+from trainyard.config import Config, Overrides
 from trainyard.config.tuning import HalvingPruner, TuningConfig
 from trainyard.errors import ConfigError, InputError, Problem
 from trainyard.samplers.base import Observation, Sampler, Space
@@ -69,18 +69,19 @@ class SearchPlan:
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """A config that was read for a search: its text, the config of the trials, and what is sought.
+    """A config that was read for a search: as it was written, that of the trials, and what is sought."""
 
-    `given` is the config as it was written.
-    """
-
-    text: str
-    given: Resolved
+    given: StudyConfig
     base: StudyConfig
     tuning: TuningConfig
     goals: Goals
     space: Space
     sampler: Sampler
+
+    @property
+    def text(self) -> str:
+        """The text of the config, as the folder of the study keeps it."""
+        return storable(self.given)
 
     def check_data(self, info: DataInfo) -> None:
         """Check that the metrics are those of the task of the data.
@@ -88,8 +89,9 @@ class SearchConfig:
         Raises:
             ConfigError: One is not.
         """
-        with located(self.given):
-            check_task(self.goals, info.task, self.given.config)
+        resolved = self.given.resolved
+        with located(resolved):
+            check_task(self.goals, info.task, resolved.config)
 
     @property
     def question(self) -> Json:
@@ -108,8 +110,7 @@ def read_search(config: Config, overrides: Overrides, request: StudyRequest) -> 
         InputError: Config, space or data are wrong.
     """
     base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
-    text = storable(base)
-    (goals, space), given, tuning = check_tuning(base), base.resolved, base.resolved.config.tuning
+    (goals, space), given, tuning = check_tuning(base), base, base.resolved.config.tuning
     assert tuning is not None
     sampler = make_sampler(goals, space, base, tuning)
     base = _for_trials(base, goals, tuning, request)
@@ -123,7 +124,7 @@ def read_search(config: Config, overrides: Overrides, request: StudyRequest) -> 
     if tuning.tuner is None:  # which has machines of its own
         shares_of_gpus(tuning)
     base.resolved.log_notes()
-    return SearchConfig(text, given, base, tuning, goals, space, sampler)
+    return SearchConfig(given, base, tuning, goals, space, sampler)
 
 
 def _for_trials(base: StudyConfig, goals: Goals, tuning: TuningConfig, request: StudyRequest) -> StudyConfig:
