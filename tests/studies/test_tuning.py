@@ -1,6 +1,5 @@
 """Tuning studies: the same trials however many run at once and whatever is killed, each one a run like any other."""
 
-import errno
 import json
 import math
 import os
@@ -17,17 +16,15 @@ import pytest
 
 import trainyard
 from small_runs import SMALL, Crash
-from study_configs import TOY
+from study_configs import TOY, full_disk
 from trainyard import registry
 from trainyard.cli.main import main
 from trainyard.cli.tuning import study_summary
 from trainyard.config.tuning import AshaPruner, MedianPruner, PatientPruner, PercentilePruner
-from trainyard.digest import write_file
 from trainyard.errors import CheckpointError, TrainingError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_trials
 from trainyard.samplers.base import Observation
-from trainyard.studies.study import Study
 from trainyard.studies.tuning.conclusion import digest_of
 from trainyard.studies.tuning.jobs import Job, train
 from trainyard.studies.tuning.pruning import judge_of
@@ -261,23 +258,7 @@ def test_a_full_disk_is_no_result_of_a_trial(
     study: Tuning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The study ends, and goes on with the same trials once there is room."""
-    written: list[Any] = []
-
-    def write(*args: Any) -> Any:
-        written.append(args)
-        if len(written) > 4:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write_file(*args)
-
-    def update(study: Study, **values: Any) -> None:
-        if len(written) > 4:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write_update(study, **values)
-
-    write_update = Study.update
-    with monkeypatch.context() as disk:
-        disk.setattr("trainyard.engine.checkpoint.write_file", write)
-        disk.setattr("trainyard.studies.study.Study.update", update)
+    with full_disk(after=4):
         with pytest.raises(
             TrainingError, match=r"trial . cannot be trained now: .*No space left.* resume tune-"
         ):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.engine.signals import Signals, Stopped
-from trainyard.errors import InputError, TrainyardError
+from trainyard.errors import InputError, TrainyardError, is_of_files
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog
 from trainyard.reports.html import write_report as write_run_report
@@ -35,7 +35,7 @@ from trainyard.studies.tuning.conclusion import check_first_trials, observation,
 from trainyard.studies.tuning.earlier import FILE as EARLIER
 from trainyard.studies.tuning.earlier import check_learns, learned
 from trainyard.studies.tuning.final import final_run, train_final
-from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden, is_of_files, unfinished
+from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden, unfinished
 from trainyard.studies.tuning.joined import JoinedWorkers, leading
 from trainyard.studies.tuning.measures import measured
 from trainyard.studies.tuning.order import agenda_of, brackets_in
@@ -235,7 +235,7 @@ class _Search:
                 return ending._replace(values=measured(RunDir(path), names, ending.step, bundle))
         except TrainyardError as error:
             if is_of_files(error):
-                raise unfinished(job, hidden(path, error)) from error
+                raise unfinished(job.number, job.study_id, hidden(path, error)) from error
             return failed(hidden(path, error))
 
     def _next(self, begun: list[LoggedTrial]) -> LoggedTrial | None:
