@@ -73,6 +73,39 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"model.type": ["mlp", "resnet_from_mars"]}, "resnet_from_mars"),
     ({"model.params.depth": [1]}, "depth"),
     ({"training.optimizer.type": ["adamw"], "training.optimizer.momentum": [0.9]}, "momentum"),
+    (
+        {"training.optimizer.type": ["adamw", "sgd"], "training.optimizer.momentum": [0.9]},
+        "momentum: needs when: {training.optimizer.type: sgd}; with training.optimizer.type: adamw: 0.9: unknown",
+    ),
+    (  # the config itself has an mlp, so trials of the other models would fail
+        {"model.type": ["mlp", "random_forest", "extra_trees"], "model.hidden": [[8]]},
+        "model.hidden: needs when: {model.type: mlp}; with model.type: random_forest: [8]: unknown key",
+    ),
+    (
+        {"model.type": ["mlp", "random_forest", "extra_trees"], "model.max_depth": {"low": 2, "high": 8}},
+        "needs when: {model.type: [random_forest, extra_trees]}; with model.type: mlp: 2: unknown key",
+    ),
+    (
+        {
+            "model.type": ["mlp", "random_forest"],
+            "model.max_depth": {"low": 2, "high": 8, "when": {"model.type": ["random_forest", "mlp"]}},
+        },
+        "max_depth: when has a value too many: with model.type: mlp: 2: unknown key",
+    ),
+    (
+        {"training.learning_rate": [0.1], "training.lr": [0.2]},
+        "training.lr: is another spelling of training.",
+    ),
+    (
+        {"training.batch_size": {"low": 8, "high": 16, "step": 0.5}},
+        "expected a whole number above 0, got 8.5",
+    ),
+    (
+        {"training.batch_size": {"low": 8, "high": 16, "step": 100}},
+        "step 100 leads beyond the range of 8 to 16",
+    ),
+    ({"tuning.trials": [1, 2]}, "is the same for all trials of a study"),
+    ({"checkpoint.metric": ["val_f1", "val_loss"]}, "is the same for all trials of a study"),
 ]
 
 
@@ -120,6 +153,20 @@ def test_words_of_other_searches() -> None:
 
 
 TREES = {**SMALL, "model": {"type": "random_forest", "n_estimators": 3}, "training": {}}
+
+
+ACROSS: dict[str, Any] = {
+    "model.type": ["random_forest", "mlp"],
+    "model.max_depth": {"low": 2, "high": 8, "when": {"model.type": "random_forest"}},
+    "model.hidden": {"choices": [[8], [16]], "when": {"model.type": "mlp"}},
+    "training.optimizer.type": {"choices": ["adamw", "sgd"], "when": {"model.type": "mlp"}},
+    "training.optimizer.momentum": {"low": 0.0, "high": 0.9, "when": {"training.optimizer.type": "sgd"}},
+}
+
+
+@pytest.mark.parametrize("model", ["mlp", "random_forest", "logistic_regression"])
+def test_conditions_hold_whatever_model_the_config_has(model: str) -> None:
+    trainyard.check({**SMALL, "model": {"type": model}, "tuning": {"space": ACROSS}})
 
 
 def warnings_of(space: dict[str, Any], caplog: pytest.LogCaptureFixture) -> list[str]:
