@@ -191,6 +191,17 @@ def test_a_parameter_that_another_model_takes_has_an_effect(caplog: pytest.LogCa
     assert len(warnings_of({**kinds, "training.learning_rate": given}, caplog)) == 1
 
 
+def test_a_parameter_has_an_effect_if_it_has_one_with_any_value_of_its_condition(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kinds = ["random_forest", "extra_trees", "mlp"]
+    rate = {"low": 0.1, "high": 0.2, "when": {"model.type": kinds}}
+    assert not warnings_of({"model.type": kinds, "training.learning_rate": rate}, caplog)
+    given = {**TREES, "model": {"type": "xgboost"}, "training": {"epochs": 3}}
+    trainyard.check({**given, "tuning": {"space": {"model.n_estimators": [3, 4]}}})
+    assert not [one for one in caplog.records if "tuning.space" in one.message], "that is training.epochs"
+
+
 def test_without_a_section_there_is_nothing_to_tune(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="tuning: is missing"):
         trainyard.tune(SMALL, runs_dir=tmp_path)

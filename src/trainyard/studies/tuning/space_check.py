@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from trainyard.config.tree import DEFAULT
 from trainyard.errors import ConfigError, Problem
 from trainyard.samplers.base import Parameter, Space
 from trainyard.studies.tuning.space import can_be
@@ -65,7 +66,7 @@ class _SpaceCheck:
         for value in others:
             if (problem := self._problem(parameter, value, fitting[0])) is not None:
                 return problem
-        self._warn_without_effect(parameter, fitting[0])
+        self._warn_without_effect(parameter, fitting)
         return None
 
     def of_all(self) -> Problem | None:
@@ -133,18 +134,28 @@ class _SpaceCheck:
             params[key] = next(value for value in values if can_be(other, value))
         return params
 
-    def _warn_without_effect(self, parameter: Parameter, context: _Context) -> None:
+    def _without_effect(self, key: str, value: Any, params: Params) -> str:
+        """Return why a value of a parameter has no effect beside others; empty if it has one."""
+        before, now = self._loaded(params).resolved, self._loaded(params | {key: value}).resolved
+        for line in sorted(set(now.unused) - set(before.unused)):
+            why: str = line.partition(": ")[2]
+            if before.sources.get(why.partition(" ")[0], DEFAULT) == DEFAULT:  # it is this key that was added
+                return why
+        return ""
+
+    def _warn_without_effect(self, parameter: Parameter, contexts: Sequence[_Context]) -> None:
         """Warn of a parameter that has no effect with any of its values, as far as can be told.
 
         Under another model of the space it may have one.
         """
         if {"model", "model.type"} & self._by_key.keys() - parameter.when.keys():
             return
-        before = set(self._loaded(context.params).resolved.unused)
-        with_it = [self._loaded(context.params | {parameter.key: value}) for value in _ends(parameter)]
-        unused = [sorted(set(loaded.resolved.unused) - before) for loaded in with_it]
+        own = [one.params for one in contexts if not one.key or one.key in parameter.when]
+        unused = [
+            self._without_effect(parameter.key, value, one) for value in _ends(parameter) for one in own
+        ]
         if all(unused):
-            why = unused[0][-1].partition(": ")[2]
+            why = unused[0]
             log.warning("tuning.space.%s: %s; leave it out: it changes no trial", parameter.key, why)
 
 

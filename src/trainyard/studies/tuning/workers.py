@@ -22,6 +22,7 @@ from trainyard.engine.signals import STATUS_OF, Stopped
 from trainyard.errors import TrainyardError, is_of_files
 from trainyard.records.status import Ended
 from trainyard.runs.data.shared import sharing_data
+from trainyard.studies.running import log_warnings_once
 from trainyard.studies.tuning.jobs import Job, hidden, train, unfinished
 from trainyard.studies.tuning.joined import LEFT, JoinedWorker, JoinedWorkers
 from trainyard.studies.tuning.resources import visible_gpus
@@ -260,11 +261,12 @@ def do_jobs(answers: int) -> Ended | None:
     Returns:
         The status that a signal asked for, if one came.
     """
-    for line in sys.stdin.buffer:
-        answer = answer_to(Job.from_json(json.loads(line)))
-        if answer["status"] in STATUS_OF.values():
-            return cast("Ended", answer["status"])
-        os.write(answers, json.dumps(answer).encode() + b"\n")
+    with log_warnings_once():
+        for line in sys.stdin.buffer:
+            answer = answer_to(Job.from_json(json.loads(line)))
+            if answer["status"] in STATUS_OF.values():
+                return cast("Ended", answer["status"])
+            os.write(answers, json.dumps(answer).encode() + b"\n")
     return None
 
 
