@@ -152,6 +152,19 @@ def test_words_of_other_searches() -> None:
     assert len(loaded.notes) == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("bayesian", "gp"), ("TPESampler", "tpe"), ("CMA-ES", "cmaes"), ("grid_search", "grid"), ("gp", "gp")],
+)
+def test_other_names_of_samplers(name: str, meant: str) -> None:
+    space = {"training.learning_rate": [0.1, 0.2]}
+    for sampler in (name, {"type": name}):
+        loaded = trainyard.check({**SMALL, "tuning": {"sampler": sampler, "space": space}})
+        assert loaded.config.tuning is not None
+        assert loaded.config.tuning.sampler.type == meant
+        assert len(loaded.notes) == (name != meant)
+
+
 TREES = {**SMALL, "model": {"type": "random_forest", "n_estimators": 3}, "training": {}}
 
 
