@@ -1,11 +1,17 @@
 """Small studies: runs of a tenth of a second, of the toy framework."""
 
+import errno
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from trainyard.callbacks.base import Callback, RunView
+from trainyard.digest import write_file
+from trainyard.studies.study import Study
 
 # 150 rows; with 3 folds 90 train, 10 validate and 50 test.
 TOY: dict[str, Any] = {
@@ -41,3 +47,29 @@ def signal_after(run: int, signum: signal.Signals = signal.SIGTERM) -> Callable[
             os.kill(os.getpid(), signum)
 
     return watch
+
+
+@contextmanager
+def full_disk(after: int) -> Iterator[None]:
+    """Let no file of a checkpoint be written after so many, nor the records of a study."""
+    written: list[Any] = []
+    update = Study.update
+
+    def is_full() -> bool:
+        return len(written) > after
+
+    def write(*args: Any) -> Any:
+        written.append(args)
+        if is_full():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_file(*args)
+
+    def update_unless_full(study: Study, **values: Any) -> None:
+        if is_full():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        update(study, **values)
+
+    with pytest.MonkeyPatch.context() as disk:
+        disk.setattr("trainyard.engine.checkpoint.write_file", write)
+        disk.setattr("trainyard.studies.study.Study.update", update_unless_full)
+        yield

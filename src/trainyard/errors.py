@@ -23,6 +23,7 @@ exits with `exit_code`.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -148,3 +149,20 @@ class WorldError(TrainingError):
 
 class TrackerError(TrainyardError):
     """A tracker cannot be reached, or has refused a call."""
+
+
+# Of an `OSError`: the disk is full, or cannot be written or read.
+OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
+
+def is_of_files(error: TrainyardError | OSError) -> bool:
+    """Return whether a file of a run cannot be written or read: no fault of the training, nor its result."""
+    if isinstance(error, OSError | CheckpointError | RunGoneError):
+        return True
+    causes: list[BaseException | None] = [error]
+    while causes[-1] is not None:
+        causes.append(causes[-1].__cause__)
+    return any(
+        isinstance(cause, CheckpointError) or (isinstance(cause, OSError) and cause.errno in OF_DISKS)
+        for cause in causes
+    )

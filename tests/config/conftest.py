@@ -86,6 +86,9 @@ class FakeAdapters:
     def training_keys(self, framework: str, model: str, params: Mapping[str, Any]) -> Collection[str]:
         return TrainingConfig.model_fields
 
+    def sampler_meant(self, name: str) -> str | None:
+        return None
+
     def framework_meant(self, name: str) -> str | None:
         return None
 

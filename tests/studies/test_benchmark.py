@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import trainyard
-from study_configs import TOY, SignalInRun, signal_after
+from study_configs import TOY, SignalInRun, full_disk, signal_after
 from trainyard.config import load as load_config
-from trainyard.errors import ChangedInputsError, ConfigError, InputError
+from trainyard.errors import ChangedInputsError, ConfigError, InputError, TrainingError
 from trainyard.evaluation.significance import holm, over_folds
 from trainyard.records.data import DataDescription
 from trainyard.records.journal import finite
@@ -233,6 +233,21 @@ def test_a_stopped_benchmark_is_resumed_to_the_same_table(folded: Benchmark, tmp
     assert resumed.path == cut.path
     assert without_cost(resumed) == without_cost(folded)
     assert resumed.runs["mlp"][1].result["attempts"] == 2
+
+
+def test_a_full_disk_is_no_result_of_a_model(folded: Benchmark, tmp_path: Path) -> None:
+    """The study ends, and the models that are left are trained once there is room."""
+    asked: dict[str, Any] = {"models": ["toy", ABSENT, "mlp"], "params": {"mlp": {"hidden": [8]}}, "folds": 3}
+    with (
+        full_disk(after=4),
+        pytest.raises(TrainingError, match=r"model toy, fold . cannot be trained now: .*No space.*--resume"),
+    ):
+        trainyard.benchmark(TOY, **asked, runs_dir=tmp_path)
+    (path,) = tmp_path.rglob("benchmark-*")
+    assert not Benchmark(path).failed
+    resumed = trainyard.benchmark(TOY, **asked, runs_dir=tmp_path, resume=True)
+    assert resumed.path == path
+    assert without_cost(resumed) == without_cost(folded)
 
 
 def test_a_failed_model_is_tried_again_the_others_are_kept(

@@ -12,7 +12,7 @@ import pytest
 
 import trainyard
 from small_runs import Crash, CrashAt
-from study_configs import TOY, SignalInRun, signal_after
+from study_configs import TOY, SignalInRun, full_disk, signal_after
 from trainyard.errors import (
     ChangedInputsError,
     ConfigError,
@@ -175,6 +175,15 @@ def test_a_crash_is_resumed_to_the_same_result(whole: CrossValidation, tmp_path:
         trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, callbacks=[CrashAt(9)])
     (cut,) = [CrossValidation(path) for path in (tmp_path / "small").glob("cv-*")]
     assert cut.status == "crashed"
+    assert_same(trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True), whole)
+
+
+def test_a_full_disk_is_no_result_of_a_fold(whole: CrossValidation, tmp_path: Path) -> None:
+    with (
+        full_disk(after=4),
+        pytest.raises(TrainingError, match=r"fold . cannot be trained now: .*No space.*--resume"),
+    ):
+        trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path)
     assert_same(trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True), whole)
 
 

@@ -1,6 +1,5 @@
 """Tuning studies: the same trials however many run at once and whatever is killed, each one a run like any other."""
 
-import errno
 import json
 import math
 import os
@@ -17,17 +16,15 @@ import pytest
 
 import trainyard
 from small_runs import SMALL, Crash
-from study_configs import TOY
+from study_configs import TOY, full_disk
 from trainyard import registry
 from trainyard.cli.main import main
 from trainyard.cli.tuning import study_summary
 from trainyard.config.tuning import AshaPruner, MedianPruner, PatientPruner, PercentilePruner
-from trainyard.digest import write_file
 from trainyard.errors import CheckpointError, TrainingError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_trials
 from trainyard.samplers.base import Observation
-from trainyard.studies.study import Study
 from trainyard.studies.tuning.conclusion import digest_of
 from trainyard.studies.tuning.jobs import Job, train
 from trainyard.studies.tuning.pruning import pruning_rule
@@ -246,29 +243,22 @@ def test_a_trial_that_fails_is_a_result(tmp_path: Path, capsys: pytest.CaptureFi
     capsys.readouterr()
     assert main(["studies", "show", study.id, "--runs-dir", str(tmp_path)]) == 0
     assert f"failed: 1: {told[1]['error']}" in capsys.readouterr().out.splitlines()
+    assert main(["studies", "show", study.id, "--runs-dir", str(tmp_path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["trials"]
+    logged = trials_of(study)
+    assert [(one["number"], one["params"], one["run_id"]) for one in shown] == [
+        (trial.number, trial.params, trial.run_id) for trial in logged
+    ]
+    assert [one["status"] for one in shown] == statuses
+    assert [one["value"] for one in shown] == [trial.ending and trial.ending.value for trial in logged]
+    assert [one.get("error") for one in shown] == [None, told[1]["error"], None]
 
 
 def test_a_full_disk_is_no_result_of_a_trial(
     study: Tuning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The study ends, and goes on with the same trials once there is room."""
-    written: list[Any] = []
-
-    def write(*args: Any) -> Any:
-        written.append(args)
-        if len(written) > 4:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write_file(*args)
-
-    def update(study: Study, **values: Any) -> None:
-        if len(written) > 4:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write_update(study, **values)
-
-    write_update = Study.update
-    with monkeypatch.context() as disk:
-        disk.setattr("trainyard.engine.checkpoint.write_file", write)
-        disk.setattr("trainyard.studies.study.Study.update", update)
+    with full_disk(after=4):
         with pytest.raises(
             TrainingError, match=r"trial . cannot be trained now: .*No space left.* resume tune-"
         ):

@@ -118,6 +118,17 @@ def test_a_function_of_two_values_has_a_front(tmp_path: Path) -> None:
         ({"tuning.mode": ["min", "max"], "tuning.sampler": "cmaes"}, "nsga2 and tpe"),
         ({"tuning.mode": ["min", "max"], "tuning.metric": ["a", "b", "c"]}, "2 modes for 3 metrics"),
         ({"tuning.constraints": {"a": "<= 1"}}, "return a worse value"),
+        (
+            {"tuning.space": {"x": [1, 2]}},
+            "tuning.space: is of a config; a function defines its space itself",
+        ),
+        ({"tuning.folds": 3}, "tuning.folds: is of a config"),
+        ({"tuning.repeats": 3}, "tuning.repeats: is of a config"),
+        ({"tuning.refit": True}, "tuning.refit: is of a config"),
+        ({"tuning.resources.cpu": 2}, "tuning.resources: is of a config"),
+        ({"tuning.tuner": "ray"}, "tuning.tuner: is of a config"),
+        ({"tuning.pruner": "hyperband"}, "hyperband pauses runs"),
+        ({"tuning.mode": ["min", "max"], "tuning.pruner": "median"}, "a pruner judges by one metric"),
         ({"tuning.trails": 3}, "did you mean 'trials'"),
     ],
 )
@@ -125,6 +136,23 @@ def test_what_a_function_cannot_have_is_refused(settings: dict[str, Any], named:
     with pytest.raises((ConfigError, InputError), match=named):
         trainyard.tune(objective, settings, runs_dir=tmp_path)
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_words_that_users_of_optuna_know(tmp_path: Path) -> None:
+    """The study has what Optuna's own study has, of the same seed and horizon."""
+    study = trainyard.tune(objective, ["experiment.seed=3"], n_trials=8, runs_dir=tmp_path)
+    theirs = optuna.load_study(study_name=study.id, storage=f"sqlite:///{study.path}/optuna.db")
+    best = study.best_trial
+    assert best is not None
+    assert len(study.trials_dataframe()) == len(theirs.trials) == 8
+    assert (best.number, best.value, best.params) == (
+        theirs.best_trial.number,
+        theirs.best_value,
+        theirs.best_params,
+    )
+    assert study.best_trials == [best]
+    with pytest.raises(ConfigError, match=r"unknown key; write tuning.mode"):
+        trainyard.tune(objective, direction="maximize", runs_dir=tmp_path)
 
 
 def test_where_the_first_calls_all_fail_the_study_ends(tmp_path: Path) -> None:

@@ -167,6 +167,45 @@ def test_what_does_not_go_together_is_refused(
     assert not list(tmp_path.rglob("*.json*"))
 
 
+@pytest.mark.parametrize(
+    ("tuning", "at"),
+    [
+        ({"metric": "val_rmse"}, "metric"),
+        ({"metric": "val_mape"}, "metric"),  # no default of its task
+        ({"metric": ["val_f1", "val_rmse"]}, "metric"),
+        ({"constraints": {"val_rmse": "<= 1"}}, "constraints.val_rmse"),
+    ],
+)
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_metric_of_another_task_is_refused_before_anything_is_trained(
+    tuning: dict[str, Any], at: str, stated: bool, tmp_path: Path
+) -> None:
+    """Where the config states the task, `config check` knows it; else the data do."""
+    data = {"type": "iris", "task": "classification"} if stated else {"type": "iris"}
+    wrong = {**SMALL, "data": data, "tuning": {"space": SPACE, **tuning}}
+    file = tmp_path / "wrong.yaml"
+    file.write_text(json.dumps(wrong))
+    expected = rf"wrong.yaml:1:\d+: tuning.{at}: metric .* is for regression, but the task is classification"
+    if stated:
+        with pytest.raises(ConfigError, match=expected):
+            trainyard.check(file)
+    else:
+        trainyard.check(file)
+    with pytest.raises(ConfigError, match=expected):
+        trainyard.tune(file, runs_dir=tmp_path / "runs")
+    assert not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_a_metric_that_is_undefined_for_the_rows_ends_the_study(tmp_path: Path) -> None:
+    tuning = {"metric": "val_f1_binary", "trials": 5, "space": SPACE}  # iris has three classes
+    with pytest.raises(TrainyardError, match="the first 3 trials have no val_f1_binary: it was NaN"):
+        trainyard.tune({**SMALL, "tuning": tuning}, runs_dir=tmp_path)
+    (study,) = tmp_path.rglob("tune-*")
+    assert len(read_trials(study)) == 3
+    with pytest.raises(TrainyardError, match="the only trial has no val_f1_binary"):
+        trainyard.tune({**SMALL, "tuning": {**tuning, "trials": 1}}, runs_dir=tmp_path)
+
+
 def test_parameters_of_other_libraries_are_counted(tmp_path: Path) -> None:
     def count(model: str) -> float:
         run = trainyard.train({"data": {"type": "iris"}, "model": {"type": model}}, runs_dir=tmp_path)

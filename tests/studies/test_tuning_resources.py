@@ -16,6 +16,7 @@ from trainyard.records.trials import read_trials
 from trainyard.runs import wiring
 from trainyard.runs.catalog import Catalog
 from trainyard.studies.tuning.resources import Threads, shares_of_gpus
+from trainyard.studies.tuning.trial_data import TrialData
 from trainyard.studies.tuning.view import Tuning
 from trainyard.studies.tuning.workers import _Worker
 
@@ -55,10 +56,12 @@ def test_trials_of_small_steps_have_one_thread(six_processors: None, tmp_path: P
     alone = trainyard.train(SMALL | {"training": UNTHREADED}, {"model.params.hidden": [8]}, runs_dir=tmp_path)
     assert alone.manifest["environment"]["threads"] == 1
 
-    threads = Threads(3, True, lambda: wiring.load_data(load_config(TUNED, adapters=Catalog()).config))
+    base = load_config(TUNED, adapters=Catalog())
+    data = TrialData(base, [], lambda resolved: wiring.load_data(resolved.config), lambda _: None)
+    threads = Threads(3, True, data)
     sizes = ([8], [40_000, 40_000])
-    given = [load_config(TUNED, {"model.params.hidden": list(size)}, Catalog()).config for size in sizes]
-    assert [threads.of(config) for config in given] == [1, 3]
+    given = [load_config(TUNED, {"model.params.hidden": list(size)}, Catalog()) for size in sizes]
+    assert [threads.of(resolved) for resolved in given] == [1, 3]
 
 
 def test_older_studies_keep_their_threads(six_processors: None, tmp_path: Path) -> None:
@@ -68,6 +71,27 @@ def test_older_studies_keep_their_threads(six_processors: None, tmp_path: Path) 
     RunDir(study.path).write_json("settings.json", dict(older) | {"threads": 2})
     more = trainyard.resume_study(study.id, {"tuning.trials": 2}, runs_dir=tmp_path)
     assert threads_of(more) == [1, 2]
+
+
+def test_the_data_of_a_trial_are_asked_where_the_space_has_keys_of_them(
+    six_processors: None, tmp_path: Path
+) -> None:
+    """The rows have gaps, which only the choices fill; a choice that does not is the failure of its trial."""
+    table = tmp_path / "gaps.csv"
+    table.write_text("a,b\n" + "".join(f"{i if i % 5 else ''},{i % 2}\n" for i in range(100)))
+    config = {
+        "data": {"path": str(table), "target": "b", "task": "classification"},
+        "model": {"type": "mlp", "params": {"hidden": [4]}},
+        "training": {"max_steps": 4},
+        "tuning": {"sampler": "grid", "space": {"data.impute": [None, "median", "mean"]}},
+    }
+    study = trainyard.tune(config, runs_dir=tmp_path)
+    assert [trial.ending.status for trial in read_trials(study.path) if trial.ending] == [
+        "failed",
+        "completed",
+        "completed",
+    ]
+    assert threads_of(study) == [6, 1, 1]
 
 
 def test_cpu_is_the_number_of_threads(six_processors: None, tmp_path: Path) -> None:

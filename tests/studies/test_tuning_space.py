@@ -73,6 +73,39 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"model.type": ["mlp", "resnet_from_mars"]}, "resnet_from_mars"),
     ({"model.params.depth": [1]}, "depth"),
     ({"training.optimizer.type": ["adamw"], "training.optimizer.momentum": [0.9]}, "momentum"),
+    (
+        {"training.optimizer.type": ["adamw", "sgd"], "training.optimizer.momentum": [0.9]},
+        "momentum: needs when: {training.optimizer.type: sgd}; with training.optimizer.type: adamw: 0.9: unknown",
+    ),
+    (  # the config itself has an mlp, so trials of the other models would fail
+        {"model.type": ["mlp", "random_forest", "extra_trees"], "model.hidden": [[8]]},
+        "model.hidden: needs when: {model.type: mlp}; with model.type: random_forest: [8]: unknown key",
+    ),
+    (
+        {"model.type": ["mlp", "random_forest", "extra_trees"], "model.max_depth": {"low": 2, "high": 8}},
+        "needs when: {model.type: [random_forest, extra_trees]}; with model.type: mlp: 2: unknown key",
+    ),
+    (
+        {
+            "model.type": ["mlp", "random_forest"],
+            "model.max_depth": {"low": 2, "high": 8, "when": {"model.type": ["random_forest", "mlp"]}},
+        },
+        "max_depth: when has a value too many: with model.type: mlp: 2: unknown key",
+    ),
+    (
+        {"training.learning_rate": [0.1], "training.lr": [0.2]},
+        "training.lr: is another spelling of training.",
+    ),
+    (
+        {"training.batch_size": {"low": 8, "high": 16, "step": 0.5}},
+        "expected a whole number above 0, got 8.5",
+    ),
+    (
+        {"training.batch_size": {"low": 8, "high": 16, "step": 100}},
+        "step 100 leads beyond the range of 8 to 16",
+    ),
+    ({"tuning.trials": [1, 2]}, "is the same for all trials of a study"),
+    ({"checkpoint.metric": ["val_f1", "val_loss"]}, "is the same for all trials of a study"),
 ]
 
 
@@ -119,7 +152,34 @@ def test_words_of_other_searches() -> None:
     assert len(loaded.notes) == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("bayesian", "gp"), ("TPESampler", "tpe"), ("CMA-ES", "cmaes"), ("grid_search", "grid"), ("gp", "gp")],
+)
+def test_other_names_of_samplers(name: str, meant: str) -> None:
+    space = {"training.learning_rate": [0.1, 0.2]}
+    for sampler in (name, {"type": name}):
+        loaded = trainyard.check({**SMALL, "tuning": {"sampler": sampler, "space": space}})
+        assert loaded.config.tuning is not None
+        assert loaded.config.tuning.sampler.type == meant
+        assert len(loaded.notes) == (name != meant)
+
+
 TREES = {**SMALL, "model": {"type": "random_forest", "n_estimators": 3}, "training": {}}
+
+
+ACROSS: dict[str, Any] = {
+    "model.type": ["random_forest", "mlp"],
+    "model.max_depth": {"low": 2, "high": 8, "when": {"model.type": "random_forest"}},
+    "model.hidden": {"choices": [[8], [16]], "when": {"model.type": "mlp"}},
+    "training.optimizer.type": {"choices": ["adamw", "sgd"], "when": {"model.type": "mlp"}},
+    "training.optimizer.momentum": {"low": 0.0, "high": 0.9, "when": {"training.optimizer.type": "sgd"}},
+}
+
+
+@pytest.mark.parametrize("model", ["mlp", "random_forest", "logistic_regression"])
+def test_conditions_hold_whatever_model_the_config_has(model: str) -> None:
+    trainyard.check({**SMALL, "model": {"type": model}, "tuning": {"space": ACROSS}})
 
 
 def warnings_of(space: dict[str, Any], caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -142,6 +202,17 @@ def test_a_parameter_that_another_model_takes_has_an_effect(caplog: pytest.LogCa
     assert not warnings_of({**kinds, "training.learning_rate": given}, caplog)
     given["when"] = {"model.type": "random_forest"}
     assert len(warnings_of({**kinds, "training.learning_rate": given}, caplog)) == 1
+
+
+def test_a_parameter_has_an_effect_if_it_has_one_with_any_value_of_its_condition(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kinds = ["random_forest", "extra_trees", "mlp"]
+    rate = {"low": 0.1, "high": 0.2, "when": {"model.type": kinds}}
+    assert not warnings_of({"model.type": kinds, "training.learning_rate": rate}, caplog)
+    given = {**TREES, "model": {"type": "xgboost"}, "training": {"epochs": 3}}
+    trainyard.check({**given, "tuning": {"space": {"model.n_estimators": [3, 4]}}})
+    assert not [one for one in caplog.records if "tuning.space" in one.message], "that is training.epochs"
 
 
 def test_without_a_section_there_is_nothing_to_tune(tmp_path: Path) -> None:

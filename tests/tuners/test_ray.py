@@ -1,6 +1,8 @@
 """Ray Tune decides, and each trial is a run of ours: the same bits as without Ray, whatever is killed."""
 
+import errno
 import importlib.util
+import io
 import json
 import os
 import shutil
@@ -13,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,12 +24,14 @@ import pytest
 
 import loopback
 import trainyard
-from trainyard.errors import ConfigError, InputError, MissingExtraError, TrainingError
+from trainyard.errors import CheckpointError, ConfigError, InputError, MissingExtraError, TrainingError
 from trainyard.records.journal import evaluations, read
 from trainyard.records.manifest import Parent
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import LoggedTrial, read_log, read_trials
 from trainyard.runs.run import Run
+from trainyard.studies.tuning import served
+from trainyard.studies.tuning.jobs import Job
 from trainyard.studies.tuning.served import WorkerTrainer
 from trainyard.studies.tuning.view import Tuning
 from trainyard.testing.tuner_suite import TunerSuite
@@ -214,6 +219,76 @@ def test_a_trainer_reports_each_evaluation_once_whatever_dies(
     assert seen == values
     assert at.evaluation == len(values)
     assert Run(RunDir(Path(begun.run))).digest == alone.digest
+
+
+def test_a_trainer_tells_a_full_disk_from_a_failure(
+    begun: Begun, trainer: WorkerTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        def read_whole(self) -> dict[str, Any]:
+            return {"status": "failed", "error": "no room\nat all", "is_of_files": True}
+
+        def send(self, message: Any) -> None: ...
+
+        def end(self) -> None: ...
+
+    monkeypatch.setattr(trainer, "_worker", Full())
+    with pytest.raises(CheckpointError, match=r"^no room at all$"):
+        trainer.go_on(begun, Point())
+    monkeypatch.setattr(trainer, "_worker", None)
+    assert trainer.go_on(begun, Point()).value is not None
+
+
+def test_the_process_that_trains_tells_a_full_disk_from_a_failure(
+    begun: Begun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = b"".join(
+        json.dumps(Job(number, [Path(begun.run)], "tune-1", "val_loss", "min").to_json()).encode() + b"\n"
+        for number in range(2)
+    )
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(jobs)))
+    errors: list[Exception] = [OSError(errno.ENOSPC, "No space left on device"), TrainingError("NaN")]
+
+    def train(job: Job, **how: Any) -> str:
+        raise errors[job.number]
+
+    monkeypatch.setattr(served, "train", train)
+    read, write = os.pipe()
+    served.serve(write)
+    os.close(write)
+    with open(read, "rb") as answers:
+        told = [json.loads(line) for line in answers]
+    assert [(one["status"], one["is_of_files"]) for one in told] == [("failed", True), ("failed", False)]
+
+
+@pytest.mark.parametrize(
+    ("last", "is_of_files", "said"),
+    [
+        ("trainyard.errors.CheckpointError: step 3 cannot be written", True, "step 3 cannot be written"),
+        ("OSError: [Errno 28] No space left on device: 'x'", True, "[Errno 28] No space left on device: 'x'"),
+        ("FileNotFoundError: [Errno 2] No such file: 'x'", False, "its process died"),
+        ("trainyard.errors.TrainingError: it has ended by SIGKILL", False, "it has ended by SIGKILL"),
+    ],
+)
+def test_a_full_disk_under_ray_is_no_result_of_a_trial(
+    last: str, is_of_files: bool, said: str, tmp_path: Path
+) -> None:
+    """Ray keeps a traceback in a file; the copy in its storage is empty where the disk is full."""
+    from trainyard.tuners.ray.session import _Hooks
+
+    class Told:
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            return lambda *args: called.append((name, *args))
+
+    called: list[Any] = []
+    (tmp_path / "error.txt").write_text(f"Failure # 1\nray::actor()\n  File x\n{last}\n")
+    config = {"trial": {"number": 5, "run": "x", "params": {}, "start": [0, 0]}}
+    trial = SimpleNamespace(config=config, num_failures=4, error_file=str(tmp_path / "error.txt"))
+    _Hooks(Told()).on_trial_error(trial=trial)  # type: ignore[arg-type]
+    full = ("cannot_go_on", 5, said)
+    assert called[0] == (
+        full if is_of_files else ("end", 5, f"Ray has begun it 4 times, the last time {said}")
+    )
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

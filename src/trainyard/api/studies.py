@@ -131,6 +131,7 @@ def tune(
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     watch: TrialWatcher | None = None,
+    **tuning: Any,
 ) -> Tuning:
     """Search for the best values of a config's keys, as its `tuning` section says; each trial is a run.
 
@@ -155,9 +156,10 @@ def tune(
         callbacks: Observers of each run; `tuning.parallel` must be 1.
         watch: Called with a mapping when a trial has ended: its `trial`, `run_id`, `status` and metric; and
             the `best`, `done`, `running`, `pruned`, `failed` and `time_left` of the search.
+        **tuning: Other keys of `tuning`, such as `trials=50`; Optuna's `n_trials` is another name of it.
 
     Returns:
-        The study; `best_run`, `best_params` and `best_config` are those of the best trial.
+        The study; `best_trial`, `best_run`, `best_params` and `best_config` are those of the best trial.
 
     Raises:
         InputError: Config, space or data are wrong; nothing was trained.
@@ -167,8 +169,10 @@ def tune(
     from trainyard.studies.tuning.functions import tune_function
     from trainyard.studies.tuning.tune import tune as run_study
 
-    if space is not None:
-        overrides = with_settings(overrides, {"tuning.space": dict(space)})
+    given = {f"tuning.{key}": value for key, value in tuning.items()}
+    given |= {} if space is None else {"tuning.space": dict(space)}
+    if given:
+        overrides = with_settings(overrides, given)
     with working_in(Path.cwd()):
         request = _study_request(runs_dir, resume, False, data, callbacks, watch)
         if callable(config):

@@ -133,7 +133,7 @@ def show_study(study: str, runs_dir: str | None, as_json: bool) -> None:
     """Show a study: its trials, and where its report is."""
     from trainyard.records.listing import local_runs_folder
     from trainyard.studies.study import find_study
-    from trainyard.studies.tuning.view import Tuning, rows
+    from trainyard.studies.tuning.view import Tuning, trials_of
 
     chosen = find_study(study, local_runs_folder(runs_dir, "studies"))
     document: dict[str, Any] = _brief(chosen) | {"path": str(chosen.path), "result": chosen.result}
@@ -142,10 +142,10 @@ def show_study(study: str, runs_dir: str | None, as_json: bool) -> None:
         facts.append(("digest", digest))
     lines = table([*facts, ("report", existing(chosen.path / "report.html") or "none")])
     if chosen.record.kind == "tune":
-        tuning = Tuning(chosen.path)
-        document["trials"] = rows(chosen.path)
-        lines += ["", *table(_ranked(tuning, document["trials"], len(document["trials"])))]
-        lines += _failures(document["trials"])
+        tuning, trials = Tuning(chosen.path), trials_of(chosen.path)
+        document["trials"], rows = [one.to_json() for one in trials], [one.to_row() for one in trials]
+        lines += ["", *table(_ranked(tuning, rows, len(rows)))]
+        lines += _failures(rows)
         lines += _front_note(tuning.typed_result)
     else:
         document["runs"] = [run.to_json() for run in chosen.record.runs]

@@ -72,5 +72,8 @@ class Adapters(Protocol):
     def metric_meant(self, name: str) -> str | None:
         """Return the metric that another common name means (`auc`), or None."""
 
+    def sampler_meant(self, name: str) -> str | None:
+        """Return the sampler that another common name means (`bayesian`), or None."""
+
     def broken(self, kind: Kind) -> Sequence[str]:
         """Return one line for each installed adapter of a kind that cannot be used."""

@@ -36,6 +36,7 @@ def translate(root: Node, adapters: Adapters, problems: Problems, notes: list[st
     """
     _framework(root, adapters, notes)
     _model(root, adapters, problems, notes, objects=objects)
+    _sampler(root, adapters, notes)
     own = _metrics(root, adapters, notes)
     deciding = {path: find_value(root, path) for path in (*METRIC_KEYS, "tuning.metric")}
     searched = deciding["tuning.metric"]
@@ -64,6 +65,15 @@ def _framework(root: Node, adapters: Adapters, notes: list[str]) -> None:
         return
     if (meaning := adapters.framework_meant(node.value)) is not None:
         notes.append(f"{node.source}: model.framework: {node.value} is read as {meaning}")
+        node.value = meaning
+
+
+def _sampler(root: Node, adapters: Adapters, notes: list[str]) -> None:
+    node = find_value(root, "tuning.sampler.type")
+    if node is None or not isinstance(node.value, str) or node.value in adapters.names("sampler"):
+        return
+    if (meaning := adapters.sampler_meant(node.value)) is not None:
+        notes.append(f"{node.source}: tuning.sampler: {node.value} is read as {meaning}")
         node.value = meaning
 
 

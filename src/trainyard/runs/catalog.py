@@ -99,9 +99,7 @@ class Catalog:
 
     def framework_meant(self, name: str) -> str | None:
         """Return the framework that another common name means, or None."""
-        wanted = fold(name)
-        named = ((one, {one, *cls.aliases}) for one, cls in registry.adapters("framework"))
-        return next((one for one, names in named if wanted in map(fold, names)), None)
+        return _meant("framework", name)
 
     def model_meant(self, name: str, framework: str | None = None) -> Meaning | None:
         """Return the model that another common name means, or None.
@@ -126,6 +124,10 @@ class Catalog:
         """Return the metric that another common name means, or None."""
         return metrics.meant(name)
 
+    def sampler_meant(self, name: str) -> str | None:
+        """Return the sampler that another common name means, or None."""
+        return _meant("sampler", name)
+
     def broken(self, kind: Kind) -> Sequence[str]:
         """Return one line for each plugin that might have had a name of `kind`, but cannot be used."""
         if kind == "metric":
@@ -146,6 +148,13 @@ class Catalog:
             return
         for _, cls in registry.adapters("framework"):
             yield getattr(cls, _ATTRIBUTES[kind])
+
+
+def _meant(kind: registry.Kind, name: str) -> str | None:
+    """Return the adapter that has a name among its `aliases`, in any case."""
+    wanted = fold(name)
+    named = ((one, {one, *getattr(cls, "aliases", ())}) for one, cls in registry.adapters(kind))
+    return next((one for one, names in named if wanted in map(fold, names)), None)
 
 
 def _meaning(framework: str, others: Mapping[str, tuple[str, str | None]], name: str) -> Meaning:

@@ -103,6 +103,7 @@ class Sampler(Protocol):
 
     One that cannot search by several metrics, heed constraints, or learn from the trials of another study
     says so in a class attribute `limits`, which holds `metrics`, `constraints`, `earlier` or several of them.
+    Other names that people use for it are in a class attribute `aliases`, if it has some.
     """
 
     Params: ClassVar[type[BaseModel]]

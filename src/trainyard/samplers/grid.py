@@ -23,6 +23,7 @@ class GridSampler:
     """Goes through all combinations, the last parameter first."""
 
     Params: ClassVar[type[BaseModel]] = GridParams
+    aliases = ("grid_search", "GridSampler")
     limits = ("earlier",)
 
     def __init__(self, params: BaseModel, space: Space, mode: Modes, seed: int) -> None:  # noqa: ARG002

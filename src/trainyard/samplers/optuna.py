@@ -239,6 +239,7 @@ class TpeSampler(_Optuna):
     """The tree-structured Parzen estimator."""
 
     cls = "TPESampler"
+    aliases = ("TPESampler",)
     Params: ClassVar[type[BaseModel]] = TpeParams
 
 
@@ -246,6 +247,7 @@ class GpSampler(_Optuna):
     """Bayesian optimization with a Gaussian process, which is fitted by torch."""
 
     cls = "GPSampler"
+    aliases = ("bayesian", "bayesian_optimization", "GPSampler")
     Params: ClassVar[type[BaseModel]] = GpParams
 
     def propose(self, number: int, known: Sequence[Observation]) -> dict[str, Any]:
@@ -263,6 +265,7 @@ class CmaEsSampler(_Optuna):
     """Covariance matrix adaptation, of the numbers of the space; what was learned before is its start."""
 
     cls = "CmaEsSampler"
+    aliases = ("CmaEsSampler",)
     Params: ClassVar[type[BaseModel]] = CmaEsParams
     limits = ("metrics", "constraints")
     keeps_state = True
@@ -279,6 +282,7 @@ class Nsga2Sampler(_Optuna):
     """The elitist genetic algorithm NSGA-II, for several metrics."""
 
     cls = "NSGAIISampler"
+    aliases = ("NSGAIISampler",)
     limits = ("earlier",)
     Params: ClassVar[type[BaseModel]] = Nsga2Params
     keeps_state = True

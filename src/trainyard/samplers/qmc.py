@@ -24,6 +24,7 @@ class QmcSampler:
     """Take the points of a quasi-random sequence in their order."""
 
     Params: ClassVar[type[BaseModel]] = QmcParams
+    aliases = ("QMCSampler",)
     limits = ("earlier",)
     size = None
 

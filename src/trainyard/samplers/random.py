@@ -20,6 +20,7 @@ class RandomSampler:
     """Draw each trial independently."""
 
     Params: ClassVar[type[BaseModel]] = RandomParams
+    aliases = ("random_search", "RandomSampler")
     limits = ("earlier",)
     size = None
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from trainyard.announce import announced
 from trainyard.config import Resolved
 from trainyard.config import load as load_config
 from trainyard.engine.signals import Signals, Stopped
-from trainyard.errors import InputError, TrainyardError
+from trainyard.errors import InputError, TrainingError, TrainyardError, is_of_files
 from trainyard.records.manifest import Parent
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
@@ -91,7 +91,8 @@ def run_study(study: Study, trials: Sequence[Trial], request: StudyRequest, plan
             if isinstance(error, InputError) and not any(study.run(trial.label) for trial in trials):
                 discard_folder(study.path)  # no run could be begun: there is nothing to keep
             else:
-                study.update(status="failed", error=trials[0].resolved.hide(str(error)))
+                with suppress(OSError):  # it may be the disk that failed
+                    study.update(status="failed", error=trials[0].resolved.hide(str(error)))
                 report(study.path, plan.report)
                 tell_trackers(study, trials[0].resolved)
             raise
@@ -136,8 +137,9 @@ def _train_all(
     """Train the runs; return the status, and the errors by group.
 
     Raises:
-        TrainyardError: A run failed and there are no groups; all groups failed before a run was begun; or the
-            inputs of a completed run have changed.
+        TrainyardError: A run failed and there are no groups; all groups failed before a run was begun; the
+            inputs of a completed run have changed; or a file of a run cannot be written or read, which is no
+            result of it.
     """
     check_completed_runs(study, trials, request)
     errors: dict[str, TrainyardError] = {}
@@ -148,8 +150,10 @@ def _train_all(
             continue
         try:
             result = train_trial(study, trial, request, completed)
-        except TrainyardError as error:
-            if plan.by is None:
+        except (TrainyardError, OSError) as error:
+            if is_of_files(error):
+                raise _unfinished(trial, error) from error
+            if plan.by is None or isinstance(error, OSError):
                 raise
             errors[group] = error
             request.watch(
@@ -164,6 +168,15 @@ def _train_all(
     if errors and not any(study.run(trial.label) for trial in trials):
         raise _of_all(errors)
     return "completed", {group: trials[0].resolved.hide(str(error)) for group, error in errors.items()}
+
+
+def _unfinished(trial: Trial, error: TrainyardError | OSError) -> TrainingError:
+    """Return the error that ends a study which cannot go on with a run for now."""
+    named = ", ".join(f"{key} {value}" for key, value in trial.label.items())
+    return TrainingError(
+        f"{named} cannot be trained now: {trial.resolved.hide(str(error))}; then go on with the same command "
+        "and --resume"
+    )
 
 
 def _of_all(errors: Mapping[str, TrainyardError]) -> TrainyardError:

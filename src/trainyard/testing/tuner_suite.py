@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from trainyard.errors import TrainingError
 from trainyard.samplers.base import Observation, Parameter, Space
 from trainyard.samplers.random import RandomParams, RandomSampler
 from trainyard.tuners.base import Begun, Point, Report, Tuner
@@ -94,6 +95,9 @@ class MemoryTrials:
     def end(self, number: int, error: str | None = None) -> None:
         assert number < len(self.all), "it has begun"
         self.over[number] = error
+
+    def cannot_go_on(self, number: int, error: str) -> None:
+        raise TrainingError(f"trial {number}: {error}")
 
     def tend(self) -> bool:
         return self.stop_after is not None and len(self.over) >= self.stop_after

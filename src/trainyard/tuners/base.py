@@ -72,6 +72,7 @@ class Trainer(Protocol):
 
         Raises:
             TrainingError: The process that trains has died; another call continues from the last checkpoint.
+            CheckpointError: A file of the run cannot be written or read, which is no result of the trial.
         """
 
     def commit(self, trial: Begun, at: Point) -> Point:
@@ -79,6 +80,7 @@ class Trainer(Protocol):
 
         Raises:
             TrainingError: The process that trains has died.
+            CheckpointError: A file of the run cannot be written or read.
         """
 
     def leave(self) -> None:
@@ -148,6 +150,13 @@ class Trials(Protocol):
 
     def end(self, number: int, error: str | None = None) -> None:
         """Say that a trial has ended: it is complete, is pruned where it waits, or has failed."""
+
+    def cannot_go_on(self, number: int, error: str) -> None:
+        """Say that a trial cannot be trained now, as a disk is full, which is no result of it.
+
+        Raises:
+            TrainingError: The study ends. It goes on with this trial when it is resumed.
+        """
 
     def tend(self) -> bool:
         """Log the trials that have ended meanwhile; return whether the tuner is to stop.

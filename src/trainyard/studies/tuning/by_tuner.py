@@ -17,7 +17,7 @@ from typing import Any
 from trainyard import registry
 from trainyard.config import load as load_config
 from trainyard.engine.signals import Signals
-from trainyard.errors import InputError, TrainyardError
+from trainyard.errors import InputError, TrainyardError, is_of_files
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import TIME_LIMIT, Ending, LoggedJob, LoggedTrial, TrialLog
 from trainyard.runs.catalog import Catalog
@@ -28,7 +28,7 @@ from trainyard.runs.trust import of_own_config
 from trainyard.samplers.base import Observation, Sampler, Space
 from trainyard.studies.study import Json, Study
 from trainyard.studies.tuning.goals import Goals
-from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden, train
+from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden, train, unfinished
 from trainyard.studies.tuning.question import DEFAULT_TRIALS
 from trainyard.studies.tuning.resources import most_threads
 from trainyard.studies.tuning.served import WorkerTrainer
@@ -185,6 +185,10 @@ class StudyTrials:
         if self.log.trials[number].ending is None:
             self._leaving.setdefault(number, error)
 
+    def cannot_go_on(self, number: int, error: str) -> None:
+        """End the study for now; see `Trials.cannot_go_on`."""
+        raise unfinished(number, self.study.id, error)
+
     def tend(self) -> bool:
         """Write down what has ended; see `Trials.tend`."""
         for number in [*self._leaving]:
@@ -232,8 +236,11 @@ class StudyTrials:
                 job = self._job(number)
                 try:
                     train(job, judge=lambda *_: lambda *_: "pause")
-                except TrainyardError as error:
-                    self._leaving[number] = hidden(job.runs[0], error)
+                except (TrainyardError, OSError) as error:
+                    message = hidden(job.runs[0], error)
+                    if is_of_files(error):
+                        raise unfinished(number, self.study.id, message) from error
+                    self._leaving[number] = message
                 self._settle(number)
 
 

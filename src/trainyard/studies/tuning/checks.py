@@ -17,7 +17,8 @@ from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.goals import Goals, goals_of
 from trainyard.studies.tuning.lengths import with_length
 from trainyard.studies.tuning.resources import check_resources
-from trainyard.studies.tuning.space import check_space, read_space
+from trainyard.studies.tuning.space import read_space
+from trainyard.studies.tuning.space_check import check_space
 from trainyard.studies.tuning.storage import check_storage
 from trainyard.studies.tuning.trial_configs import check_trial_configs
 from trainyard.studies.tuning.tuner_checks import check_tuner

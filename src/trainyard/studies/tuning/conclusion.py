@@ -38,22 +38,35 @@ def observation(trial: LoggedTrial, end: Ending | None, goals: Goals | None = No
     return seen._replace(values=values, violations=goals.violations(end))
 
 
-def check_first_trials(trials: Sequence[LoggedTrial], number: int, total: int) -> None:
-    """End a study whose first trials have all failed: the others would fail, too.
+def check_first_trials(trials: Sequence[LoggedTrial], number: int, total: int, metric: str) -> None:
+    """End a study whose first trials have all failed, or have no value: so would the others.
 
     Args:
         trials: The trials.
         number: The one that has just ended. A study that is resumed after such an end makes the later ones.
         total: How many trials the study makes; of fewer than three, all must have failed.
+        metric: The metric that a trial must have a value of.
 
     Raises:
-        TrainingError: It is among the first ones, and all of these have failed.
+        TrainingError: It is among the first ones, and all of these have failed, or have no value.
     """
     first = min(_FIRST, total)
     endings = [trial.ending for trial in trials[:first] if trial.ending is not None]
-    if number < first and [one.status for one in endings] == ["failed"] * first:
+    if number >= first or len(endings) < first or not all(map(_is_of_no_use, endings)):
+        return
+    error = endings[number].error
+    if error is not None:
         which = "the only trial has" if total == 1 else f"the first {first} trials have all"
-        raise TrainingError(f"{which} failed: {endings[number].error}")
+        raise TrainingError(f"{which} failed: {error}")
+    which = "the only trial has" if total == 1 else f"the first {first} trials have"
+    raise TrainingError(
+        f"{which} no {metric}: it was NaN at each evaluation, so it may be undefined for these rows; choose "
+        "another tuning.metric"
+    )
+
+
+def _is_of_no_use(ending: Ending) -> bool:
+    return ending.status == "failed" or (ending.status == "completed" and ending.value is None)
 
 
 def result_of(trials: Sequence[LoggedTrial], goals: Goals, best: BestTrial | None) -> Json:

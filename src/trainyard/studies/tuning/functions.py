@@ -20,7 +20,7 @@ from trainyard.config import Overrides
 from trainyard.config import load as load_config
 from trainyard.config.overrides import keys_of
 from trainyard.config.schema import RunConfig
-from trainyard.config.tuning import Pruner, TuningConfig
+from trainyard.config.tuning import HalvingPruner, NoPruner, Pruner, TuningConfig
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
 from trainyard.records.trials import Ending, LoggedTrial, TrialLog
@@ -42,15 +42,28 @@ from trainyard.types import Mode
 Objective = Callable[[Any], Any]  # from Optuna's trial to a number, or one for each metric
 _TRIALS = 100  # if nothing says how many, as nothing is known of their cost
 _VALUE = "value"  # the name of the metric
+_PRUNERS = "none, median, percentile, asha, patient"
+# Keys of `tuning` that a function cannot have, and what to do instead.
+_INSTEAD = {
+    "space": "a function defines its space itself, by trial.suggest_float and others",
+    "constraints": "return a worse value where the function breaks one",
+    "folds": "cross-validate within the function",
+    "repeats": "average within the function",
+    "refit": "train again with best_params",
+    "resources": "a function computes in this process",
+    "tuner": "leave it out",
+}
 _ATTRIBUTES = "user_attributes"  # the kind of the log's notes that hold them
 
 
 def tune_function(objective: Objective, overrides: Overrides, request: StudyRequest) -> Tuning:
     """Search for the parameters with which a function has the best value; see `trainyard.tune`."""
     name = getattr(objective, "__name__", type(objective).__name__).strip("<>_") or "objective"
-    config = _config(name, overrides)
+    config, unset = _config(name, overrides), _config(name, ()).tuning
     tuning = config.tuning
     assert tuning is not None
+    assert unset is not None
+    _check_keys(tuning, unset)
     if request.data is not None or request.callbacks:
         raise InputError("a function has its own data: leave data and callbacks out")
     goals = _goals(tuning)
@@ -87,13 +100,26 @@ def _goals(tuning: TuningConfig) -> Goals:
         names = [f"{_VALUE}_{i}" for i in range(len(modes))]
     if len(names) != len(modes):
         raise ConfigError([Problem(f"{len(modes)} modes for {len(names)} metrics", "tuning.mode")])
-    if tuning.constraints:
-        what = "are of a config; return a worse value where the function breaks one"
-        raise ConfigError([Problem(what, "tuning.constraints")])
+    if isinstance(tuning.pruner, HalvingPruner):
+        what = f"{tuning.pruner.type} pauses runs, which a function has not; of a function: {_PRUNERS}"
+        raise ConfigError([Problem(what, "tuning.pruner")])
+    if not isinstance(tuning.pruner, NoPruner) and len(modes) > 1:
+        raise ConfigError([Problem("a pruner judges by one metric; give none with several", "tuning.pruner")])
     if tuning.parallel > 1 or tuning.horizon not in (None, 1) or tuning.order != "horizon":
         what = "the trials of a function are made one after the other, in this process"
         raise ConfigError([Problem(what, "tuning.parallel")])
     return Goals(names, modes)
+
+
+def _check_keys(tuning: TuningConfig, unset: TuningConfig) -> None:
+    """Refuse keys that have a meaning for configs alone.
+
+    Raises:
+        ConfigError: Some are set; all are listed.
+    """
+    given = [key for key in _INSTEAD if getattr(tuning, key) != getattr(unset, key)]
+    if given:
+        raise ConfigError([Problem(f"is of a config; {_INSTEAD[key]}", f"tuning.{key}") for key in given])
 
 
 def _sampler(tuning: TuningConfig, goals: Goals, seed: int) -> Any:
@@ -271,7 +297,7 @@ class _Function:
         self._request.watch({"trial": len(trials) - 1, "status": ending.status, **shown, **progress})
         if self._projector.is_due():
             self._projector.write(self._frozen, trials)
-        check_first_trials(trials, len(trials) - 1, self._tuning.trials or _TRIALS)
+        check_first_trials(trials, len(trials) - 1, self._tuning.trials or _TRIALS, self._goals.metrics[0])
 
     def _result(self) -> dict[str, Any]:
         trials = self._log.trials

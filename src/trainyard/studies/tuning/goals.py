@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trainyard.config.metrics import metric_path
 from trainyard.config.schema import RunConfig
 from trainyard.config.tuning import NoPruner, TuningConfig
 from trainyard.errors import ConfigError, InputError, Problem
-from trainyard.evaluation.metrics import mode_in
+from trainyard.evaluation.metrics import check_metric, mode_in
 from trainyard.records.trials import Ending, LoggedTrial
 from trainyard.types import Mode
 
@@ -123,7 +124,29 @@ def goals_of(tuning: TuningConfig, config: RunConfig) -> Goals:
     modes = [] if problems else _modes(tuning, metrics, config, problems)
     if problems:
         raise ConfigError(problems)
-    return Goals(metrics, modes, [one for one in constraints if one is not None])
+    goals = Goals(metrics, modes, [one for one in constraints if one is not None])
+    if config.data is not None and config.data.task != "auto":
+        check_task(goals, config.data.task, config)
+    return goals
+
+
+def check_task(goals: Goals, task: str, config: RunConfig) -> None:
+    """Check that the metrics are those of a task; all that are not are listed.
+
+    Raises:
+        ConfigError: One is of another task.
+    """
+    keys = {f"tuning.constraints.{one.name}": one.name for one in goals.constraints}
+    problems = []
+    for key, name in [*(("tuning.metric", name) for name in goals.metrics), *keys.items()]:
+        if name in MEASURES:
+            continue
+        try:
+            check_metric(metric_path(config, name), task)
+        except InputError as error:
+            problems.append(Problem(str(error), key))
+    if problems:
+        raise ConfigError(problems)
 
 
 def _modes(

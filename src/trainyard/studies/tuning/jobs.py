@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import time
@@ -22,7 +21,7 @@ from trainyard.digest import sha256_bytes
 from trainyard.engine.outside import VerdictFunction
 from trainyard.engine.rules import TrainingShare
 from trainyard.engine.signals import STATUS_OF
-from trainyard.errors import CheckpointError, RunGoneError, TrainingError, TrainyardError
+from trainyard.errors import TrainingError, TrainyardError
 from trainyard.records.journal import evaluations, number, read
 from trainyard.records.manifest import Parent
 from trainyard.records.result import Result
@@ -43,7 +42,6 @@ log = logging.getLogger("trainyard")
 _POLL_SECONDS = 0.05  # between two checks whether a run is free
 _WARN_SECONDS = 5.0  # after which the user is told what is waited for
 _PLAIN = ("number", "study_id", "metric", "mode", "curves", "until")
-_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _PRUNER: TypeAdapter[Pruner] = TypeAdapter(Pruner)
 
 
@@ -224,24 +222,11 @@ def failed(error: str) -> Ending:
     return Ending("failed", error=error)
 
 
-def is_of_files(error: TrainyardError | OSError) -> bool:
-    """Return whether a file of a run cannot be written or read: no fault of the trial, nor its result."""
-    if isinstance(error, OSError | CheckpointError | RunGoneError):
-        return True
-    causes: list[BaseException | None] = [error]
-    while causes[-1] is not None:
-        causes.append(causes[-1].__cause__)
-    return any(
-        isinstance(cause, CheckpointError) or (isinstance(cause, OSError) and cause.errno in _OF_DISKS)
-        for cause in causes
-    )
-
-
-def unfinished(job: Job, message: str) -> TrainingError:
-    """Return the error that ends a study which cannot go on with a job for now."""
+def unfinished(number: int, study_id: str, message: str) -> TrainingError:
+    """Return the error that ends a study which cannot go on with a trial for now."""
     return TrainingError(
-        f"trial {job.number} cannot be trained now: {message}; then go on with the same trials: "
-        f"trainyard resume {job.study_id}"
+        f"trial {number} cannot be trained now: {message}; then go on with the same trials: "
+        f"trainyard resume {study_id}"
     )
 
 

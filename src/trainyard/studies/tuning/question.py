@@ -14,14 +14,14 @@ from trainyard.samplers.base import Observation, Sampler, Space
 from trainyard.studies.metrics import with_metric
 from trainyard.studies.study import Json, Study, StudyRequest
 from trainyard.studies.trials import StudyConfig
-from trainyard.studies.tuning.checks import check_tuning, make_sampler
+from trainyard.studies.tuning.checks import check_tuning, located, make_sampler
 from trainyard.studies.tuning.earlier import FILE as EARLIER
 from trainyard.studies.tuning.earlier import observations
-from trainyard.studies.tuning.goals import MEASURES, Goals
+from trainyard.studies.tuning.goals import MEASURES, Goals, check_task
 from trainyard.studies.tuning.lengths import with_length
 from trainyard.studies.tuning.resources import most_threads, overrides_of, shares_of_gpus
 from trainyard.studies.tuning.storage import storable
-from trainyard.types import Mode
+from trainyard.types import DataInfo, Mode
 
 log = logging.getLogger("trainyard")
 FROM = "from"  # in the question of a study: the study that it started from
@@ -69,14 +69,29 @@ class SearchPlan:
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """A config that was read for a search: its text, the config of the trials, and what is sought."""
+    """A config that was read for a search: as it was written, that of the trials, and what is sought."""
 
-    text: str
+    given: StudyConfig
     base: StudyConfig
     tuning: TuningConfig
     goals: Goals
     space: Space
     sampler: Sampler
+
+    @property
+    def text(self) -> str:
+        """The text of the config, as the folder of the study keeps it."""
+        return storable(self.given)
+
+    def check_data(self, info: DataInfo) -> None:
+        """Check that the metrics are those of the task of the data.
+
+        Raises:
+            ConfigError: One is not.
+        """
+        resolved = self.given.resolved
+        with located(resolved):
+            check_task(self.goals, info.task, resolved.config)
 
     @property
     def question(self) -> Json:
@@ -95,8 +110,7 @@ def read_search(config: Config, overrides: Overrides, request: StudyRequest) -> 
         InputError: Config, space or data are wrong.
     """
     base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
-    text = storable(base)
-    (goals, space), tuning = check_tuning(base), base.resolved.config.tuning
+    (goals, space), given, tuning = check_tuning(base), base, base.resolved.config.tuning
     assert tuning is not None
     sampler = make_sampler(goals, space, base, tuning)
     base = _for_trials(base, goals, tuning, request)
@@ -110,7 +124,7 @@ def read_search(config: Config, overrides: Overrides, request: StudyRequest) -> 
     if tuning.tuner is None:  # which has machines of its own
         shares_of_gpus(tuning)
     base.resolved.log_notes()
-    return SearchConfig(text, base, tuning, goals, space, sampler)
+    return SearchConfig(given, base, tuning, goals, space, sampler)
 
 
 def _for_trials(base: StudyConfig, goals: Goals, tuning: TuningConfig, request: StudyRequest) -> StudyConfig:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trainyard.config import Resolved
 from trainyard.config.schema import RunConfig, power_of_two
 from trainyard.config.tuning import HalvingPruner, NoPruner, TuningConfig
-from trainyard.datasets.base import DataBundle
 from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
 from trainyard.runs.frameworks import framework_for
 from trainyard.runs.processes.threads import SMALL_STEP, available_threads
-from trainyard.types import DataInfo
+from trainyard.studies.tuning.trial_data import TrialData
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _GPU = re.compile(r"nvidia\d+")
@@ -110,26 +108,26 @@ class Threads:
     Args:
         most: The threads of one process.
         by_step: Whether a trial with small steps has one.
-        load: Returns the data.
+        data: What is known of the data.
     """
 
     most: int
     by_step: bool
-    load: Callable[[], DataBundle]
+    data: TrialData
 
-    def of(self, config: RunConfig) -> int:
-        """Return the threads of a trial."""
-        if not self.by_step or self.most == 1:
+    def of(self, resolved: Resolved) -> int:
+        """Return the threads of a trial.
+
+        Raises:
+            InputError: The data of all trials cannot be read, or have none of the metrics.
+        """
+        known = self.data.of(resolved)
+        if not self.by_step or self.most == 1 or known is None:
             return self.most
-        info, rows = self._data
+        (info, rows), config = known, resolved.config
         try:
             framework = framework_for(config, info)
             work = framework.step_work(config, info, framework.plan(config, rows))
         except TrainyardError:
             return self.most  # the trial fails, and says why
         return 1 if work is not None and work < SMALL_STEP else self.most
-
-    @cached_property
-    def _data(self) -> tuple[DataInfo, int]:
-        bundle = self.load()
-        return bundle.info, len(bundle.splits["train"])

@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 
 from trainyard.engine.outside import VerdictFunction
 from trainyard.engine.signals import STATUS_OF, Stopped
-from trainyard.errors import RunLockedError, TrainingError, TrainyardError
+from trainyard.errors import CheckpointError, RunLockedError, TrainingError, TrainyardError, is_of_files
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import FINAL, Ended
 from trainyard.runs.data.shared import sharing_data
@@ -105,12 +105,15 @@ class WorkerTrainer:
 
         Raises:
             TrainingError: It has died, or was told to stop.
+            CheckpointError: A file of the run cannot be written or read.
         """
         assert self._worker is not None
         message = self._worker.read_whole()
         self._waits = "value" in message
         if not self._waits:
             self._trial = None
+        if message.get("is_of_files"):
+            raise CheckpointError(" ".join(message["error"].split()))
         if not message or message.get("status") in STATUS_OF.values():
             how = self._worker.end()
             self._worker = None
@@ -146,7 +149,7 @@ class WorkerTrainer:
 
     def close(self) -> None:
         """Leave, and end the worker; see `Trainer.close`."""
-        with contextlib.suppress(TrainingError):
+        with contextlib.suppress(TrainingError, CheckpointError):
             self.leave()
         if self._worker is not None:
             self._worker.end()
@@ -180,8 +183,9 @@ def serve(answers: int) -> Ended | None:
             status = _unlocked(lambda job=job: train(job, judge=asked))  # type: ignore[misc]
         except Stopped as stopped:
             return stopped.status
-        except TrainyardError as error:
-            say({"status": "failed", "error": hidden(job.runs[0], error)})
+        except (TrainyardError, OSError) as error:
+            message = hidden(job.runs[0], error)
+            say({"status": "failed", "error": message, "is_of_files": is_of_files(error)})
             continue
         say({"status": status})
         if status in STATUS_OF.values():

@@ -1,19 +1,18 @@
-"""The space of a study: read from the config, and checked by loading configs from it."""
+"""The space of a study, as the config has it."""
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainyard.errors import ConfigError, Problem
 from trainyard.samplers.base import Parameter, Space
 
-log = logging.getLogger(__name__)
-
-Load = Callable[[Mapping[str, Any]], Any]  # loads the user's config with overrides by dotted key
 _KEYS = {"low", "high", "log", "step", "choices", "when"}
+_LISTED = 6  # values that a message lists
+# Sections and keys that are those of the study, or of its records: the same for all trials.
+_OF_STUDY = ("tuning", "experiment.name", "checkpoint.metric", "checkpoint.mode", "tracking", "logging")
 _EXAMPLE = "{low: 1e-5, high: 1e-1, log: true}, or a list of choices"
 
 
@@ -64,6 +63,8 @@ def _flat(space: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def _parameter(key: str, spec: Any) -> Parameter:
+    if any(key == name or key.startswith(f"{name}.") for name in _OF_STUDY):
+        raise ValueError("is the same for all trials of a study; leave it out of the space")
     if isinstance(spec, list):
         return Parameter(key, choices=_choices(spec))
     if not isinstance(spec, Mapping):
@@ -108,6 +109,8 @@ def _range(key: str, spec: Mapping[str, Any], when: Mapping[str, Sequence[Any]])
         raise ValueError("log and step are both given; keep one")
     if step is not None and step <= 0:
         raise ValueError(f"step must be above 0; got {step:g}")
+    if step is not None and step > high - low:
+        raise ValueError(f"step {step:g} leads beyond the range of {low:g} to {high:g}; give a smaller one")
     integer = all(isinstance(number, int) for number in numbers)
     return Parameter(key, low, high, log, step, integer, when=when)
 
@@ -125,11 +128,12 @@ def _condition_problems(parameter: Parameter, others: Mapping[str, Parameter]) -
     for key, values in parameter.when.items():
         other = others.get(key)
         if other is None:
-            problems.append(f"{key} is not in the space, which has {', '.join(sorted(others))}")
+            problems.append(f"{key} is not in the space; add it there, or leave when out")
         elif key == parameter.key or _depends(other, parameter.key, others):
-            problems.append(f"{parameter.key} depends on itself, by {key}")
-        elif not any(_can_be(other, value) for value in values):
-            problems.append(f"never holds: {key} is never {' or '.join(map(repr, values))}")
+            problems.append(f"{parameter.key} depends on itself, by {key}; leave one of the conditions out")
+        elif not any(can_be(other, value) for value in values):
+            never = " or ".join(map(repr, values))
+            problems.append(f"never holds: {key} is never {never}; it is {_values(other)}")
     return problems
 
 
@@ -140,7 +144,15 @@ def _depends(parameter: Parameter, key: str, others: Mapping[str, Parameter], de
     )
 
 
-def _can_be(parameter: Parameter, value: Any) -> bool:
+def _values(parameter: Parameter) -> str:
+    if parameter.choices is None:
+        return f"from {parameter.low:g} to {parameter.high:g}"
+    listed = " or ".join(map(repr, parameter.choices[:_LISTED]))
+    return listed + (" ..." if len(parameter.choices) > _LISTED else "")
+
+
+def can_be(parameter: Parameter, value: Any) -> bool:
+    """Return whether a parameter can have a value."""
     if parameter.choices is not None:
         return value in parameter.choices
     return isinstance(value, int | float) and parameter.low <= value <= parameter.high
@@ -155,58 +167,3 @@ def _sorted(parameters: Mapping[str, Parameter]) -> Space:
             if key not in placed and all(name in placed for name in parameter.when)
         }
     return list(placed.values())
-
-
-def check_space(space: Space, load: Load) -> None:
-    """Check that the config takes every choice, and both ends of every range; warn of those without effect.
-
-    Args:
-        space: The parameters.
-        load: Loads the config with some of them, as a `StudyConfig`.
-
-    Raises:
-        ConfigError: It does not take a key or a value; each is named once.
-    """
-    problems: dict[str, Problem] = {}
-    for parameter in space:
-        ends = [parameter.low, parameter.high] if parameter.choices is None else parameter.choices
-        without = _with_conditions(parameter, space)
-        unused: list[list[str]] = []
-        for value in ends:
-            try:
-                own = set(load(without | {parameter.key: value}).resolved.unused)
-                unused.append(sorted(own.difference(load(without).resolved.unused)) if own else [])
-            except ConfigError as error:
-                for problem in error.problems:
-                    message = problem.message if problem.path == parameter.key else str(problem)
-                    at = f"tuning.space.{parameter.key}"
-                    problems.setdefault(at, Problem(f"{value!r}: {message}", at))
-        if not _has_effect(parameter, space, unused):
-            why = unused[0][-1].partition(": ")[2]
-            log.warning("tuning.space.%s: %s; leave it out: it changes no trial", parameter.key, why)
-    if problems:
-        raise ConfigError(list(problems.values()))
-
-
-def _has_effect(parameter: Parameter, space: Space, unused: Sequence[Sequence[str]]) -> bool:
-    """Return whether a parameter has an effect with one of its values, as far as can be told.
-
-    Under another model of the space it may have one.
-
-    Args:
-        parameter: The parameter.
-        space: All parameters.
-        unused: For each of its values, the lines on what then has no effect.
-    """
-    models = {"model", "model.type"} & {other.key for other in space} - parameter.when.keys()
-    return bool(models) or not (unused and all(unused))
-
-
-def _with_conditions(parameter: Parameter, space: Space) -> dict[str, Any]:
-    """Return values of other parameters with which this one exists."""
-    by_key = {other.key: other for other in space}
-    params: dict[str, Any] = {}
-    for key, values in parameter.when.items():
-        params |= _with_conditions(by_key[key], space)
-        params[key] = next(value for value in values if _can_be(by_key[key], value))
-    return params

@@ -67,7 +67,7 @@ class TrialConfigs:
 
     def _config(self, split: StudyConfig, params: Params, more: Params) -> Resolved:
         resolved = split.with_overrides({**params, **more}).resolved
-        return resolved.with_placement({"training.threads": self.threads.of(resolved.config)})
+        return resolved.with_placement({"training.threads": self.threads.of(resolved)})
 
 
 def check_trial_configs(base: StudyConfig, tuning: TuningConfig, goals: Goals) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.engine.signals import Signals, Stopped
-from trainyard.errors import InputError, TrainyardError
+from trainyard.errors import InputError, TrainyardError, is_of_files
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog
 from trainyard.reports.html import write_report as write_run_report
@@ -29,14 +29,13 @@ from trainyard.runs.trust import of_own_config
 from trainyard.samplers.optuna import frozen, importances
 from trainyard.studies.running import log_warnings_once, tell_trackers
 from trainyard.studies.study import RESULT, Study, StudyRequest, open_study
-from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.agenda import Agenda, Turn
 from trainyard.studies.tuning.by_tuner import StudyTrials, counted, make_by_tuner
 from trainyard.studies.tuning.conclusion import check_first_trials, observation, result_of, summary_of
 from trainyard.studies.tuning.earlier import FILE as EARLIER
 from trainyard.studies.tuning.earlier import check_learns, learned
 from trainyard.studies.tuning.final import final_run, train_final
-from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden, is_of_files, unfinished
+from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden, unfinished
 from trainyard.studies.tuning.joined import JoinedWorkers, leading
 from trainyard.studies.tuning.measures import measured
 from trainyard.studies.tuning.order import agenda_of, brackets_in
@@ -46,6 +45,7 @@ from trainyard.studies.tuning.proposals import Proposals
 from trainyard.studies.tuning.question import FROM, SearchConfig, SearchPlan, plan_of, read_search
 from trainyard.studies.tuning.resources import Threads, shares_of_gpus
 from trainyard.studies.tuning.trial_configs import TrialConfigs
+from trainyard.studies.tuning.trial_data import TrialData
 from trainyard.studies.tuning.tuner_checks import CONFIG
 from trainyard.studies.tuning.view import BEST, KIND, Tuning
 from trainyard.studies.tuning.workers import Executor, InProcess, WorkerProcesses
@@ -82,7 +82,7 @@ def search(study: Study, asked: SearchConfig, request: StudyRequest, before: int
     plan = plan_of(study, asked)
     if not (study.path / CONFIG).exists():
         study.write_text(CONFIG, asked.text.encode())
-    _Search(study, plan, asked.base, request, before).run()
+    _Search(study, plan, asked, request, before).run()
     return Tuning(study.path)
 
 
@@ -93,14 +93,15 @@ class _Search:
         self,
         study: Study,
         plan: SearchPlan,
-        base: StudyConfig,
+        asked: SearchConfig,
         request: StudyRequest,
         before: int | None = None,
     ) -> None:
-        self._study, self._plan, self._base, self._request = study, plan, base, request
+        self._study, self._plan, self._base, self._request = study, plan, asked.base, request
         self._before = before
-        threads = Threads(plan.threads, plan.threads_by_step, lambda: request.load(base.resolved))
-        self._configs = TrialConfigs(base, plan.tuning, threads)
+        data = TrialData(asked.base.resolved, plan.space, request.load, asked.check_data)
+        threads = Threads(plan.threads, plan.threads_by_step, data)
+        self._configs = TrialConfigs(asked.base, plan.tuning, threads)
         self._log: TrialLog
         self._agenda: Agenda
         self._proposals: Proposals
@@ -234,7 +235,7 @@ class _Search:
                 return ending._replace(values=measured(RunDir(path), names, ending.step, bundle))
         except TrainyardError as error:
             if is_of_files(error):
-                raise unfinished(job, hidden(path, error)) from error
+                raise unfinished(job.number, job.study_id, hidden(path, error)) from error
             return failed(hidden(path, error))
 
     def _next(self, begun: list[LoggedTrial]) -> LoggedTrial | None:
@@ -333,7 +334,7 @@ class _Search:
         progress = self._progress.shown(trials, running)
         self._request.watch(summary | named | error | top | progress)
         self._project()
-        check_first_trials(self._log.trials, number, self._plan.trials)
+        check_first_trials(self._log.trials, number, self._plan.trials, self._plan.metric)
 
     def _best(self) -> LoggedTrial | None:
         return self._plan.goals.best(self._log.trials)

@@ -19,10 +19,11 @@ from trainyard.callbacks.base import Callback
 from trainyard.config import Resolved
 from trainyard.datasets.base import DataBundle
 from trainyard.engine.signals import STATUS_OF, Stopped
-from trainyard.errors import TrainyardError
+from trainyard.errors import TrainyardError, is_of_files
 from trainyard.records.status import Ended
 from trainyard.runs.data.shared import sharing_data
-from trainyard.studies.tuning.jobs import Job, hidden, is_of_files, train, unfinished
+from trainyard.studies.running import log_warnings_once
+from trainyard.studies.tuning.jobs import Job, hidden, train, unfinished
 from trainyard.studies.tuning.joined import LEFT, JoinedWorker, JoinedWorkers
 from trainyard.studies.tuning.resources import visible_gpus
 from trainyard.studies.tuning.worker_process import WorkerProcess
@@ -90,7 +91,7 @@ class InProcess:
         except (TrainyardError, OSError) as error:
             message = hidden(job.runs[0], error)
             if is_of_files(error):
-                raise unfinished(job, message) from error
+                raise unfinished(job.number, job.study_id, message) from error
             return Outcome(job, "failed", message)
         if status in STATUS_OF.values():
             raise Stopped(cast("Ended", status))
@@ -217,7 +218,7 @@ class WorkerProcesses:
         if job is None:  # an earlier leader of the study has given it
             return None
         if answer.get("is_of_files"):
-            raise unfinished(job, answer["error"])
+            raise unfinished(job.number, job.study_id, answer["error"])
         if answer and answer["status"] != LEFT:
             return Outcome(job, answer["status"], answer.get("error"))
         if not answer:
@@ -260,11 +261,12 @@ def do_jobs(answers: int) -> Ended | None:
     Returns:
         The status that a signal asked for, if one came.
     """
-    for line in sys.stdin.buffer:
-        answer = answer_to(Job.from_json(json.loads(line)))
-        if answer["status"] in STATUS_OF.values():
-            return cast("Ended", answer["status"])
-        os.write(answers, json.dumps(answer).encode() + b"\n")
+    with log_warnings_once():
+        for line in sys.stdin.buffer:
+            answer = answer_to(Job.from_json(json.loads(line)))
+            if answer["status"] in STATUS_OF.values():
+                return cast("Ended", answer["status"])
+            os.write(answers, json.dumps(answer).encode() + b"\n")
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 from trainyard.environ import temporary_environment
-from trainyard.errors import TrainingError
+from trainyard.errors import OF_DISKS, CheckpointError, TrainingError
 from trainyard.tuners.base import Begun, Trials
 from trainyard.tuners.ray import schedulers
 from trainyard.tuners.ray.actor import ERROR, EVALUATION, OBJECTIVE, TrialActor, config_of, trial_of
@@ -26,6 +27,7 @@ from trainyard.tuners.ray.space import decoded, domains, encoded
 log = logging.getLogger("trainyard")
 _OBJECT_STORE = 80 * 2**20  # bytes; what Ray passes on are paths and numbers
 _STARTS = 3
+_DISK_ERROR = re.compile(rf"\[Errno ({'|'.join(map(str, OF_DISKS))})\]")
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a table even where it should be quiet
@@ -120,11 +122,14 @@ class _Hooks(_Unsaved, tune.Callback):  # type: ignore[misc]
                 self.trials.end(trial_of(trial.config).number)
 
     def on_trial_error(self, *, trial: Any, **info: Any) -> None:  # noqa: ARG002
-        """Say that a trial has failed for good."""
-        if not self.is_over:
-            reason = f"Ray has begun it {trial.num_failures} times, the last time {_reason(trial)}"
-            with self.caught():
-                self.trials.end(trial_of(trial.config).number, reason)
+        """Say that a trial has failed for good, or that the study cannot go on, as a disk is full."""
+        if self.is_over:
+            return
+        number, reason = trial_of(trial.config).number, _reason(trial)
+        with self.caught():
+            if _is_of_files(trial):
+                self.trials.cannot_go_on(number, reason)
+            self.trials.end(number, f"Ray has begun it {trial.num_failures} times, the last time {reason}")
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
@@ -145,10 +150,27 @@ class _Hooks(_Unsaved, tune.Callback):  # type: ignore[misc]
 
 
 def _reason(trial: Any) -> str:
-    """Return in one line why the process of a trial has ended, by the traceback that Ray keeps."""
-    last = str(trial.get_error() or "").strip().rpartition("\n")[2]
-    name, _, message = last.partition(": ")
-    return message if name.startswith(TrainingError.__module__) else "its process died"
+    """Return in one line why the process of a trial has ended."""
+    name, message = _error(trial)
+    told = name.startswith(TrainingError.__module__) or _DISK_ERROR.match(message)
+    return message if told else "its process died"
+
+
+def _is_of_files(trial: Any) -> bool:
+    """Return whether a trial ended as a file cannot be written or read: one of its run, or one of Ray's."""
+    name, message = _error(trial)
+    return name.endswith(f".{CheckpointError.__name__}") or _DISK_ERROR.match(message) is not None
+
+
+def _error(trial: Any) -> tuple[str, str]:
+    """Return the class and the message of the error that ended the process of a trial.
+
+    Ray keeps its traceback alone: in a file of this process, and in a copy in the folder of the study, which
+    is late, and empty where the disk is full.
+    """
+    text = Path(trial.error_file).read_text(errors="replace") if trial.error_file else ""
+    name, _, message = text.strip().rpartition("\n")[2].partition(": ")
+    return name, message
 
 
 class _Stop(_Unsaved, tune.Stopper):  # type: ignore[misc]
