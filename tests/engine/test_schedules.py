@@ -1,6 +1,7 @@
 """Learning rates by step, beside torch's own schedulers and formulas; and schedules of the user's."""
 
 import math
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,6 +160,8 @@ def test_which_schedules_depend_on_the_length() -> None:
 # -- the user's own
 
 OWN = """
+import random
+
 from torch.optim.lr_scheduler import LambdaLR
 
 
@@ -181,9 +184,32 @@ def broken(step, total_steps):
     return -1.0 if step else 1.0
 
 
+def counting(step, total_steps, calls=[]):
+    calls.append(step)
+    return 1 / len(calls)
+
+
+def drawing(step, total_steps):
+    return random.random()
+
+
 class Falling(LambdaLR):
     def __init__(self, optimizer, total_steps, power=1):
         super().__init__(optimizer, lambda step: (1 - step / total_steps) ** power)
+
+
+class Drawing(LambdaLR):
+    def __init__(self, optimizer):
+        super().__init__(optimizer, drawing_lambda)
+
+
+def drawing_lambda(step):
+    return random.random() if step else 1.0
+
+
+class Infinite(LambdaLR):
+    def __init__(self, optimizer):
+        super().__init__(optimizer, lambda step: float("inf") if step else 1.0)
 """
 
 
@@ -236,10 +262,14 @@ def test_a_factor_may_be_0() -> None:
         ("own_schedules:nothing", "training.scheduler: .*own_schedules has no 'nothing'"),
         ("own_schedules:TEETH", "TEETH is of type int; a function"),
         ("own_schedules:Falling", "Falling is of type type; a function"),
+        (
+            "own_schedules:counting",
+            "returned two values for step 0 of 40; the factor must depend on its argum",
+        ),
     ],
 )
 def test_what_is_wrong_with_it_is_said_before_the_training(function: str, says: str) -> None:
-    schedule = OwnSchedule(function=function, params={"tooth": 4})
+    schedule = OwnSchedule(function=function, params={} if "counting" in function else {"tooth": 4})
     with pytest.raises(InputError, match=says):
         learning_rate(schedule, BASE, STEPS)
 
@@ -259,6 +289,12 @@ def first_rates(schedule: OwnSchedule) -> list[float]:
         ("torch.optim.lr_scheduler:StepLR", {}, "StepLR .* fails: TypeError: .*step_size"),
         ("torch.optim.lr_scheduler:ReduceLROnPlateau", {}, "write type: plateau"),
         (
+            "own_schedules:Drawing",
+            {},
+            "Drawing gave two rates for step 1, .*; they must depend on the step alone",
+        ),
+        ("own_schedules:Infinite", {}, "Infinite .* fails: ValueError: its rate of step 1 is inf"),
+        (
             "torch.optim.lr_scheduler:OneCycleLR",
             {"max_lr": BASE},
             "it varies the momentum, which training.scheduler does not",
@@ -269,6 +305,17 @@ def test_what_is_wrong_with_it_is_said(function: str, params: dict[str, Any], sa
     schedule = OwnSchedule(function=function, params=params)
     with pytest.raises((InputError, ModelError), match=rf"^training.scheduler: .*{says}"):
         first_rates(schedule)
+
+
+@pytest.mark.usefixtures("own")
+def test_what_checks_a_schedule_draws_nothing() -> None:
+    """A function may draw from the global generators, which checkpoints hold: its draws stay what they were."""
+    random.seed(3)
+    rate = learning_rate(OwnSchedule(function="own_schedules:drawing"), 1.0, STEPS)
+    found = [rate(step) for step in range(3)]
+    random.seed(3)
+    random.random()
+    assert found == [random.random() for _ in range(3)]
 
 
 @pytest.mark.usefixtures("own")

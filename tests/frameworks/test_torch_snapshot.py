@@ -14,6 +14,7 @@ from trainyard.config.optimization import EmaConfig
 from trainyard.errors import ModelError
 from trainyard.frameworks.torch import snapshot as module
 from trainyard.frameworks.torch.ema import Average
+from trainyard.frameworks.torch.layout import overlap
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.frameworks.torch.training_state import TrainingState, saved_architecture
 
@@ -196,3 +197,60 @@ def test_an_older_checkpoint_says_nothing_of_what_are_no_tensors(tmp_path: Path)
     save_file(tensors, path)
     states[1].load(tmp_path, weights_only=False)
     assert torch.equal(models[0].weight, models[1].weight)
+
+
+class Cut(nn.Linear):
+    """A module with a `state_dict` of its own: some tensors only, of another type, under other names."""
+
+    def __init__(self, names: Mapping[str, str], dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(3, 2)
+        self.register_buffer("mean", torch.ones(2))
+        self.names, self.dtype = names, dtype
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        state = super().state_dict(*args, **kwargs)
+        return {new: state[old].to(self.dtype) for old, new in self.names.items()}
+
+
+@pytest.mark.parametrize(
+    ("names", "dtype", "message"),
+    [
+        ("weight mean", torch.float32, r"leaves out bias, .* requires_grad=False"),
+        ("weight bias", torch.float32, r"leaves out mean, .* persistent=False"),
+        ("weight bias mean", torch.bfloat16, r"changes weight"),
+    ],
+)
+def test_a_state_dict_that_loses_something_is_refused(names: str, dtype: torch.dtype, message: str) -> None:
+    model = Cut({name: name for name in names.split()}, dtype)
+    with pytest.raises(ModelError, match=f"the model's own state_dict {message}"):
+        TrainingState(model, torch.optim.SGD(model.parameters(), 0.1), FP32).files(weights_only=True)
+    # A model that is not trained loses nothing.
+    assert TrainingState(model, None, FP32).files(weights_only=True)
+
+
+def test_a_state_dict_may_have_other_names_and_leave_out_what_is_not_trained() -> None:
+    model = Cut({"weight": "net.weight", "mean": "net.mean"})
+    optimizer = torch.optim.SGD([model.weight], 0.1)
+    files = TrainingState(model, optimizer, FP32).files(weights_only=True)
+    assert list(files["weights.safetensors"]) == ["net.weight", "net.mean"]
+
+
+def test_an_average_refuses_a_buffer_that_is_a_view_of_a_parameter() -> None:
+    """A restore would write the weights into the average, or the average into the weights."""
+    model = nn.Linear(4, 3)
+    flat = torch.zeros(12)
+    model.weight.data = flat[:12].view(3, 4)
+    model.register_buffer("beside", torch.zeros(3))
+    Average(model, EmaConfig(decay=0.5))
+    model.register_buffer("row", model.weight.data[2], persistent=False)
+    with pytest.raises(ModelError, match="buffer row shares its memory with the parameter weight"):
+        Average(model, EmaConfig(decay=0.5))
+
+
+def test_views_of_one_storage_overlap_where_their_elements_do() -> None:
+    flat = torch.zeros(12)
+    assert overlap(flat[:4], flat[3:])
+    assert not overlap(flat[:4], flat[4:])
+    assert not overlap(flat[:0], flat)
+    assert not overlap(flat, torch.zeros(12))
+    assert overlap(flat.view(3, 4).t(), flat[11:])

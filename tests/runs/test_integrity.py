@@ -124,6 +124,33 @@ def test_data_that_change_with_leave_are_described_anew(tmp_path: Path) -> None:
     assert trainyard.load(resumed).predict(read_rows(tmp_path / rows)) is not None
 
 
+@pytest.mark.parametrize("content", ["", None])
+def test_a_resume_describes_the_data_again_where_that_was_lost(
+    content: str | None, whole: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The data are the same, so the description is, too; without it the run could not predict."""
+    cut = crashed(tmp_path)
+    described = cut.path / "data.json"
+    before = described.read_bytes()
+    described.unlink() if content is None else described.write_text(content)
+    resumed = trainyard.resume(cut)
+    assert re.search(r"data\.json is (damaged|missing).*; it is written again", caplog.text)
+    assert described.read_bytes() == before
+    assert_same(resumed, whole)
+    assert trainyard.evaluate(resumed) == trainyard.evaluate(whole)
+
+
+def test_a_checkpoint_that_the_log_names_and_nobody_has_is_named(
+    whole: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cut = crashed(tmp_path)
+    lost = [path.name for path in checkpoints(cut)]
+    shutil.rmtree(cut.path / "checkpoints")
+    resumed = trainyard.resume(cut)
+    assert [name for name in lost if f"checkpoint {name} is missing" in caplog.text] == lost
+    assert_same(resumed, whole)
+
+
 def write_rows(path: Path, seed: int) -> str:
     import numpy as np
 

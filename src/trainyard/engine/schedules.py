@@ -22,6 +22,7 @@ from trainyard.config.schedules import (
 )
 from trainyard.errors import InputError
 from trainyard.frameworks.base import OwnRate
+from trainyard.global_random import preserved_global_random
 from trainyard.require import import_path
 
 Factor = Callable[[int], float]  # of the steps since the warm-up
@@ -175,5 +176,11 @@ def _own_rate(schedule: OwnSchedule, base: float, steps: int) -> Callable[[int],
             )
         return base * factor
 
-    rate(0)  # what is wrong with it shows before the training
+    with preserved_global_random():  # one that draws from these generators goes on with them at a resume
+        first = rate(0)  # what is wrong with it shows before the training
+    if rate(0) != first:
+        raise InputError(
+            f"training.scheduler: {path} returned two values for step 0 of {steps}; the factor must depend "
+            "on its arguments alone, as a resume calls it for the steps that are left"
+        )
     return rate

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from trainyard import registry
 from trainyard.engine.lease import Lease
 from trainyard.errors import CheckpointError, InputError, TrainyardError
@@ -12,6 +14,8 @@ from trainyard.records.run_files import is_no_tensor
 from trainyard.records.urls import refuse_lost_copy
 from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.wiring import run_checkpoints
+
+log = logging.getLogger("trainyard")
 
 
 def publish(run: RunDir) -> None:
@@ -48,28 +52,31 @@ def take_lease(run: RunDir, *, compresses: bool = False) -> Lease:
     remote = RemoteRun.of(run.path, compresses=compresses)
     if remote is None:
         refuse_lost_copy(run.path)
-        log = Log(registry.adapter("store", "file")(run.path))
-        head = _readable_head(log)
+        entries = Log(registry.adapter("store", "file")(run.path))
+        head = _readable_head(entries)
     else:
         remote.check()
-        log, head = remote.log, remote.free_head()
+        entries, head = remote.log, remote.free_head()
         remote.sweep()
         if head is not None:
             remote.download(head, is_no_tensor)  # the rest is fetched as far as it is needed
-    number = head.number if head else max(log.numbers(), default=0)
+    number = head.number if head else max(entries.numbers(), default=0)
     attempt = max(run.next_attempt(), head.attempt + 1 if head else 1)
-    lease = Lease(log, number, attempt, remote)
+    lease = Lease(entries, number, attempt, remote)
     existing = run_checkpoints(run)
     if remote:
         remote.heartbeats.note_unowned()
     # Checkpoints that have lost their manifest are included, so that a resume names them as damaged.
-    lease.take(existing.resume.names(), existing.best.names())
+    names = existing.resume.names()
+    for lost in sorted(set(head.names("checkpoints") if head else ()).difference(names)):
+        log.warning("checkpoint %s is missing, though the run's log names it", lost)
+    lease.take(names, existing.best.names())
     return lease
 
 
-def _readable_head(log: Log) -> Entry | None:
+def _readable_head(entries: Log) -> Entry | None:
     """Return the newest entry; None if it is damaged, in which case every valid checkpoint counts."""
     try:
-        return log.head()
+        return entries.head()
     except CheckpointError:
         return None

@@ -7,8 +7,9 @@ from collections.abc import Collection
 
 from trainyard.config.tree import DEFAULT
 from trainyard.datasets.base import DataBundle
-from trainyard.errors import ChangedInputsError
+from trainyard.errors import ChangedInputsError, CheckpointError
 from trainyard.records.commit import Commit
+from trainyard.records.data import DataDescription
 from trainyard.records.manifest import DeterminismRecord, Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.manifest import check_unchanged, describe_data
@@ -84,6 +85,17 @@ def compare_inputs(
     file = before.data_file if before.data.hash == now.data.hash else data_file
     now = now.model_copy(update={"computation": computation, "data_file": file})
     manifest = check_unchanged(request.run, before, now, allow_change=request.allow_change, neutral=neutral)
-    if manifest.data_file != before.data_file:
+    if manifest.data_file != before.data_file or _is_lost(request.run, manifest.data_file):
         request.run.write(manifest.data_file, describe_data(bundle))
     return manifest
+
+
+def _is_lost(run: RunDir, data_file: str) -> bool:
+    """Return whether the description of the data is missing or damaged, and say that it is written again."""
+    try:
+        problem = "" if DataDescription.load(run.path / data_file) else f"{run.path / data_file} is missing"
+    except CheckpointError as error:
+        problem = str(error)
+    if problem:
+        log.warning("%s; it is written again, as the data are the same", problem)
+    return bool(problem)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from trainyard.config.optimization import EmaConfig
+from trainyard.errors import ModelError
+from trainyard.frameworks.torch.layout import overlap
 
 
 class Average:
@@ -19,6 +21,12 @@ class Average:
     """
 
     def __init__(self, model: nn.Module, config: EmaConfig) -> None:
+        """Begin the averages.
+
+        Raises:
+            ModelError: A buffer shares memory with a parameter, which an evaluation would separate.
+        """
+        _refuse_views(model)
         self._config = config
         self._names = [name for name, _ in model.named_parameters()]
         self._parameters: list[Tensor] = list(model.parameters())
@@ -68,3 +76,13 @@ class Average:
     def _swap(self) -> None:
         for index, parameter in enumerate(self._parameters):
             self._values[index], parameter.data = parameter.data, self._values[index]
+
+
+def _refuse_views(model: nn.Module) -> None:
+    for buffer_name, buffer in model.named_buffers():
+        for name, parameter in model.named_parameters():
+            if overlap(buffer, parameter):
+                raise ModelError(
+                    f"training.ema: the buffer {buffer_name} shares its memory with the parameter {name}, "
+                    "which has that of its average in evaluations; compute it from the parameter in forward"
+                )

@@ -35,6 +35,23 @@ def is_expanded(tensor: Tensor) -> bool:
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
+def overlap(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors share memory."""
+    if one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
+        return False
+    (begin, end), (other_begin, other_end) = _extent(one), _extent(other)
+    return begin < other_end and other_begin < end
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """Return the addresses at which the memory of a tensor begins and ends."""
+    begin = tensor.data_ptr()
+    if not tensor.numel():
+        return begin, begin
+    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + (steps + 1) * tensor.element_size()
+
+
 def unusual_strides(tensors: Mapping[str, Tensor]) -> Strides:
     """Return the strides of those tensors that are not in row-major order, by name."""
     return {name: list(tensor.stride()) for name, tensor in tensors.items() if not tensor.is_contiguous()}

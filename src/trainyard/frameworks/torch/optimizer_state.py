@@ -44,6 +44,14 @@ class OptimizerState:
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._own = None if is_built_in(optimizer) else OwnState(optimizer, self._names)
 
+    def parameters(self) -> Tensors:
+        """Return the parameters that the optimizer trains, by name."""
+        return {
+            self._names[id(parameter)]: parameter.detach()
+            for group in self._optimizer.param_groups
+            for parameter in group["params"]
+        }
+
     def tensors(self) -> Tensors:
         """Return the live tensors by name."""
         tensors = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from trainyard.config.schedules import OwnSchedule
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.torch.optim import skip_compiler_import
+from trainyard.global_random import preserved_global_random
 from trainyard.require import import_path
 
 _LENGTHS = ("total_steps", "T_max")  # arguments that are the number of steps, where they are not given
@@ -37,25 +39,43 @@ class TorchSchedule:
                 learning rate.
         """
         skip_compiler_import()
+        rate, second = self._rates(base, total_steps), min(1, total_steps - 1)
+        shown = rate(second)  # what is wrong with it shows before the training
+        with preserved_global_random():
+            again = self._rates(base, total_steps)(second)
+        if again != shown:
+            raise ModelError(
+                f"training.scheduler: {self.path} gave two rates for step {second}, {shown:g} and {again:g}; "
+                "they must depend on the step alone, as a resume computes them again"
+            )
+        return rate
+
+    def _rates(self, base: float, total_steps: int) -> Callable[[int], float]:
+        """Return the learning rate by step, of a scheduler that is made for it."""
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=base, momentum=0.5)
         accepted = inspect.signature(self.scheduler).parameters
         lengths = {name: total_steps for name in _LENGTHS if name in accepted and name not in self.params}
         scheduler = self._guarded(lambda: self.scheduler(optimizer, **{**lengths, **self.params}))
-        rates = [float(optimizer.param_groups[0]["lr"])]
+        rates: list[float] = []
+
+        def note() -> None:
+            rates.append(float(optimizer.param_groups[0]["lr"]))
+            if not math.isfinite(rates[-1]):
+                raise ValueError(f"its rate of step {len(rates) - 1} is {rates[-1]}")
 
         def advance() -> None:
             optimizer.step()
             scheduler.step()
             if optimizer.param_groups[0]["momentum"] != 0.5:
                 raise ValueError("it varies the momentum, which training.scheduler does not")
+            note()
 
         def rate(step: int) -> float:
             while len(rates) <= step:
                 self._guarded(advance)
-                rates.append(float(optimizer.param_groups[0]["lr"]))
             return rates[step]
 
-        rate(min(1, total_steps - 1))  # what is wrong with it shows before the training
+        self._guarded(note)
         return rate
 
     def _guarded(self, function: Callable[[], Any]) -> Any:

@@ -85,7 +85,9 @@ class TrainingState:
         files = {WEIGHTS_FILE: weights}
         if not weights_only and self._optimizer is not None:
             files[OPTIMIZER_FILE] = self._optimizer.tensors()
-        module = {f"{_BUFFERS}{name}": value for name, value in _non_persistent_buffers(self._model).items()}
+        module = {
+            f"{_BUFFERS}{name}": value for name, value in _buffers_of(self._model, persistent=False).items()
+        }
         strides: Strides = {}
         for file, tensors in [*files.items(), (MODULE_FILE, module)]:
             strides |= {f"{Path(file).stem}.{name}": s for name, s in unusual_strides(tensors).items()}
@@ -144,7 +146,7 @@ class TrainingState:
             return
         self._built.set_flags(self._model, changes)
         self._not_restored = frozenset(
-            name for name in _non_persistent_buffers(self._model) if f"{_BUFFERS}{name}" not in module
+            name for name in _buffers_of(self._model, persistent=False) if f"{_BUFFERS}{name}" not in module
         )
         if self._optimizer is not None:
             shares = folder.glob(f"{_OPTIMIZER}.*{Path(OPTIMIZER_FILE).suffix}")
@@ -179,7 +181,13 @@ class TrainingState:
         """Return the tensors of `state_dict`, and its other values, which JSON must be able to hold."""
         with self.evaluated():
             state = self._model.state_dict()
-        tensors = {name: value.detach() for name, value in state.items() if isinstance(value, torch.Tensor)}
+            tensors = {
+                name: value.detach() for name, value in state.items() if isinstance(value, torch.Tensor)
+            }
+            if self._optimizer is not None:
+                _refuse_lossy(
+                    tensors, {**self._optimizer.parameters(), **_buffers_of(self._model, persistent=True)}
+                )
         extra = {name: value for name, value in state.items() if name not in tensors}
         for name, value in extra.items():
             _refuse_foreign(name, value)
@@ -221,7 +229,7 @@ class TrainingState:
         saved = {
             name.removeprefix(_BUFFERS): value for name, value in module.items() if name.startswith(_BUFFERS)
         }
-        live = _non_persistent_buffers(self._model)
+        live = _buffers_of(self._model, persistent=False)
         for name, value in saved.items():
             wanted, buffer = strides.get(f"{_BUFFERS}{name}"), live.get(name)
             if buffer is not None and _matches(buffer, value, wanted):
@@ -277,13 +285,13 @@ def _matches(buffer: torch.Tensor, value: torch.Tensor, strides: list[int] | Non
     return buffer.shape == value.shape and buffer.dtype == value.dtype and layout
 
 
-def _non_persistent_buffers(model: torch.nn.Module) -> Tensors:
-    """Return the buffers that `state_dict` leaves out, by name."""
+def _buffers_of(model: torch.nn.Module, *, persistent: bool) -> Tensors:
+    """Return the buffers that torch's `state_dict` has, or those that it leaves out, by name."""
     return {
         f"{prefix}.{name}" if prefix else name: buffer.detach()
         for prefix, module in model.named_modules()
-        for name in sorted(module._non_persistent_buffers_set)
-        if (buffer := module._buffers.get(name)) is not None
+        for name, buffer in sorted(module._buffers.items())
+        if buffer is not None and (name not in module._non_persistent_buffers_set) == persistent
     }
 
 
@@ -291,6 +299,22 @@ def _named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]
     """Yield the parameters and buffers themselves; `state_dict` would give aliases of them."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
+
+
+def _refuse_lossy(saved: Tensors, live: Tensors) -> None:
+    """Refuse a `state_dict` of the user's own that leaves out tensors, or gives other values."""
+    held = {(value.data_ptr(), value.dtype) for value in saved.values() if value.layout == torch.strided}
+    for name, tensor in live.items():
+        if tensor.layout != torch.strided or (tensor.data_ptr(), tensor.dtype) in held:
+            continue  # maybe under another name
+        value = saved.get(name)
+        if value is None or value.dtype != tensor.dtype or not torch.equal(value, tensor):
+            what = "leaves out" if value is None else "changes"
+            raise ModelError(
+                f"the model's own state_dict {what} {name}, so that a checkpoint would lose it: return all "
+                "tensors as they are; give parameters that need not be saved requires_grad=False, and "
+                "register such buffers with persistent=False"
+            )
 
 
 def _refuse_foreign(name: str, value: Any) -> None:
