@@ -328,3 +328,22 @@ def test_data_given_as_objects_are_prepared_for_the_model() -> None:
         config = load({"model": "lightgbm", **more}, (), Catalog(), objects=True).config
         assert config.data.standardize is False
         assert config.data.encode == "category"
+
+
+def test_transforms_have_the_names_of_image_libraries() -> None:
+    given = [
+        {"type": "torchvision.transforms.v2.RandomResizedCrop", "size": 32},
+        "RandomHorizontalFlip",
+        "T.ToTensor",
+        {"type": "ColorJitter", "brightness": 0.4},
+        "A.Normalize",
+    ]
+    config = {"data": {"type": "image_folder", "path": "x", "transforms": given}, "model": "cnn"}
+    resolved = load(config, adapters=Catalog())
+    names = [one.type for one in resolved.config.data.transforms]
+    assert names == ["random_resized_crop", "horizontal_flip", "color_jitter", "normalize"]
+    assert any("T.ToTensor is left out" in note for note in resolved.notes)
+    with pytest.raises(ConfigError, match=r"got 'mine.Resize'"):  # a module of the user's own, perhaps
+        load(config, {"data.transforms": [{"type": "mine.Resize", "size": 32}]}, Catalog())
+    flipped = load(config, {"data.transforms": "flip"}, Catalog()).config.data.transforms
+    assert [one.type for one in flipped] == ["horizontal_flip"]

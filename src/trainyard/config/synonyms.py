@@ -248,6 +248,27 @@ TASKS = {
     )
     for word in words.split()
 }
+# Transforms of images as torchvision, albumentations and timm call them.
+TRANSFORMS = _table(
+    {
+        "resize": "Resize",
+        "center_crop": "CenterCrop",
+        "random_crop": "RandomCrop",
+        "random_resized_crop": "RandomResizedCrop",
+        "horizontal_flip": "HorizontalFlip RandomHorizontalFlip hflip flip flip_lr",
+        "vertical_flip": "VerticalFlip RandomVerticalFlip vflip flip_ud",
+        "rotation": "Rotation RandomRotation Rotate",
+        "color_jitter": "ColorJitter ColourJitter",
+        "rand_augment": "RandAugment",
+        "random_erasing": "RandomErasing",
+        "normalize": "Normalize Normalise",
+        "mixup": "MixUp",
+        "cutmix": "CutMix",
+    }
+)
+# They make tensors of images, which needs no transform here.
+NO_TRANSFORMS = _table({"tensor": "ToTensor ToTensorV2 PILToTensor ToImage ToDtype ConvertImageDtype"})
+IMAGE_LIBRARY = re.compile(r"^(((torchvision\.)?transforms|v2|[TA]|albumentations)\.)+(?=\w+$)")
 ON_CORRUPT = _table({"error": "error stop raise fail", "skip": "skip ignore"})
 PRECISIONS = _table(
     {
