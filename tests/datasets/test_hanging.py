@@ -3,6 +3,7 @@
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,11 @@ class Waits:
 
 
 @pytest.mark.parametrize("on_corrupt", ["error", "skip"])
-def test_a_sample_that_hangs_at_the_start_ends_the_run_and_is_named(on_corrupt: str) -> None:
+def test_a_sample_that_hangs_at_the_start_ends_the_run_and_is_named(
+    on_corrupt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is no corrupt sample either, which might be left out: the next one may hang, too."""
+    monkeypatch.chdir(tmp_path)
     config = {"data": {"timeout": 0.05, "on_corrupt": on_corrupt}, "model": "mlp"}
     with pytest.raises(DataError, match=r"train dataset: item 7 hangs: .* 0\.05 s .*, at \S+:\d+; resume"):
         trainyard.train(config, data={"train": Waits(7), "val": Waits(-1)})

@@ -120,7 +120,7 @@ def leaves(i: int) -> Any:
     [
         (Rows(0), "the train dataset is empty"),
         (Rows(30, lambda i: np.ones(2)), r"item 0 is ndarray; it must be a pair \(features, target\)"),
-        (Rows(30, lambda i: ({"a": 1}, 0)), "item 0: features is dict; give an array"),
+        (Rows(30, lambda i: ({"a": {"b": 1}}, 0)), "item 0: a is dict; give an array"),
         (Rows(30, lambda i: (np.array([np.nan]), 0)), "item 0: features hold NaN"),
         (Rows(30, leaves), r"the train dataset: item \d+ cannot be read: SystemExit: 3"),
         (Rows(30, fails), r"the train dataset: item \d+ cannot be read: OSError: disk gone"),

@@ -1,5 +1,6 @@
 """Class weights of samples that are read one by one: beside the same samples as arrays, and torch's loss."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,13 @@ def train(weights: Any, data: Any, **training: Any) -> trainyard.Run:
     return trainyard.train(CONFIG | {"training": given}, model=Flat(), data=data)
 
 
-@pytest.mark.parametrize("weights", ["balanced", WEIGHTS])
-@pytest.mark.parametrize("told", [True, False])
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory, for the runs."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("weights", "told"), [("balanced", False), (WEIGHTS, True)])
 def test_they_are_those_of_the_same_samples_as_arrays(weights: Any, told: bool) -> None:
     torch.manual_seed(0)
     both, val = rows(), rows(12, 1)

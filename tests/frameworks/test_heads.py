@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import trainyard
 from small_runs import assert_same, whole_and_resumed
-from trainyard.errors import InputError, ModelError
+from trainyard.errors import DataError, InputError, ModelError
 from trainyard.records.journal import losses, read
 
 SOURCE = """
@@ -54,7 +54,6 @@ gap.greater_is_better = False
 """
 CONFIG: dict[str, Any] = {
     "experiment": {"name": "heads", "seed": 3},
-    "data": {"split": {"val": 0.25, "test": 0.2}},
     "model": "own_heads:Heads",
     "training": {"max_steps": 12, "batch_size": 16, "learning_rate": 0.02, "threads": 1},
     "evaluation": {"every_n_steps": 4},
@@ -175,6 +174,52 @@ def test_a_metric_of_a_head_decides_and_a_resume_has_the_same_bits(tmp_path: Pat
 def test_rows_are_predicted_without_the_targets_of_heads() -> None:
     run = train(AMOUNT_AND_KIND)
     assert len(trainyard.load(run).predict({"features": rows()["features"][:5]})) == 5
+
+
+class Items:
+    """The same samples as items: pairs of which both parts are mappings, or the second one."""
+
+    num_classes = 2
+
+    def __init__(self, arrays: dict[str, np.ndarray], form: str) -> None:
+        self.arrays, self.form = arrays, form
+
+    def __len__(self) -> int:
+        return len(self.arrays["target"])
+
+    def __getitem__(self, i: int) -> Any:
+        item = {name: array[i] for name, array in self.arrays.items()}
+        x = item.pop("features")
+        return ({"features": x}, item) if self.form == "mappings" else (x, item)
+
+
+@pytest.mark.parametrize("form", ["mappings", "pair"])
+def test_samples_one_by_one_give_the_same_bits(form: str) -> None:
+    named = given()
+    items = {split: Items(arrays, form) for split, arrays in named.items()}
+    ours = train(OTHERS, items, microbatch_size=5)
+    assert ours.digest == train(OTHERS, named, microbatch_size=5).digest
+    assert len(trainyard.load(ours).predict({"features": rows()["features"][:5]})) == 5
+
+
+class Pairs(Items):
+    """Items whose targets are a tuple, or whose input has the name of a target."""
+
+    def __getitem__(self, i: int) -> Any:
+        x, y = self.arrays["features"][i], self.arrays["flags"][i]
+        return (x, (y[0], y)) if self.form == "tuple" else ({"target": x}, {"target": y[0]})
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ("tuple", "item 0 has a tuple of several targets; name them"),
+        ("both", "'target' among its inputs and"),
+    ],
+)
+def test_items_whose_targets_have_no_names_of_their_own_are_refused(form: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        train({}, {"train": Pairs(rows(), form)})
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ class Items:
     def _arrays(self, item: Any, what: str) -> tuple[dict[str, Array], Array]:
         """Return the inputs by name, and the target, of an item, or of a batch that was collated."""
         if isinstance(item, tuple | list) and len(item) == 2:
-            item = {FEATURES: item[0], self._target: item[1]}
+            item = self._named(item[0], item[1], what)
         if not isinstance(item, Mapping) or self._target not in item or len(item) < 2:
             names = f" of {listed(item)}" if isinstance(item, Mapping) else ""
             names += f" of {len(item)}" if isinstance(item, tuple | list) else ""
@@ -265,6 +265,19 @@ class Items:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise DataError(f"{what}: {name} hold NaN or infinite values; fix or remove them")
         return arrays, arrays.pop(self._target)
+
+    def _named(self, inputs: Any, targets: Any, what: str) -> dict[str, Any]:
+        """Return the parts of a pair as one mapping; each of them may be one by itself."""
+        first = inputs if isinstance(inputs, Mapping) else {FEATURES: inputs}
+        second = targets if isinstance(targets, Mapping) else {self._target: targets}
+        if both := first.keys() & second.keys():
+            raise DataError(f"{what} has {min(both)!r} among its inputs and among its targets; rename one")
+        if isinstance(targets, tuple) and len({getattr(one, "shape", ()) for one in targets}) > 1:
+            raise DataError(
+                f"{what} has a tuple of several targets; name them: (features, {{name: target, ...}}), with "
+                "data.target for the first, and training.heads for the others"
+            )
+        return {**first, **second}
 
     def _encode(self, targets: Array, ids: Ids) -> Array:
         if self._classes is None:

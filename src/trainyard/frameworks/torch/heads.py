@@ -78,6 +78,11 @@ class Heads:
         """Return whether there are any."""
         return bool(self._all)
 
+    @property
+    def targets(self) -> set[str]:
+        """The arrays that hold the targets of heads, which no model gets."""
+        return {one.target for one in self._all}
+
     def summed(self, loss: losses.Loss) -> losses.Loss:
         """Return the weighted sum of the losses, given that of the first output; each is a mean, ()."""
         if not self._all:

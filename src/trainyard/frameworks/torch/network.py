@@ -65,7 +65,7 @@ class Network:
         self.loss = self._heads.summed(losses.build_loss(*self._loss_options))
         self._row_losses = losses.row_losses(*self._loss_options) if self.task.gives_masks else None
         self._weighted: losses.WeightedLoss | None = None
-        self.names = input_names(self.module, inputs.info)
+        self.names = input_names(self.module, inputs.info, self._heads.targets)
         self.call = call_of(self.module, self.names)
         self.precision = Precision(training.precision, self.device)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -57,21 +57,22 @@ def class_logits(logits: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(single := logits.reshape(-1)), single], dim=1)
 
 
-def input_names(model: torch.nn.Module, info: DataInfo) -> list[str]:
+def input_names(model: torch.nn.Module, info: DataInfo, targets: Collection[str] = ()) -> list[str]:
     """Return the arrays of a batch that the model is called with: those that `forward` names.
 
-    The others are for the loss. A single array is passed whatever its parameter is called.
+    The others are for the loss. A single array beside `targets` is passed whatever its parameter is called.
 
     Raises:
         ModelError: `forward` names none of several arrays, or one that the data do not have.
     """
-    if len(info.inputs) == 1:
-        return list(info.inputs)
+    inputs = [name for name in info.inputs if name not in targets]
+    if len(inputs) == 1:
+        return inputs
     # Models of transformers hand other arrays on to functions of theirs, and peft hides what they name.
     known = base_of(model)
     params = inspect.signature((model if known is None else known).forward).parameters
     takes_all = known is None and any(one.kind is one.VAR_KEYWORD for one in params.values())
-    names = [name for name in info.inputs if takes_all or name in params]
+    names = [name for name in inputs if takes_all or name in params]
     needed = [
         name
         for name, one in params.items()
@@ -82,7 +83,7 @@ def input_names(model: torch.nn.Module, info: DataInfo) -> list[str]:
         if needed == [FEATURES]:
             advice += ", or choose one of them in data.features"
         raise ModelError(
-            f"the data have the arrays {', '.join(info.inputs)}, but {type(model).__name__}.forward takes "
+            f"the data have the arrays {', '.join(inputs)}, but {type(model).__name__}.forward takes "
             f"{', '.join(params)}: {advice}"
         )
     return names
