@@ -316,7 +316,7 @@ def test_an_unknown_metric_names_the_nearest():
 def test_a_metric_of_the_other_task_is_refused():
     with pytest.raises(
         InputError,
-        match=r"'rmse' is for regression, but the task is classification; allowed: .*names metric`",
+        match=r"'rmse' is for regression, but the task is classification; allowed: loss, accuracy, f1 .*names metric`",
     ):
         metrics.check_metric("rmse", "classification")
 

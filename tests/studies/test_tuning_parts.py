@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -237,3 +237,18 @@ def test_the_commands_take_a_study(copied: Tuning, tmp_path: Path) -> None:
     assert f"repeats {copied.id}: 2 trials, digest {copied.digest}" in again.stdout
     shown = command("studies", "show", copied.id, "--runs-dir", ".", folder=tmp_path)
     assert str(copied.digest) in shown.stdout
+
+
+def test_trackers_get_what_they_lack_of_the_last_training_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def tell(study: Any, resolved: Any, runs: Sequence[RunDir] = ()) -> None:
+        told.extend(run.id for run in runs)
+
+    monkeypatch.setattr("trainyard.studies.tuning.tune.tell_trackers", tell)
+    tuning = {"trials": 2, "refit": True, "space": {"training.learning_rate": [0.05, 0.1]}}
+    study = trainyard.tune({**TOY, "tuning": tuning}, runs_dir=tmp_path)
+    assert study.best_run is not None
+    assert told == [*study.trials["run_id"], study.best_run.id]

@@ -127,7 +127,7 @@ def test_a_broken_space_is_refused_with_its_place(space: dict[str, Any], named: 
         ({"sampler": "tpee"}, "did you mean 'tpe'?"),
         ({"sampler": {"type": "tpe", "n_startup": 3}}, "n_startup"),
         ({"pruner": "hyperbend"}, "hyperband"),
-        ({"pruner": {"type": "asha"}}, "min_steps"),
+        ({"pruner": {"type": "asha", "min_steps": 0}}, "min_steps"),
         ({"parallel": 3, "horizon": 2}, "more than the horizon of 2"),
         ({"trials": 0}, "above 0"),
         ({"trails": 3}, "did you mean 'trials'?"),
@@ -141,6 +141,14 @@ def test_broken_settings_are_refused(tuning: dict[str, Any], named: str, tmp_pat
         trainyard.tune({**SMALL, "tuning": {"space": space, **tuning}}, runs_dir=tmp_path)
     assert named in str(refused.value)
     assert len(str(refused.value).splitlines()) <= 4
+
+
+@pytest.mark.parametrize("name", ["none", "halving", "hyperband", "median", "percentile", "asha", "patient"])
+def test_each_pruner_can_be_given_by_its_name(name: str) -> None:
+    tuning = {"pruner": name, "space": {"training.learning_rate": [0.1, 0.2]}}
+    loaded = trainyard.check({**SMALL, "tuning": tuning}).config.tuning
+    assert loaded is not None
+    assert loaded.pruner.type == name
 
 
 def test_words_of_other_searches() -> None:

@@ -60,7 +60,7 @@ class AshaPruner(Section):
     """
 
     type: Literal["asha"] = record("asha")
-    min_steps: int = record(gt=0, description="steps of the first rung")
+    min_steps: int = record(1, gt=0, description="steps of the first rung")
     reduction_factor: int = record(
         3, ge=2, description="each rung is this many times as long as the one before"
     )
@@ -70,7 +70,7 @@ class PatientPruner(Section):
     """Prune a trial that has not become better for some evaluations."""
 
     type: Literal["patient"] = record("patient")
-    patience: int = record(gt=0, description="evaluations without improvement")
+    patience: int = record(5, gt=0, description="evaluations without improvement")
     min_delta: float = record(0.0, ge=0, description="smaller changes do not count as improvements")
 
 

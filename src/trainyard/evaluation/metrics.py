@@ -18,7 +18,7 @@ import numpy as np
 from trainyard import registry
 from trainyard.config.metrics import metric_path, of_head, own_name
 from trainyard.config.schema import RunConfig
-from trainyard.config.words import some
+from trainyard.config.words import SHORT, some
 from trainyard.errors import InputError
 from trainyard.evaluation.own import accumulator, own_metric
 from trainyard.registry import task_for, task_of
@@ -108,7 +108,7 @@ def check_metric(metric: str, task: str | None = None) -> str:
     if name in _metrics():
         tasks = " and ".join(_metrics()[name])
         raise InputError(
-            f"metric {metric!r} is for {tasks}, but the task is {task}; allowed: {_listed(task, name)}"
+            f"metric {metric!r} is for {tasks}, but the task is {task}; allowed: {_usual(task, name)}"
         )
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}? Allowed" if near else "allowed"
@@ -117,6 +117,14 @@ def check_metric(metric: str, task: str | None = None) -> str:
 
 def _listed(task: str | None, name: str) -> str:
     return some([LOSS, *sorted(names(task))], name, "metric")
+
+
+def _usual(task: str | None, name: str) -> str:
+    """Return those metrics that a task computes by default, if too many are allowed to list them."""
+    if task is None or len(names(task)) <= SHORT:
+        return _listed(task, name)
+    usual = ", ".join([LOSS, *default_metrics(task)])
+    return f"{usual} ... (all: `trainyard config names metric`)"
 
 
 def find_metric(metric: str, task: type[Task]) -> Metric:

@@ -148,6 +148,7 @@ class _Search:
             report(study.path, write_report)
             trained = [trial for trial in self._log.trials if trial.same_as is None]
             runs = [RunDir(path) for trial in trained for path in self._runs(trial)]
+            runs += [final] if (final := self._final_run()) is not None else []
             tell_trackers(study, self._base.resolved, runs if status == "completed" else ())
 
     def _search(self) -> None:
@@ -312,8 +313,7 @@ class _Search:
         best = self._best()
         if best is None or not self._configs.has_final:
             return
-        path = self._study.path.parent
-        run = final_run(path, self._log, best) or self._create(self._configs.final(best, path))
+        run = self._final_run() or self._create(self._configs.final(best, self._study.path.parent))
         job = Job(best.number, [run.path], self._study.id, self._plan.metric, self._plan.mode)
         train_final(self._executor, job, self._log)
         self._request.watch({"best_trial": best.number, "run_id": run.id, "status": run.status()})
@@ -339,10 +339,15 @@ class _Search:
     def _best(self) -> LoggedTrial | None:
         return self._plan.goals.best(self._log.trials)
 
+    def _final_run(self) -> RunDir | None:
+        """Return the run in which the best configuration was trained once more, if it was."""
+        best = self._best()
+        return final_run(self._study.path.parent, self._log, best) if best is not None else None
+
     def _conclude(self) -> None:
         """Write the best config and the result."""
         trials, best = self._log.trials, self._best()
-        final = final_run(self._study.path.parent, self._log, best) if best is not None else None
+        final = self._final_run()
         if best is not None:
             run = final or RunDir(self._study.path.parent / best.run_id)
             self._study.write_text(BEST, run.config_file.read_bytes())

@@ -19,6 +19,7 @@ from trainyard.errors import InputError, TrackerError
 from trainyard.records.study import StudyRecord
 from trainyard.require import require
 from trainyard.trackers.base import DatasetCard, Histogram, Point, RunCard, StudyCard
+from trainyard.trackers.mlflow.store import client_of
 from trainyard.trackers.mlflow.studies import PARENT, parent_run
 
 RUN_ID = "trainyard.run_id"
@@ -103,7 +104,7 @@ class MlflowTracker:
             TrackerError: MLflow cannot be reached, or refuses.
         """
         with self._translated():
-            self._client = self._tracking.MlflowClient(tracking_uri=self._uri)
+            self._client = client_of(self._tracking, self._uri)
             experiment = self._experiment(self._params.experiment or run.experiment)
             tagged = f"tags.`{RUN_ID}` = '{run.run_id}'"
             matches = self._client.search_runs([experiment], tagged, max_results=1)
@@ -232,7 +233,7 @@ class MlflowTracker:
             TrackerError: MLflow cannot be reached, or refuses.
         """
         with self._translated():
-            self._client = self._tracking.MlflowClient(tracking_uri=self._uri)
+            self._client = client_of(self._tracking, self._uri)
             experiment = self._experiment(self._params.experiment or study.experiment)
             self._run_id = self._parent(experiment, study.study_id, study.folder)
             for name, value in study.metrics.items():
