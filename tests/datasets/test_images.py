@@ -425,8 +425,24 @@ def test_a_transform_of_ones_own(pictures: Path, tmp_path: Path, monkeypatch: py
     given["data"]["transforms"] = [{"type": "my_aug:darker", "most": 0.5}]
     whole, resumed = whole_and_resumed(tmp_path / "runs", given)
     assert_same(resumed, whole)
+    assert whole.result["determinism"]["tier"] == "bitwise"
     manifest = json.loads((whole.path / "manifest.json").read_text())
     assert "my_aug" in manifest["code"]["modules"]
+
+
+def test_a_transform_that_draws_from_another_generator_is_not_called_exact(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "their_aug.py").write_text(
+        "import random\n\n\ndef flip(image, rng):\n    return image[:, ::-1] if random.random() < 0.5 else image\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = {**settings(pictures, transforms=[{"type": "their_aug:flip"}]), "training.max_steps": 1}
+    run = trainyard.train(SMALL, given, runs_dir=tmp_path / "runs")
+    reason = "a function of data.transforms returns another image when it is called again"
+    assert run.result["determinism"] == {"tier": "statistical", "reason": reason}
+    with pytest.raises(InputError, match=f"bitwise was requested, .* statistical: {reason}"):
+        trainyard.train(SMALL, {**given, "training.determinism": "bitwise"}, runs_dir=tmp_path / "runs")
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

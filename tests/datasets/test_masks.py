@@ -347,3 +347,19 @@ def test_the_example_runs_in_a_small_size(
     monkeypatch.setattr("sys.argv", ["segmentation.py", "--images", "40", "--epochs", "1"])
     runpy.run_path(str(EXAMPLES / "segmentation.py"), run_name="__main__")
     assert "intersection over union of disc" in capsys.readouterr().out
+
+
+def test_a_transform_that_draws_from_another_generator_is_found(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "noise_aug.py").write_text(
+        "import numpy as np\n\n\ndef theirs(image, rng):\n    return image + np.random.rand() / 255\n\n\n"
+        "def ours(image, rng):\n    return image + rng.random() / 255\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    theirs, ours = (
+        bundle_of(pictures, transforms=[{"type": f"noise_aug:{name}"}]) for name in ("theirs", "ours")
+    )
+    assert "returns another image" in theirs.unrepeatable
+    assert [warning for warning in theirs.warnings if "draw from the generator that it is given" in warning]
+    assert not ours.unrepeatable

@@ -136,6 +136,48 @@ def test_settings_that_shards_cannot_follow_are_refused(settings: dict[str, Any]
         saved.load()
 
 
+OWN = """
+import numpy as np
+
+GENERATOR = np.random.default_rng(0)
+
+
+def own(sample):
+    return np.float32([GENERATOR.normal()]), int(sample["cls"])
+
+
+def seeded(sample):
+    return np.float32([np.random.normal()]), int(sample["cls"])
+
+
+def collate(samples):
+    images = np.stack([image for image, _ in samples])
+    return images + np.float32(GENERATOR.normal()), np.array([label for _, label in samples])
+"""
+
+
+@pytest.mark.parametrize(
+    ("transform", "collate", "is_repeatable"),
+    [("own", None, False), ("seeded", None, True), (None, "collate", False), (None, None, True)],
+)
+def test_functions_with_a_generator_of_their_own_are_found(
+    transform: str | None, collate: str | None, is_repeatable: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """What shards hold is pinned, and what a function makes of it is not."""
+    (tmp_path / "own_draws.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    transform, collate = (name and f"own_draws:{name}" for name in (transform, collate))
+    config = DataConfig(type="webdataset", train_path=write_tars(tmp_path), collate=collate)
+    params = WebdatasetParams(images="torchrgb", transform=transform, classes=3 if transform else None)
+    bundle = WebdatasetDataset(config, params).load()
+    expected = "" if is_repeatable else "the train dataset returns different items when it is read again"
+    assert bundle.unrepeatable == expected
+    warnings = [one for one in bundle.warnings if "returns different items" in one]
+    assert [one.partition(";")[0] for one in warnings] == [expected] * (not is_repeatable)
+    assert bundle.content_hashed
+
+
 def test_fields_of_tar_files_are_chosen_not_excluded(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"name the fields to learn from in data\.features"):
         tars(write_tars(tmp_path), exclude=["json"])

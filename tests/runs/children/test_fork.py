@@ -329,6 +329,27 @@ def test_another_batch_size_goes_on_at_the_sample_where_the_parent_was(parent: R
     assert trainyard.reproduce(child).verdict == "identical"
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "before"), [("training.precision", "fp16", "fp32"), ("training.ema", 0.9, None)]
+)
+def test_a_fork_may_begin_and_end_what_belongs_to_the_state(
+    key: str, value: Any, before: Any, parent: Run
+) -> None:
+    """The scaler of gradients, or the average of weights, which begins as that of a new run."""
+    child = trainyard.fork(parent, {**LONGER, key: value})
+    assert trainyard.reproduce(child).verdict == "identical"
+    back = trainyard.fork(child, {key: before, "training.max_steps": 44})
+    assert (back.status, back.result["steps"]) == ("completed", 44)
+    assert trainyard.reproduce(back).verdict == "identical"
+
+
+def test_an_average_that_begins_in_a_fork_begins_with_the_weights(parent: Run) -> None:
+    """With a decay of almost 1 it stays what the parent ended with."""
+    child = trainyard.fork(parent, {**LONGER, "training.ema": 1 - 1e-12})
+    first, last = (load_file(checkpoints(run)[-1] / "weights.safetensors") for run in (parent, child))
+    assert all(torch.allclose(first[name], last[name], rtol=0, atol=1e-9) for name in first)
+
+
 def test_epochs_are_whole_passes_whatever_the_batch_size(tmp_path: Path) -> None:
     """The evaluations after each epoch are where the epochs end."""
     config = {**SMALL, "training": {"epochs": 2, "batch_size": 16, "threads": 1}, "evaluation": {}}

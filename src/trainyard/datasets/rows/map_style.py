@@ -27,6 +27,7 @@ from trainyard.tasks.support.masks import class_numbers
 from trainyard.types import Array, ArraySpec, DataInfo, SplitName
 
 _AT_ONCE = 64  # masks in memory
+_NOT_PINNED = ", so its content cannot be pinned; give it a `fingerprint`, too"
 
 
 def refuse_division(config: SplitConfig) -> None:
@@ -94,11 +95,10 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
         items.notice_draws()
     classes, indices = _classes(task, raw, datasets["train"], target, config.ignore_index)
     unrepeatable = [  # this reads their content, which the splits below share
-        name
-        for name, items in raw.items()
-        if own_fingerprint(datasets[name]) is None and items.content is None
+        name for name, items in raw.items() if not _vouches(datasets[name], collate) and items.content is None
     ]
-    warnings += _warnings(raw, unrepeatable)
+    pinned = [name for name, dataset in datasets.items() if own_fingerprint(dataset) is not None]
+    warnings += _warnings(raw, unrepeatable, pinned)
     splits: dict[SplitName, Split] = {
         split: items.of_task(task, classes, indices, config.ignore_index) for split, items in raw.items()
     }
@@ -119,7 +119,7 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
         sampling=_sampling(raw["train"].of_task(task, classes, indices), datasets["train"], config),
         warnings=warnings,
         unrepeatable=_reason(unrepeatable) if version("samples") > 1 else "",
-        content_hashed=all(own_fingerprint(dataset) is not None for dataset in datasets.values()),
+        content_hashed=len(pinned) == len(datasets),
         files={
             shard: sha256
             for dataset in datasets.values()
@@ -257,6 +257,15 @@ def _labels(items: Items) -> list[Any]:
     return distinct_labels(values.astype(np.int64) if kind_of(values) == "boolean" else values)
 
 
+def _vouches(dataset: Any, collate: Any) -> bool:
+    """Return whether the fingerprint of a dataset covers all that makes its items.
+
+    That of shards covers no function of the user's.
+    """
+    is_foreign = isinstance(dataset, StoredSamples) and not dataset.is_stored
+    return own_fingerprint(dataset) is not None and collate is None and not is_foreign
+
+
 def _reason(unrepeatable: Sequence[SplitName]) -> str:
     """Return why samples cannot be read again as they were; empty if they can."""
     if not unrepeatable:
@@ -264,11 +273,12 @@ def _reason(unrepeatable: Sequence[SplitName]) -> str:
     return f"the {unrepeatable[0]} dataset returns different items when it is read again"
 
 
-def _warnings(raw: Mapping[SplitName, Items], unrepeatable: Sequence[SplitName]) -> list[str]:
+def _warnings(
+    raw: Mapping[SplitName, Items], unrepeatable: Sequence[SplitName], pinned: Sequence[SplitName]
+) -> list[str]:
     warnings = [
-        f"{_reason([name])}, so its content cannot be pinned; "
-        "give it a `fingerprint`, and draw from the global generators of random, numpy or torch, or derive "
-        "randomness from the item's position, to make runs repeatable"
+        f"{_reason([name])}{'' if name in pinned else _NOT_PINNED}; draw from the global generators of "
+        "random, numpy or torch, or derive randomness from the item's position, to make runs repeatable"
         for name in unrepeatable
     ]
     train = raw["train"].content

@@ -41,8 +41,8 @@ class Precision:
         }
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Restore the scaler's state."""
-        if self.scaler is not None:
+        """Restore the scaler's state; a fork of a run without one has none, and its scaler begins anew."""
+        if self.scaler is not None and state:
             integers = {"growth_interval", "_growth_tracker"}
             self.scaler.load_state_dict(
                 {k: int(v.item()) if k in integers else v.item() for k, v in state.items()}

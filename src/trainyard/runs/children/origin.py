@@ -43,6 +43,9 @@ def loop_sha256(saved: Mapping[str, Any]) -> str:
     return sha256_json({name: saved[name] for name in _LOOP})
 
 
+_STATEFUL = ("training.ema", "training.precision")  # keys with which the state has, or lacks, some parts
+
+
 class Origin:
     """Where a run begins.
 
@@ -308,9 +311,13 @@ class Origin:
             raise InputError(f"the state of run {id_} does not fit: {error}; {advice(id_)}") from error
 
     def adapts(self, step: int) -> bool:
-        """Return whether a state, when it is restored, is that of the parent with other options in it."""
-        options = self.lineage is not None and any("model.params" in one for one in self.lineage.changed)
-        return self.initial is not None and step == self.initial.step and options
+        """Return whether a state, when it is restored, is that of the parent with changes in it.
+
+        It may have other options in it; an average of weights or a scaler that begins; or lack one that ends.
+        """
+        if self.lineage is None or self.initial is None or step != self.initial.step:
+            return False
+        return any("model.params" in one or one.startswith(_STATEFUL) for one in self.lineage.changed)
 
     def _compares_evaluations(self, bundle: DataBundle) -> bool:
         """Return whether evaluations of the parent can be compared with those of the run."""

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from trainyard.announce import announced
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import DataBundle, Identifiers, Reading, Skips
+from trainyard.datasets.base import DataBundle, Draw, Identifiers, Reading, Skips
 from trainyard.datasets.rows import preprocessed
 from trainyard.datasets.rows.corrupt import log_corrupt
 from trainyard.datasets.rows.images.masks import MaskedImages, Masks, MaskSplit, found_classes
@@ -27,6 +27,7 @@ from trainyard.datasets.rows.tabular import provided_splits
 from trainyard.datasets.rows.target import Target
 from trainyard.datasets.rows.threads import THREADS
 from trainyard.errors import DataError
+from trainyard.global_random import preserved_global_random
 from trainyard.registry import task_of
 from trainyard.types import (
     FEATURES,
@@ -42,6 +43,9 @@ from trainyard.types import (
 
 log = logging.getLogger("trainyard")
 _TASK = "segmentation"
+_READ_AGAIN = 16  # samples; one of two outcomes, drawn for each, differs but once in 65,000
+_UNREPEATABLE = "a function of data.transforms returns another image when it is called again"
+_DRAW_FROM = "draw from the generator that it is given alone, to make runs repeatable"
 CLASS_NAMES: Any = Field(
     default_factory=list,
     description="segmentation: names of the classes 0, 1 ... of masks; default: the classes are the numbers "
@@ -160,6 +164,7 @@ def _described(
     info = built.info
     target = Target(info.target, info.task, info.classes, names=tuple(info.target_names))
     shape = " x ".join(map(str, info.input_shape))
+    reason = "" if _is_repeatable(splits["train"], pipeline) else _UNREPEATABLE
     masks = "" if source.masks is None else f" and masks of {info.outputs} classes"
     return replace(
         built,
@@ -172,7 +177,19 @@ def _described(
             )
             for name, split in splits.items()
         },
+        unrepeatable=reason,
+        warnings=[*built.warnings, *([f"{reason}; {_DRAW_FROM}"] if reason else [])],
     )
+
+
+def _is_repeatable(train: ImageSplit | MaskSplit, pipeline: Pipeline) -> bool:
+    """Return whether functions of the user's give some training samples again as they were."""
+    if not pipeline.has_own:
+        return True
+    ids, draw = np.arange(min(len(train), _READ_AGAIN)), Draw(0, 0)
+    with preserved_global_random():
+        first, again = (train.read(ids, draw) for _ in range(2))
+    return all(np.array_equal(first[name], again[name], equal_nan=True) for name in first)
 
 
 def _with_masks(

@@ -50,6 +50,11 @@ class Pipeline:
         """The section `normalize`, if there is one."""
         return next((one for one in self.listed if isinstance(one, sections.Normalize)), None)
 
+    @property
+    def has_own(self) -> bool:
+        """Whether there is a function of the user's."""
+        return any(isinstance(one, sections.OwnTransform) for one in self.listed)
+
     def __call__(self, image: Image, random: transforms.Random | None = None) -> Array:
         """Return an image as (channels, height, width) float32; without `random` as outside of training."""
         for change in self._changes:
