@@ -5,6 +5,7 @@ The engine alone, in milliseconds.
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,9 @@ class Scripted:
 
     def step_seconds(self) -> Sequence[float]:
         return ()
+
+    def model(self) -> SimpleNamespace:
+        return SimpleNamespace(parameter_count=None)
 
     def measures(self) -> dict[str, float]:
         return {}

@@ -164,3 +164,29 @@ def test_nothing_is_written_after_the_run_was_lost() -> None:
     with pytest.raises(RunLostError, match="attempt 2"):
         writer.failures()
     writer.close()
+
+
+def test_what_may_wait_is_begun_with_what_may_not_or_when_the_queue_is_full() -> None:
+    writer, done = Writer(), list[str]()
+
+    def submit(name: str, *, may_wait: bool) -> threading.Event:
+        begun = threading.Event()
+        run = lambda: (done.append(name), begun.set())[0]  # noqa: E731
+        writer.submit(PendingWrite(len(done), run, replaceable=False, may_wait=may_wait))
+        return begun
+
+    submit("best 1", may_wait=True)
+    submit("best 2", may_wait=True)
+    assert submit("resume 2", may_wait=False).wait(30)
+    assert done == ["best 1", "best 2", "resume 2"]
+    first = submit("best 3", may_wait=True)
+    second = submit("best 4", may_wait=True)
+    assert not first.wait(0.05), "it did not wait"
+    submit("best 5", may_wait=True)
+    assert first.wait(30)
+    assert not second.wait(0.05), "it did not wait"
+    writer.drain()
+    assert done[3:] == ["best 3", "best 4", "best 5"]
+    submit("best 6", may_wait=True)
+    writer.close()
+    assert done[6:] == [], "what waits is dropped"

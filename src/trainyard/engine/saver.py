@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from trainyard.config.schema import CheckpointConfig
@@ -19,6 +20,7 @@ from trainyard.frameworks.base import Learner, Plan, Snapshot
 from trainyard.records.commit import Commit, step_of
 
 _FIRST_MINUTES = 1.0  # to the save that `every_n_minutes: auto` measures
+_SMALL = 4_000_000  # parameters of a model whose best weights wait in memory for the next save
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,13 @@ class Saver:
             self._write_best()
             self._prune_best()
 
-        self._writer.submit(PendingWrite(step, write, replaceable=False))
+        self._writer.submit(PendingWrite(step, write, replaceable=False, may_wait=self._is_small))
+
+    @cached_property
+    def _is_small(self) -> bool:
+        """Whether copies of the weights may wait in memory for the next save."""
+        count = self._learner.model().parameter_count
+        return count is not None and count <= _SMALL
 
     def _write_best(self) -> None:
         """Write the best models that are not on disk yet, including those whose writing failed before."""

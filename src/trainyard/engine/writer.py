@@ -2,7 +2,8 @@
 
 Writes happen in the order of submission, so a resume checkpoint is never on disk before the best models that
 it needs. A resume checkpoint that still waits is replaced by a newer one: no result depends on which were
-written.
+written. Best models exist only when a resume checkpoint names them, and most are surpassed before: small ones
+wait for it, and only the last of them is written.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ _MOST_WAITING = 3  # each holds a copy of the state; beyond this, training waits
 class PendingWrite(NamedTuple):
     """A write that waits for the thread.
 
-    Of the waiting ones that are `replaceable`, only the newest is kept.
+    Of the waiting ones that are `replaceable`, only the newest is kept. One that `may_wait` is begun together
+    with the next one that may not, or when the queue is full.
     """
 
     step: int
     run: Callable[[], None]
     replaceable: bool
+    may_wait: bool = False
 
 
 class Writer:
@@ -35,7 +38,7 @@ class Writer:
         self._waiting: deque[PendingWrite] = deque()
         self._changed = threading.Condition()
         self._busy = False
-        self._closed = False
+        self._closed = self._draining = False
         self._failures: list[tuple[int, str]] = []
         self._gone: RunGoneError | RunLostError | None = None
         self._thread = threading.Thread(target=self._work, name="trainyard-writer", daemon=True)
@@ -55,7 +58,10 @@ class Writer:
     def drain(self) -> None:
         """Block until everything that was submitted is written, or has failed."""
         with self._changed:
+            self._draining = True
+            self._changed.notify_all()
             self._changed.wait_for(lambda: not self._waiting and not self._busy)
+            self._draining = False
 
     def failures(self) -> list[tuple[int, str]]:
         """Return the writes that failed since the last call, as (step, message).
@@ -109,10 +115,17 @@ class Writer:
 
     def _next(self) -> PendingWrite | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed)
+            self._changed.wait_for(lambda: self._is_due() or self._closed)
             if not self._waiting:
                 return None
             self._busy = True
             write = self._waiting.popleft()
             self._changed.notify_all()
             return write
+
+    def _is_due(self) -> bool:
+        """Return whether a write is to begin now."""
+        is_full = len(self._waiting) >= _MOST_WAITING
+        return bool(self._waiting) and (
+            self._draining or is_full or not all(write.may_wait for write in self._waiting)
+        )

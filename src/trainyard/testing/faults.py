@@ -90,7 +90,9 @@ def wrap_learners(framework: Any, *, step: Wrapper | None = None, predict: Wrapp
             learner.step = step(learner.step)
         if predict is not None:
             model = learner.model()
-            model.predict = predict(model.predict)
+            # Of these two, what the other one calls.
+            name = "evaluate" if framework.has_accumulators else "predict"
+            setattr(model, name, predict(getattr(model, name)))
         return learner
 
     framework.learner = staticmethod(made)
