@@ -177,7 +177,7 @@ class TrialLog(LoggedTrials):
             more["others"] = trial.others
         self._write(line | {key: value for key, value in more.items() if value is not None})
 
-    def go_on(self, number: int, job: int) -> None:
+    def promote(self, number: int, job: int) -> None:
         """Record that a paused trial is promoted: its next job begins; durable when this returns."""
         self._write({"trial": number, "job": job})
 

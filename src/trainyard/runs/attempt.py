@@ -196,8 +196,9 @@ class _Attempt:
         before = components.learner.unsaved_state()
         with keeping_freed_memory():
             status = loop.run(lambda: self._check_unsaved(components, before))
-        self._world.main_only(lambda: self._finish_saves(loop))
+        # The digest is computed while the last save is written.
         result = self._result = self._result_so_far(components, state, status)
+        self._world.main_only(lambda: self._finish_saves(loop))
         if replays and self._has_replayed(result):
             return result
         if status == "completed":

@@ -26,6 +26,7 @@ from trainyard.frameworks.torch.own_metrics import counts
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.frameworks.torch.predictions import to_predictions
 from trainyard.frameworks.torch.process import device_of
+from trainyard.frameworks.torch.snapshot import check_dtype
 from trainyard.frameworks.torch.structure import Structure
 from trainyard.order import PREDICT, stream_seed
 from trainyard.registry import task_for
@@ -227,7 +228,7 @@ def _check_tensors(module: torch.nn.Module) -> None:
     """Refuse a module with tensors that cannot be trained or saved.
 
     Raises:
-        ModelError: A parameter or buffer has no values, or is sparse.
+        ModelError: A parameter or buffer has no values, is sparse, or is of a dtype such as complex64.
     """
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(tensor):
@@ -239,3 +240,4 @@ def _check_tensors(module: torch.nn.Module) -> None:
                 f"tensor {name!r} of the model is sparse, which a checkpoint cannot hold: keep a dense one, "
                 "and make it sparse in forward"
             )
+        check_dtype(name, tensor)

@@ -30,13 +30,22 @@ _DTYPES = {
 }
 
 
-def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
-    """Return a tensor's bytes on the host; a contiguous tensor that is there already is not copied."""
+def check_dtype(name: str, tensor: torch.Tensor) -> None:
+    """Refuse a tensor of a dtype that no checkpoint can hold, such as a complex one.
+
+    Raises:
+        ModelError: It is of such a dtype.
+    """
     if tensor.dtype not in _DTYPES:
         raise ModelError(
             f"tensor {name!r} of the model is of {tensor.dtype}, which a checkpoint cannot "
             "hold; convert it, such as to float32"
         )
+
+
+def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
+    """Return a tensor's bytes on the host; a contiguous tensor that is there already is not copied."""
+    check_dtype(name, tensor)
     if tensor.layout != torch.strided:
         raise ModelError(
             f"tensor {name!r} of the model is sparse, which a checkpoint cannot hold; keep a dense one"

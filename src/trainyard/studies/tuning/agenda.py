@@ -36,7 +36,7 @@ class Agenda(Protocol):
     def until(self, job: int) -> TrainingShare | None:
         """Return after which share of its training a job pauses; None: it trains to the end."""
 
-    def losers(self, trials: Sequence[LoggedTrial]) -> list[int]:
+    def not_promoted(self, trials: Sequence[LoggedTrial]) -> list[int]:
         """Return the paused trials that will not be promoted."""
 
 
@@ -61,7 +61,7 @@ class WholeTrials:
         """Return None: a job trains to the end."""
         return None
 
-    def losers(self, trials: Sequence[LoggedTrial]) -> list[int]:  # noqa: ARG002 - as in `Agenda`
+    def not_promoted(self, trials: Sequence[LoggedTrial]) -> list[int]:  # noqa: ARG002 - as in `Agenda`
         """Return an empty list: no trial pauses."""
         return []
 

@@ -155,18 +155,18 @@ class Rungs(ByHorizon):
         resources = self.brackets[slot.bracket].resources
         return None if slot.rung == len(resources) - 1 else (resources[slot.rung], resources[-1])
 
-    def losers(self, trials: Sequence[LoggedTrial]) -> list[int]:
+    def not_promoted(self, trials: Sequence[LoggedTrial]) -> list[int]:
         """Return the trials that wait at a completed rung and are not among its best."""
-        losers = []
+        found = []
         for bracket in self.brackets:
             members: list[int] | None = self._first_members(bracket, trials)
             for rung in range(len(bracket.sizes) - 1):
                 if members is None or not _have_ended(members, rung, trials):
                     break
                 best = self._best(members, rung, bracket, trials)
-                losers += [number for number in members if number not in best and _is_paused(trials[number])]
+                found += [number for number in members if number not in best and _is_paused(trials[number])]
                 members = best
-        return losers
+        return found
 
     def _trial(self, slot: Slot, trials: Sequence[LoggedTrial]) -> int | None:
         """Return the number of the trial of a job; None if there is none of this rank."""

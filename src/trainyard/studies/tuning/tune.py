@@ -248,7 +248,7 @@ class _Search:
             return None
         if turn.trial == len(self._log.trials):
             return self._begin(turn)
-        self._log.go_on(turn.trial, turn.job)
+        self._log.promote(turn.trial, turn.job)
         return self._log.trials[turn.trial]
 
     def _begin(self, turn: Turn) -> LoggedTrial:
@@ -303,7 +303,7 @@ class _Search:
     def _prune(self) -> None:
         """End the paused trials that do not go on."""
         trackers = [item.type for item in self._base.resolved.config.tracking]
-        for number in self._agenda.losers(self._log.trials):
+        for number in self._agenda.not_promoted(self._log.trials):
             for run in self._runs(self._log.trials[number]):
                 prune_paused(RunDir(run), trackers)
             self._log.prune(number)
