@@ -151,6 +151,16 @@ def test_a_checkpoint_that_the_log_names_and_nobody_has_is_named(
     assert_same(resumed, whole)
 
 
+def test_a_segment_of_the_journal_that_is_gone_is_named(
+    whole: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cut = crashed(tmp_path)
+    (cut.path / "journal" / "0001.jsonl").unlink()
+    resumed = trainyard.resume(cut)
+    assert "journal/0001.jsonl is missing: the losses and metrics of attempt 1 are lost" in caplog.text
+    assert resumed.digest == whole.digest
+
+
 def write_rows(path: Path, seed: int) -> str:
     import numpy as np
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from trainyard import registry
 from trainyard.engine.lease import Lease
 from trainyard.errors import CheckpointError, InputError, TrainyardError
+from trainyard.records.commit import attempt_of
 from trainyard.records.log import Entry, Log
 from trainyard.records.remote import RemoteRun
 from trainyard.records.run_dir import RunDir
@@ -68,8 +70,11 @@ def take_lease(run: RunDir, *, compresses: bool = False) -> Lease:
         remote.heartbeats.note_unowned()
     # Checkpoints that have lost their manifest are included, so that a resume names them as damaged.
     names = existing.resume.names()
-    for lost in sorted(set(head.names("checkpoints") if head else ()).difference(names)):
+    logged = set(head.names("checkpoints") if head else ())
+    for lost in sorted(logged.difference(names)):
         log.warning("checkpoint %s is missing, though the run's log names it", lost)
+    if remote is None:
+        _warn_of_lost_segments(run, logged)
     lease.take(names, existing.best.names())
     return lease
 
@@ -80,3 +85,15 @@ def _readable_head(entries: Log) -> Entry | None:
         return entries.head()
     except CheckpointError:
         return None
+
+
+def _warn_of_lost_segments(run: RunDir, checkpoints: Iterable[str]) -> None:
+    """Warn of segments of the journal that are gone, of attempts that have committed."""
+    for attempt in sorted({attempt_of(name) for name in checkpoints}):
+        segment = run.journal / f"{attempt:04d}.jsonl"
+        if not segment.exists():
+            log.warning(
+                "%s is missing: the losses and metrics of attempt %d are lost, which changes no weights",
+                segment.relative_to(run.path),
+                attempt,
+            )
