@@ -396,7 +396,7 @@ def test_how_images_are_read_changes_no_bit(other: dict[str, Any], pictures: Pat
         ),
         ({"path": "nowhere"}, DataError, "nowhere is not a folder"),
         ({"transforms": [{"type": "resize", "size": 0}]}, ConfigError, r"transforms\.0\.size"),
-        ({"transforms": ["flip"]}, ConfigError, "horizontal_flip"),
+        ({"transforms": ["mirror"]}, ConfigError, "horizontal_flip"),
         ({"transforms": ["nowhere:fn"]}, DataError, "nowhere"),
         ({"weight": "w"}, DataError, "data.weight needs a named column"),
     ],

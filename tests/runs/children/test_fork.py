@@ -489,13 +489,13 @@ def test_a_fork_that_is_preempted_in_the_evaluation_of_its_last_repeated_step_go
     parent: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = trainyard.fork(parent, SLOWER, step=28)
-    predict = LiveModel.predict
+    evaluate = LiveModel.evaluate
 
-    def interrupted(self: LiveModel, split: Any) -> Any:
+    def interrupted(self: LiveModel, *given: Any) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
-        return predict(self, split)
+        return evaluate(self, *given)
 
-    monkeypatch.setattr(LiveModel, "predict", interrupted)
+    monkeypatch.setattr(LiveModel, "evaluate", interrupted)
     run = trainyard.fork(parent, SLOWER, step=28)
     assert (run.status, run.result["steps"]) == ("preempted", 28)
     monkeypatch.undo()
