@@ -7,7 +7,6 @@ can never open again.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
@@ -39,7 +38,11 @@ def _make(tracking: Any, path: Path) -> None:
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             shutil.copyfile(whole, beside)
-            with contextlib.suppress(FileExistsError):
-                os.link(beside, path)
+            os.link(beside, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without hard links
+            if not path.exists():
+                beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)
