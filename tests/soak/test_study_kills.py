@@ -161,10 +161,10 @@ def running(folder: Path, config: dict[str, Any], *, joined: bool) -> Iterator[P
     with contextlib.ExitStack() as stack:
         processes = Processes(folder, stack)
         processes.start(1)
+        while processes.study is None:  # else a kill may come before it has a name
+            assert not processes.all[1].has_ended(), processes.all[1].end()
         if joined:
             (folder / "joined").touch()
-            while processes.study is None:
-                assert not processes.all[1].has_ended(), processes.all[1].end()
             processes.start(2)
         yield processes
         for process in processes.all.values():
@@ -215,6 +215,7 @@ def test_the_server_of_its_storage_is_killed_too(
             kill_some(draw, processes, draw.choice(["a process", "a worker", "everything"]), tmp_path)
             postgres.start()
     study = check(tmp_path, uninterrupted)
+    trainyard.resume_study(str(study.path))  # writes what the server lacks: the study waited for it for 10 s only
     theirs = optuna.load_study(study_name=study.id, storage=postgres.url())
     ours = read_trials(study.path)
     assert [one.number for one in theirs.trials] == [one.number for one in ours]
