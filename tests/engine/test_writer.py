@@ -187,6 +187,6 @@ def test_what_may_wait_is_begun_with_what_may_not_or_when_the_queue_is_full() ->
     assert not second.wait(0.05), "it did not wait"
     writer.drain()
     assert done[3:] == ["best 3", "best 4", "best 5"]
-    submit("best 6", may_wait=True)
+    assert not submit("best 6", may_wait=True).wait(0.05), "it did not wait after a drain"
     writer.close()
     assert done[6:] == [], "what waits is dropped"
