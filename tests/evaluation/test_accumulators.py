@@ -1,5 +1,6 @@
 """A user's own metrics that add up by themselves: what they count, how counts are merged, and where they decide."""
 
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -408,6 +409,20 @@ def test_a_head_names_it_in_the_list_of_all(adding: Path) -> None:
         InputError, match=r"heads\.cost\.metrics: adding:CostError adds up .* list it in evaluation"
     ):
         check_accumulators(config, find("framework", "torch"))
+
+
+@pytest.mark.slow
+def test_an_object_in_ones_own_module_is_evaluated_in_another_process(adding: Path) -> None:
+    config = {
+        "data": "iris",
+        "model": "mlp",
+        "training": {"max_steps": 2, "threads": 1},
+        "evaluation": {"metrics": ["adding:jaccard_index"]},
+    }
+    run = trainyard.train(config, runs_dir="runs")
+    code = f"import trainyard; print(trainyard.evaluate({str(run.path)!r})['test_jaccard_index'])"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert told.stdout.strip() == str(run.metrics["test_jaccard_index"]), told.stderr
 
 
 @pytest.mark.slow
