@@ -19,7 +19,9 @@ from trainyard.errors import DataError
 def no_timer() -> Iterator[None]:
     """Without the timer by which pytest ends tests, which would be left alone."""
     rest, interval = signal.setitimer(signal.ITIMER_REAL, 0)
+    handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     yield
+    signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, rest, interval)
 
 
@@ -87,3 +89,43 @@ def test_other_threads_read_without_a_timer() -> None:
     thread.start()
     thread.join()
     assert found == [7]
+
+
+class Replaces(Waits):
+    """Gives another item for one that cannot be read, whatever the reason."""
+
+    def __getitem__(self, i: int) -> tuple[Any, int]:
+        try:
+            return super().__getitem__(i)
+        except:  # noqa: E722 - the user's habit
+            return super().__getitem__(0)
+
+
+@pytest.mark.parametrize("ids", [[6, 7, 8], [7]])
+def test_a_sample_that_stands_in_for_one_that_hangs_is_not_taken(ids: list[int]) -> None:
+    reading = Reading("the train dataset", timeout=0.05)
+    with pytest.raises(DataError, match="item 7 hangs"):
+        Items(Replaces(7), reading, "target").take(np.array(ids))
+
+
+class Limits(Waits):
+    """Has a limit of its own to the time of an item, by the same signal."""
+
+    def __init__(self, item: int) -> None:
+        super().__init__(item)
+        signal.signal(signal.SIGALRM, self.expired)
+
+    def expired(self, *_: Any) -> None:
+        raise TimeoutError("its own limit")
+
+    def __getitem__(self, i: int) -> tuple[Any, int]:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        try:
+            return super().__getitem__(i)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def test_a_data_set_keeps_a_limit_of_its_own() -> None:
+    taken = Items(Limits(7), Reading("the train dataset", timeout=5), "target").take(np.array([7]))
+    assert taken["features"].tolist() == [[0, 0]]

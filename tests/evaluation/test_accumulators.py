@@ -1,6 +1,8 @@
 """A user's own metrics that add up by themselves: what they count, how counts are merged, and where they decide."""
 
+import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torchmetrics import MeanSquaredError, SpearmanCorrCoef
+from torchmetrics import (
+    ConcordanceCorrCoef,
+    MaxMetric,
+    MeanMetric,
+    MeanSquaredError,
+    PearsonCorrCoef,
+    R2Score,
+    SpearmanCorrCoef,
+)
 from torchmetrics.classification import MulticlassF1Score
 
 import trainyard
@@ -78,6 +88,18 @@ class Highest:
 
     def compute(self):
         return self.highest
+
+
+class Changing:
+    def __init__(self):
+        self.rows = 0
+
+    def update(self, outputs, targets):
+        targets[targets == 1] = 0
+        self.rows += len(targets)
+
+    def compute(self):
+        return self.rows
 
 
 class Shy:
@@ -162,6 +184,91 @@ def test_lists_and_classes_and_what_torchmetrics_does_not_merge() -> None:
         )
 
 
+@pytest.mark.parametrize("kind", [PearsonCorrCoef, ConcordanceCorrCoef, R2Score, MaxMetric, MeanMetric])
+def test_torchmetrics_are_merged_as_between_processes(kind: Any) -> None:
+    outputs, targets = torch.randn(20), torch.randn(20)
+    given = (outputs,) if kind in (MaxMetric, MeanMetric) else (outputs + targets, targets)
+    rows = zip(*(one.split([5, 1, 14]) for one in given), strict=True)
+    parts: list[Any] = [lambda metric, part=part: metric.update(*part) for part in rows]
+    assert counted(kind, parts) == pytest.approx(float(kind()(*given)), abs=1e-5)
+
+
+class Within:
+    """Counts in other metrics, which see nothing right in the first part."""
+
+    def __init__(self) -> None:
+        self.first = MulticlassF1Score(4, average="micro")
+        self.others = [Slots(), Slots()]
+
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        for one in (self.first, *self.others):
+            one.update(outputs, targets)
+
+    def compute(self) -> float:
+        return float(self.first.compute() + 10 * self.others[1].compute())
+
+
+class Slots:
+    """Counts in a slot, and in a kind of dict of its own."""
+
+    __slots__ = ("hits",)
+
+    def __init__(self) -> None:
+        self.hits: Counter[str] = Counter()
+
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self.hits["right"] += int((outputs.argmax(1) == targets).sum())
+
+    def compute(self) -> float:
+        return self.hits["right"] + self.hits["none"]
+
+
+class Shared:
+    """Counts in a list of the class."""
+
+    seen: list[float] = []  # noqa: RUF012 - the mistake
+
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self.seen.extend((outputs.argmax(1) == targets).float().tolist())
+
+    def compute(self) -> float:
+        return sum(self.seen) / len(self.seen)
+
+
+class Largest:
+    """Keeps a maximum, which is 0 on the first part."""
+
+    def __init__(self) -> None:
+        self.most = 0.0
+
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self.most = max(self.most, float((outputs.argmax(1) == targets).float().mean()))
+
+    def compute(self) -> float:
+        return self.most
+
+
+def nothing_right_at_first() -> tuple[torch.Tensor, torch.Tensor]:
+    targets = torch.randint(0, 4, (20,))
+    outputs = nn.functional.one_hot((targets + (torch.arange(20) < 5)) % 4, 4).float()
+    return outputs, targets
+
+
+def test_metrics_within_a_metric_and_slots_are_counted() -> None:
+    outputs, targets = nothing_right_at_first()
+    assert counted(Within, parts_of(outputs, targets)) == pytest.approx(0.75 + 10 * 15)
+    fresh = Accumulator("mine:Within", "Within", Within)._fresh()
+    assert not fresh.first.distributed_available_fn()  # other processes are not in `compute`
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [(Shared, "changes seen of the class"), (Largest, "two updates of one object give")]
+)
+def test_counts_that_the_first_part_hides_are_refused(kind: Any, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        counted(kind, parts_of(*nothing_right_at_first()))
+
+
 class Several:
     """Counts in attributes of all kinds, one of which begins as None."""
 
@@ -188,8 +295,8 @@ def test_counts_of_all_kinds_are_added() -> None:
     one._is_checked = True  # the first part alone does not satisfy the assertion in `compute`
     states = [one.counted(lambda metric, value=value: metric.update(value)) for value in (1.0, 4.0, 1.0)]
     assert one.value(states) == 3 * 6.0
-    assert "classes" not in states[0]
-    assert "any" not in states[0]
+    assert "classes" not in states[0][""]
+    assert "any" not in states[0][""]
 
 
 def test_a_metric_that_decides_has_the_bits_of_ours_and_resumes(adding: Path) -> None:
@@ -258,6 +365,7 @@ def test_a_second_head_is_measured(adding: Path) -> None:
             r"does not add up: two updates of one object give .*\n.*begin at 0",
         ),
         ("adding:Shy", {}, ModelError, r"Shy\.update failed: RuntimeError: no; it gets the model's output"),
+        ("adding:Changing", {}, ModelError, r"it changes the array target in place.*clone it first"),
         (
             "torchmetrics.classification:MulticlassF1Score",
             {},
@@ -301,6 +409,20 @@ def test_a_head_names_it_in_the_list_of_all(adding: Path) -> None:
         InputError, match=r"heads\.cost\.metrics: adding:CostError adds up .* list it in evaluation"
     ):
         check_accumulators(config, find("framework", "torch"))
+
+
+@pytest.mark.slow
+def test_an_object_in_ones_own_module_is_evaluated_in_another_process(adding: Path) -> None:
+    config = {
+        "data": "iris",
+        "model": "mlp",
+        "training": {"max_steps": 2, "threads": 1},
+        "evaluation": {"metrics": ["adding:jaccard_index"]},
+    }
+    run = trainyard.train(config, runs_dir="runs")
+    code = f"import trainyard; print(trainyard.evaluate({str(run.path)!r})['test_jaccard_index'])"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert told.stdout.strip() == str(run.metrics["test_jaccard_index"]), told.stderr
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import trainyard
 from small_runs import assert_same, whole_and_resumed
-from trainyard.errors import DataError, InputError, ModelError
+from trainyard.errors import ConfigError, DataError, InputError, ModelError
 from trainyard.records.journal import losses, read
 
 SOURCE = """
@@ -39,6 +39,15 @@ def summed(outputs, batch):
     first = functional.cross_entropy(outputs["logits"], batch["target"])
     amount = functional.mse_loss(outputs["amount"], batch["amount"])
     return first + 0.5 * amount + 2.0 * functional.cross_entropy(outputs["kind"], batch["kind"])
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor=1.0):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, input, target):
+        return self.factor * functional.cross_entropy(input, target)
 
 
 class Pair(Heads):
@@ -110,6 +119,15 @@ def test_the_weighted_sum_is_that_of_a_loss_of_ones_own() -> None:
     assert ours.metrics["val_loss"] == own.metrics["val_loss"]
     parts = [ours.metrics[f"val_loss_{name}"] for name in ("logits", "amount", "kind")]
     assert parts[0] + 0.5 * parts[1] + 2.0 * parts[2] == pytest.approx(ours.metrics["val_loss"], rel=1e-6)
+
+
+def test_options_of_a_heads_loss_stand_beside_its_type_or_within_params() -> None:
+    weighted = train({"kind": {"weight": 2.0}})
+    for options in ({"factor": 2.0}, {"params": {"factor": 2.0}}):
+        ours = train({"kind": {"loss": {"type": "own_heads:Scaled", **options}}})
+        assert ours.digest == weighted.digest
+    with pytest.raises(ConfigError, match=r"heads\.amount\.loss: the loss huber of a head has no options"):
+        train({"amount": {"loss": {"type": "huber", "delta": 2.0}}})
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from trainyard.config.tree import Node, Problems, find, mapping, put, take
 
-LOSS, PARAMS = "training.loss", "training.loss_params"
+LOSS, PARAMS, HEADS = "training.loss", "training.loss_params", "training.heads"
 # Options of losses of ours, by the names that users know, and the keys of `training` that they are.
 _OURS = {
     "gamma": "focal_gamma",
@@ -30,8 +30,29 @@ def as_section(root: Node) -> None:
     mapping(find(root, LOSS)).setdefault("params", params)
 
 
+def _settle_head(path: str, head: dict[str, Node], problems: Problems) -> None:
+    """Divide the loss of one of several heads, whose options only losses of the user's own have."""
+    loss = head.get("loss")
+    if loss is None or not isinstance(loss.value, dict):
+        return
+    options = dict(loss.value)
+    kind, params = options.pop("type", None), options.pop("params", None)
+    given = mapping(params) | options
+    head["loss"] = kind or Node("auto", loss.source, loss.key)
+    name = head["loss"].value
+    if given and (not isinstance(name, str) or (":" not in name and "." not in name)):
+        message = (
+            f"the loss {name} of a head has no options; write a loss of your own, package.module:function"
+        )
+        problems.report(message, f"{path}.loss", loss.source)
+    elif given:
+        head["loss_params"] = Node(given | mapping(head.get("loss_params")), loss.source, loss.key)
+
+
 def settle(root: Node, problems: Problems, notes: list[str]) -> None:
-    """Divide the section of the loss in the merged config into the name and the options, in place."""
+    """Divide the section of each loss in the merged config into the name and the options, in place."""
+    for of, head in mapping(find(root, HEADS)).items():
+        _settle_head(f"{HEADS}.{of}", mapping(head), problems)
     loss = find(root, LOSS)
     if loss is None or not isinstance(loss.value, dict):
         return

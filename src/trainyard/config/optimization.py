@@ -58,6 +58,7 @@ class HeadConfig(Section):
         description="auto: whole numbers are classes, a row of whole numbers labels, other numbers values",
     )
     loss: str = bits(default="auto", description="as training.loss")
+    loss_params: dict[str, Any] = bits(default_factory=dict, description="as training.loss_params")
     weight: float = bits(default=1.0, ge=0, description="of its loss in the sum; the first output's is 1")
     metrics: list[str] | None = bits(default=None, description="as evaluation.metrics; default: the task's")
 

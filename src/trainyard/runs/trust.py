@@ -25,6 +25,7 @@ from trainyard.errors import InputError
 from trainyard.module_sources import is_installed
 from trainyard.records.run_dir import RunDir
 from trainyard.require import REMEDY, home_of, import_paths, importing_by, is_used
+from trainyard.tasks.support.accumulators import is_accumulator
 
 log = logging.getLogger("trainyard")
 
@@ -71,7 +72,9 @@ class RunImports:
         if self._trusted or self._is_named(path) or is_known:
             return
         module = path.partition(":")[0]
-        homes = [module, home_of(value)] if callable(value) else [module]
+        # A metric that a module of the user's holds is only updated and computed, whatever its class.
+        is_held = is_accumulator(value) and not isinstance(value, type)
+        homes = [module, home_of(value)] if callable(value) and not is_held else [module]
         if not all(home in sys.modules and self._is_own(home) for home in homes):
             raise self._refusal(path)
 

@@ -33,23 +33,32 @@ def ended_if_hanging(reading: Reading) -> Iterator[Callable[[int], None]]:
     Raises:
         DataError: A sample took longer than `data.timeout`.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or reading.timeout > _LONGEST or any(signal.getitimer(signal.ITIMER_REAL)):
+    if reading.timeout > _LONGEST or not _is_free():
         yield unnoted
         return
     current: int | None = None
+    hanging: _Hanging | None = None
 
     def begin(position: int) -> None:
         nonlocal current
+        raise_if_hanging()
         current = position
         signal.setitimer(signal.ITIMER_REAL, reading.timeout)
 
     def expired(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a handler gets both
-        raise _Hanging("" if frame is None else f", at {frame.f_code.co_filename}:{frame.f_lineno}")
+        nonlocal hanging
+        hanging = _Hanging("" if frame is None else f", at {frame.f_code.co_filename}:{frame.f_lineno}")
+        raise hanging
+
+    def raise_if_hanging() -> None:
+        # Code with a bare `except` caught it, and gave another sample, perhaps: that depends on the time.
+        if hanging is not None:
+            raise hanging
 
     before = signal.signal(signal.SIGALRM, expired)
     try:
         yield begin
+        raise_if_hanging()
     except _Hanging as error:
         raise DataError(
             f"{reading.name}: item {current} hangs: it has been read for {reading.timeout:g} s "
@@ -58,4 +67,11 @@ def ended_if_hanging(reading: Reading) -> Iterator[Callable[[int], None]]:
         ) from TimeoutError(errno.ETIMEDOUT, "hangs")  # no sample is to blame for it
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _is_free() -> bool:
+    """Return whether this is the main thread, and nobody else uses the timer, or is prepared for it."""
+    is_main = threading.current_thread() is threading.main_thread()
+    is_set = any(signal.getitimer(signal.ITIMER_REAL))
+    return is_main and not is_set and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL

@@ -12,7 +12,7 @@ from trainyard.frameworks.torch.data import Tensors
 from trainyard.frameworks.torch.outputs import Outputs, first_output
 from trainyard.frameworks.torch.own_losses import by_names
 from trainyard.tasks.base import Task
-from trainyard.tasks.support.accumulators import Accumulator, State
+from trainyard.tasks.support.accumulators import Accumulator, State, parts_of
 
 
 def counts(
@@ -43,8 +43,16 @@ def _update(
     outputs: Outputs, batch: Tensors, output: Callable[[Outputs], Tensor], target: str
 ) -> Callable[[Any], None]:
     def update(metric: Any) -> None:
-        if isinstance(metric, torch.nn.Module):  # those of torchmetrics hold their counts on a device
-            metric.to(batch[target].device)
+        for one in parts_of(metric):
+            if isinstance(one, torch.nn.Module):  # those of torchmetrics hold their counts on a device
+                one.to(batch[target].device)
+        given = {f"the array {name}": value for name, value in batch.items()}
+        given |= {"the output": first_output(outputs)}
+        if isinstance(outputs, Mapping):
+            given |= {f"the output {name}": value for name, value in outputs.items()}
+        versions = {name: one._version for name, one in given.items() if isinstance(one, Tensor)}
         by_names(metric.update, output, target)(outputs, batch)
+        if changed := [name for name, before in versions.items() if given[name]._version != before]:
+            raise ValueError(f"it changes {changed[-1]} in place, which others get, too: clone it first")
 
     return update

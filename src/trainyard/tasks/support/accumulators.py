@@ -9,22 +9,32 @@ on how many processes predicted them.
 from __future__ import annotations
 
 import copy
+import inspect
 import math
+import pickle
+import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from trainyard.errors import InputError, ModelError
 
-State = Mapping[str, Any]  # what a metric has counted, by the names of its attributes
+# What a metric has counted: the attributes of the object, whose path is "", and of each metric within it.
+State = Mapping[str, Mapping[str, Any]]
 _TOLERANCE = 1e-4  # relative: sums of the same numbers in another order differ in the last digits
 
 
 def is_accumulator(value: Any) -> bool:
     """Return whether a class or an object has the methods `update` and `compute`."""
     return all(callable(getattr(value, name, None)) for name in ("update", "compute"))
+
+
+def parts_of(metric: Any) -> list[Any]:
+    """Return a metric and the metrics that it consists of."""
+    return [one for _, one in _objects(metric)]
 
 
 class Accumulator:
@@ -51,18 +61,21 @@ class Accumulator:
         Raises:
             ModelError: The metric fails, or its counts do not add up.
         """
-        state = self._state(self._updated(update, 1))
-        if not self._is_checked:
-            value, merged = self._computed(self._updated(update, 2)), self.value([state, state])
-            if not math.isclose(value, merged, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE) and not (
-                math.isnan(value) and math.isnan(merged)
-            ):
-                raise ModelError(
-                    f"evaluation.metrics: {self.path} does not add up: two updates of one object give "
-                    f"{value:g}, and the counts of two objects {merged:g};\nlet `update` add to numbers, "
-                    "arrays and tensors that begin at 0, or append to lists, and let `compute` do the rest"
-                )
-            self._is_checked = True
+        if self._is_checked:
+            return self._state(self._updated(update, 1))
+        shared = copy.deepcopy(_shared(self._fresh()))
+        metric = self._updated(update, 1)
+        state = self._state(metric)
+        self._check_attributes(metric, shared)
+        value, merged = self._computed(self._updated(update, 2)), self.value([state, state])
+        if not math.isclose(value, merged, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE) and not (
+            math.isnan(value) and math.isnan(merged)
+        ):
+            raise self._does_not_add_up(
+                f"two updates of one object give {value:g}, and the counts of two objects {merged:g}"
+            )
+        # Counts that got lost, and maxima, may give 0 or NaN, too: then the next part is looked at.
+        self._is_checked = value != 0 and not math.isnan(value)
         return state
 
     def value(self, states: Iterable[State]) -> float:
@@ -71,9 +84,9 @@ class Accumulator:
         Raises:
             ModelError: It fails, or does not return one number.
         """
-        metric = self._fresh()
-        for state in states:
-            _merge(metric, state, self.path)
+        metric, parts = self._fresh(), list(states)
+        for path, one in _objects(metric):
+            _merge(one, [state[path] for state in parts if path in state], self.path)
         return self._computed(metric)
 
     def _fresh(self) -> Any:
@@ -84,9 +97,10 @@ class Accumulator:
                 f"evaluation.metrics: {self.path} is constructed without arguments, but {error}; name an "
                 "object of it, made in your module"
             ) from error
-        if hasattr(metric, "distributed_available_fn"):
-            # Metrics of torchmetrics would add up over all processes in `compute`, which one alone calls.
-            metric.distributed_available_fn = _alone
+        for one in parts_of(metric):
+            if hasattr(one, "distributed_available_fn"):
+                # Metrics of torchmetrics would add up over all processes in `compute`, which one alone calls.
+                one.distributed_available_fn = _alone
         return metric
 
     def _updated(self, update: Callable[[Any], None], times: int) -> Any:
@@ -114,42 +128,136 @@ class Accumulator:
             ) from error
 
     def _state(self, metric: Any) -> State:
-        """Return what a metric of torchmetrics declares, or the attributes that `update` has changed."""
-        declared = getattr(metric, "metric_state", None)
-        if isinstance(declared, Mapping):
-            return {name: _portable(value) for name, value in declared.items()}
-        before = getattr(self._fresh(), "__dict__", {})
-        return {
-            name: _portable(value)
-            for name, value in getattr(metric, "__dict__", {}).items()
-            if _can_add(value) and not _same(value, before.get(name))
-        }
+        """Return what metrics of torchmetrics declare, and what `update` has changed of others."""
+        before = dict(_objects(self._fresh()))
+        return {path: _counts(one, before.get(path)) for path, one in _objects(metric)}
+
+    def _check_attributes(self, metric: Any, shared: Mapping[str, Any]) -> None:
+        """Refuse counts that no state has: those in attributes of classes, and in objects of other kinds."""
+        now = _shared(metric)
+        if changed := [name for name, value in shared.items() if not _same(value, now.get(name))]:
+            raise self._does_not_add_up(
+                f"`update` changes {', '.join(changed)} of the class, which all objects share (set it in "
+                "`__init__`)"
+            )
+        before = dict(_objects(self._fresh()))
+        for path, one in _objects(metric):
+            old = _attributes(before.get(path))
+            for name, value in _attributes(one).items():
+                if not (_can_add(value) or _holds_objects(name, value)) and _differ(value, old.get(name)):
+                    raise self._does_not_add_up(
+                        f"`update` changes {name}, which is of type {type(value).__name__}"
+                    )
+
+    def _does_not_add_up(self, why: str) -> ModelError:
+        return ModelError(
+            f"evaluation.metrics: {self.path} does not add up: {why};\nlet `update` add to numbers, arrays "
+            "and tensors that begin at 0, or append to lists, and let `compute` do the rest"
+        )
 
 
 def _alone() -> bool:
     return False
 
 
-def _merge(metric: Any, state: State, path: str) -> None:
-    """Add the counts of a part to those of the parts before."""
-    if callable(merge := getattr(metric, "merge_state", None)):
-        try:
-            merge(dict(state))
-            return
-        except RuntimeError:
-            pass  # torchmetrics refuses to merge some: they may add up all the same
-    for name, value in state.items():
-        own = getattr(metric, name, None)
-        try:
-            setattr(metric, name, value if own is None else _sum(own, value))
-        except Exception as error:
-            raise ModelError(
-                f"evaluation.metrics: {path}: the counts {name!r} of two parts cannot be added: {error}"
-            ) from error
+def _objects(metric: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a metric and the metrics that it consists of, each once, with its path."""
+    waiting, seen = [("", metric)], {id(metric)}
+    while waiting:
+        path, one = waiting.pop()
+        yield path, one
+        for name, value in _attributes(one).items():
+            inner = {key: inside for key, inside in _nested(value).items() if id(inside) not in seen}
+            seen |= {id(inside) for inside in inner.values()}
+            waiting += [(f"{path}.{name}{key}", inside) for key, inside in inner.items()]
+
+
+def _nested(value: Any) -> dict[str, Any]:
+    """Return the metrics that an attribute holds: itself, or those in a list, mapping or module."""
+    if isinstance(value, type):
+        return {}
+    if is_accumulator(value):
+        return {"": value}
+    if isinstance(value, list):  # of one kind: values may be many
+        items = list(enumerate(value)) if value and _nested(value[0]) else []
+    else:
+        items = list((value if isinstance(value, dict) else getattr(value, "_modules", {})).items())
+    return {f".{name}{key}": one for name, held in items for key, one in _nested(held).items()}
+
+
+def _holds_objects(name: str, value: Any) -> bool:
+    """Return whether an attribute holds metrics, or the modules of a module of torch."""
+    return name == "_modules" or bool(_nested(value))
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return what an object holds, in slots, too."""
+    slots = (getattr(one, "__slots__", ()) for one in type(value).__mro__)
+    names = [name for one in slots for name in ([one] if isinstance(one, str) else one)]
+    held = {name: getattr(value, name) for name in names if name != "__dict__" and hasattr(value, name)}
+    held |= getattr(value, "__dict__", {})
+    return {name: one for name, one in held.items() if not inspect.isroutine(one)}
+
+
+def _shared(metric: Any) -> dict[str, Any]:
+    """Return attributes of the class of a metric that could hold counts."""
+    found: dict[str, Any] = {}
+    for one in reversed(type(metric).__mro__):
+        found |= {name: value for name, value in vars(one).items() if _can_add(value) and name[:2] != "__"}
+    return found
+
+
+def _differ(value: Any, before: Any) -> bool:
+    """Return whether an object of a kind that cannot be added holds other values than before."""
+    if type(value) is not type(before) or value is before:
+        return False
+    try:
+        return pickle.dumps(value) != pickle.dumps(before)
+    except Exception:  # whatever holds a lock, a file or a function
+        return False
+
+
+def _counts(metric: Any, before: Any) -> dict[str, Any]:
+    declared = getattr(metric, "metric_state", None)
+    if isinstance(declared, Mapping):
+        return {name: _portable(value) for name, value in declared.items()}
+    old = _attributes(before)
+    return {
+        name: _portable(value)
+        for name, value in _attributes(metric).items()
+        if _can_add(value) and not _holds_objects(name, value) and not _same(value, old.get(name))
+    }
+
+
+def _merge(metric: Any, parts: Sequence[Mapping[str, Any]], path: str) -> None:
+    """Give a fresh metric the counts of all parts, in their order."""
+    reductions = getattr(metric, "_reductions", None)
+    if isinstance(reductions, Mapping) and parts:
+        for name, reduction in reductions.items():
+            setattr(metric, name, _gathered([part[name] for part in parts], reduction))
+        return
+    for part in parts:
+        for name, value in part.items():
+            own = getattr(metric, name, None)
+            try:
+                setattr(metric, name, value if own is None else _sum(own, value))
+            except Exception as error:
+                raise ModelError(
+                    f"evaluation.metrics: {path}: the counts {name!r} of two parts cannot be added: {error}"
+                ) from error
+
+
+def _gathered(values: Sequence[Any], reduction: Callable[[Any], Any] | None) -> Any:
+    """Return a state of torchmetrics from those of all parts, as it makes it from those of all processes."""
+    if isinstance(values[0], list):
+        joined: Any = [one for value in values for one in value]
+        return joined if reduction is None or not joined else [reduction(joined)]
+    stacked = sys.modules["torch"].stack(list(values))  # (parts, ...); torchmetrics has imported it
+    return stacked if reduction is None else reduction(stacked)
 
 
 def _can_add(value: Any) -> bool:
-    return isinstance(value, int | float | complex | list | set | dict | np.ndarray | np.generic) or (
+    return isinstance(value, int | float | complex | list | deque | set | dict | np.ndarray | np.generic) or (
         hasattr(value, "__add__") and hasattr(value, "shape")
     )
 
@@ -160,14 +268,17 @@ def _sum(one: Any, other: Any) -> Any:
     if isinstance(one, set):
         return one | other
     if isinstance(one, dict):
-        return one | {key: _sum(one[key], value) if key in one else value for key, value in other.items()}
+        joined = copy.copy(one)  # of its own kind, such as a Counter
+        for key, value in other.items():
+            joined[key] = _sum(one[key], value) if key in one else value
+        return joined
     return one + other
 
 
 def _same(one: Any, other: Any) -> bool:
     if type(one) is not type(other) or getattr(one, "shape", None) != getattr(other, "shape", None):
         return False
-    if isinstance(one, list):
+    if isinstance(one, list | deque):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
