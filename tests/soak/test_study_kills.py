@@ -215,7 +215,9 @@ def test_the_server_of_its_storage_is_killed_too(
             kill_some(draw, processes, draw.choice(["a process", "a worker", "everything"]), tmp_path)
             postgres.start()
     study = check(tmp_path, uninterrupted)
-    trainyard.resume_study(str(study.path))  # writes what the server lacks: the study waited for it for 10 s only
+    trainyard.resume_study(
+        str(study.path)
+    )  # writes what the server lacks: the study waited for it for 10 s only
     theirs = optuna.load_study(study_name=study.id, storage=postgres.url())
     ours = read_trials(study.path)
     assert [one.number for one in theirs.trials] == [one.number for one in ours]
