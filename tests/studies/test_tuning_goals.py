@@ -125,11 +125,11 @@ def test_a_constraint_alone_bounds_the_best_trial(tmp_path: Path) -> None:
     bounded = {**tuning, "constraints": {"parameters": "<= 1e2"}}
     study = trainyard.tune({**SMALL, "tuning": bounded}, runs_dir=tmp_path / "bounded")
     assert study.best_params == {"model.params.hidden": [4]}
-    assert _front_note(study.result) == ["*: the best of those that keep parameters <= 100"]
+    assert _front_note(study.typed_result) == ["*: the best of those that keep parameters <= 100"]
     none = {**tuning, "constraints": {"parameters": "<= 10"}}
     study = trainyard.tune({**SMALL, "tuning": none}, runs_dir=tmp_path / "none")
     assert (study.result["best"], study.best_config) == (None, None)
-    assert _front_note(study.result) == ["no trial keeps parameters <= 10"]
+    assert _front_note(study.typed_result) == ["no trial keeps parameters <= 10"]
     json.dumps(study.result)
 
 
