@@ -6,7 +6,7 @@ BIN := .venv/bin
 # `make soak SHARE=2/4` runs the second quarter of what repeats.
 SHARE ?= 1/1
 
-.PHONY: quickstart test soak lint docs azurite clean
+.PHONY: quickstart test gpu soak lint docs azurite clean
 
 quickstart: .venv/quickstart
 	@$(BIN)/python examples/quickstart.py
@@ -14,6 +14,10 @@ quickstart: .venv/quickstart
 test: .venv/dev .azurite/tried
 	@# Three, also where there are two processors: some tests wait for processes of theirs.
 	$(BIN)/python -m pytest -n 3 --dist worksteal
+
+# What trains on a GPU; all other tests do not see it. Where there is none, they are skipped.
+gpu: .venv/dev
+	$(BIN)/python -m pytest -n 4 --gpu -m gpu
 
 soak: .venv/dev
 	@# Three, as above.

@@ -72,6 +72,9 @@ TREES = "{{type: {name}, n_estimators: 400, learning_rate: 0.05}}", "{{device: {
 KERAS = "{{type: mlp, framework: keras}}", "{{epochs: 40, batch_size: 32, device: {device}}}"
 
 
+Table = tuple[list[str], list[list[str]]]  # the header, and the rows
+
+
 def main() -> int:
     """Print the tables; return the exit code."""
     import torch
@@ -82,6 +85,7 @@ def main() -> int:
     parser.add_argument(
         "--steps", type=int, default=60, help="of a GPT; a small model makes 50 times as many"
     )
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="which tables")
     parser.add_argument("--peer", choices=PEERS, help="run as this peer, in the folder of the data")
     given = parser.parse_args()
     if given.device == "cuda" and not torch.cuda.is_available():
@@ -93,15 +97,9 @@ def main() -> int:
     name = torch.cuda.get_device_name() if given.device == "cuda" else "no GPU, a tiny size"
     print(f"{machine()}; {name}, torch {torch.__version__}\n", flush=True)
     with temporary_folder() as folder:
-        print(
-            table(
-                ["GPT-2 in bf16", "tokens/s", "best", "MFU", "ours / theirs"], gpt_rows(folder, given, name)
-            )
-        )
-        print(flush=True)
-        print(table(["a small step", "us", "best", "theirs / ours"], small_rows(folder, given)), flush=True)
-        print()
-        print(table(["killed and resumed", "result"], [killed(folder, given.device, job) for job in JOBS]))
+        for part in given.only:
+            header, rows = PARTS[part](folder, given, name)
+            print(table(header, rows), end="\n\n", flush=True)
     return 0
 
 
@@ -119,8 +117,8 @@ def peer(name: str, device: str, steps: int) -> list[str]:
     return [sys.executable, __file__, "--peer", name, "--device", device, "--steps", str(steps)]
 
 
-def gpt_rows(folder: Path, given: argparse.Namespace, device: str) -> list[list[str]]:
-    """Return the rows of the table of GPT-2, eager and compiled."""
+def of_gpt(folder: Path, given: argparse.Namespace, device: str) -> Table:
+    """Return the table of GPT-2, eager and compiled."""
     write_text(folder / "text.txt")
     write_vocabulary(folder / "vocabulary.json")
     hidden, layers, heads, length, batch = SIZES[given.device]
@@ -148,7 +146,7 @@ def gpt_rows(folder: Path, given: argparse.Namespace, device: str) -> list[list[
             shown = [f"{statistics.median(rates):,.0f}", f"{max(rates):,.0f}", share]
             ratio = f"{statistics.median(ratios):.3f}x" if job == "trainyard" else ""
             rows.append([f"{job}, {'compiled' if compiled else 'eager'}", *shown, ratio])
-    return rows
+    return ["GPT-2 in bf16", "tokens/s", "best", "MFU", "ours / theirs"], rows
 
 
 def write_vocabulary(path: Path) -> None:
@@ -173,8 +171,8 @@ def utilisation(rate: float, kind: str, device: str) -> str:
     return "" if peak is None else f"{rate * (6 * weights + 12 * layers * hidden * length) / peak:.1%}"
 
 
-def small_rows(folder: Path, given: argparse.Namespace) -> list[list[str]]:
-    """Return the rows of the table of a small step."""
+def of_small_step(folder: Path, given: argparse.Namespace, _: str) -> Table:
+    """Return the table of a small step."""
     draw, steps = np.random.default_rng(0), given.steps * 50
     x, y = draw.normal(size=(ROWS, FEATURES)).astype(np.float32), draw.integers(0, 10, ROWS)
     np.savez(folder / "small.npz", X=x, y=y)
@@ -189,7 +187,7 @@ def small_rows(folder: Path, given: argparse.Namespace) -> list[list[str]]:
         ratios = [theirs / ours for theirs, ours in zip(values, seconds["trainyard"], strict=True)]
         shown = f"{statistics.median(values) * 1e6:.0f}", f"{min(values) * 1e6:.0f}"
         rows.append([job, *shown, f"{statistics.median(ratios):.3f}x"])
-    return rows
+    return ["a small step", "us", "best", "theirs / ours"], rows
 
 
 class Clock:
@@ -293,6 +291,11 @@ def captured(update: Any) -> Any:
     return graph.replay
 
 
+def of_kills(folder: Path, given: argparse.Namespace, _: str) -> Table:
+    """Return the table of runs that are killed and resumed."""
+    return ["killed and resumed", "result"], [killed(folder, given.device, job) for job in JOBS]
+
+
 def killed(folder: Path, device: str, job: str) -> list[str]:
     """Train, kill another such run after a save, resume it; return the row of the table."""
     name, (model, training) = job, JOBS[job]
@@ -360,6 +363,11 @@ JOBS = {
     "lightgbm": TREES,
     "catboost": TREES,
     "keras": KERAS,
+}
+PARTS: dict[str, Callable[[Path, argparse.Namespace, str], Table]] = {
+    "gpt": of_gpt,
+    "small": of_small_step,
+    "kills": of_kills,
 }
 PEERS: dict[str, Callable[[str, int], None]] = {
     "gpt": gpt_peer,

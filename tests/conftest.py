@@ -45,6 +45,9 @@ THINNED: dict[str, list[str]] = tomllib.loads((SOAK / "thinned.toml").read_text(
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the repetitions, and nothing else")
     parser.addoption("--share", default="1/1", help="with --soak: which part of them, for example 2/4")
+    parser.addoption(
+        "--gpu", action="store_true", help="show the GPUs to the tests, which do not see them else"
+    )
     parser.addoption("--cpu", metavar="FOLDER", help="write what each test takes; see cpu_time.py")
 
 
@@ -54,6 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
     What `make soak` repeats meets a real disk. So does what is given a TMPDIR, whose files are also kept.
     """
     config.temporary = None
+    if not config.getoption("--gpu"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # `training.device: auto` is the CPU everywhere
     if not (config.getoption("--soak") or "TMPDIR" in os.environ) and MEMORY.is_mount():
         for left in MEMORY.glob("trainyard-tests-*"):  # by sessions that were killed
             if not Path("/proc", left.name.split("-")[2]).exists():

@@ -276,8 +276,10 @@ class Several:
         self.classes = 3  # no count: it stays what it is
         self.array, self.by_name, self.seen, self.any = np.zeros(2), {}, set[int](), False
         self.total: torch.Tensor | None = None
+        self.device = torch.device("cpu")
 
     def update(self, value: float) -> None:
+        self.device = torch.device("meta")  # as torchmetrics' when they follow a model to a GPU
         self.array += value
         self.by_name[str(value)] = self.by_name.get(str(value), 0) + 1
         self.seen |= {int(value)}

@@ -409,3 +409,10 @@ def test_a_store_with_troubles(
     assert all(trouble.met >= min(trouble.calls) for trouble in troubles)
     same(run, alone)
     assert run.result["attempts"] == 1
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("trainyard.frameworks.torch._device", lambda _: torch.device("cuda"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(InputError, match="2 processes need a GPU each, but this machine has 1; lower it, or"):
+        trainyard.train(HARD, {"distributed.nproc": 2}, runs_dir=tmp_path)

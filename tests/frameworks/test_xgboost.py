@@ -741,6 +741,9 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="there is no CUDA device"):
         devices.chosen_device("cuda:0")
     monkeypatch.setattr(devices, "_cuda_devices", lambda: 1)
+    assert devices.chosen_device("auto", "exact") == "cpu"
+    with pytest.raises(ModelError, match="tree_method: exact grows trees on the CPU alone"):
+        devices.chosen_device("cuda", "exact")
     assert (devices.chosen_device("auto"), devices.chosen_device("cuda:0")) == ("cuda", "cuda:0")
     assert XgboostFramework.determinism(config_of({}, {"device": "auto"})).tier == "order"
     assert XgboostFramework.determinism(config_of({})).tier == "bitwise"

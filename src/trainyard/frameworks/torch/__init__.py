@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import BaseModel
 
 from trainyard.config.schedules import OwnSchedule
-from trainyard.config.schema import RunConfig, TrainingConfig
+from trainyard.config.schema import RunConfig, TrainingConfig, bounds
 from trainyard.config.spellings import Spellings
+from trainyard.errors import InputError
 from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
 from trainyard.frameworks.support.network_spellings import NETWORKS
 from trainyard.frameworks.support.optimizers import SPELLINGS
@@ -157,6 +158,11 @@ class TorchFramework(Framework):
         from trainyard.frameworks.torch.parallel.launch import launch
 
         is_cuda = _device(config.training.device).type == "cuda" and config.distributed.backend != "gloo"
+        if is_cuda and (least := bounds(config.distributed.nproc)[0]) > gpus():
+            raise InputError(
+                f"distributed.nproc: {least} processes need a GPU each, but this machine has {gpus()}; lower "
+                "it, or set distributed.backend: gloo (they share a GPU), or training.device: cpu"
+            )
         return launch(config.distributed, command, folder, gpus() if is_cuda else None)
 
     @staticmethod

@@ -217,7 +217,7 @@ def _leaves(outputs: Outputs) -> Outputs:
 def translated(error: Exception, where: str) -> TrainingError:
     """Return our error for an exception of torch."""
     hint = "see where with --debug"
-    if type(error).__name__ == "OutOfMemoryError":
+    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):  # on CPUs
         hint = (
             "set training.microbatch_size: a smaller one needs less memory, with the same step up to rounding"
         )

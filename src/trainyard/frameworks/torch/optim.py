@@ -35,7 +35,10 @@ _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
 _OURS = {*_CLASSES.values(), Muon, torch.optim.Muon}  # classes whose `step` needs nothing around it
 # One kernel for all parameters: the fastest, on a CPU too. It pairs elements by their position in memory, so
 # it is wrong for a parameter that is a view with gaps, whose moments have none.
-_FUSED = {"adamw", "adam", "sgd", "adagrad", "muon"}
+_FUSED = {
+    "cpu": {"adamw", "adam", "sgd", "adagrad", "muon"},
+    "cuda": {"adamw", "adam", "sgd", "muon"},
+}
 _SPARSE = {"sgd", "adagrad"}  # accept sparse gradients; fused kernels do not
 
 
@@ -70,12 +73,7 @@ def build_optimizer(
         for key, value in config.optimizer.params.items()
         if value is not None
     }
-    if (
-        name in _FUSED
-        and not sparse
-        and device.type in ("cpu", "cuda")
-        and all(map(is_dense, model.parameters()))
-    ):
+    if name in _FUSED.get(device.type, ()) and not sparse and all(map(is_dense, model.parameters())):
         options["fused"] = True
     skip_compiler_import()
     try:

@@ -95,7 +95,8 @@ class OptimizerState:
 
     def _load_by_parameter(self, saved: Mapping[str, Tensors], strides: Strides) -> None:
         for group in self._optimizer.param_groups:
-            on_host = not (group.get("fused") or group.get("capturable"))  # where step counters are kept
+            # Where torch's optimizers keep step counters; what others keep there is named by `OwnState`.
+            on_host = self._own is None and not (group.get("fused") or group.get("capturable"))
             for parameter in group["params"]:
                 name = self._names[id(parameter)]
                 for key, value in saved.get(name, {}).items():

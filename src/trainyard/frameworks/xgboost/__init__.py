@@ -91,7 +91,7 @@ class XgboostFramework(Framework):
     @staticmethod
     def determinism(config: RunConfig) -> Determinism:
         """Return `bitwise` on the CPU and `order` on CUDA, where equal bits are not ensured."""
-        if chosen_device(config.training.device) != "cpu":
+        if XgboostFramework.device_name(config) != "cpu":
             reason = (
                 "on CUDA, XGBoost does not promise equal bits for equal rounds; training.device: cpu does"
             )
@@ -104,7 +104,7 @@ class XgboostFramework(Framework):
     @staticmethod
     def device_name(config: RunConfig) -> str:
         """Return `cpu`, or `cuda` with its number."""
-        return chosen_device(config.training.device)
+        return chosen_device(config.training.device, getattr(config.model.params, "grown_by", "hist"))
 
     @staticmethod
     def learner(inputs: LearnerInputs) -> Learner:

@@ -8,15 +8,22 @@ from trainyard.errors import ModelError
 from trainyard.frameworks.xgboost.library import xgboost
 
 
-def chosen_device(name: str) -> str:
-    """Return `cpu`, `cuda` or `cuda:NUMBER` for a value of `training.device`; `auto` prefers CUDA.
+def chosen_device(name: str, method: str = "hist") -> str:
+    """Return `cpu`, `cuda` or `cuda:NUMBER` for a value of `training.device`.
+
+    `auto` prefers CUDA, where XGBoost has every tree method but `exact`.
 
     Raises:
         MissingExtraError: XGBoost is not installed.
         ModelError: XGBoost cannot compute on that device.
     """
-    if name == "cpu":
-        return name
+    if name == "cpu" or (name == "auto" and method == "exact"):
+        return "cpu"
+    if method == "exact":
+        raise ModelError(
+            f"training.device: {name} given, but tree_method: exact grows trees on the CPU alone; use hist, "
+            "or training.device: cpu"
+        )
     reason = _cuda_unavailable()
     if name == "auto":
         return "cpu" if reason else "cuda"

@@ -57,7 +57,7 @@ class XgboostLearner(Learner):
         require("safetensors", "xgboost")
         self._inputs = inputs
         self._spec = model_spec(inputs.config, inputs.model)
-        self._device = chosen_device(inputs.config.training.device)
+        self._device = chosen_device(inputs.config.training.device, self._spec.params.grown_by)
         check_estimator(inputs, self._spec.task)
         self._loss = self._spec.loss(inputs.info)
         check_categories(self._spec.params, inputs.info)

@@ -136,7 +136,7 @@ def load_model(inputs: ModelInputs, folder: Path) -> XgboostModel:
     check_estimator(inputs, spec.task)
     options = {
         "nthread": inputs.threads,  # of this booster only
-        "device": chosen_device(inputs.config.training.device),
+        "device": chosen_device(inputs.config.training.device, spec.params.grown_by),
         "eval_metric": spec.loss(inputs.info).metric,
     }
     if options["eval_metric"] == "quantile":  # which has the quantile from the options, not from the file

@@ -80,8 +80,12 @@ def launch(request: Request, config: RunConfig) -> Result:
         _discard(request, run)
     errors = [one.error for one in sorted(outcomes, key=lambda one: one.time) if one.error is not None]
     causes = [error for error in errors if not isinstance(error, WorldError)]  # which are only consequences
-    if first := [*causes, *([failure] if failure else []), *errors]:
-        raise first[0]
+    if causes:
+        raise causes[0]
+    if failure and errors:  # which may say what has come between the processes
+        raise WorldError(f"{failure}: {errors[0]}") from errors[0]
+    if failure or errors:
+        raise failure or errors[0]
     run = run or request.run
     if config.distributed.nnodes > 1:
         download_records(run)  # the working copy of another node may be the newer one

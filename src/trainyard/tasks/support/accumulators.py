@@ -144,7 +144,8 @@ class Accumulator:
         for path, one in _objects(metric):
             old = _attributes(before.get(path))
             for name, value in _attributes(one).items():
-                if not (_can_add(value) or _holds_objects(name, value)) and _differ(value, old.get(name)):
+                counts_nothing = _can_add(value) or _holds_objects(name, value) or _is_place(value)
+                if not counts_nothing and _differ(value, old.get(name)):
                     raise self._does_not_add_up(
                         f"`update` changes {name}, which is of type {type(value).__name__}"
                     )
@@ -205,6 +206,11 @@ def _shared(metric: Any) -> dict[str, Any]:
     for one in reversed(type(metric).__mro__):
         found |= {name: value for name, value in vars(one).items() if _can_add(value) and name[:2] != "__"}
     return found
+
+
+def _is_place(value: Any) -> bool:
+    """Return whether a value is a device of torch: the one on which torchmetrics holds its counts."""
+    return type(value).__name__ == "device"
 
 
 def _differ(value: Any, before: Any) -> bool:

@@ -176,7 +176,7 @@ class GradientExchange:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            raise WorldError("another process is gone") from error
+            raise WorldError(f"another process is gone ({error})") from error
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
         for bucket, total in zip(self._buckets, totals, strict=True):
@@ -234,14 +234,15 @@ class GradientExchange:
         with torch.no_grad(), stream:
             if event is not None:
                 self._stream.wait_event(event)
-            shares = list(flat.view(self._size, -1))  # each (elements / size,)
+            sent = _sendable(flat)
+            shares = list(sent.view(self._size, -1))  # each (elements / size,)
             mine = shares[self._world.rank]
-            theirs = list(self._received_shares(flat).view(self._size, -1))
+            theirs = list(self._received_shares(sent).view(self._size, -1))
             self._swap(shares, theirs)
             theirs[self._world.rank] = mine
             tree_sum(theirs, out=mine)
             self._swap([mine] * self._size, shares)
-        return flat
+            return flat if sent is flat else flat.copy_(sent)
 
     def _received_shares(self, flat: Tensor) -> Tensor:
         """Return memory for what the others send, (elements,); buckets of one dtype share it."""
@@ -260,6 +261,11 @@ class GradientExchange:
             work.wait()
 
 
+def _sendable(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a copy on the host if it is on a GPU and gloo is to send it, which cannot."""
+    return tensor.cpu() if tensor.is_cuda and "cuda:gloo" in dist.get_backend_config() else tensor
+
+
 def _uses(tensor: Tensor) -> int:
     """Return how many tensors share this one's memory."""
     count: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
@@ -274,12 +280,13 @@ def gather_tensor(value: Tensor, world: World) -> list[Tensor]:
     """
     if world.size == 1:
         return [value]
-    rows = value.new_empty((world.size, *value.shape))
+    sent = _sendable(value).contiguous()
+    rows = sent.new_empty((world.size, *sent.shape))
     try:
-        _all_gather(rows.view(torch.uint8).view(-1), value.contiguous().view(torch.uint8).view(-1))
+        _all_gather(rows.view(torch.uint8).view(-1), sent.view(torch.uint8).view(-1))
     except RuntimeError as error:
         raise WorldError(f"another process is gone ({error})") from error
-    return list(rows)
+    return list(rows.to(value.device))
 
 
 def _buckets(parameters: Sequence[Tensor], size: int) -> list[Bucket]:

@@ -34,7 +34,8 @@ class ProcessGroup(World):
     def __init__(self, rank: int, size: int, local_rank: int, backend: str) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank
         if backend == "nccl":
-            torch.cuda.set_device(local_rank)
+            # A launcher, such as srun, may give each process a GPU of its own, the only one that it sees.
+            torch.cuda.set_device(local_rank if local_rank < torch.cuda.device_count() else 0)
         backend = "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo"
         try:
             self._store = _store(rank, size)
@@ -107,7 +108,7 @@ class ProcessGroup(World):
         try:
             call()
         except RuntimeError as error:  # torch's DistBackendError is one
-            raise WorldError("another process is gone") from error
+            raise WorldError(f"another process is gone ({error})") from error
 
 
 def join(backend: str) -> World:
