@@ -292,8 +292,12 @@ def captured(update: Any) -> Any:
 
 
 def of_kills(folder: Path, given: argparse.Namespace, _: str) -> Table:
-    """Return the table of runs that are killed and resumed."""
-    return ["killed and resumed", "result"], [killed(folder, given.device, job) for job in JOBS]
+    """Return the table of runs that are killed and resumed, half a minute each."""
+    rows = []
+    for job in JOBS:
+        rows.append(killed(folder, given.device, job))
+        print(*rows[-1], flush=True)
+    return ["killed and resumed", "result"], rows
 
 
 def killed(folder: Path, device: str, job: str) -> list[str]:

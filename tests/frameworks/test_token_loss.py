@@ -17,8 +17,10 @@ from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.text import Windows
 from trainyard.frameworks.base import LearnerInputs
 from trainyard.frameworks.support.ahead import Samples
+from trainyard.frameworks.torch.compiling import compiled_token_loss
 from trainyard.frameworks.torch.labels import label_counts
 from trainyard.frameworks.torch.learner import TorchLearner
+from trainyard.frameworks.torch.losses import build_total_loss
 from trainyard.frameworks.torch.models.gpt import Gpt
 from trainyard.order import SampleOrder
 from trainyard.registry import task_for
@@ -99,6 +101,37 @@ def test_each_cut_of_a_batch_gives_the_step_by_hand(
     assert loss == pytest.approx(expected, rel=1e-6)
     for name, tensor in expected_weights.items():
         torch.testing.assert_close(weights[name], tensor, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_a_compiled_loss_is_that_of_a_formula_in_float64(precision: str) -> None:
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    torch.manual_seed(0)
+    logits = (3 * torch.randn(ROWS, LENGTH, VOCABULARY)).to(dtype).requires_grad_()
+    labels = torch.from_numpy(rows()["labels"])
+    loss = compiled_token_loss(build_total_loss("token_cross_entropy", task_for(info())))
+    value = loss({"logits": logits, "hidden": None}, {"labels": labels})
+    value.backward()
+
+    counted = labels != NO_LABEL
+    p = torch.softmax(logits.detach().double(), dim=2)
+    picked = p.gather(2, labels.clamp(min=0)[..., None])[..., 0]
+    assert value.item() == pytest.approx(-picked.log()[counted].sum().item(), rel=1e-6)
+    expected = (p - functional.one_hot(labels.clamp(min=0), VOCABULARY)) * counted[..., None]
+    torch.testing.assert_close(
+        logits.grad, expected.to(dtype), rtol=1e-6 if precision == "fp32" else 8e-3, atol=1e-7
+    )
+
+
+@pytest.mark.soak
+def test_a_compiled_step_is_the_one_by_hand() -> None:
+    given = {"batch_size": 9, "microbatch_size": 4, "compile": True}
+    loss, weights = step(Arrays(rows()), given)
+    expected, expected_weights = by_hand(9)
+    assert loss == pytest.approx(expected, rel=1e-6)
+    for name, tensor in expected_weights.items():
+        torch.testing.assert_close(weights[name], tensor, rtol=1e-5, atol=1e-6)
 
 
 def test_rows_counted_the_same_in_older_versions() -> None:

@@ -285,14 +285,14 @@ def test_processes_that_share_a_gpu_give_the_bits_of_one(backend: str, tmp_path:
 
 def test_more_processes_than_gpus_are_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(DIGITS)
-    done = command("train", "config.yaml", "distributed.nproc=64", folder=tmp_path)
+    done = command("train", "config.yaml", "distributed.nproc=64", "training.batch_size=64", folder=tmp_path)
     assert (done.returncode, "64 processes need a GPU each, but this machine has" in done.stderr) == (2, True)
 
 
 ADDING = """
 from torchmetrics.classification import MulticlassJaccardIndex
 
-jaccard = MulticlassJaccardIndex(3)
+of_both = MulticlassJaccardIndex(3)
 """
 
 
@@ -302,11 +302,11 @@ def test_metrics_that_add_up_count_on_the_gpu(tmp_path: Path, monkeypatch: pytes
     monkeypatch.syspath_prepend(tmp_path)
     given = {
         "model": {"type": "mlp", "hidden": [32]},
-        "evaluation.metrics": ["adding_there:jaccard", "accuracy"],
+        "evaluation.metrics": ["adding_there:of_both", "accuracy"],
     }
     there = trainyard.train(CONFIG, {**EXACT, **given}, runs_dir=tmp_path, data=rows())
     here = trainyard.train(CONFIG, {**given, "training.device": "cpu"}, runs_dir=tmp_path, data=rows())
-    values = [run.result["metrics"]["val_jaccard"] for run in (there, here)]
+    values = [run.result["metrics"]["val_of_both"] for run in (there, here)]
     assert values[0] == pytest.approx(values[1], rel=1e-2)
 
 

@@ -31,7 +31,7 @@ def label_counts(split: Split, task: Task, loss: str, seed: int = 0) -> Counts |
         loss: `training.loss`.
         seed: The seed of the run, on which depends what augmentation leaves of a mask.
     """
-    name, target = task.losses[0] if loss == "auto" else loss, task.target
+    name, target = named_loss(loss, task), task.target
     if name == TOKEN_LOSS and semantics.version("torch", task.info.semantics) < _SINCE:
         return None
     if name != TOKEN_LOSS and not (task.gives_masks and name in BY_PIXEL):
@@ -42,6 +42,11 @@ def label_counts(split: Split, task: Task, loss: str, seed: int = 0) -> Counts |
     if isinstance(split, EvenLabels) and split.labels_per_row is not None:
         return None
     return lambda samples: _counted(_labels(split, samples.ids, samples.draw(seed), target))
+
+
+def named_loss(loss: str, task: Task) -> str:
+    """Return the name of the loss that `training.loss` means."""
+    return task.losses[0] if loss == "auto" else loss
 
 
 _SINCE = 3  # the version of `torch` that counts labels; before, each row counted the same

@@ -24,18 +24,18 @@ from trainyard.frameworks.support.inputs import require_plain_numbers
 from trainyard.frameworks.torch import layout, optim
 from trainyard.frameworks.torch.activations import checkpoint_activations
 from trainyard.frameworks.torch.batch_norm import batch_norms_of
-from trainyard.frameworks.torch.compiling import compiled
+from trainyard.frameworks.torch.compiling import compiled, compiled_token_loss
 from trainyard.frameworks.torch.data import TensorSource
 from trainyard.frameworks.torch.ema import Average
 from trainyard.frameworks.torch.freezing import Freezing
 from trainyard.frameworks.torch.huggingface.module import check_tokens, definition_of, versions_of
 from trainyard.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
-from trainyard.frameworks.torch.labels import Counts, label_counts
+from trainyard.frameworks.torch.labels import TOKEN_LOSS, Counts, label_counts, named_loss
 from trainyard.frameworks.torch.losses import Loss
 from trainyard.frameworks.torch.model import LiveModel
 from trainyard.frameworks.torch.models import find_model
 from trainyard.frameworks.torch.network import Network, translated
-from trainyard.frameworks.torch.outputs import call_of
+from trainyard.frameworks.torch.outputs import call_of, in_float
 from trainyard.frameworks.torch.parallel.world import ProcessGroup
 from trainyard.frameworks.torch.process import device_model
 from trainyard.frameworks.torch.snapshot import NOTHING, named_buffer
@@ -105,12 +105,14 @@ class TorchLearner(Learner):
         batch_norms = batch_norms_of(self._module, inputs, self._network.device)
         if patterns := training.activation_checkpointing:
             checkpoint_activations(self._module, patterns, synchronized=batch_norms is not None)
-        call = self._network.call
+        call, loss_of_outputs = self._network.call, in_float(loss)
         if training.compile:
             call = call_of(compiled(self._module), self._network.names)
+            if named_loss(training.loss, self._network.task) == TOKEN_LOSS:
+                loss_of_outputs = compiled_token_loss(loss)
         return TorchStep(
             call,
-            loss,
+            loss_of_outputs,
             self._update,
             self._network.precision,
             StepSettings(inputs.config.experiment.seed, training.largest_microbatch, self._ranks),

@@ -47,6 +47,11 @@ def as_float(outputs: Outputs) -> Outputs:
     return tuple(map(as_float, outputs)) if isinstance(outputs, tuple | list) else outputs
 
 
+def in_float(loss: Callable[[Outputs, Tensors], Tensor]) -> Callable[[Outputs, Tensors], Tensor]:
+    """Return a loss of outputs of any precision, computed in float32."""
+    return lambda outputs, batch: loss(as_float(outputs), batch)
+
+
 def class_logits(logits: Tensor) -> Tensor:
     """Return a logit for each class, (rows, classes); a single one, (rows, 1), is that of the second.
 

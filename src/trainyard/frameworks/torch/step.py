@@ -17,7 +17,7 @@ from trainyard.frameworks.torch.data import Tensors, TensorSource
 from trainyard.frameworks.torch.freezing import Freezing
 from trainyard.frameworks.torch.generators import drawing_from, generators, seed_generators
 from trainyard.frameworks.torch.losses import Loss
-from trainyard.frameworks.torch.outputs import Outputs, as_float
+from trainyard.frameworks.torch.outputs import Outputs
 from trainyard.frameworks.torch.parallel.exchange import GradientExchange
 from trainyard.frameworks.torch.parallel.stopwatch import Stopwatch
 from trainyard.frameworks.torch.precision import Precision
@@ -59,7 +59,7 @@ class TorchStep:
 
         Args:
             call: Calls the model with a batch.
-            loss: Returns the loss of its outputs.
+            loss: Returns the loss of its outputs, which autocast may have lowered to 16 bits.
             update: Updates the parameters from their gradients.
             precision: In which the model computes.
             settings: The values of the config.
@@ -241,7 +241,7 @@ class TorchStep:
         batch = take(samples)  # tensors (microbatch, ...)
         with self._precision.autocast():
             outputs = self._call(batch)  # (microbatch, outputs), or several such
-        loss = self._loss(as_float(outputs), batch)  # ()
+        loss = self._loss(outputs, batch)  # ()
         if factor != 1.0:
             loss = loss * factor
         if is_last and self._exchange is not None:
