@@ -31,6 +31,7 @@ def test_what_there_is(command: Command, tmp_path: Path) -> None:
     assert found["extras"] == {
         "torch": {
             "libraries": {"torch": metadata.version("torch"), "nowhere-to-be-had": None},
+            "untried": {},
             "install": "pip install 'trainyard[torch]'",
         }
     }
@@ -44,6 +45,26 @@ def test_as_lines(command: Command, tmp_path: Path) -> None:
     assert "nowhere-to-be-had missing: pip install 'trainyard[torch]'" in out
     assert "cuda:0: H200" in out
     assert out.endswith("no problems found\n")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_said"),
+    [
+        ("<26,>=18", True),
+        ("<26.0.2,>=18", False),
+        (">=26.0.1.post0", False),
+        ("<26.0.1", True),
+        ("!=3", False),
+    ],
+)
+def test_a_version_that_was_not_tried_is_said(
+    wanted: str, is_said: bool, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(metadata, "requires", lambda _: [f'pyarrow{wanted}; extra == "tabular"'])
+    monkeypatch.setattr(module, "installed_version", lambda _: "26.0.1+local")
+    done = command("doctor", "--runs-dir", tmp_path)
+    assert f"pyarrow 26.0.1+local{f' (tried: {wanted})' if is_said else ''}\n" in done.out
+    assert done.code == 0
 
 
 @pytest.mark.parametrize(

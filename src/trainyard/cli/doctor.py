@@ -92,14 +92,20 @@ def _machine() -> dict[str, Any]:
 
 
 def _extras() -> dict[str, dict[str, Any]]:
-    """Return each extra: its libraries with versions (None if missing), and its install command."""
+    """Return each extra: its libraries with versions (None if missing), and its install command.
+
+    `untried` has the versions that are wanted of those that are installed in another one.
+    """
     extras: dict[str, dict[str, Any]] = {}
     for requirement in _requirements():
         name, extra = re.match(r"[\w.-]+", requirement), re.search(r"extra\s*==\s*['\"]([\w-]+)", requirement)
         if name and extra and extra[1] not in _COLLECTIONS:
             command = f"pip install 'trainyard[{extra[1]}]'"
-            entry = extras.setdefault(extra[1], {"libraries": {}, "install": command})
-            entry["libraries"][name[0]] = installed_version(name[0])
+            entry = extras.setdefault(extra[1], {"libraries": {}, "untried": {}, "install": command})
+            version, wanted = installed_version(name[0]), requirement[name.end() :].partition(";")[0].strip()
+            entry["libraries"][name[0]] = version
+            if version is not None and not _is_within(version, wanted):
+                entry["untried"][name[0]] = wanted
     return extras
 
 
@@ -108,6 +114,21 @@ def _requirements() -> list[str]:
         return metadata.requires("trainyard") or []
     except metadata.PackageNotFoundError:
         return []
+
+
+def _is_within(version: str, wanted: str) -> bool:
+    """Return whether a version is within bounds such as `<26,>=18`; only `>=` and `<` are looked at."""
+    release = _release(version)
+    bounds = re.findall(r"(>=|<)\s*([\d.]+)", wanted)
+    return all(release >= _release(one) if sign == ">=" else release < _release(one) for sign, one in bounds)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the numbers that a version begins with, without zeros at the end: (2, 13) of 2.13.0+cpu."""
+    numbers = [int(one) for one in re.split(r"[^\d.]", version)[0].split(".") if one]
+    while numbers and not numbers[-1]:
+        del numbers[-1]
+    return tuple(numbers)
 
 
 def _plugins() -> list[dict[str, Any]]:
@@ -201,7 +222,9 @@ def _lines(facts: dict[str, Any], problems: list[str]) -> Iterator[str]:
 
 def _extra_line(extra: dict[str, Any]) -> str:
     missing = [name for name, version in extra["libraries"].items() if version is None]
-    installed = ", ".join(f"{name} {version}" for name, version in extra["libraries"].items() if version)
+    untried = {name: f" (tried: {wanted})" for name, wanted in extra["untried"].items()}
+    found = {name: version for name, version in extra["libraries"].items() if version}
+    installed = ", ".join(f"{name} {version}{untried.get(name, '')}" for name, version in found.items())
     return installed if not missing else f"{', '.join(missing)} missing: {extra['install']}"
 
 
