@@ -121,6 +121,6 @@ def test_a_process_that_does_not_come_is_named(tmp_path: Path, monkeypatch: pyte
     store.set("here-2", "")
     monkeypatch.setenv(world.STORE, str(tmp_path / "store"))
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(WorldError, match="process 1 of 3 did not come within 0.001 minutes"):
+    with pytest.raises(WorldError, match=r"process 1 of 3 did not come within 0\.001 minutes"):
         world.ProcessGroup(0, 3, 0, "gloo")
     assert signal.getsignal(signal.SIGTERM) is before

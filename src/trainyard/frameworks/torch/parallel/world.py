@@ -176,8 +176,8 @@ def _meet(store: Any, rank: int, size: int) -> None:
             raise
         minutes = _FIND_EACH_OTHER.total_seconds() / 60
         raise WorldError(
-            f"process {', '.join(missing[:8])} of {size} did not come within {minutes:g} minutes; see its output, "
-            "or the log of its machine; `trainyard doctor --distributed` says what is wrong"
+            f"process {', '.join(missing[:8])} of {size} did not come within {minutes:g} minutes; see its "
+            "output, or the log of its machine; `trainyard doctor --distributed` says what is wrong"
         ) from error
 
 
