@@ -35,6 +35,7 @@ from trainyard.studies.tuning.conclusion import check_first_trials, observation,
 from trainyard.studies.tuning.earlier import FILE as EARLIER
 from trainyard.studies.tuning.earlier import check_learns, learned
 from trainyard.studies.tuning.final import final_run, train_final
+from trainyard.studies.tuning.going_on import going_on
 from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden, unfinished
 from trainyard.studies.tuning.joined import JoinedWorkers, leading
 from trainyard.studies.tuning.measures import measured
@@ -82,7 +83,8 @@ def search(study: Study, asked: SearchConfig, request: StudyRequest, before: int
     plan = plan_of(study, asked)
     if not (study.path / CONFIG).exists():
         study.write_text(CONFIG, asked.text.encode())
-    _Search(study, plan, asked, request, before).run()
+    with going_on(study, plan.trials, f"trainyard resume {study.id} tuning.trials=..."):
+        _Search(study, plan, asked, request, before).run()
     return Tuning(study.path)
 
 
