@@ -62,7 +62,9 @@ def working_for(study: Study) -> Iterator[None]:
 
 
 def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, trust: bool) -> SearchConfig:
-    """Read the config that a study keeps; unless they are given, it has as many trials as were asked for last.
+    """Read the config that a study keeps.
+
+    Unless their number is given, it has as many trials as were asked for last.
 
     Raises:
         InputError: It names code, which is not imported for a folder that may come from someone else; its
