@@ -386,6 +386,7 @@ IMPORTED_AS = (
 )
 # What to do with files that are not read, by their endings.
 _CONVERT = "write it as CSV or Parquet first: pandas.{}(FILE).to_parquet(...)"
+_ARRAYS = "save the arrays{} in one file first: numpy.savez('data.npz', X=..., y=...)"
 OTHER_FILES = {
     ".tsv": 'write data.type: csv and data.delimiter: "\\t"',
     ".xlsx": _CONVERT.format("read_excel"),
@@ -397,6 +398,11 @@ OTHER_FILES = {
     ".pkl": _CONVERT.format("read_pickle"),
     ".pickle": _CONVERT.format("read_pickle"),
     ".h5": _CONVERT.format("read_hdf"),
+    ".npy": _ARRAYS.format("") + "; or give the folder of X.npy and y.npy, with data.type: npy",
+    ".mat": _ARRAYS.format(" of scipy.io.loadmat(FILE)"),
+    ".joblib": _ARRAYS.format(" of joblib.load(FILE)"),
+    ".pt": _ARRAYS.format(" of torch.load(FILE)"),
+    ".pth": _ARRAYS.format(" of torch.load(FILE)"),
 }
 # Models of other packages, by the beginnings of their folded names, and where to get them.
 _OWN = "it is not among Trainyard's own models; "
