@@ -47,6 +47,19 @@ class Kind:
     pass
 
 
+class Scaled:
+    def __init__(self, factor=1.0):
+        self.factor = factor
+
+    def __call__(self, outputs, batch):
+        return self.factor * focal(outputs, batch)
+
+
+class KerasScaled(Scaled):
+    def __call__(self, targets, outputs):
+        return self.factor * keras_focal(targets, outputs)
+
+
 def scaled(outputs, batch, factor=1.0):
     return factor * focal(outputs, batch)
 
@@ -107,6 +120,15 @@ def test_options_of_an_own_loss_reach_classes_and_functions(mine: Path) -> None:
     assert float(by_sample(outputs, batch, torch.ones(20))) == pytest.approx(20 * float(expected))
     scaled = losses.build_loss("my_losses:scaled", task, params={"factor": 3.0})
     assert float(scaled(outputs, batch)) == pytest.approx(3 * focal(*drawn()), rel=1e-5)
+    scaled = losses.build_loss("my_losses:Scaled", task, params={"factor": 3.0})
+    assert float(scaled(outputs, batch)) == pytest.approx(3 * focal(*drawn()), rel=1e-5)
+    assert float(losses.build_loss("my_losses:Scaled", task)(outputs, batch)) == pytest.approx(
+        focal(*drawn())
+    )
+    with pytest.raises(ModelError, match="my_losses:Kind is a class; a function"):
+        losses.build_loss("my_losses:Kind", task)
+    with pytest.raises(ModelError, match=r"my_losses:Scaled cannot be constructed with gamma: .*gamma"):
+        losses.build_loss("my_losses:Scaled", task, params={"gamma": 3.0})
     with pytest.raises(
         ModelError, match=r"CrossEntropyLoss cannot be constructed with smoothing: .*smoothing"
     ):
@@ -166,9 +188,15 @@ def test_keras_has_the_same_losses(mine: Path) -> None:
     thrice = {"type": "my_losses:keras_scaled", "factor": 3.0}
     own = keras_loss("auto", classification(), **{"training.loss": thrice})
     assert float(own(outputs, targets)) == pytest.approx(3 * focal(outputs, targets), rel=1e-5)
+    own = keras_loss(
+        "auto", classification(), **{"training.loss": thrice | {"type": "my_losses:KerasScaled"}}
+    )
+    assert float(own(outputs, targets)) == pytest.approx(3 * focal(outputs, targets), rel=1e-5)
     with pytest.raises(ModelError, match="returns logits, and my_losses:probabilities has from_logits=False"):
         keras_loss("my_losses:probabilities", classification())
-    with pytest.raises(ModelError, match=r"is of type type; a function of .targets, outputs. is needed"):
+    with pytest.raises(
+        ModelError, match=r"is a class; a function of .targets, outputs., or a class with __call__"
+    ):
         keras_loss("my_losses:Kind", classification())
     with pytest.raises(ModelError, match=r"label_smoothing: 0\.2 given, but the loss is not cross_entropy"):
         keras_loss("my_losses:keras_focal", classification(), **smooth)
