@@ -251,10 +251,10 @@ TASKS = {
 # Transforms of images as torchvision, albumentations and timm call them.
 TRANSFORMS = _table(
     {
-        "resize": "Resize",
+        "resize": "Resize SmallestMaxSize",
         "center_crop": "CenterCrop",
         "random_crop": "RandomCrop",
-        "random_resized_crop": "RandomResizedCrop",
+        "random_resized_crop": "RandomResizedCrop RandomResizedCropAndInterpolation",
         "horizontal_flip": "HorizontalFlip RandomHorizontalFlip hflip flip flip_lr",
         "vertical_flip": "VerticalFlip RandomVerticalFlip vflip flip_ud",
         "rotation": "Rotation RandomRotation Rotate",
@@ -268,7 +268,9 @@ TRANSFORMS = _table(
 )
 # They make tensors of images, which needs no transform here.
 NO_TRANSFORMS = _table({"tensor": "ToTensor ToTensorV2 PILToTensor ToImage ToDtype ConvertImageDtype"})
-IMAGE_LIBRARY = re.compile(r"^(((torchvision\.)?transforms|v2|[TA]|albumentations)\.)+(?=\w+$)")
+IMAGE_LIBRARY = re.compile(
+    r"^(((torchvision\.)?transforms|v2|[TA]|albumentations|pytorch|timm\.data)\.)+(?=\w+$)"
+)
 ON_CORRUPT = _table({"error": "error stop raise fail", "skip": "skip ignore"})
 PRECISIONS = _table(
     {
