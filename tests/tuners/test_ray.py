@@ -250,7 +250,7 @@ def test_the_process_that_trains_tells_a_full_disk_from_a_failure(
     errors: list[Exception] = [OSError(errno.ENOSPC, "No space left on device"), TrainingError("NaN")]
 
     def train(job: Job, **how: Any) -> str:
-        raise errors[job.number]
+        raise errors[job.trial]
 
     monkeypatch.setattr(served, "train", train)
     read, write = os.pipe()

@@ -221,9 +221,9 @@ class _Search:
             if (outcome := executor.wait()) is None:
                 continue
             job, status, error = outcome
-            self._running.discard(job.number)
+            self._running.discard(job.trial)
             ending = failed(error or status) if status == "failed" else self._measured(job, ending_of(job))
-            self._end(job.number, ending)
+            self._end(job.trial, ending)
 
     def _measured(self, job: Job, ending: Ending) -> Ending:
         """Return an ending with the values of all metrics and constraints, if there are several."""
@@ -231,14 +231,14 @@ class _Search:
         if not names or ending.step is None or ending.status == "paused":
             return ending
         (path,) = job.runs  # several metrics or constraints exclude folds and repeats
-        (resolved,) = self._configs.of(self._log.trials[job.number].params)
+        (resolved,) = self._configs.of(self._log.trials[job.trial].params)
         try:
             with of_own_config(RunDir(path), resolved):
                 bundle = self._request.bundle(resolved)
                 return ending._replace(values=measured(RunDir(path), names, ending.step, bundle))
         except TrainyardError as error:
             if is_of_files(error):
-                raise unfinished(job.number, job.study_id, hidden(path, error)) from error
+                raise unfinished(job.trial, job.study_id, hidden(path, error)) from error
             return failed(hidden(path, error))
 
     def _next(self, begun: list[LoggedTrial]) -> LoggedTrial | None:
