@@ -151,6 +151,16 @@ def import_path(path: str) -> Any:
     return value
 
 
+def is_class_of_functions(value: Any) -> bool:
+    """Return whether a value is a class whose objects are called, as functions are."""
+    return isinstance(value, type) and any("__call__" in vars(base) for base in value.__mro__)
+
+
+def kind_of(value: Any) -> str:
+    """Return what a user has named where a function is needed, for a message."""
+    return "a class" if isinstance(value, type) else f"of type {type(value).__name__}"
+
+
 def class_name(cls: type) -> str:
     """Return `package.module:Name`, as configs name classes; a local class cannot be imported by it."""
     words = [*cls.__module__.split("."), cls.__qualname__.rpartition(".")[2]]

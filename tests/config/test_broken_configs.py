@@ -435,6 +435,18 @@ BROKEN = {
     "a list": ("- model\n", "1:1: ", "expected sections like `model:` at the top, got a list"),
     "a word": ("mlp\n", "1:1: ", "got the text 'mlp'"),
     "deep": (GOOD + "x: " + "[" * 80 + "]" * 80 + "\n", "3:54: x", "nested more than"),
+    # files that are not read
+    "mat": (
+        "model: mlp\ndata: a.mat\n",
+        "2:7: data.type",
+        "of scipy.io.loadmat(FILE) in one file first: numpy.savez",
+    ),
+    "npy": (
+        "model: mlp\ndata: {path: a.npy}\n",
+        "2:14: data.path",
+        "give the folder of X.npy and y.npy, with data.type",
+    ),
+    "pickle": ("model: mlp\ndata: {path: a.pkl}\n", "2:14: data.path", "write it as CSV or Parquet first"),
     # extends
     "no base": ("extends: nowhere.yaml\n" + GOOD, "1:10: extends", "no such file: nowhere.yaml"),
     "extends a list": ("extends: [a.yaml]\n" + GOOD, "1:10: extends", "expected the path of one YAML file"),

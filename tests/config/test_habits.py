@@ -1,5 +1,7 @@
 """Keys and values as other tools write them: what they mean, with one note each."""
 
+from typing import Any
+
 import pytest
 from pydantic import create_model
 
@@ -336,7 +338,7 @@ def test_transforms_have_the_names_of_image_libraries() -> None:
         "RandomHorizontalFlip",
         "T.ToTensor",
         {"type": "ColorJitter", "brightness": 0.4},
-        "A.Normalize",
+        {"type": "A.Normalize", "mean": [0.5], "std": [0.2]},
     ]
     config = {"data": {"type": "image_folder", "path": "x", "transforms": given}, "model": "cnn"}
     resolved = load(config, adapters=Catalog())
@@ -347,3 +349,81 @@ def test_transforms_have_the_names_of_image_libraries() -> None:
         load(config, {"data.transforms": [{"type": "mine.Resize", "size": 32}]}, Catalog())
     flipped = load(config, {"data.transforms": "flip"}, Catalog()).config.data.transforms
     assert [one.type for one in flipped] == ["horizontal_flip"]
+
+
+def transforms_of(*given: Any) -> list[dict[str, Any]]:
+    """Return the transforms of a config, as it sets them."""
+    config = {"data": {"type": "image_folder", "path": "x", "transforms": list(given)}, "model": "cnn"}
+    return [one.model_dump() for one in load(config, adapters=Catalog()).config.data.transforms]
+
+
+# What a library's class is constructed with -> the same as ours.
+SAME_TRANSFORMS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"type": "A.Resize", "height": 32, "width": 48}, {"type": "resize", "size": [32, 48]}),
+    ({"type": "A.SmallestMaxSize", "max_size": 9}, {"type": "resize", "size": 9}),
+    ({"type": "T.Resize", "size": 9, "antialias": True}, {"type": "resize", "size": 9}),
+    (
+        {"type": "v2.Resize", "size": 9, "interpolation": "InterpolationMode.BICUBIC"},
+        {"type": "resize", "size": 9, "interpolation": "bicubic"},
+    ),
+    (
+        {"type": "A.RandomCrop", "height": 8, "width": 9, "p": 1.0, "always_apply": False},
+        {"type": "random_crop", "size": [8, 9]},
+    ),
+    ({"type": "A.CenterCrop", "height": 8, "width": 9}, {"type": "center_crop", "size": [8, 9]}),
+    (
+        {"type": "A.RandomResizedCrop", "height": 8, "width": 9, "scale": [0.5, 1.0]},
+        {"type": "random_resized_crop", "size": [8, 9], "scale": [0.5, 1.0]},
+    ),
+    ({"type": "A.RandomResizedCrop", "size": [8, 9]}, {"type": "random_resized_crop", "size": [8, 9]}),
+    (
+        {"type": "RandomResizedCropAndInterpolation", "size": 8},
+        {"type": "random_resized_crop", "size": 8},
+    ),
+    ({"type": "A.HorizontalFlip", "p": 0.3}, {"type": "horizontal_flip", "p": 0.3}),
+    ({"type": "T.RandomVerticalFlip", "p": 1}, {"type": "vertical_flip", "p": 1}),
+    ({"type": "T.RandomRotation", "degrees": [-15, 15], "fill": 0}, {"type": "rotation", "degrees": 15}),
+    (
+        {"type": "A.Normalize", "mean": [0.5], "std": [0.2], "max_pixel_value": 255.0},
+        {"type": "normalize", "mean": [0.5], "std": [0.2]},
+    ),
+    ({"type": "T.RandomErasing", "value": 0, "inplace": False}, {"type": "random_erasing"}),
+    (
+        {"type": "T.ColorJitter", "brightness": 0.2, "hue": 0},
+        {"type": "color_jitter", "brightness": 0.2},
+    ),
+    ({"type": "v2.MixUp", "alpha": 0.8}, {"type": "mixup", "alpha": 0.8}),
+]
+
+
+@pytest.mark.parametrize(("written", "ours"), SAME_TRANSFORMS)
+def test_transforms_have_the_options_of_image_libraries(
+    written: dict[str, Any], ours: dict[str, Any]
+) -> None:
+    assert transforms_of(written) == transforms_of(ours)
+    assert transforms_of("albumentations.pytorch.ToTensorV2", written) == transforms_of(ours)
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("A.Flip", "A.Flip flips either way, or both: write horizontal_flip and vertical_flip"),
+        (
+            {"type": "A.Rotate", "limit": 30},
+            r"left out at random \(p: 0.5\).*write \{type: rotation, degrees",
+        ),
+        ({"type": "Rotate", "limit": [-30, 30]}, "Rotate is left out at random"),
+        ("A.ColorJitter", "has other defaults than ours: write {type: color_jitter"),
+        ("A.Normalize", r"the mean and std of ImageNet by default: write them \(\{type: normalize, mean"),
+        ("v2.MixUp", "has alpha 1.0 by default, and ours 0.2"),
+        ({"type": "T.RandomRotation", "degrees": [0, 30]}, "degrees: expected a number"),
+        ({"type": "T.RandomCrop", "size": 8, "padding_mode": "reflect"}, "padding_mode: unknown key"),
+        ({"type": "T.ColorJitter", "brightness": 0.2, "hue": 0.1}, "hue: unknown key"),
+        ({"type": "T.Resize", "max_size": 8}, "size: is missing"),
+    ],
+)
+def test_transforms_that_differ_in_image_libraries_are_refused(written: Any, message: str) -> None:
+    """With what to write instead, in one problem."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        transforms_of(written)
+    assert len(caught.value.problems) == 1 or "max_size" in written

@@ -137,3 +137,23 @@ def test_trains(tmp_path: Path) -> None:
     }
     run = trainyard.train(config, runs_dir=tmp_path / "runs")
     assert trainyard.evaluate(run, split="val")["val_loss"] == run.metrics["val_loss"]
+
+
+@pytest.mark.parametrize("names", ["x y", "data target", "images labels", "X target"])
+def test_usual_names_are_taken(names: str, tmp_path: Path) -> None:
+    (tmp_path / "usual").mkdir()
+    usual = dataset(write(tmp_path / "usual", **dict(zip(names.split(), (X, Y), strict=True))))
+    held = dataset(write(tmp_path)).load()
+    assert usual.load().info == held.info
+    assert usual.sources() == [f"{tmp_path}/usual/{name}.npy" for name in names.split()]
+
+
+def test_usual_names_of_splits_are_taken(tmp_path: Path) -> None:
+    arrays = {"trainX": X[:60], "trainY": Y[:60], "testX": X[60:], "testY": Y[60:]}
+    found = dataset(write(tmp_path, **arrays)).load()
+    assert {name: len(split) for name, split in found.splits.items()} == {"train": 54, "val": 6, "test": 30}
+
+
+def test_what_is_called_x_and_y_goes_before_other_names(tmp_path: Path) -> None:
+    found = dataset(write(tmp_path, X=X, y=Y, data=X[:9], target=Y[:9], test_images=X, test_labels=Y)).load()
+    assert sum(len(split) for split in found.splits.values()) == 90

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from rows import config, load, people
 
-from trainyard.datasets.base import Dataset
-from trainyard.datasets.npz import NpzDataset
+from trainyard.datasets.base import DataBundle, Dataset
+from trainyard.datasets.npz import NpzDataset, inputs_in
 from trainyard.errors import DataError
 from trainyard.testing.dataset_suite import DatasetSuite
+from trainyard.types import SplitName
 
 
 def rings(count: int = 100, seed: int = 0) -> tuple[Any, Any]:
@@ -112,3 +113,72 @@ def test_a_file_that_says_that_it_holds_more_than_the_memory_is_refused(tmp_path
         archive.writestr("X.npy", header.getvalue() + bytes(100))
     with pytest.raises(DataError, match=r"rows\.npz (claims to hold more than the memory|cannot be read)"):
         load(NpzDataset, config(path=str(tmp_path / "rows.npz")))
+
+
+def hashes(bundle: DataBundle) -> dict[SplitName, str]:
+    return {name: split.fingerprint() for name, split in bundle.splits.items()}
+
+
+USUAL = [
+    ("X", "target"), ("x", "Y"), ("data", "target"), ("images", "labels"), ("Features", "Label"), ("inputs", "targets")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("inputs", "target"), USUAL)
+@pytest.mark.parametrize("ndim", [1, 2, 4])
+def test_usual_names_are_those_that_the_config_would_give(
+    inputs: str, target: str, ndim: int, tmp_path: Path
+) -> None:
+    x, y = rings()
+    x = {1: x[:, 0], 2: x, 4: x.reshape(100, 1, 3, 1)}[ndim]
+    np.savez(tmp_path / "a.npz", **{inputs: x, target: y})
+    is_x = inputs in "xX" and ndim > 1
+    np.savez(tmp_path / "b.npz", **({"X": x, "y": y} if is_x else {inputs: x, "target": y}))
+    usual, plain = (
+        load(NpzDataset, config(path=str(tmp_path / name), target="target")) for name in ("a.npz", "b.npz")
+    )
+    assert usual.info == plain.info
+    assert hashes(usual) == hashes(plain)
+    if ndim > 1:
+        assert [*inputs_in(str(tmp_path / "a.npz"), "target")] == ["features" if is_x else inputs, "target"]
+
+
+@pytest.mark.parametrize("names", ["{}X {}Y", "{}_images {}_labels", "data-{} target-{}"])
+def test_usual_names_of_splits(names: str, tmp_path: Path) -> None:
+    (x, y), (x_test, y_test) = rings(100), rings(40, 1)
+    train, test = (names.format(split, split).split() for split in ("train", "test"))
+    np.savez(tmp_path / "a.npz", **dict(zip([*train, *test], (x, y, x_test, y_test), strict=True)))
+    np.savez(tmp_path / "b.npz", X_train=x, y_train=y, X_test=x_test, y_test=y_test)
+    usual, plain = (load(NpzDataset, config(path=str(tmp_path / name))) for name in ("a.npz", "b.npz"))
+    assert hashes(usual) == hashes(plain)
+    assert {name: len(split) for name, split in usual.splits.items()} == {"train": 90, "val": 10, "test": 40}
+
+
+def test_a_bunch_that_was_saved_has_named_columns(tmp_path: Path) -> None:
+    x, y = rings()
+    np.savez(tmp_path / "a.npz", data=x, target=y, feature_names=np.array(["a", "b", "c"]))
+    assert load(NpzDataset, config(path=str(tmp_path / "a.npz"))).info.feature_names == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("names", "target", "says"),
+    [
+        (("images", "labels", "masks"), "target", "there are: images, labels, masks"),
+        (("images", "data"), "target", "no array 'target'"),
+        (("arr_0", "arr_1"), "target", "give one as data.target, or call the arrays X and y"),
+        (("train_images", "train_labels", "test_images"), "target", "no array 'target'"),
+    ],
+)
+def test_names_that_are_not_plain_are_not_guessed(
+    names: tuple[str, ...], target: str, says: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "a.npz", **dict.fromkeys(names, rings()[0]))
+    with pytest.raises(DataError, match=says):
+        load(NpzDataset, config(path=str(tmp_path / "a.npz"), target=target))
+
+
+def test_the_target_of_the_config_is_the_target(tmp_path: Path) -> None:
+    x, y = rings()
+    np.savez(tmp_path / "a.npz", labels=x, data=y)
+    bundle = load(NpzDataset, config(path=str(tmp_path / "a.npz"), target="data"))
+    assert bundle.info.input_shape == (3,)

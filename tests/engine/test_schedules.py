@@ -261,7 +261,7 @@ def test_a_factor_may_be_0() -> None:
         ("own_schedules:saw", "fails at step 0 of 40"),
         ("own_schedules:nothing", "training.scheduler: .*own_schedules has no 'nothing'"),
         ("own_schedules:TEETH", "TEETH is of type int; a function"),
-        ("own_schedules:Falling", "Falling is of type type; a function"),
+        ("own_schedules:Falling", "Falling is a class; a function"),
         (
             "own_schedules:counting",
             "returned two values for step 0 of 40; the factor must depend on its argum",

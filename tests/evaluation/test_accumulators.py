@@ -269,6 +269,45 @@ def test_counts_that_the_first_part_hides_are_refused(kind: Any, message: str) -
         counted(kind, parts_of(*nothing_right_at_first()))
 
 
+class Noisy:
+    """Draws random numbers: of all, of its own, or when it computes."""
+
+    kind = ""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.numpy, self.torch = np.random.default_rng(0), torch.Generator().manual_seed(0)
+
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        drawn: dict[str, Callable[[], float]] = {
+            "of all": np.random.random,
+            "numpy": self.numpy.random,
+            "torch": lambda: float(torch.rand(1, generator=self.torch)),
+            "fixed": np.random.default_rng(7).random,
+        }
+        self.total += len(targets) * drawn.get(self.kind, float)()
+
+    def compute(self) -> float:
+        return self.total + (np.random.random() if self.kind == "compute" else 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("of all", "the same rows give .*, and then .*"),
+        ("compute", "the same rows give .*, and then .*"),
+        ("numpy", "`update` draws from numpy, which goes on from part to part"),
+        ("torch", "`update` draws from torch, which goes on from part to part"),
+    ],
+)
+def test_a_metric_that_draws_random_numbers_is_told_so(kind: str, why: str) -> None:
+    parts = parts_of(*nothing_right_at_first())
+    noisy, fixed = (type("Noisy", (Noisy,), {"kind": one}) for one in (kind, "fixed"))
+    with pytest.raises(ModelError, match=rf"draws random numbers: .*{why};\n.*from a fixed seed"):
+        counted(noisy, parts)
+    assert counted(fixed, parts) == pytest.approx(20 * np.random.default_rng(7).random())
+
+
 class Several:
     """Counts in attributes of all kinds, one of which begins as None."""
 

@@ -60,6 +60,18 @@ def one(targets):
 
 class Kind:
     pass
+
+
+class Profit:
+    mode = "max"
+
+    def __call__(self, targets, predictions):
+        return profit(targets, predictions)
+
+
+class Costly(Profit):
+    def __init__(self, cost):
+        self.cost = cost
 """
 
 
@@ -127,6 +139,14 @@ def test_probabilities_of_three_classes_are_those_of_each(mine: Path) -> None:
     assert found["val_top"] == pytest.approx(outputs.mean())
 
 
+def test_a_class_of_functions_is_constructed(mine: Path) -> None:
+    outputs, targets = probabilities(20, 2), np.arange(20) % 2
+    paths = ["mine:profit", "mine:Profit"]
+    found = evaluated(paths, outputs, targets, classes((0, 1))).metrics
+    assert found["val_Profit"] == found["val_profit"] != 0
+    assert mode_of("mine:Profit") == "max"
+
+
 def test_a_metric_of_outputs_that_are_not_finite_is_undefined(mine: Path) -> None:
     found = evaluated(["mine:profit"], np.full((4, 2), np.nan), np.zeros(4, np.int64), classes((0, 1)))
     assert np.isnan(found.metrics["val_profit"])
@@ -144,7 +164,8 @@ def test_which_is_better_is_read_from_the_function_or_its_name(mine: Path) -> No
     ("path", "message"),
     [
         ("mine:nothing", "mine has no 'nothing'"),
-        ("mine:Kind", "must be a function of .targets, predictions., or a class .*, and is of type type"),
+        ("mine:Kind", "must be a function of .targets, predictions., or a class .*, and is a class"),
+        ("mine:Costly", "mine:Costly cannot be constructed without arguments .*cost"),
         ("mine:one", "takes 1 of them"),
         ("mine:three", "also needs beta: wrap it in a function of your own"),
         ("sklearn.metrics:fbeta_score", "also needs beta"),

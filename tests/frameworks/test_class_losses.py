@@ -12,6 +12,7 @@ import trainyard
 from small_runs import SMALL
 from trainyard.errors import ModelError
 from trainyard.frameworks.torch import losses
+from trainyard.frameworks.torch.losses import LossOptions
 from trainyard.tasks.classification import ClassificationTask
 from trainyard.tasks.multilabel import MultilabelTask
 from trainyard.types import TARGET, DataInfo, features_spec
@@ -63,10 +64,10 @@ def test_losses_and_their_weighted_sums_are_those_of_formulas(name: str, loss: s
     logits, targets = map(torch.from_numpy, drawn(name))
     gamma = options.get("focal_gamma", 2.0) if loss == "focal" else 0.0
     expected = by_formula(name, loss, gamma, options.get("label_smoothing", 0.0))  # (rows,)
-    mean = losses.build_loss(loss, task_of(name), **options)(logits, {TARGET: targets})
+    mean = losses.build_loss(loss, task_of(name), LossOptions(**options))(logits, {TARGET: targets})
     assert float(mean) == pytest.approx(expected.mean(), rel=1e-5)
     weights = np.random.default_rng(2).random(ROWS)
-    build = losses.build_weighted_loss(loss, task_of(name), **options)
+    build = losses.build_weighted_loss(loss, task_of(name), LossOptions(**options))
     total = build(logits, {TARGET: targets}, torch.from_numpy(weights))
     assert float(total) == pytest.approx((expected * weights).sum(), rel=1e-5)
 
@@ -74,12 +75,14 @@ def test_losses_and_their_weighted_sums_are_those_of_formulas(name: str, loss: s
 def test_focal_without_gamma_is_torchs_cross_entropy_with_smoothing_and_weights_of_classes() -> None:
     logits, targets = map(torch.from_numpy, drawn("classification"))
     options = {"label_smoothing": 0.1, "focal_gamma": 0.0}
-    mean = losses.build_loss("focal", task_of("classification"), **options)(logits, {TARGET: targets})
+    mean = losses.build_loss("focal", task_of("classification"), LossOptions(**options))(
+        logits, {TARGET: targets}
+    )
     assert float(mean) == pytest.approx(
         float(functional.cross_entropy(logits, targets, label_smoothing=0.1)), rel=1e-6
     )
     alpha = torch.tensor([1.0, 2.0, 0.5, 3.0, 1.5])
-    plain = losses.build_weighted_loss("focal", task_of("classification"), focal_gamma=0.0)
+    plain = losses.build_weighted_loss("focal", task_of("classification"), LossOptions(focal_gamma=0.0))
     weights = alpha[targets].double()
     ours = plain(logits, {TARGET: targets}, weights) / weights.sum()
     assert float(ours) == pytest.approx(
@@ -93,14 +96,16 @@ def test_gradients_are_finite_where_a_model_is_certain(name: str, loss: str, opt
     targets = (
         torch.tensor([0, 1]) if name == "classification" else torch.tensor([[1.0, 0, 0, 1, 0], [0.0] * 5])
     )
-    losses.build_loss(loss, task_of(name), **options)(logits, {TARGET: targets}).backward()
+    losses.build_loss(loss, task_of(name), LossOptions(**options))(logits, {TARGET: targets}).backward()
     assert torch.isfinite(logits.grad).all()
 
 
 def test_runs_that_began_before_leave_smoothing_out_beside_weights() -> None:
     logits, targets = map(torch.from_numpy, drawn("classification"))
     ones, task = torch.ones(ROWS), task_of("classification", torch=2)
-    old = losses.build_weighted_loss("auto", task, label_smoothing=0.2)(logits, {TARGET: targets}, ones)
+    old = losses.build_weighted_loss("auto", task, LossOptions(label_smoothing=0.2))(
+        logits, {TARGET: targets}, ones
+    )
     assert float(old) == pytest.approx(float(functional.cross_entropy(logits, targets)) * ROWS, rel=1e-6)
 
 
@@ -119,7 +124,7 @@ def test_runs_that_began_before_leave_smoothing_out_beside_weights() -> None:
 )
 def test_options_that_do_not_fit_are_refused(name: str, loss: str, options: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        losses.build_loss(loss, task_of(name), **options)
+        losses.build_loss(loss, task_of(name), LossOptions(**options))
 
 
 def test_a_run_takes_its_options(tmp_path: Path) -> None:

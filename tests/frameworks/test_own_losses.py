@@ -17,6 +17,7 @@ from late import keras_in_one_thread
 from small_runs import SMALL, assert_same, crashed, whole_and_resumed
 from trainyard.errors import ChangedInputsError, ConfigError, ModelError
 from trainyard.frameworks.torch import losses
+from trainyard.frameworks.torch.losses import LossOptions
 from trainyard.frameworks.torch.outputs import class_logits
 from trainyard.records.journal import losses as losses_of
 from trainyard.records.journal import read
@@ -45,6 +46,19 @@ def probabilities(targets, outputs, from_logits=False):
 
 class Kind:
     pass
+
+
+class Scaled:
+    def __init__(self, factor=1.0):
+        self.factor = factor
+
+    def __call__(self, outputs, batch):
+        return self.factor * focal(outputs, batch)
+
+
+class KerasScaled(Scaled):
+    def __call__(self, targets, outputs):
+        return self.factor * keras_focal(targets, outputs)
 
 
 def scaled(outputs, batch, factor=1.0):
@@ -100,17 +114,30 @@ def test_losses_of_values_are_those_of_torch(name: str, reference: Any) -> None:
 def test_options_of_an_own_loss_reach_classes_and_functions(mine: Path) -> None:
     outputs, targets = map(torch.from_numpy, drawn())
     batch, task = {TARGET: targets}, ClassificationTask(classification())
-    smooth = losses.build_loss("torch.nn:CrossEntropyLoss", task, params={"label_smoothing": 0.2})
+    smooth = losses.build_loss(
+        "torch.nn:CrossEntropyLoss", task, LossOptions(params={"label_smoothing": 0.2})
+    )
     expected = functional.cross_entropy(outputs, targets, label_smoothing=0.2)
     assert float(smooth(outputs, batch)) == float(expected)
-    by_sample = losses.build_weighted_loss("torch.nn:CrossEntropyLoss", task, params={"label_smoothing": 0.2})
+    by_sample = losses.build_weighted_loss(
+        "torch.nn:CrossEntropyLoss", task, LossOptions(params={"label_smoothing": 0.2})
+    )
     assert float(by_sample(outputs, batch, torch.ones(20))) == pytest.approx(20 * float(expected))
-    scaled = losses.build_loss("my_losses:scaled", task, params={"factor": 3.0})
+    scaled = losses.build_loss("my_losses:scaled", task, LossOptions(params={"factor": 3.0}))
     assert float(scaled(outputs, batch)) == pytest.approx(3 * focal(*drawn()), rel=1e-5)
+    scaled = losses.build_loss("my_losses:Scaled", task, LossOptions(params={"factor": 3.0}))
+    assert float(scaled(outputs, batch)) == pytest.approx(3 * focal(*drawn()), rel=1e-5)
+    assert float(losses.build_loss("my_losses:Scaled", task)(outputs, batch)) == pytest.approx(
+        focal(*drawn())
+    )
+    with pytest.raises(ModelError, match="my_losses:Kind is a class; a function"):
+        losses.build_loss("my_losses:Kind", task)
+    with pytest.raises(ModelError, match=r"my_losses:Scaled cannot be constructed with gamma: .*gamma"):
+        losses.build_loss("my_losses:Scaled", task, LossOptions(params={"gamma": 3.0}))
     with pytest.raises(
         ModelError, match=r"CrossEntropyLoss cannot be constructed with smoothing: .*smoothing"
     ):
-        losses.build_loss("torch.nn:CrossEntropyLoss", task, params={"smoothing": 0.2})
+        losses.build_loss("torch.nn:CrossEntropyLoss", task, LossOptions(params={"smoothing": 0.2}))
 
 
 def test_options_of_an_own_loss_are_inputs_of_the_run(mine: Path) -> None:
@@ -127,10 +154,10 @@ def test_options_of_an_own_loss_are_inputs_of_the_run(mine: Path) -> None:
 def test_label_smoothing_is_that_of_torch() -> None:
     outputs, targets = map(torch.from_numpy, drawn())
     task = ClassificationTask(classification())
-    loss = losses.build_loss("auto", task, 0.2)(outputs, {TARGET: targets})
+    loss = losses.build_loss("auto", task, LossOptions(0.2))(outputs, {TARGET: targets})
     assert float(loss) == float(functional.cross_entropy(outputs, targets, label_smoothing=0.2))
     with pytest.raises(ModelError, match=r"label_smoothing: 0\.2 given, but the loss is mse"):
-        losses.build_loss("auto", RegressionTask(VALUES), 0.2)
+        losses.build_loss("auto", RegressionTask(VALUES), LossOptions(0.2))
 
 
 def keras_loss(name: str, info: DataInfo, single: bool = False, **training: Any) -> Any:
@@ -166,9 +193,15 @@ def test_keras_has_the_same_losses(mine: Path) -> None:
     thrice = {"type": "my_losses:keras_scaled", "factor": 3.0}
     own = keras_loss("auto", classification(), **{"training.loss": thrice})
     assert float(own(outputs, targets)) == pytest.approx(3 * focal(outputs, targets), rel=1e-5)
+    own = keras_loss(
+        "auto", classification(), **{"training.loss": thrice | {"type": "my_losses:KerasScaled"}}
+    )
+    assert float(own(outputs, targets)) == pytest.approx(3 * focal(outputs, targets), rel=1e-5)
     with pytest.raises(ModelError, match="returns logits, and my_losses:probabilities has from_logits=False"):
         keras_loss("my_losses:probabilities", classification())
-    with pytest.raises(ModelError, match=r"is of type type; a function of .targets, outputs. is needed"):
+    with pytest.raises(
+        ModelError, match=r"is a class; a function of .targets, outputs., or a class with __call__"
+    ):
         keras_loss("my_losses:Kind", classification())
     with pytest.raises(ModelError, match=r"label_smoothing: 0\.2 given, but the loss is not cross_entropy"):
         keras_loss("my_losses:keras_focal", classification(), **smooth)

@@ -27,7 +27,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
     """But in the line break at the end, without which the last line counts as torn by a kill."""
     path = written(tmp_path)
     content, before = path.read_bytes(), read_log(tmp_path)
-    assert before[0][2].ending == ENDED
+    assert before.trials[2].ending == ENDED
     for at in range(len(content) - 1):
         for bit in (at % 8, 5):  # the fifth makes a carriage return of a minus sign
             path.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])

@@ -330,6 +330,28 @@ def test_a_checkpoint_that_is_damaged_in_the_store_is_named_and_the_one_before_i
     assert (f"{path.parent.name}/weights.safetensors" in caplog.text) == (step == 5)
 
 
+@pytest.mark.parametrize(
+    "harm", [lambda store, key: store.delete(key), lambda store, key: store.put(key, Path(__file__))]
+)
+def test_a_segment_of_the_journal_that_is_gone_is_named(
+    harm: Any, url: str, whole: Run, elsewhere: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on the local disk; it is no reason not to list, show and resume the run."""
+    run = crashed(url, at=13)  # type: ignore[arg-type]
+    store = open_store(url)
+    parts = [key for key in store.list(f"files/small/{run.id}/") if key.endswith("journal/0001.jsonl")]
+    for key in parts:
+        harm(store, key)
+    elsewhere()
+    assert [one.id for one in trainyard.list_runs(url)] == [run.id]
+    resumed = trainyard.resume(run.id, runs_dir=url)
+    assert "journal/0001.jsonl is missing: the losses and metrics of attempt 1 are lost" in caplog.text
+    assert resumed.digest == whole.digest
+    assert [entry["from_step"] for entry in read(resumed.path / "journal") if entry["kind"] == "start"] == [
+        10
+    ]
+
+
 def test_a_store_that_cannot_be_read_is_no_damage(folder_url: str, faulty: Any, elsewhere: Any) -> None:
     """An older checkpoint would cost steps; the newest one is there."""
     run = crashed(folder_url, at=13)  # type: ignore[arg-type]

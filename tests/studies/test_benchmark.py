@@ -346,9 +346,9 @@ def test_equal_models_have_equal_ranks_in_the_order_given(tmp_path: Path) -> Non
     for order in itertools.permutations(kinds):
         table = ranked([entry(tmp_path, kind, means[kind], means[kind]) for kind in order], "accuracy", {})
         tied = [kind for kind in order if kind != "toy"]
-        assert [(row["rank"], row["model"]) for row in table] == [(1, "toy"), (2, tied[0]), (2, tied[1])]
+        assert [(row.rank, row.model) for row in table] == [(1, "toy"), (2, tied[0]), (2, tied[1])]
     table = ranked([entry(tmp_path, kind, math.nan, math.nan) for kind in kinds], "accuracy", {})
-    assert [(row["rank"], row["model"]) for row in table] == [(1, kind) for kind in kinds]
+    assert [(row.rank, row.model) for row in table] == [(1, kind) for kind in kinds]
 
 
 @pytest.mark.usefixtures("without_weights")
@@ -356,8 +356,8 @@ def test_p_values_are_adjusted_for_all_pairs(tmp_path: Path) -> None:
     folds = {"a": [0.90, 0.92, 0.91], "b": [0.86, 0.87, 0.88], "c": [0.5, 0.52, 0.49]}
     table = ranked([entry(tmp_path, name, *values) for name, values in folds.items()], "accuracy", {})
     p_values = [over_folds("accuracy", folds[i], folds[j], 0.5).p_value for i, j in ("ab", "ac", "bc")]
-    assert [row["p_value"] for row in table] == [None, *p_values[:2]]
-    assert [row["p_adjusted"] for row in table] == [None, *holm(p_values)[:2]]
+    assert [row.p_value for row in table] == [None, *p_values[:2]]
+    assert [row.p_adjusted for row in table] == [None, *holm(p_values)[:2]]
 
 
 def entry(folder: Path, model: str, *values: float) -> Entry:

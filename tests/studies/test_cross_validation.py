@@ -95,9 +95,9 @@ def test_intervals_end_at_the_bounds_of_the_metric() -> None:
     }
     assert bounds_of("test_rmse_price", values) == bounds_of("rmse", values) == (0, math.inf)
     few = spread([0.9, 1.0, 1.0], 0.5, bounds["test_accuracy"])
-    assert few["high"] == 1.0
-    assert few["low"] == spread([0.9, 1.0, 1.0], 0.5)["low"] < spread([0.9, 1.0, 1.0], 0.5)["high"] - 0.2
-    assert spread([0.9, 1.0, 1.0], 0.5)["high"] > 1
+    assert few.high == 1.0
+    assert few.low == spread([0.9, 1.0, 1.0], 0.5).low < spread([0.9, 1.0, 1.0], 0.5).high - 0.2
+    assert spread([0.9, 1.0, 1.0], 0.5).high > 1
 
 
 def test_each_row_has_one_prediction_out_of_its_fold(whole: CrossValidation) -> None:

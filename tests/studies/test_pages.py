@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from trainyard.records.study_results import BenchmarkResult, CrossValidationResult
 from trainyard.reports.studies import benchmark_rows, markdown_table, metric_rows, write_report
 from trainyard.reports.study_charts import Point, Spread, dot_plot, trade_off
 from trainyard.studies.ranking import COLUMNS
@@ -120,8 +121,16 @@ def test_a_page_is_made_of_damaged_records(tmp_path: Path) -> None:
     assert "unknown" in write_report(tmp_path).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("kind", "result"), [("cv", {"folds": [1]}), ("benchmark", {"models": [{"rank": 1}]})]
+)
+def test_a_page_is_made_of_a_damaged_result(kind: str, result: dict[str, Any], tmp_path: Path) -> None:
+    assert "../run-0/report.html" in study(tmp_path, kind, result)
+
+
 def test_tables_have_a_row_for_each_model() -> None:
-    models = [row(1, "best"), row(2, ODD, p_adjusted=0.0345), {**row(None, "gone"), "error": "no"}]
+    given = [row(1, "best"), row(2, ODD, p_adjusted=0.0345), {**row(None, "gone"), "error": "no"}]
+    models = BenchmarkResult.of({"models": given}).models
     shown = benchmark_rows(models)
     assert shown[0] == [
         "1",
@@ -139,7 +148,9 @@ def test_tables_have_a_row_for_each_model() -> None:
     assert shown[2][:3] == ["", "gone", "failed"]
     assert "alert('\\|')" in markdown_table(models)
     result = {"metrics": {"test_f1": {"mean": 0.5, "std": 0.1, "low": 0.4, "high": 0.6}}}
-    assert metric_rows(result) == [["test_f1", "0.5000", "0.1000", "0.4000 to 0.6000"]]
+    assert metric_rows(CrossValidationResult.of(result).metrics) == [
+        ["test_f1", "0.5000", "0.1000", "0.4000 to 0.6000"]
+    ]
 
 
 def test_a_chart_of_nothing_is_a_chart() -> None:

@@ -20,7 +20,7 @@ from study_configs import TOY, full_disk
 from trainyard import registry
 from trainyard.cli.main import main
 from trainyard.cli.tuning import study_summary
-from trainyard.config.tuning import AshaPruner, MedianPruner, PatientPruner, PercentilePruner
+from trainyard.config.tuning import AshaPruner, MedianPruner, NoPruner, PatientPruner, PercentilePruner
 from trainyard.errors import CheckpointError, TrainingError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_trials
@@ -450,6 +450,16 @@ def test_the_tracker_of_a_trial_gets_what_it_lacked_when_all_was_killed(
     assert len(run.attempts()) == 1
     state = State.load(file)
     assert (state.closed, pending(run.journal, state)) == ("completed", 0)
+
+
+def test_a_job_is_written_as_workers_of_earlier_versions_read_it() -> None:
+    plain = {
+        **{"number": 3, "study_id": "tune-1", "metric": "val_loss", "mode": "min", "curves": {}},
+        **{"until": None, "runs": ["/runs/1"], "pruner": {"type": "none"}},
+    }
+    job = Job.from_json(plain)
+    assert (job.trial, job.runs, job.pruner) == (3, [Path("/runs/1")], NoPruner())
+    assert job.to_json() == plain
 
 
 @pytest.mark.slow

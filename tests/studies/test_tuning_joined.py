@@ -68,7 +68,7 @@ class Others:
 
         def act() -> None:
             if (job := worker.next_job()) is not None:
-                self.done.append(job.number)
+                self.done.append(job.trial)
                 worker.answer(answer_to(job))
 
         self.acts.append(act)

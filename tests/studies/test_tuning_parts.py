@@ -1,6 +1,7 @@
 """Trials of several runs (folds, seeds), the last training of the best one, and studies that are made again."""
 
 import json
+import logging
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -185,12 +186,46 @@ def test_a_study_goes_on_by_its_name(copied: Tuning, tmp_path: Path) -> None:
     assert more.digest == whole.digest
 
 
+def test_a_study_has_as_many_trials_as_were_asked_for_last(copied: Tuning, tmp_path: Path) -> None:
+    """Also after a kill, where nothing says it again."""
+
+    def stop(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trainyard.resume_study(copied.id, ["tuning.trials=4"], runs_dir=tmp_path, watch=stop)
+    assert len(read_trials(copied.path)) == 3
+    more = trainyard.resume_study(copied.id, runs_dir=tmp_path)
+    assert (more.status, more.result["trials"]) == ("completed", 4)
+    assert trainyard.reproduce_study(copied.id, runs_dir=tmp_path).verdict == "identical"
+
+
+def test_a_study_cannot_have_fewer_trials_than_it_has(
+    copied: Tuning, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = (copied.path / "study.json").read_bytes()
+    message = f"the study would have 1 trials, and study {copied.id} has 2"
+    with pytest.raises(InputError, match=message):
+        trainyard.resume_study(copied.id, ["tuning.trials=1"], runs_dir=tmp_path)
+    shorter = {**TUNED, "tuning": {**TUNED["tuning"], "trials": 1}}
+    with pytest.raises(InputError, match=message):
+        trainyard.tune(shorter, {"tuning.folds": 3}, runs_dir=tmp_path, resume=True)
+    assert (copied.path / "study.json").read_bytes() == before
+    caplog.set_level(logging.INFO, "trainyard")
+    same = trainyard.resume_study(copied.id, ["tuning.trials=2"], runs_dir=tmp_path)
+    assert same.digest == copied.digest
+    assert f"study {copied.id} is completed: there is nothing left to do" in caplog.text
+    caplog.clear()
+    trainyard.resume_study(copied.id, ["tuning.trials=3"], runs_dir=tmp_path)
+    assert "nothing left" not in caplog.text
+
+
 def test_a_time_limit_is_granted_again(tmp_path: Path) -> None:
     short = trainyard.tune(TUNED, {"tuning.max_minutes": 1e-9}, runs_dir=tmp_path)
     assert trainyard.tune(TUNED, {}, runs_dir=tmp_path, resume=True).result["trials"] == 0
     more = trainyard.resume_study(str(short.path), ["tuning.max_minutes=null"])
     assert more.result["trials"] == 2
-    assert [note["kind"] for note in read_log(more.path)[1]] == ["time_limit", "go_on"]
+    assert [note["kind"] for note in read_log(more.path).notes] == ["time_limit", "go_on"]
 
 
 def test_a_study_keeps_its_config(copied: Tuning, tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def test_the_process_that_trains_tells_a_full_disk_from_a_failure(
     errors: list[Exception] = [OSError(errno.ENOSPC, "No space left on device"), TrainingError("NaN")]
 
     def train(job: Job, **how: Any) -> str:
-        raise errors[job.number]
+        raise errors[job.trial]
 
     monkeypatch.setattr(served, "train", train)
     read, write = os.pipe()
@@ -408,8 +408,9 @@ def test_hyperband_pauses_and_goes_on_with_the_same_bits(folder: Path, started: 
 def test_an_exploit_is_a_fork_with_its_parent(folder: Path, started: Callable[..., Any]) -> None:
     scheduler = {"type": "pbt", "perturbation_interval": 2}
     study = tuned(folder, started, trials=4, tuner={**TUNER, "scheduler": scheduler})
-    trials, notes = read_log(study.path)
-    forks = [note for note in notes if note["kind"] == "fork"]
+    logged = read_log(study.path)
+    trials = logged.trials
+    forks = [note for note in logged.notes if note["kind"] == "fork"]
     assert forks, "the study shows nothing otherwise"
     check_trials(study, folder)
     for note in forks:

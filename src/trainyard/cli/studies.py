@@ -57,7 +57,7 @@ def cross_validate(
     study = trainyard.cross_validate(config, overrides, watch=watcher(quiet, as_json), **options)
     from trainyard.reports.studies import METRICS_HEAD, metric_rows
 
-    rows = metric_rows(study.result)
+    rows = metric_rows(study.typed_result.metrics)
     files = {"out of fold": existing(study.path / "out_of_fold.csv")}
     show(study_document(study), _summary(study, [METRICS_HEAD, *rows] if rows else [], files), as_json)
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
@@ -117,7 +117,8 @@ def benchmark(
     )
     from trainyard.reports.studies import BENCHMARK_HEAD, benchmark_rows
 
-    rows = [BENCHMARK_HEAD, *benchmark_rows(study.rows)] if study.rows else []
+    ranked = study.typed_result.models
+    rows = [BENCHMARK_HEAD, *benchmark_rows(ranked)] if ranked else []
     files = {"table": existing(study.path / "table.csv")}
     show(
         study_document(study),

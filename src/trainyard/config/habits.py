@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from trainyard.config import synonyms
 from trainyard.config.checks import FILE_TYPES
+from trainyard.config.image_habits import read_transforms
 from trainyard.config.schedules import OwnSchedule
 from trainyard.config.schema import DataConfig, RunConfig, TrackerConfig, TrainingConfig
 from trainyard.config.synonyms import fold
@@ -417,28 +418,12 @@ def _values(root: Node, problems: Problems, notes: list[str]) -> None:
         if isinstance(chosen.value, str):
             word = fold(chosen.value)
             _value(chosen, f"data.columns.{name}", synonyms.COLUMN_TYPES.get(word), problems, notes, word)
-    _transforms(find(root, "data.transforms"), problems, notes)
+    read_transforms(find(root, "data.transforms"), problems, notes)
     node = find(root, "training.device")
     if node is not None and isinstance(node.value, str):
         word, colon, number = node.value.lower().partition(":")
         kind = synonyms.DEVICES.get(word)
         _value(node, "training.device", kind and f"{kind}{colon}{number}", problems, notes, word)
-
-
-def _transforms(transforms: Node | None, problems: Problems, notes: list[str]) -> None:
-    """Read the names of transforms in libraries as ours; leave out those that make tensors of images."""
-    if transforms is None or not isinstance(transforms.value, list):
-        return
-    for item in list(transforms.value):
-        kind = mapping(item).get("type", item)
-        if not isinstance(kind.value, str) or ":" in kind.value:
-            continue
-        word = fold(synonyms.IMAGE_LIBRARY.sub("", kind.value))
-        if word in synonyms.NO_TRANSFORMS:
-            transforms.value.remove(item)
-            notes.append(f"{kind.source}: data.transforms: {kind.value} is left out; it always happens")
-        else:
-            _value(kind, "data.transforms", synonyms.TRANSFORMS.get(word), problems, notes, word)
 
 
 def _value(

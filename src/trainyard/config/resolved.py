@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from trainyard.config.emit import emit
 from trainyard.config.env import VARIABLE
-from trainyard.config.fields import affects
+from trainyard.config.fields import affects, is_left_out
 from trainyard.config.schema import PLACEMENT, RunConfig
 from trainyard.config.tree import DEFAULT, Source, join
 from trainyard.redact import is_secret, redacted
@@ -197,7 +197,7 @@ def bits_of(section: BaseModel) -> dict[str, Any]:
     plain = values(section)
     for name, field_ in type(section).model_fields.items():
         kind, inner = affects(field_), getattr(section, name)
-        if kind in ("record", "placement"):
+        if kind in ("record", "placement") or is_left_out(field_, inner):
             del plain[name]
         elif kind is None and isinstance(inner, BaseModel):
             plain[name] = bits_of(inner)

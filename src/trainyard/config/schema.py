@@ -1,14 +1,17 @@
-"""The sections of a config: names, types, defaults and meaning; `fields` says how they are declared."""
+"""The sections of a config: names, types, defaults and meaning; `fields` says how they are declared.
+
+`data` and `training`, the longest ones, are in modules of their own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator
 
+from trainyard.config.data import ColumnConfig, DataConfig
 from trainyard.config.fields import (
-    DEVICE,
     ENDPOINT,
     MODE,
     PATH_SAFE,
@@ -22,27 +25,28 @@ from trainyard.config.fields import (
     placement,
     record,
 )
-from trainyard.config.optimization import (
-    ACTIVATION_CHECKPOINTING,
-    COMPILE,
-    FREEZE,
-    HEADS,
-    LAYER_DECAY,
-    LOG_GRAD_NORM,
-    MAX_GRAD_VALUE,
-    NO_DECAY,
-    PARAMETER_GROUPS,
-    EmaConfig,
-    FreezeConfig,
-    HeadConfig,
-    NoDecay,
-    ParameterGroup,
-)
-from trainyard.config.sampling import SamplingConfig
-from trainyard.config.schedules import ConstantSchedule, Schedule
-from trainyard.config.splits import SplitConfig
-from trainyard.config.transforms import CACHE, IGNORE_INDEX, ON_CORRUPT, TRANSFORMS, Transform
+from trainyard.config.training import EarlyStoppingConfig, OptimizerConfig, TrainingConfig
 from trainyard.config.tuning import TuningConfig
+
+__all__ = [  # what others import from here, wherever it is defined
+    "PLACEMENT",
+    "CheckpointConfig",
+    "ColumnConfig",
+    "DataConfig",
+    "DistributedConfig",
+    "EarlyStoppingConfig",
+    "EvaluationConfig",
+    "ExperimentConfig",
+    "LoggingConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "RunConfig",
+    "Section",
+    "TrackerConfig",
+    "TrainingConfig",
+    "bounds",
+    "power_of_two",
+]
 
 
 class ExperimentConfig(Section):
@@ -50,168 +54,6 @@ class ExperimentConfig(Section):
 
     name: str = record("", pattern=PATH_SAFE, description="groups runs; default: the config file's stem")
     seed: int = bits(default=0, ge=0, lt=2**63, description="the root of all randomness of the run")
-
-
-ColumnType = Literal["number", "boolean", "category", "time", "date", "text", "id", "ignore"]
-Encode = Literal["auto", "onehot", "ordinal", "category", "target", "frequency"]
-
-
-class ColumnConfig(Section):
-    """What a column holds, and how it is written; its type alone may stand for it: `{zip: category}`."""
-
-    type: ColumnType = bits(
-        description="number, boolean, category, time (or date), text (free text), id or ignore (left out)"
-    )
-    format: str | None = bits(
-        default=None, description="format of times, such as %d/%m/%Y; default: inferred from all cells"
-    )
-    unit: Literal["s", "ms", "us"] | None = bits(
-        default=None, description="unit of times that are numbers since 1970"
-    )
-    decimal: Literal[".", ","] | None = bits(
-        default=None, description="decimal mark of numbers in text; default: inferred from all cells"
-    )
-    encode: Encode | None = bits(
-        default=None, description="how categories become numbers; default: as data.encode says"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_its_type_alone(cls, value: Any) -> Any:
-        return {"type": value} if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _check_options(self) -> ColumnConfig:
-        for name in ("format", "unit"):
-            if getattr(self, name) is not None and self.type not in ("time", "date"):
-                raise ValueError(
-                    f"{name} is for columns of type time, not {self.type}; leave it out, or change the type"
-                )
-        if self.encode is not None and self.type != "category":
-            raise ValueError(
-                f"encode is for columns of type category, not {self.type}; leave it out, or change the type"
-            )
-        if self.decimal is not None and self.type != "number":
-            raise ValueError(
-                f"decimal is for columns of type number, not {self.type}; leave it out, or change the type"
-            )
-        return self
-
-
-class DataConfig(TypedSection):
-    """The source of the rows, and how they are prepared."""
-
-    type: str = bits(
-        default="",
-        description="digits, wine, ..., csv, parquet, npz, or package.module:function; "
-        "default: by the path's ending",
-    )
-    path: str | None = record(
-        None, description="one file, to be split: a path, or a URL (s3://, gs://, az://)"
-    )
-    train_path: str | None = record(None, description="where the training rows are, instead of path")
-    val_path: str | None = record(None, description="where the validation rows are, together with train_path")
-    test_path: str | None = record(None, description="where the test rows are, together with train_path")
-    target: str | Annotated[list[str], Field(min_length=1)] = bits(
-        default="target",
-        description="the column to predict; a list: several, of numbers (regression) or of 0 and 1 "
-        "(multilabel)",
-    )
-    weight: str | None = bits(
-        default=None,
-        description="column, or named array, of sample weights, in the loss and in metrics (as "
-        "sample_weight of scikit-learn); it is not used as a feature",
-    )
-    task: str = bits(
-        default="auto",
-        description="classification, regression, multilabel, segmentation, language_modeling ...; auto: "
-        "inferred from the target",
-    )
-    target_transform: Literal["log1p", "log", "sqrt", "quantile", "standardize"] | None = bits(
-        default=None,
-        description="regression: a transform of the target that models train on, fitted on the training "
-        "rows; metrics and predictions are in the target's original units, losses on the transformed scale; "
-        "quantile: normal scores of the ranks",
-    )
-    split: SplitConfig = SplitConfig()
-    sampling: SamplingConfig | None = None
-    features: list[str] | None = bits(
-        default=None, min_length=1, description="the columns to learn from; default: all but the target"
-    )
-    exclude: list[str] = bits(default_factory=list, description="columns to leave out")
-    columns: dict[str, ColumnConfig] = bits(
-        default_factory=dict,
-        description="what columns hold: {signup: date, zip: category, note: text, code: ignore}, or "
-        "{signup: {type: "
-        'date, format: "%d/%m/%Y"}}; others are inferred from the training rows (`trainyard config show` '
-        "prints them)",
-    )
-    missing_values: list[str | int | float] | dict[str, list[str | int | float]] = bits(
-        default_factory=list,
-        description='values that mean a missing one: {age: [-999], city: ["?"]}, or a list for all columns',
-    )
-    missing_target: Literal["drop", "error"] = bits(
-        default="error", description="rows whose target is missing: drop them (counted), or an error"
-    )
-    standardize: bool = bits(
-        default=True,
-        description="zero mean and unit variance for numeric columns, fitted on the training rows ("
-        "images, whole numbers in arrays and map-style datasets are taken as they are); torch also "
-        "standardizes the target of a regression (losses are in units of its variance, metrics and "
-        "predictions in the original units)",
-    )
-    impute: Literal["mean", "median", "most_frequent", "keep"] | None = bits(
-        default=None,
-        description="how to fill missing values; keep: leave them to the model, which must accept them; "
-        "default: they are an error, or keep for models that accept them",
-    )
-    encode: Encode = bits(
-        default="auto",
-        description="how category columns become numbers; onehot: a feature for each category; ordinal: "
-        "their index; category: codes, for models that accept categories (their default); target: the mean "
-        "target of the category's training rows (for a training row: of other folds); frequency: its share "
-        "of them; auto: onehot for up to 500 categories, target for more; a category that no training row "
-        "has becomes all zeros (onehot), -1 (ordinal), missing (category), the mean target (target) or 0 "
-        "(frequency), and predictions warn of it",
-    )
-
-    transforms: list[Transform] = TRANSFORMS
-    on_corrupt: Literal["error", "skip"] = ON_CORRUPT
-    cache: Literal["none", "memory"] = CACHE
-    ignore_index: int | None = IGNORE_INDEX
-    workers: int = placement(
-        default=0,
-        ge=0,
-        le=1024,
-        description="processes that read samples ahead of training (map-style data sets and shards), for "
-        "each process that trains, like num_workers of a DataLoader; 0: the step reads them itself; changes "
-        "no bit",
-    )
-    prefetch: int = placement(
-        default=2, ge=1, le=1024, description="(micro)batches that each worker reads ahead (prefetch_factor)"
-    )
-    timeout: float = placement(
-        default=300.0,
-        gt=0,
-        description="seconds that one sample may take, in a worker or in the process itself; after that the "
-        "run ends and names the sample",
-    )
-    collate: str | None = bits(
-        default=None,
-        description="map-style data sets: package.module:function that makes a batch of a list of samples "
-        "(collate_fn of a DataLoader): (features, target), or a mapping of named arrays; it is called for "
-        "each microbatch",
-    )
-
-    @property
-    def targets(self) -> list[str]:
-        """The columns to predict."""
-        return [self.target] if isinstance(self.target, str) else list(self.target)
-
-    @property
-    def target_name(self) -> str:
-        """The column to predict, or the names of several, joined by commas."""
-        return ", ".join(self.targets)
 
 
 class ModelConfig(TypedSection):
@@ -222,127 +64,6 @@ class ModelConfig(TypedSection):
     init_from: str | None = bits(
         default=None, description="initial weights: a run (path, id, prefix, `last`) or a safetensors file"
     )
-
-
-class OptimizerConfig(TypedSection):
-    """The optimizer; its options (momentum, betas ...) may be written inline."""
-
-    type: str = bits(default="adamw", description="adamw, adam, sgd ...")
-
-
-class EarlyStoppingConfig(Section):
-    """The end of training when `metric` has not improved for `patience` evaluations."""
-
-    metric: str = bits(default="val_loss", description="val_loss, or val_ and the name of a metric")
-    patience: int = bits(default=5, ge=1, description="evaluations without improvement before it stops")
-    mode: AutoMode = bits(default="auto", description=MODE)
-    min_delta: float = bits(default=0.0, ge=0, description="smaller changes do not count as improvements")
-
-
-class TrainingConfig(Section):
-    """How the model is trained."""
-
-    epochs: int | None = bits(
-        default=None,
-        gt=0,
-        description="passes over the training split; default 10, unless max_steps is given",
-    )
-    max_steps: int | None = bits(default=None, gt=0, description="number of steps, instead of epochs")
-    max_minutes: float | None = record(
-        None,
-        gt=0,
-        description="minutes of training, over all attempts, after which the run is stopped: it "
-        "finishes the step, evaluates, saves, tests, and ends as `stopped`; each resume allows that "
-        "many minutes more",
-    )
-    batch_size: int = bits(
-        default=32,
-        gt=0,
-        description="samples of one step, over all processes; the last partial batch of an epoch is kept",
-    )
-    drop_last: bool = bits(
-        default=False,
-        description="leave out the last batch of an epoch if it is smaller: an epoch then has rows // "
-        "batch_size steps (different rows are left out each time; evaluations use every row)",
-    )
-    microbatch_size: int | None = bits(
-        default=None, gt=0, description="samples of one forward/backward; default: the whole batch"
-    )
-    learning_rate: float = bits(
-        default=1e-3,
-        gt=0,
-        allow_inf_nan=False,
-        description="the highest learning rate; the scheduler varies it",
-    )
-    weight_decay: float = bits(
-        default=0.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="strength of the weight decay; decoupled or not, as the optimizer does it",
-    )
-    optimizer: OptimizerConfig = OptimizerConfig()
-    scheduler: Annotated[Schedule, Field(discriminator="type")] = ConstantSchedule()
-    loss: str = bits(
-        default="auto",
-        description="auto: the task's own (cross_entropy for classes, mse for values ...), or your own as "
-        "package.module:function, which returns the mean over the samples: torch calls it with what the "
-        "model returns and the batch, a mapping of tensors; Keras with (targets, outputs), as it calls "
-        "losses; for boosters it is `model.params.objective`",
-    )
-    loss_params: dict[str, Any] = bits(
-        default_factory=dict,
-        description="the options of a loss of your own; they may also be written beside its type: "
-        "`loss: {type: package.module:Loss, alpha: 0.5}`",
-    )
-    label_smoothing: float = bits(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="cross_entropy and focal: the share of the probability that is spread over all classes; "
-        "binary_cross_entropy: how far labels move towards 0.5; also in val_loss",
-    )
-    focal_gamma: float | None = bits(
-        default=None,
-        ge=0,
-        allow_inf_nan=False,
-        description="focal: the exponent; the larger it is, the less rows count that are predicted well; "
-        "default 2",
-    )
-    class_weights: Literal["balanced"] | dict[str, float] | None = bits(
-        default=None,
-        description="classification: weights of the training rows by class, as {label: weight}; balanced: "
-        "rows / (classes * rows of the class); multiplied by data.weight; metrics do not use them",
-    )
-    heads: dict[str, HeadConfig] = HEADS
-    max_grad_norm: float | None = bits(default=None, gt=0, description="clips the gradient's global L2 norm")
-    max_grad_value: float | None = MAX_GRAD_VALUE
-    log_grad_norm: bool = LOG_GRAD_NORM
-    no_decay: NoDecay = NO_DECAY
-    parameter_groups: list[ParameterGroup] = PARAMETER_GROUPS
-    layer_decay: float | None = LAYER_DECAY
-    freeze: list[FreezeConfig] = FREEZE
-    ema: EmaConfig | None = None
-    compile: bool = COMPILE
-    activation_checkpointing: list[str] = ACTIVATION_CHECKPOINTING
-    early_stopping: EarlyStoppingConfig | None = None
-    precision: Literal["fp32", "tf32", "bf16", "fp16", "mixed"] = bits(
-        default="fp32", description="mixed: fp16 on CUDA, bf16 on CPU; tf32: fp32, faster and rounded on CUDA"
-    )
-    device: str = placement(default="auto", pattern=DEVICE, description="auto: CUDA if available, else CPU")
-    threads: int | None = placement(
-        default=None,
-        gt=0,
-        le=1024,
-        description="CPU threads; default: all that are available at the first attempt, then fixed",
-    )
-    determinism: Literal["best", "bitwise"] = bits(
-        default="best", description="bitwise: refuse what cannot be bit-identical"
-    )
-
-    @property
-    def largest_microbatch(self) -> int:
-        """The most samples of one forward and backward pass: the whole batch, unless it is cut."""
-        return self.microbatch_size or self.batch_size
 
 
 class EvaluationConfig(Section):

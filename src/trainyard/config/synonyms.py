@@ -251,10 +251,10 @@ TASKS = {
 # Transforms of images as torchvision, albumentations and timm call them.
 TRANSFORMS = _table(
     {
-        "resize": "Resize",
+        "resize": "Resize SmallestMaxSize",
         "center_crop": "CenterCrop",
         "random_crop": "RandomCrop",
-        "random_resized_crop": "RandomResizedCrop",
+        "random_resized_crop": "RandomResizedCrop RandomResizedCropAndInterpolation",
         "horizontal_flip": "HorizontalFlip RandomHorizontalFlip hflip flip flip_lr",
         "vertical_flip": "VerticalFlip RandomVerticalFlip vflip flip_ud",
         "rotation": "Rotation RandomRotation Rotate",
@@ -268,7 +268,9 @@ TRANSFORMS = _table(
 )
 # They make tensors of images, which needs no transform here.
 NO_TRANSFORMS = _table({"tensor": "ToTensor ToTensorV2 PILToTensor ToImage ToDtype ConvertImageDtype"})
-IMAGE_LIBRARY = re.compile(r"^(((torchvision\.)?transforms|v2|[TA]|albumentations)\.)+(?=\w+$)")
+IMAGE_LIBRARY = re.compile(
+    r"^(((torchvision\.)?transforms|v2|[TA]|albumentations|pytorch|timm\.data)\.)+(?=\w+$)"
+)
 ON_CORRUPT = _table({"error": "error stop raise fail", "skip": "skip ignore"})
 PRECISIONS = _table(
     {
@@ -386,6 +388,7 @@ IMPORTED_AS = (
 )
 # What to do with files that are not read, by their endings.
 _CONVERT = "write it as CSV or Parquet first: pandas.{}(FILE).to_parquet(...)"
+_ARRAYS = "save the arrays{} in one file first: numpy.savez('data.npz', X=..., y=...)"
 OTHER_FILES = {
     ".tsv": 'write data.type: csv and data.delimiter: "\\t"',
     ".xlsx": _CONVERT.format("read_excel"),
@@ -397,6 +400,11 @@ OTHER_FILES = {
     ".pkl": _CONVERT.format("read_pickle"),
     ".pickle": _CONVERT.format("read_pickle"),
     ".h5": _CONVERT.format("read_hdf"),
+    ".npy": _ARRAYS.format("") + "; or give the folder of X.npy and y.npy, with data.type: npy",
+    ".mat": _ARRAYS.format(" of scipy.io.loadmat(FILE)"),
+    ".joblib": _ARRAYS.format(" of joblib.load(FILE)"),
+    ".pt": _ARRAYS.format(" of torch.load(FILE)"),
+    ".pth": _ARRAYS.format(" of torch.load(FILE)"),
 }
 # Models of other packages, by the beginnings of their folded names, and where to get them.
 _OWN = "it is not among Trainyard's own models; "

@@ -3,14 +3,15 @@
     X.npy, y.npy                                           rows to be split
     X_train.npy, y_train.npy [, X_val.npy, y_val.npy] [, X_test.npy, y_test.npy]
 
-The samples are used as they are: floats become float32, and no column is prepared. Targets are held in
-memory. All files are read once when a run is built, to check for bad values and to hash them.
+Pairs of other usual names, such as images.npy and labels.npy, are taken where none is called so; see
+`array_names`. The samples are used as they are: floats become float32, and no column is prepared. Targets are
+held in memory. All files are read once when a run is built, to check for bad values and to hash them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 from zipfile import BadZipFile
@@ -21,6 +22,7 @@ from pydantic import BaseModel
 from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
+from trainyard.datasets.rows.array_names import Letter, Role, roles_of
 from trainyard.datasets.rows.files import existing_file, names_in
 from trainyard.datasets.rows.preprocessed import from_arrays, refuse_column_settings
 from trainyard.datasets.rows.table import listed
@@ -29,6 +31,7 @@ from trainyard.errors import DataError
 from trainyard.types import FEATURES, SPLITS, TARGET, Array, Batch, Ids, SplitName
 
 _BLOCK_BYTES = 64 << 20
+_LETTERS: Sequence[Letter] = ("X", "y")
 
 
 class NpyParams(Section):
@@ -48,8 +51,11 @@ class NpyDataset:
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         folder, names = self._folder()
-        endings = {name: f"_{name}" for name in SPLITS if f"X_{name}.npy" in names} or {"train": ""}
-        pairs = {name: _pair(folder, names, ending) for name, ending in endings.items()}
+        files = _files(names)
+        splits = [name for name in SPLITS if ("X", name) in files]
+        pairs = {name: _pair(folder, names, files, name) for name in splits} or {
+            "train": _pair(folder, names, files, None)
+        }
         for name, (features, _) in pairs.items():
             if features.dtype.kind == "f":
                 _refuse_bad_values(features, name, keep=self._config.impute == "keep")
@@ -62,9 +68,7 @@ class NpyDataset:
     def sources(self) -> list[str]:
         """Return the files that are read; see `KnownSources`."""
         folder, names = self._folder()
-        endings = ("", *(f"_{name}" for name in SPLITS))
-        known = [f"{letter}{ending}.npy" for letter in "Xy" for ending in endings]
-        return [f"{folder}/{name}" for name in known if name in names]
+        return [f"{folder}/{name}" for name in _files(names).values()]
 
     def _folder(self) -> tuple[str, list[str]]:
         """Return the folder, and the names of the files in it."""
@@ -79,17 +83,30 @@ class NpyDataset:
         return config.path.rstrip("/"), names
 
 
-def _pair(folder: str, names: Sequence[str], ending: str) -> tuple[Array, Array]:
-    features, targets = (_mapped(folder, names, f"{letter}{ending}.npy") for letter in "Xy")
+def _files(names: Sequence[str]) -> dict[Role, str]:
+    """Return the files of arrays in a folder by what they are, in a fixed order."""
+    roles = [Role(letter, split) for letter in _LETTERS for split in (None, *SPLITS)]
+    exact = {role: f"{role}.npy" for role in roles if f"{role}.npy" in names}
+    if any({("X", split), ("y", split)} <= set(exact) for split in (None, *SPLITS)):
+        return exact
+    stems = [name.removesuffix(".npy") for name in names if name.endswith(".npy")]
+    usual = {role: f"{stem}.npy" for stem, role in roles_of(stems).items()}
+    return {role: usual[role] for role in roles if role in usual} or exact
+
+
+def _pair(
+    folder: str, names: Sequence[str], files: Mapping[Role, str], split: SplitName | None
+) -> tuple[Array, Array]:
+    roles = [Role(letter, split) for letter in _LETTERS]
+    x, y = (files.get(role, f"{role}.npy") for role in roles)
+    features, targets = (_mapped(folder, names, name) for name in (x, y))
     if features.ndim < 2 or features.dtype.kind not in "iufb":
         raise DataError(
-            f"{folder}: X{ending}.npy is {features.dtype} of shape {features.shape}; numbers (rows, ...) "
-            "are needed"
+            f"{folder}: {x} is {features.dtype} of shape {features.shape}; numbers (rows, ...) are needed"
         )
     if len(features) != len(targets) or not len(features):
         raise DataError(
-            f"{folder}: X{ending}.npy has {len(features)} rows, y{ending}.npy {len(targets)}; "
-            "each needs one row for each sample"
+            f"{folder}: {x} has {len(features)} rows, {y} {len(targets)}; each needs one row for each sample"
         )
     return features, np.array(targets)
 
@@ -98,7 +115,8 @@ def _mapped(folder: str, names: Sequence[str], name: str) -> Array:
     path = f"{folder}/{name}"
     if name not in names:
         raise DataError(
-            f"{path} is missing; the folder holds {listed(names) or 'nothing'}; save it with numpy.save"
+            f"{path} is missing; the folder holds {listed(names) or 'nothing'}; save the inputs as "
+            "X.npy, and the targets as y.npy, with numpy.save"
         )
     try:
         array = np.load(existing_file(path, mapped=True), mmap_mode="r", allow_pickle=False)

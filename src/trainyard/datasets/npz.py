@@ -7,9 +7,10 @@ The names of the arrays (in either case) decide between three layouts:
     any other names                                        columns, each (rows,), the target among them; or,
                                                            if one has more dimensions, inputs of the model
 
-A two-dimensional X becomes columns x0, x1 ..., or those named in an array `feature_names`, which are prepared
-like any other columns. An X of more dimensions, such as images, named inputs, and the X beside a y of several
-columns are used as they are; floats become float32.
+Pairs of other usual names, such as images and labels, or trainX and trainY, are taken as they are meant; see
+`array_names`. A two-dimensional X becomes columns x0, x1 ..., or those named in an array `feature_names`,
+which are prepared like any other columns. An X of more dimensions, such as images, named inputs, and the X
+beside a y of several columns are used as they are; floats become float32.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pydantic import BaseModel
 from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
+from trainyard.datasets.rows.array_names import FEATURE_NAMES, with_usual_names
 from trainyard.datasets.rows.chunks import TableChunks
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.objects import from_objects
@@ -52,7 +54,7 @@ class NpzDataset:
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         paths = paths_by_split(self._config)
-        arrays = {name: _arrays(path) for name, path in paths.items()}
+        arrays = {name: _arrays(path, self._config.target_name) for name, path in paths.items()}
         if "x_train" in {key.lower() for key in arrays["train"]}:
             if len(paths) > 1:
                 raise DataError(f"{paths['train']} has its own splits ({_SEVERAL} ...); give no other path")
@@ -71,7 +73,8 @@ class NpzDataset:
         Raises:
             DataError: The file cannot be read, or its arrays differ in length.
         """
-        return _table(_unsplit(_arrays(path), path), path, self._config.target_name)
+        target = self._config.target_name
+        return _table(_unsplit(_arrays(path, target), path), path, target)
 
     def chunks(self, path: str, text: Collection[str] = ()) -> TableChunks:
         """Return the same rows, to be taken chunk by chunk; the file itself is read at once."""
@@ -100,7 +103,7 @@ def inputs_in(path: str, target: str) -> dict[str, Array]:
     Raises:
         DataError: The file cannot be read, or holds the rows of several splits.
     """
-    arrays = _unsplit(_arrays(path), path)
+    arrays = _unsplit(_arrays(path, target), path)
     if not (x := _named(arrays, "x")).size:
         return arrays
     y = _named(arrays, "y")
@@ -121,8 +124,11 @@ def _unsplit(arrays: dict[str, Array], path: str) -> dict[str, Array]:
     return arrays
 
 
-def _arrays(path: str) -> dict[str, Array]:
-    """Read the arrays of a file; pickled objects are refused, because reading them would execute code."""
+def _arrays(path: str, target: str) -> dict[str, Array]:
+    """Read the arrays of a file, with the names that are documented above.
+
+    Pickled objects are refused, because reading them would execute code.
+    """
     file = existing_file(path)
     try:
         opened = np.load(file, allow_pickle=False)
@@ -144,7 +150,7 @@ def _arrays(path: str) -> dict[str, Array]:
         raise DataError(f"{path} claims to hold more than the memory does: {error}") from error
     if not arrays:
         raise DataError(f"{path} holds no arrays; save them with numpy.savez(path, X=..., y=...)")
-    return arrays
+    return with_usual_names(arrays, target)
 
 
 def _named(arrays: Mapping[str, Array], name: str) -> Array:
@@ -164,17 +170,15 @@ def _splits(arrays: Mapping[str, Array], path: str) -> dict[SplitName, dict[str,
         if len(parts) == 1:
             raise DataError(f"{path} has only one of X_{name} and y_{name}; it has {listed(arrays)}")
         if parts:
-            splits[name] = parts | {key: array for key, array in arrays.items() if key == "feature_names"}
+            splits[name] = parts | {key: array for key, array in arrays.items() if key == FEATURE_NAMES}
     return splits
 
 
 def _table(arrays: Mapping[str, Array], path: str, target: str) -> Table:
     x, y = _named(arrays, "x"), _named(arrays, "y")
-    names = arrays.get("feature_names")
+    names = arrays.get(FEATURE_NAMES)
     columns = {
-        key: array
-        for key, array in arrays.items()
-        if key.lower() not in ("x", "y") and key != "feature_names"
+        key: array for key, array in arrays.items() if key.lower() not in ("x", "y") and key != FEATURE_NAMES
     }
     if x.ndim == 2:
         if columns:

@@ -22,7 +22,8 @@ from trainyard.digest import FileRecord, damage, write_file
 from trainyard.engine.lease import Lease
 from trainyard.errors import CheckpointError
 from trainyard.frameworks.base import Snapshot
-from trainyard.records.commit import DEPTH, MANIFEST, NAME, Commit, attempt_of, step_of
+from trainyard.records.commit import DEPTH, NAME, Commit, attempt_of, step_of
+from trainyard.records.run_files import MANIFEST
 from trainyard.safe_open import open_regular
 from trainyard.stores.base import FileStore
 

@@ -23,7 +23,7 @@ from trainyard.config.schedules import (
 from trainyard.errors import InputError
 from trainyard.frameworks.base import OwnRate
 from trainyard.global_random import preserved_global_random
-from trainyard.require import import_path
+from trainyard.require import import_path, kind_of
 
 Factor = Callable[[int], float]  # of the steps since the warm-up
 
@@ -158,7 +158,7 @@ def _own_rate(schedule: OwnSchedule, base: float, steps: int) -> Callable[[int],
         raise InputError(f"training.scheduler: {error}") from error
     if not callable(function) or isinstance(function, type):
         raise InputError(
-            f"training.scheduler: {path} is of type {type(function).__name__}; a function of "
+            f"training.scheduler: {path} is {kind_of(function)}; a function of "
             "(step, total_steps) that returns the factor on the learning rate is needed"
         )
 

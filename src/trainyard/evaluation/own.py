@@ -2,8 +2,9 @@
 
 A function is called as scikit-learn's metrics are, with targets and predictions, and returns one number.
 `Task.answers` has their form. Probabilities go to a parameter that is called `y_score` or the like, the
-weights of the rows to `sample_weight`, and the second of two labels to `pos_label`. A class or an object with
-`update` and `compute` adds up by itself, from what the model returns: see `tasks.support.accumulators`.
+weights of the rows to `sample_weight`, and the second of two labels to `pos_label`. A class of objects that
+are called so is constructed without arguments. A class or an object with `update` and `compute` adds up by
+itself, from what the model returns: see `tasks.support.accumulators`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from trainyard.config.metrics import own_name
 from trainyard.errors import InputError, ModelError
 from trainyard.registry import adapters
-from trainyard.require import home_of, import_path
+from trainyard.require import home_of, import_path, is_class_of_functions, kind_of
 from trainyard.semantics import version
 from trainyard.tasks.base import Metric, Scores, Task
 from trainyard.tasks.support.accumulators import Accumulator, is_accumulator
@@ -28,7 +29,7 @@ _MORE = ("sample_weight", "pos_label")  # parameters that get what there is of t
 
 
 def own_metric(path: str, task: type[Task] | None = None) -> Metric:
-    """Import a metric; nothing is called.
+    """Import a metric; no function is called.
 
     Args:
         path: The import path, `package.module:function`.
@@ -67,10 +68,20 @@ def accumulator(path: str) -> Accumulator | None:
 
 
 def _imported(path: str) -> Any:
+    """Import a metric; construct a class of objects that are called, as functions are."""
     try:
-        return import_path(path)
+        metric = import_path(path)
     except InputError as error:
         raise InputError(f"evaluation.metrics: {error}") from error
+    if is_accumulator(metric) or not is_class_of_functions(metric):
+        return metric
+    try:
+        return metric()
+    except Exception as error:
+        raise InputError(
+            f"evaluation.metrics: {path} cannot be constructed without arguments ({error}); name a "
+            "function of your own that calls it"
+        ) from error
 
 
 def _not_by_row(scores: Scores) -> float:  # noqa: ARG001 - predictions are not what it is computed from
@@ -84,11 +95,11 @@ def _arguments(path: str, function: Any) -> dict[str, str]:
         InputError: It cannot be called with targets and predictions.
     """
     wrong = (
-        f"evaluation.metrics: {path} must be a function of (targets, predictions), or a class with update "
-        "and compute"
+        f"evaluation.metrics: {path} must be a function of (targets, predictions), or a class with __call__, "
+        "or with update and compute"
     )
     if not callable(function) or isinstance(function, type):
-        raise InputError(f"{wrong}, and is of type {type(function).__name__}")
+        raise InputError(f"{wrong}, and is {kind_of(function)}")
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:

@@ -15,7 +15,6 @@ from trainyard.digest import FileRecord, TensorRecord, digest, sha256_json
 from trainyard.frameworks.base import WEIGHTS_FILE
 
 FORMAT = 1
-MANIFEST = "manifest.json"
 DEPTH = 3  # names in `checkpoints/<checkpoint>/<file>`
 NAME = re.compile(r"step-\d{9,}-a\d{4,}")
 _FILE = re.compile(r"[^/.\0][^/\0]*")  # a copy of a file of another name could lie outside of its folder

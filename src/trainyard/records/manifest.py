@@ -342,7 +342,7 @@ class Manifest(Document):
     def differences(self, now: Manifest) -> list[Difference]:
         """Return the inputs that differ, in the order of `KINDS`."""
         views = (
-            ("config", lambda manifest: manifest.computation),
+            ("config", _computation_view),
             ("model", lambda manifest: manifest.model),
             ("weights", _weights_view),
         )
@@ -401,6 +401,11 @@ def _changed_files(manifest: Manifest, other: Manifest) -> dict[str, str]:
     files, others = manifest.data.files, other.data.files
     changed = [name for name in files if others.get(name, files[name]) != files[name]]
     return {f"file {name}": files[name] for name in changed[:_SHOWN_FILES]}
+
+
+def _computation_view(manifest: Manifest) -> Json:
+    """Return the values of the config; an empty mapping is the default of a field that may be missing."""
+    return {key: value for key, value in manifest.computation.items() if value != {}}
 
 
 def _weights_view(manifest: Manifest) -> Json:

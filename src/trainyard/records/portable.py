@@ -18,11 +18,12 @@ from trainyard.digest import sha256_bytes
 from trainyard.errors import CheckpointError, InputError
 from trainyard.frameworks.base import WEIGHTS_FILE
 from trainyard.records.checkpoint_names import checkpoint_names
-from trainyard.records.commit import DEPTH, MANIFEST, NAME, Commit, step_of
+from trainyard.records.commit import DEPTH, NAME, Commit, step_of
 from trainyard.records.data import DataDescription
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
+from trainyard.records.run_files import MANIFEST
 from trainyard.redact import redacted
 from trainyard.safe_open import read_regular, refuse_links
 

@@ -25,7 +25,7 @@ from trainyard.records import compression
 from trainyard.records.document import dump
 from trainyard.records.heartbeats import Heartbeats
 from trainyard.records.log import FOLDER, DamagedEntryError, Entry, Log, StoredFile
-from trainyard.records.run_files import is_of_checkpoint, is_safe
+from trainyard.records.run_files import is_appended, is_of_checkpoint, is_safe
 from trainyard.records.uploads import TEMPORARY, Uploads, holds, local_names
 from trainyard.records.urls import check_store, open_store, url_of
 from trainyard.stores.base import Store
@@ -143,10 +143,11 @@ class RemoteRun:
     def download(self, entry: Entry, wanted: Callable[[str], bool]) -> None:
         """Download the wanted files that an entry names.
 
-        The wanted ones that it does not name are deleted, and all such files of checkpoints.
+        The wanted ones that it does not name are deleted, and all such files of checkpoints. A segment of the
+        journal that the store has lost is left out, as it is on a local disk.
 
         Raises:
-            CheckpointError: A file is not in the store, or not what was stored.
+            CheckpointError: Another file is not in the store, or not what was stored.
             OSError: A file cannot be written.
         """
         for name, file in entry.files.items():
@@ -155,7 +156,12 @@ class RemoteRun:
                     f"the log of run {self.path.name} names a file {unsafe[0]!r}, which no run has"
                 )
             if wanted(name) and not holds(self.path / name, file):
-                self._download(name, file)
+                try:
+                    self._download(name, file)
+                except _DamagedFileError as error:
+                    if not is_appended(name) or not self.log.is_newest(entry.number):
+                        raise
+                    log.debug("run %s: %s is lost: %s", self.path.name, name, error)
         for name in list(local_names(self.path)):
             if name not in entry.files and (wanted(name) or is_of_checkpoint(name)):
                 (self.path / name).unlink(missing_ok=True)

@@ -13,6 +13,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +23,7 @@ from trainyard.safe_open import open_regular, read_regular
 
 FILE = "trials.jsonl"
 TIME_LIMIT, LIMIT_LIFTED = "time_limit", "go_on"  # kinds of notes; see `LoggedTrials.is_over_time`
+LENGTH = "trials"  # the kind of the notes of how many trials a study is to have
 _CHECKED = re.compile(rb'(.*),"crc":"([0-9a-f]{8})"}\n')
 TrialStatus = Literal["running", "paused", "completed", "pruned", "failed"]
 Json = dict[str, Any]
@@ -78,18 +80,22 @@ class LoggedTrial(NamedTuple):
     running: tuple[int, ...] | None = None
 
 
+@dataclass
 class LoggedTrials:
     """What the log of a study says, line by line: its trials, and its notes."""
 
-    def __init__(self) -> None:
-        self.trials: list[LoggedTrial] = []
-        self.notes: list[Json] = []  # other decisions, such as a time limit that was reached
+    trials: list[LoggedTrial] = field(default_factory=list)
+    notes: list[Json] = field(default_factory=list)  # other decisions, as a time limit that was reached
 
     @property
     def is_over_time(self) -> bool:
         """Whether the time limit has ended the study, and has not been lifted since."""
         kinds = [note["kind"] for note in self.notes if note["kind"] in (TIME_LIMIT, LIMIT_LIFTED)]
         return kinds[-1:] == [TIME_LIMIT]
+
+    def lengths(self) -> list[int]:
+        """Return how many trials the study was to have, each time that this was noted."""
+        return [note["trials"] for note in self.notes if note["kind"] == LENGTH]
 
     def read(self, path: Path) -> int:
         """Apply the lines of a file, and return where the last whole one ends.
@@ -208,14 +214,14 @@ def read_trials(folder: Path) -> list[LoggedTrial]:
     Raises:
         CheckpointError: The log is damaged.
     """
-    return read_log(folder)[0]
+    return read_log(folder).trials
 
 
-def read_log(folder: Path) -> tuple[list[LoggedTrial], list[Json]]:
-    """Return the trials of a study, and its notes; see `read_trials`."""
+def read_log(folder: Path) -> LoggedTrials:
+    """Return what the log of a study says; see `read_trials`."""
     logged = LoggedTrials()
     logged.read(folder / FILE)
-    return logged.trials, logged.notes
+    return logged
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, int]]:

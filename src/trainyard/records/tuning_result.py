@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from trainyard.errors import CheckpointError
 from trainyard.records.document import Record
+from trainyard.records.study_results import StudyResult
 from trainyard.types import Mode
 
 
@@ -42,7 +41,7 @@ class BracketSizes(Record):
     resources: list[int]
 
 
-class TuningResult(Record):
+class TuningResult(StudyResult):
     """What came out of a search; before its end, every field has its default.
 
     Attributes:
@@ -78,20 +77,6 @@ class TuningResult(Record):
     importance: dict[str, float] = Field(default_factory=dict)
     unit: str = ""
     brackets: list[BracketSizes] = Field(default_factory=list)
-
-    @staticmethod
-    def of(content: Mapping[str, Any]) -> TuningResult:
-        """Return the result in the content of a file, which is empty before the end of a search.
-
-        Raises:
-            CheckpointError: It does not have the expected fields.
-        """
-        try:
-            return TuningResult.model_validate(content)
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"]))
-            raise CheckpointError(f"the result of the study is damaged: {key}: {first['msg']}") from error
 
     def written(self) -> dict[str, Any]:
         """Return the fields that were set, as `result.json` has them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -15,6 +15,13 @@ from trainyard.digest import write_atomically
 from trainyard.errors import CheckpointError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.study import StudyRecord, StudyRun
+from trainyard.records.study_results import (
+    BenchmarkResult,
+    CrossValidationResult,
+    FoldResult,
+    MetricSpread,
+    ModelRow,
+)
 from trainyard.records.tuning_result import TuningResult
 from trainyard.reports import charts, tuning
 from trainyard.reports.history import title as metric_title
@@ -62,6 +69,7 @@ def link_from_study(run_dir: Path) -> None:
 def _rendered(folder: Path) -> str:
     record, result = _record(folder), _read(folder, StudyRecord.RESULT)
     kind, state = (record.kind, record.status) if record else ("", "unknown")
+    ended = result if state in ("completed", "failed") else {}
     made: Section = dict.fromkeys(("picture", "summary", "detail", "trade_off", "pooled")) | {
         "figures": [],
         "notes": [],
@@ -71,10 +79,12 @@ def _rendered(folder: Path) -> str:
         ("parallel", "contour", "timeline", "front", "brackets", "asked", "commands", "pruned")
     )
     if kind == "tune" and record is not None:
-        found = _tuning_result(result)
+        found = TuningResult.undamaged(result)
         made |= tuning.section(folder, found, *_tuned(record, found))
-    elif result and state in ("completed", "failed"):
-        made |= _benchmark(result) if kind == "benchmark" else _cross_validation(folder, result)
+    elif kind == "benchmark" and (compared := BenchmarkResult.undamaged(ended)).models:
+        made |= _benchmark(compared)
+    elif kind == "cv" and (validated := CrossValidationResult.undamaged(ended)).folds:
+        made |= _cross_validation(folder, validated)
     return template(_TEMPLATE).render(
         **made,
         style=style(),
@@ -86,14 +96,6 @@ def _rendered(folder: Path) -> str:
         runs=[(_trial_name(run), run.run_id) for run in record.runs] if record else [],
         made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
     )
-
-
-def _tuning_result(content: Json) -> TuningResult:
-    """Return the result of a search, without values if it is damaged: a page is written in any case."""
-    try:
-        return TuningResult.of(content)
-    except CheckpointError:
-        return TuningResult()
 
 
 def _tuned(record: StudyRecord, result: TuningResult) -> tuple[str, str]:
@@ -139,66 +141,53 @@ def _number(value: Any) -> str:
 METRICS_HEAD = ["metric", "mean", "std", "95% interval"]
 
 
-def _cross_validation(folder: Path, result: Json) -> Section:
-    metrics, folds = part(result, "metrics"), list(result.get("folds", []))
+def _cross_validation(folder: Path, result: CrossValidationResult) -> Section:
+    metrics, folds = result.metrics, result.folds
     figures = [
-        _figure(metric_title(name), _number(summary["mean"]), f"± {_number(summary['std'])}")
-        for name, summary in metrics.items()
+        _figure(metric_title(name), number(spread.mean), f"± {number(spread.std)}")
+        for name, spread in metrics.items()
     ]
     figures = sorted(figures, key=lambda figure: figure["name"].endswith("loss"))[:4]
-    figures.append(_figure("folds", str(len(folds)), f"{number(result.get('rows', 0))} rows", "cost"))
-    figures.append(_figure("training time", duration(float(result.get("train_seconds", 0))), "", "cost"))
+    figures.append(_figure("folds", str(len(folds)), f"{number(result.rows)} rows", "cost"))
+    figures.append(_figure("training time", duration(result.train_seconds), "", "cost"))
     return {
         "asked": f"The model was trained {len(folds)} times, each time without the fold that then tested it.",
         "figures": figures,
         "picture": Markup(_fold_chart(metrics, folds)) if metrics else None,
-        "summary": (METRICS_HEAD, [[metric_title(name), *rest] for name, *rest in metric_rows(result)]),
+        "summary": (METRICS_HEAD, [[metric_title(name), *rest] for name, *rest in metric_rows(metrics)]),
         "detail": _fold_rows(folds),
         "pooled": _pooled(_read(folder, "out_of_fold.json")),
     }
 
 
-def metric_rows(result: Json) -> Rows:
+def metric_rows(metrics: Mapping[str, MetricSpread]) -> Rows:
     """Return a row for each metric of a cross-validation: name, mean, standard deviation, 95% interval."""
     return [
-        [
-            name,
-            _number(summary["mean"]),
-            _number(summary["std"]),
-            f"{_number(summary['low'])} to {_number(summary['high'])}",
-        ]
-        for name, summary in part(result, "metrics").items()
+        [name, number(one.mean), number(one.std), f"{number(one.low)} to {number(one.high)}"]
+        for name, one in metrics.items()
     ]
 
 
-def _fold_chart(metrics: Json, folds: Sequence[Json]) -> str:
+def _fold_chart(metrics: Mapping[str, MetricSpread], folds: Sequence[FoldResult]) -> str:
     name = next((name for name in metrics if not name.endswith("_loss")), next(iter(metrics)))
-    each = [numbers(part(fold, "metrics")).get(name, math.nan) for fold in folds]
+    each, summary = [fold.metrics.get(name, math.nan) for fold in folds], metrics[name]
     rows = [
-        Spread(f"fold {fold['fold']}", [], value, kind="other")
-        for fold, value in zip(folds, each, strict=True)
+        Spread(f"fold {fold.fold}", [], value, kind="other") for fold, value in zip(folds, each, strict=True)
     ]
-    summary = numbers(part(metrics, name))
-    mean, low, high = (summary.get(key, math.nan) for key in ("mean", "low", "high"))
-    rows.append(Spread("mean", each, mean, low, high))
+    rows.append(Spread("mean", each, summary.mean, summary.low, summary.high))
     return dot_plot(
         rows, f"{metric_title(name)} of each fold, and the 95% interval of the mean", metric_title(name)
     )
 
 
-def _fold_rows(folds: Sequence[Json]) -> Section:
-    names = list(part(folds[0], "metrics")) if folds else []
+def _fold_rows(folds: Sequence[FoldResult]) -> Section:
+    names = list(folds[0].metrics) if folds else []
     head = ["fold", "train", "val", "test", *map(metric_title, names), "time"]
     rows = []
     for fold in folds:
-        counts = [number(part(fold, "rows").get(split, 0)) for split in ("train", "val", "test")]
-        values = [_number(part(fold, "metrics").get(name)) for name in names]
-        rows.append(
-            (
-                str(fold["run_id"]),
-                [str(fold["fold"]), *counts, *values, duration(float(fold["train_seconds"]))],
-            )
-        )
+        counts = [number(fold.rows.get(split) or 0) for split in ("train", "val", "test")]
+        values = [_number(fold.metrics.get(name)) for name in names]
+        rows.append((fold.run_id, [str(fold.fold), *counts, *values, duration(fold.train_seconds)]))
     return {"head": head, "rows": rows}
 
 
@@ -226,7 +215,8 @@ def _pooled(tables: Json) -> Section | None:
 
 def cross_validation_table(folder: Path) -> str:
     """Return the metrics of a cross-validation as an HTML table, for notebooks."""
-    return html_table(METRICS_HEAD, metric_rows(_read(folder, StudyRecord.RESULT)))
+    result = CrossValidationResult.undamaged(_read(folder, StudyRecord.RESULT))
+    return html_table(METRICS_HEAD, metric_rows(result.metrics))
 
 
 # -- benchmark
@@ -245,28 +235,32 @@ BENCHMARK_HEAD = [
 ]
 
 
-def benchmark_rows(models: Sequence[Json]) -> Rows:
+def benchmark_rows(models: Sequence[ModelRow]) -> Rows:
     """Return a row for each model of a benchmark; for one that failed, most cells are empty."""
     return [_benchmark_row(model) for model in models]
 
 
-def _benchmark_row(model: Json) -> list[str]:
-    if model["error"]:
-        return ["", str(model["model"]), "failed", *[""] * (len(BENCHMARK_HEAD) - 3)]
-    p_value = _number(model["p_adjusted"]) or ("best" if model["rank"] == 1 else "none")
+def _benchmark_row(model: ModelRow) -> list[str]:
+    if model.error:
+        return ["", model.model, "failed", *[""] * (len(BENCHMARK_HEAD) - 3)]
+    p_value = _number(model.p_adjusted) or ("best" if model.rank == 1 else "none")
     cost = [
-        round(model["train_seconds"], 3),
-        model["model_bytes"] / 1024,
-        model["one_row_ms"],
-        round(model["rows_per_second"]),
+        round(_known(model.train_seconds), 3),
+        _known(model.model_bytes) / 1024,
+        model.one_row_ms,
+        model.rows_per_second and round(model.rows_per_second),
     ]
-    named = [str(model["rank"]), str(model["model"]), str(model["metric"])]
-    return [*named, _number(model["mean"]), _number(model["std"]), p_value, *map(_number, cost)]
+    named = [str(model.rank), model.model, str(model.metric)]
+    return [*named, _number(model.mean), _number(model.std), p_value, *map(_number, cost)]
 
 
-def _benchmark(result: Json) -> Section:
-    models = list(result.get("models", []))
-    ranked = [model for model in models if model["rank"]]
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _benchmark(result: BenchmarkResult) -> Section:
+    models = result.models
+    ranked = [model for model in models if model.rank]
     made: Section = {"summary": (BENCHMARK_HEAD, benchmark_rows(models)), "detail": None}
     if ranked:
         made["asked"] = _compared(result, models, ranked)
@@ -274,31 +268,29 @@ def _benchmark(result: Json) -> Section:
         made["picture"] = Markup(_benchmark_chart(ranked))
         made["trade_off"] = Markup(_trade_off(ranked))
     made["notes"] = [
-        f"{model['model']}: not tested against the best: {model['untested']}"
-        for model in ranked
-        if model["untested"]
+        f"{model.model}: not tested against the best: {model.untested}" for model in ranked if model.untested
     ]
-    made["notes"] += [f"{model['model']}: {model['error']}" for model in models if model["error"]]
+    made["notes"] += [f"{model.model}: {model.error}" for model in models if model.error]
     return made
 
 
-def _compared(result: Json, models: Sequence[Json], ranked: Sequence[Json]) -> str:
+def _compared(result: BenchmarkResult, models: Sequence[ModelRow], ranked: Sequence[ModelRow]) -> str:
     """Return what was compared, and which model came out best, in sentences."""
-    folds, metric = result.get("folds"), metric_title(ranked[0]["metric"])
+    folds, metric = result.folds, metric_title(ranked[0].metric or "")
     rows = f"over {folds} folds" if folds else "on the same rows"
-    best = [str(model["model"]) for model in ranked if model["rank"] == 1]
-    has = f"{' and '.join(best)} {'have' if len(best) > 1 else 'has'} the best, {_number(ranked[0]['mean'])}"
+    best = [model.model for model in ranked if model.rank == 1]
+    has = f"{' and '.join(best)} {'have' if len(best) > 1 else 'has'} the best, {_number(ranked[0].mean)}"
     return f"{len(models)} models were compared by their {metric} {rows}. {has}."
 
 
-def _benchmark_figures(result: Json, ranked: Sequence[Json]) -> list[dict[str, str]]:
-    best, others = ranked[0], sum(model["rank"] == 1 for model in ranked[1:])
-    named = f"{best['model']} and {others} more" if others else best["model"]
-    beaten = sum(numbers({"p": model["p_adjusted"]}).get("p", 1.0) < _ALPHA for model in ranked[1:])
-    folds = result.get("folds")
-    std = f"± {_number(best['std'])}" if best["std"] is not None else ""
+def _benchmark_figures(result: BenchmarkResult, ranked: Sequence[ModelRow]) -> list[dict[str, str]]:
+    best, others = ranked[0], sum(model.rank == 1 for model in ranked[1:])
+    named = f"{best.model} and {others} more" if others else best.model
+    beaten = sum(model.p_adjusted is not None and model.p_adjusted < _ALPHA for model in ranked[1:])
+    folds = result.folds
+    std = f"± {_number(best.std)}" if best.std is not None else ""
     return [
-        _figure(f"{metric_title(best['metric'])} of {named}, the best", _number(best["mean"]), std),
+        _figure(f"{metric_title(best.metric or '')} of {named}, the best", _number(best.mean), std),
         _figure(
             "significantly worse", f"{beaten} of {len(ranked) - 1}", "p < 0.05, Holm over all pairs", "cost"
         ),
@@ -306,28 +298,26 @@ def _benchmark_figures(result: Json, ranked: Sequence[Json]) -> list[dict[str, s
     ]
 
 
-def _benchmark_chart(ranked: Sequence[Json]) -> str:
-    metric, rows = metric_title(ranked[0]["metric"]), []
+def _benchmark_chart(ranked: Sequence[ModelRow]) -> str:
+    metric, rows = metric_title(ranked[0].metric or ""), []
     for model in ranked:
-        scores = numbers(model)
-        mean, std = scores.get("mean", math.nan), scores.get("std", math.nan)
-        values = [float(value) for value in model["values"]] if len(model["values"]) > 1 else []
-        kind = "val" if model["rank"] == 1 else "other"
-        rows.append(Spread(str(model["model"]), values, mean, mean - std, mean + std, kind))
-    spread = ", with the standard deviation over the folds" if len(ranked[0]["values"]) > 1 else ""
+        mean, std = _known(model.mean), _known(model.std)
+        values = model.values if len(model.values) > 1 else []
+        kind = "val" if model.rank == 1 else "other"
+        rows.append(Spread(model.model, values, mean, mean - std, mean + std, kind))
+    spread = ", with the standard deviation over the folds" if len(ranked[0].values) > 1 else ""
     return dot_plot(rows, f"{metric} of each model{spread}", metric)
 
 
-def _trade_off(ranked: Sequence[Json]) -> str:
-    metric, points = metric_title(ranked[0]["metric"]), []
+def _trade_off(ranked: Sequence[ModelRow]) -> str:
+    metric, points = metric_title(ranked[0].metric or ""), []
     for model in ranked:
-        scores = numbers(model)
-        kind = "val" if model["rank"] == 1 else "other"
-        points.append(Point(str(model["model"]), scores["train_seconds"], scores.get("mean", math.nan), kind))
+        kind = "val" if model.rank == 1 else "other"
+        points.append(Point(model.model, _known(model.train_seconds), _known(model.mean), kind))
     return trade_off(points, f"Training time and {metric}", ("seconds of training", metric))
 
 
-def markdown_table(models: Sequence[Json]) -> str:
+def markdown_table(models: Sequence[ModelRow]) -> str:
     """Return the table of a benchmark as Markdown."""
     rows = [[cell.replace("|", "\\|") for cell in row] for row in benchmark_rows(models)]
     lines = [BENCHMARK_HEAD, ["---"] * len(BENCHMARK_HEAD), *rows]
@@ -336,7 +326,8 @@ def markdown_table(models: Sequence[Json]) -> str:
 
 def benchmark_table(folder: Path) -> str:
     """Return the table of a benchmark as HTML, for notebooks."""
-    return html_table(BENCHMARK_HEAD, benchmark_rows(_read(folder, StudyRecord.RESULT).get("models", [])))
+    result = BenchmarkResult.undamaged(_read(folder, StudyRecord.RESULT))
+    return html_table(BENCHMARK_HEAD, benchmark_rows(result.models))
 
 
 def html_table(head: Sequence[str], rows: Rows) -> str:

@@ -73,8 +73,7 @@ def take_lease(run: RunDir, *, compresses: bool = False) -> Lease:
     logged = set(head.names("checkpoints") if head else ())
     for lost in sorted(logged.difference(names)):
         log.warning("checkpoint %s is missing, though the run's log names it", lost)
-    if remote is None:
-        _warn_of_lost_segments(run, logged)
+    _warn_of_lost_segments(run, logged)
     lease.take(names, existing.best.names())
     return lease
 

@@ -22,8 +22,8 @@ from trainyard.evaluation.metrics import (
     mode_in,
     without_prefix,
 )
-from trainyard.records.journal import number
 from trainyard.records.run_dir import RunDir
+from trainyard.records.study_results import BenchmarkResult
 from trainyard.reports.studies import benchmark_table, markdown_table, write_report
 from trainyard.runs.data.shared import sharing_data
 from trainyard.runs.prediction.split_predictions import predicted
@@ -53,12 +53,17 @@ class Benchmark(StudyView):
     @property
     def best(self) -> str | None:
         """The first model of the table; None if all failed."""
-        return next((str(row["model"]) for row in self.rows if row["rank"] == 1), None)
+        return next((row.model for row in self.typed_result.models if row.rank == 1), None)
 
     @property
     def failed(self) -> dict[str, str]:
         """The errors of the models that could not be trained, by model."""
-        return {row["model"]: row["error"] for row in self.rows if row["error"]}
+        return {row.model: row.error for row in self.typed_result.models if row.error}
+
+    @property
+    def typed_result(self) -> BenchmarkResult:
+        """The content of `result.json` as a record; before the end, every field has its default."""
+        return BenchmarkResult.of(self.result)
 
     @property
     def table(self) -> Any:
@@ -77,7 +82,8 @@ class Benchmark(StudyView):
         return by_model
 
     def __repr__(self) -> str:
-        ranked = ", ".join(f"{row['model']}={number(row['mean']):.4g}" for row in self.rows if row["rank"])
+        models = self.typed_result.models
+        ranked = ", ".join(f"{row.model}={row.mean:.4g}" for row in models if row.mean is not None)
         return f"<Benchmark {self.path.parent.name}/{self.id} {self.status}{': ' if ranked else ''}{ranked}>"
 
     def _repr_html_(self) -> str:
@@ -266,16 +272,16 @@ def _conclude(
             entries.append(Entry.of(model, [run for _, run in own], first))
     prepared = {trial.label["model"]: _preparation(trial.resolved.config.data) for trial in trials}
     ranking = ranked(entries, selection.metric, failures)
-    rows = [row | {"preparation": prepared[row["model"]]} for row in ranking]
+    rows = [row.model_copy(update={"preparation": prepared[row.model]}) for row in ranking]
     write_atomically(study.path / "table.csv", as_csv(rows).encode())
     write_atomically(study.path / "table.md", markdown_table(rows).encode())
-    return {
-        "status": "failed" if failures else "completed",
-        "study_id": study.id,
-        "experiment": study.path.parent.name,
-        "folds": selection.folds,
-        "models": rows,
-    }
+    return BenchmarkResult(
+        status="failed" if failures else "completed",
+        study_id=study.id,
+        experiment=study.path.parent.name,
+        folds=selection.folds,
+        models=rows,
+    ).to_json()
 
 
 def _preparation(data: DataConfig | None) -> str:

@@ -17,8 +17,8 @@ from trainyard.errors import InputError
 from trainyard.evaluation.metrics import EvaluationResult, bounds_of, evaluate_predictions
 from trainyard.evaluation.significance import fold_interval
 from trainyard.evaluation.tables import tables
-from trainyard.records.journal import finite, number
 from trainyard.records.run_dir import RunDir
+from trainyard.records.study_results import CrossValidationResult, FoldResult, MetricSpread
 from trainyard.registry import task_for
 from trainyard.reports.studies import cross_validation_table, write_report
 from trainyard.runs.data.shared import sharing_data
@@ -48,26 +48,27 @@ class CrossValidation(StudyView):
     @property
     def folds(self) -> list[dict[str, float]]:
         """The test metrics of each fold."""
-        return [
-            {name: number(value) for name, value in fold["metrics"].items()}
-            for fold in self.result.get("folds", [])
-        ]
+        return [dict(fold.metrics) for fold in self.typed_result.folds]
 
     @property
     def mean(self) -> dict[str, float]:
         """The mean of each test metric over the folds."""
-        return self._statistic("mean")
+        return {name: spread.mean for name, spread in self.typed_result.metrics.items()}
 
     @property
     def std(self) -> dict[str, float]:
         """The standard deviation of each test metric over the folds (divided by folds - 1)."""
-        return self._statistic("std")
+        return {name: spread.std for name, spread in self.typed_result.metrics.items()}
 
     @property
     def interval(self) -> dict[str, tuple[float, float]]:
         """The 95% interval of each mean, by Student's t, corrected for the training rows that folds share."""
-        low, high = self._statistic("low"), self._statistic("high")
-        return {name: (low[name], high[name]) for name in low}
+        return {name: (spread.low, spread.high) for name, spread in self.typed_result.metrics.items()}
+
+    @property
+    def typed_result(self) -> CrossValidationResult:
+        """The content of `result.json` as a record; before the end, every field has its default."""
+        return CrossValidationResult.of(self.result)
 
     @property
     def out_of_fold(self) -> Any:
@@ -86,9 +87,6 @@ class CrossValidation(StudyView):
                 f"study {self.id} is {self.status}: it has predictions only once it is completed"
             )
         return pd.read_csv(self.path / OUT_OF_FOLD)
-
-    def _statistic(self, key: str) -> dict[str, float]:
-        return {name: number(values[key]) for name, values in self.result.get("metrics", {}).items()}
 
     def __repr__(self) -> str:
         std = self.std
@@ -131,43 +129,40 @@ def _conclude(study: Study, trials: Sequence[Trial], request: StudyRequest) -> J
     _write_rows(study.path / OUT_OF_FOLD, parts)
     study.write("out_of_fold.json", tables(pooled, parts[0].info))
     folds = [_fold(trial, run) for trial, run in done]
-    ratio = float(np.mean([fold["rows"]["test"] / fold["rows"]["train"] for fold in folds]))
-    names = [name for name in folds[0]["metrics"] if all(name in fold["metrics"] for fold in folds)]
-    values = {name: [number(fold["metrics"][name]) for fold in folds] for name in names}
+    ratio = float(np.mean([(fold.rows["test"] or 0) / (fold.rows["train"] or 1) for fold in folds]))
+    names = [name for name in folds[0].metrics if all(name in fold.metrics for fold in folds)]
     task = task_for(parts[0].info)
-    return {
-        "status": "completed",
-        "study_id": study.id,
-        "experiment": study.path.parent.name,
-        "metrics": {name: spread(values[name], ratio, bounds_of(name, task)) for name in names},
-        "rows": len(pooled.targets),
-        "train_seconds": sum(fold["train_seconds"] for fold in folds),
-        "folds": folds,
-    }
+    return CrossValidationResult(
+        status="completed",
+        study_id=study.id,
+        experiment=study.path.parent.name,
+        metrics={
+            name: spread([fold.metrics[name] for fold in folds], ratio, bounds_of(name, task))
+            for name in names
+        },
+        rows=len(pooled.targets),
+        train_seconds=sum(fold.train_seconds for fold in folds),
+        folds=folds,
+    ).to_json()
 
 
-def _fold(trial: Trial, run: RunDir) -> Json:
+def _fold(trial: Trial, run: RunDir) -> FoldResult:
     result, splits = run.require_result(), run.require_manifest().data.splits
-    return {
+    return FoldResult(
         **trial.label,
-        "run_id": run.id,
-        "rows": {name: split.rows for name, split in splits.items()},
-        "metrics": {name: finite(value) for name, value in result.test_metrics.items()},
-        "train_seconds": result.train_seconds,
-        "digest": result.digest,
-    }
+        run_id=run.id,
+        rows={name: split.rows for name, split in splits.items()},
+        metrics=dict(result.test_metrics),
+        train_seconds=result.train_seconds,
+        digest=result.digest,
+    )
 
 
-def spread(values: Sequence[float], test_per_train: float, bounds: Bounds = UNBOUNDED) -> Json:
+def spread(values: Sequence[float], test_per_train: float, bounds: Bounds = UNBOUNDED) -> MetricSpread:
     """Return the mean, standard deviation and 95% interval of a metric's values on the folds."""
     low, high = fold_interval(np.asarray(values), test_per_train, bounds)
     std = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
-    return {
-        "mean": finite(float(np.mean(values))),
-        "std": finite(std),
-        "low": finite(low),
-        "high": finite(high),
-    }
+    return MetricSpread(mean=float(np.mean(values)), std=std, low=low, high=high)
 
 
 def _pooled(parts: Sequence[Predicted]) -> EvaluationResult:

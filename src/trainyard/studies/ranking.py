@@ -15,8 +15,8 @@ from trainyard.config.metrics import metric_path
 from trainyard.errors import InputError, ModelError
 from trainyard.evaluation.metrics import LOSS, mode_of, names, without_prefix
 from trainyard.evaluation.significance import Significance, all_pairs, holm, over_folds
-from trainyard.records.journal import finite
 from trainyard.records.run_dir import RunDir
+from trainyard.records.study_results import ModelRow
 from trainyard.runs.prediction.split_predictions import Predicted, other_rows
 from trainyard.runs.weights import stored_model
 from trainyard.runs.wiring import wanted_metrics
@@ -78,15 +78,14 @@ def split_of(metric: str | None) -> SplitName:
     return next((split for split in SPLITS if metric is not None and metric.startswith(f"{split}_")), "test")
 
 
-def ranked(entries: Sequence[Entry], metric: str | None, errors: Mapping[str, str]) -> list[Json]:
+def ranked(entries: Sequence[Entry], metric: str | None, errors: Mapping[str, str]) -> list[ModelRow]:
     """Return the rows of the table, the best model first, failed ones last.
 
-    Models with equal means have the same rank, in the order of the request. `p_value` is that of the test
-    against the first model. `p_adjusted` has Holm's correction for the tests of all pairs of comparable
-    models, because the best model was chosen by its result. `untested` says why a model has no test.
+    Models with equal means have the same rank, in the order of the request. The p-values are adjusted because
+    the best model was chosen by its result.
     """
     if not entries:
-        return [_failed(model, error) for model, error in errors.items()]
+        return [ModelRow(model=model, error=error) for model, error in errors.items()]
     name = _metric(entries[0], metric)
     sign = -1.0 if mode_of(_path(entries[0], name)) == "max" else 1.0
     values = {entry.model: entry.values(name) for entry in entries}
@@ -99,10 +98,10 @@ def ranked(entries: Sequence[Entry], metric: str | None, errors: Mapping[str, st
     ranks = [1 + sum(sort_key(other) < sort_key(entry) for other in order) for entry in order]
     tests = _tests(order, name, values)
     rows = [
-        _row(rank, entry, name, values[entry.model]) | tests[entry.model]
+        _row(rank, entry, name, values[entry.model]).model_copy(update=tests[entry.model])
         for rank, entry in zip(ranks, order, strict=True)
     ]
-    return [*rows, *(_failed(model, error) for model, error in errors.items())]
+    return [*rows, *(ModelRow(model=model, error=error) for model, error in errors.items())]
 
 
 def _metric(entry: Entry, metric: str | None) -> str:
@@ -157,30 +156,29 @@ def _why_untestable(best: Entry, entry: Entry, metric: str) -> str | None:
 def _test_columns(test: Significance, p_adjusted: float) -> Json:
     return {
         "test": test.test,
-        "effect": finite(test.effect),
-        "effect_low": finite(test.low),
-        "effect_high": finite(test.high),
-        "p_value": finite(test.p_value),
-        "p_adjusted": finite(p_adjusted),
+        "effect": test.effect,
+        "effect_low": test.low,
+        "effect_high": test.high,
+        "p_value": test.p_value,
+        "p_adjusted": p_adjusted,
     }
 
 
-def _row(rank: int, entry: Entry, metric: str, values: Sequence[float]) -> Json:
-    mean, std = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return _empty(entry.model) | {
-        "rank": rank,
-        "metric": metric,
-        "values": [finite(value) for value in values],
-        "mean": finite(mean),
-        "std": None if std is None else finite(std),
-        "train_seconds": _train_seconds(entry),
-        "model_bytes": round(
-            float(np.mean([stored_model(run).weights.stat().st_size for run in entry.runs]))
-        ),
-        "one_row_ms": entry.cost.one_ms,
-        "rows_per_second": entry.cost.rows_per_second,
-        "runs": [run.id for run in entry.runs],
-    }
+def _row(rank: int, entry: Entry, metric: str, values: Sequence[float]) -> ModelRow:
+    sizes = [stored_model(run).weights.stat().st_size for run in entry.runs]
+    return ModelRow(
+        rank=rank,
+        model=entry.model,
+        metric=metric,
+        mean=float(np.mean(values)),
+        std=float(np.std(values, ddof=1)) if len(values) > 1 else None,
+        train_seconds=_train_seconds(entry),
+        model_bytes=round(float(np.mean(sizes))),
+        one_row_ms=entry.cost.one_ms,
+        rows_per_second=entry.cost.rows_per_second,
+        values=list(values),
+        runs=[run.id for run in entry.runs],
+    )
 
 
 def _train_seconds(entry: Entry) -> float:
@@ -188,19 +186,11 @@ def _train_seconds(entry: Entry) -> float:
     return float(np.mean([run.require_result().train_seconds for run in entry.runs]))
 
 
-def _failed(model: str, error: str) -> Json:
-    return _empty(model) | {"error": error}
-
-
-def _empty(model: str) -> Json:
-    nothing = dict.fromkeys([*COLUMNS, "test", "effect", "effect_low", "effect_high", "untested"])
-    return {**nothing, "model": model, "values": [], "runs": []}
-
-
-def as_csv(rows: Sequence[Json]) -> str:
+def as_csv(rows: Sequence[ModelRow]) -> str:
     """Return the table as CSV, with the columns of `COLUMNS`."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows([["" if row[name] is None else row[name] for name in COLUMNS] for row in rows])
+    cells = [row.to_json() for row in rows]
+    writer.writerows([["" if row[name] is None else row[name] for name in COLUMNS] for row in cells])
     return text.getvalue()

@@ -263,7 +263,10 @@ def _named(part: Mapping[Any, Any], name: SplitName, target: str) -> tuple[dict[
     """
     arrays = {str(key): array for key, array in part.items()}
     if target not in arrays:
-        raise DataError(f"the {name} split has no array {target!r} (data.target); {nearest(target, arrays)}")
+        raise DataError(
+            f"the {name} split has no array {target!r} (give one as data.target, or call the arrays X and "
+            f"y); {nearest(target, arrays)}"
+        )
     if len(arrays) == 1:
         raise DataError(f"the {name} split has only the target {target!r}: there is nothing to learn from")
     return {key: array for key, array in arrays.items() if key != target}, arrays[target]

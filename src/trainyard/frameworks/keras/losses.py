@@ -12,7 +12,7 @@ import numpy as np
 
 from trainyard.config.schema import TrainingConfig
 from trainyard.errors import InputError, ModelError
-from trainyard.require import import_path
+from trainyard.require import import_path, is_class_of_functions, kind_of
 from trainyard.types import Array, DataInfo
 
 # (outputs (rows, outputs) float32, targets as in `Batch`[, weights (rows,) float32]) -> mean loss over the
@@ -138,16 +138,16 @@ def build_loss(keras: Any, training: TrainingConfig, compiled: Any, outputs: Out
 
 
 def _own(keras: Any, path: str, outputs: Outputs, params: Mapping[str, Any]) -> Any:
-    """Import a user's own loss: a function of (targets, outputs), or a subclass of `keras.losses.Loss`.
+    """Import a user's own loss: a function of (targets, outputs), or a class of objects that are called so.
 
-    `params` are its options.
+    A subclass of `keras.losses.Loss` is one. `params` are the options of the loss.
 
     Raises:
         ModelError: It is neither, cannot be imported, or takes probabilities where the model gives logits.
     """
     try:
         loss = import_path(path)
-        if isinstance(loss, type) and issubclass(loss, keras.losses.Loss):
+        if is_class_of_functions(loss):
             loss = loss(**params)
         elif params:
             loss = partial(loss, **params)
@@ -155,8 +155,8 @@ def _own(keras: Any, path: str, outputs: Outputs, params: Mapping[str, Any]) -> 
         raise ModelError(f"training.loss: {error}") from error
     if not callable(loss) or isinstance(loss, type):
         raise ModelError(
-            f"training.loss: {path} is of type {type(loss).__name__}; a function of (targets, outputs) is "
-            "needed"
+            f"training.loss: {path} is {kind_of(loss)}; a function of (targets, outputs), or a class with "
+            "__call__, such as a keras.losses.Loss, is needed"
         )
     takes = takes_logits(keras, loss)
     if takes is not None and takes != outputs.logits:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.errors import InputError, ModelError
-from trainyard.require import import_path
+from trainyard.require import import_path, kind_of
 from trainyard.types import Array, DataInfo
 
 # Custom functions, as `lightgbm.train` takes them. Scores, gradients and hessians have shape (rows,), or
@@ -177,8 +177,7 @@ def imported_function(option: str, path: str | None) -> Any:
     except InputError as error:
         raise ModelError(f"model.params.{option}: {error}") from error
     if not callable(function) or isinstance(function, type):
-        kind = type(function).__name__
         raise ModelError(
-            f"model.params.{option}: {path!r} is not a function but of type {kind}; give a function"
+            f"model.params.{option}: {path!r} is not a function but {kind_of(function)}; give a function"
         )
     return function

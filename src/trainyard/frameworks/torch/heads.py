@@ -156,9 +156,9 @@ class Heads:
         if deciding := metrics_of_head(config, name):
             metrics = [*(task.default_metrics if metrics is None else metrics), *deciding]
         try:
-            params = section.loss_params
-            loss = losses.build_loss(section.loss, task, params=params)
-            weighted = losses.build_weighted_loss(section.loss, task, params=params)
+            options = losses.LossOptions(params=section.loss_params)
+            loss = losses.build_loss(section.loss, task, options)
+            weighted = losses.build_weighted_loss(section.loss, task, options)
         except ModelError as error:
             raise ModelError(str(error).replace("training.loss", f"{where}.loss")) from error
         return Head(name, target, task, section.weight, metrics, (loss, weighted))

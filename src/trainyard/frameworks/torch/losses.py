@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,13 +36,18 @@ _SMOOTHED = ("cross_entropy", "binary_cross_entropy", "focal")  # losses that ta
 _FOCAL_GAMMA = 2.0
 
 
-def build_loss(
-    name: str,
-    task: Task,
-    label_smoothing: float = 0.0,
-    focal_gamma: float | None = None,
-    params: Mapping[str, Any] = MappingProxyType({}),
-) -> Loss:
+class LossOptions(NamedTuple):
+    """The options of losses: a share of each class's probability for all, focal's exponent, a user's own."""
+
+    label_smoothing: float = 0.0
+    focal_gamma: float | None = None  # default: 2
+    params: Mapping[str, Any] = MappingProxyType({})  # of the user's own loss
+
+
+PLAIN = LossOptions()
+
+
+def build_loss(name: str, task: Task, options: LossOptions = PLAIN) -> Loss:
     """Return the loss that `training.loss` names.
 
     Losses of regression are computed in units of the targets' standard deviation. `own_losses` calls the
@@ -51,50 +56,42 @@ def build_loss(
     Args:
         name: The loss.
         task: The task.
-        label_smoothing: The share of a class's probability that is spread over all classes.
-        focal_gamma: The exponent of the focal loss; default: 2.
-        params: The options of the user's own loss.
+        options: The options of the loss.
 
     Raises:
         ModelError: The loss does not fit the task, or cannot be imported; or it has no such option.
     """
     name = _meant(name, task)
-    _check_options(name, label_smoothing, focal_gamma)
+    _check_options(name, options)
     if ":" in name:
-        return own_loss(name, task, first_output, params)
+        return own_loss(name, task, first_output, options.params)
     if name not in task.losses:
         allowed = ", ".join(task.losses)
         raise ModelError(
             f"training.loss: {name} is not a loss for {task.name}; allowed: auto, {allowed}, or "
             "package.module:function"
         )
-    return _built_in(name, task, label_smoothing, focal_gamma)
+    return _built_in(name, task, options)
 
 
-def _built_in(name: str, task: Task, label_smoothing: float, focal_gamma: float | None) -> Loss:
+def _built_in(name: str, task: Task, options: LossOptions) -> Loss:
     """Return one of our losses as the mean over the samples."""
     if task.gives_masks:
-        by_row = row_losses(name, task, label_smoothing, focal_gamma)
+        by_row = row_losses(name, task, options)
         return lambda outputs, batch: pixel_losses.mean(by_row(outputs, batch))
     if name == "cross_entropy":
-        return partial(_cross_entropy, label_smoothing=label_smoothing)
+        return partial(_cross_entropy, label_smoothing=options.label_smoothing)
     if name in _REGRESSION:
         return _regression(_REGRESSION[name], task.info)
     if name == "token_cross_entropy":
         return partial(token_losses.token_cross_entropy, info=task.info)
-    if name == "binary_cross_entropy" and not label_smoothing:
+    if name == "binary_cross_entropy" and not options.label_smoothing:
         return _binary_cross_entropy
-    by_sample = _by_sample(name, task, label_smoothing, focal_gamma)
+    by_sample = _by_sample(name, task, options)
     return lambda outputs, batch: by_sample(outputs, batch).mean()
 
 
-def build_weighted_loss(
-    name: str,
-    task: Task,
-    label_smoothing: float = 0.0,
-    focal_gamma: float | None = None,
-    params: Mapping[str, Any] = MappingProxyType({}),
-) -> WeightedLoss:
+def build_weighted_loss(name: str, task: Task, options: LossOptions = PLAIN) -> WeightedLoss:
     """Return the loss that `training.loss` names, as a sum over samples, each multiplied by its weight.
 
     The user's own loss must then return the loss of each sample, (rows,).
@@ -102,16 +99,16 @@ def build_weighted_loss(
     Raises:
         ModelError: The loss does not fit the task, or cannot be imported.
     """
-    build_loss(name, task, label_smoothing, focal_gamma, params)  # checks the name and the options
+    build_loss(name, task, options)  # checks the name and the options
     if semantics.version("torch", task.info.semantics) < 3:
-        label_smoothing = 0.0
+        options = options._replace(label_smoothing=0.0)
     name = _meant(name, task)
     if ":" in name:
-        by_sample = own_loss(name, task, first_output, params, by_sample=True)
+        by_sample = own_loss(name, task, first_output, options.params, by_sample=True)
     elif name in _REGRESSION:
         by_sample = _regression(_REGRESSION[name], task.info, reduction="none")
     else:
-        by_sample = _by_sample(name, task, label_smoothing, focal_gamma)
+        by_sample = _by_sample(name, task, options)
 
     def loss(outputs: Outputs, batch: Tensors, weights: Tensor) -> Tensor:
         losses: Tensor = by_sample(outputs, batch)  # (rows,), or (rows, outputs)
@@ -121,23 +118,16 @@ def build_weighted_loss(
     return loss
 
 
-def row_losses(
-    name: str,
-    task: Task,
-    label_smoothing: float = 0.0,
-    focal_gamma: float | None = None,
-    params: Mapping[str, Any] = MappingProxyType({}),
-) -> Loss:
+def row_losses(name: str, task: Task, options: LossOptions = PLAIN) -> Loss:
     """Return the loss of masks as sums over each row, and how much the row counts in the mean: (rows, 2).
 
     Of the user's own, which is a mean over the samples, each row has that mean, and counts the same.
     """
     name = _meant(name, task)
     if ":" not in name:
-        gamma = _FOCAL_GAMMA if focal_gamma is None else focal_gamma
-        loss = pixel_losses.mask_loss(name, label_smoothing, gamma)
+        loss = pixel_losses.mask_loss(name, options.label_smoothing, _gamma(options))
         return lambda outputs, batch: loss(first_output(outputs), batch[TARGET])
-    own = own_loss(name, task, first_output, params)
+    own = own_loss(name, task, first_output, options.params)
 
     def repeated(outputs: Outputs, batch: Tensors) -> Tensor:
         value = own(outputs, batch).expand(len(batch[TARGET]))  # (rows,)
@@ -146,17 +136,11 @@ def row_losses(
     return repeated
 
 
-def build_total_loss(
-    name: str,
-    task: Task,
-    label_smoothing: float = 0.0,
-    focal_gamma: float | None = None,
-    params: Mapping[str, Any] = MappingProxyType({}),
-) -> Loss:
+def build_total_loss(name: str, task: Task, options: LossOptions = PLAIN) -> Loss:
     """Return the loss of tokens or pixels as the sum over those of a batch that count, ()."""
     if not task.gives_masks:
         return partial(token_losses.total_of_tokens, info=task.info)
-    by_row = row_losses(name, task, label_smoothing, focal_gamma, params)
+    by_row = row_losses(name, task, options)
     return lambda outputs, batch: by_row(outputs, batch)[:, 0].sum()
 
 
@@ -172,31 +156,36 @@ def _meant(name: str, task: Task) -> str:
     return "cross_entropy" if name == "binary_cross_entropy" and has_two_classes(task) else name
 
 
-def _check_options(name: str, label_smoothing: float, focal_gamma: float | None) -> None:
-    if label_smoothing and name not in _SMOOTHED:
+def _check_options(name: str, options: LossOptions) -> None:
+    if options.label_smoothing and name not in _SMOOTHED:
         raise ModelError(
-            f"training.label_smoothing: {label_smoothing} given, but the loss is {name}; it is for "
+            f"training.label_smoothing: {options.label_smoothing} given, but the loss is {name}; it is for "
             + ", ".join(_SMOOTHED)
         )
-    if focal_gamma is not None and name != "focal":
+    if options.focal_gamma is not None and name != "focal":
         raise ModelError(
-            f"training.focal_gamma: {focal_gamma} given, but the loss is {name}; set training.loss: focal"
+            f"training.focal_gamma: {options.focal_gamma} given, but the loss is {name}; set training.loss: "
+            "focal"
         )
 
 
-def _by_sample(name: str, task: Task, label_smoothing: float, focal_gamma: float | None) -> Loss:
+def _gamma(options: LossOptions) -> float:
+    return _FOCAL_GAMMA if options.focal_gamma is None else options.focal_gamma
+
+
+def _by_sample(name: str, task: Task, options: LossOptions) -> Loss:
     """Return a loss of classes or labels that gives a value for each sample, (rows,) or (rows, labels)."""
-    gamma = _FOCAL_GAMMA if focal_gamma is None else focal_gamma
+    smoothing = options.label_smoothing
     has_classes = task.losses[0] == "cross_entropy"
     losses: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
-        "cross_entropy": partial(functional.cross_entropy, reduction="none", label_smoothing=label_smoothing),
+        "cross_entropy": partial(functional.cross_entropy, reduction="none", label_smoothing=smoothing),
         "binary_cross_entropy": lambda logits, targets: functional.binary_cross_entropy_with_logits(
-            logits, class_losses.smoothed_labels(targets, label_smoothing), reduction="none"
+            logits, class_losses.smoothed_labels(targets, smoothing), reduction="none"
         ),
         "focal": partial(
             class_losses.focal if has_classes else class_losses.binary_focal,
-            gamma=gamma,
-            smoothing=label_smoothing,
+            gamma=_gamma(options),
+            smoothing=smoothing,
         ),
         "dice": class_losses.label_dice,
     }

@@ -55,16 +55,11 @@ class Network:
         is_known = inputs.model is None and inputs.config.model.type in HUGGINGFACE
         self.architecture = architecture_of(module) if is_known else None
         self.task = task_for(inputs.info)
-        self._loss_options = (
-            training.loss,
-            self.task,
-            training.label_smoothing,
-            training.focal_gamma,
-            training.loss_params,
-        )
+        options = losses.LossOptions(training.label_smoothing, training.focal_gamma, training.loss_params)
+        self._asked_loss = training.loss, self.task, options
         self._heads = Heads(inputs.config, inputs.info)
-        self.loss = self._heads.summed(losses.build_loss(*self._loss_options))
-        self._row_losses = losses.row_losses(*self._loss_options) if self.task.gives_masks else None
+        self.loss = self._heads.summed(losses.build_loss(*self._asked_loss))
+        self._row_losses = losses.row_losses(*self._asked_loss) if self.task.gives_masks else None
         self._weighted: losses.WeightedLoss | None = None
         self.names = input_names(self.module, inputs.info, self._heads.targets)
         self.call = call_of(self.module, self.names)
@@ -125,7 +120,7 @@ class Network:
     def weighted_loss(self, outputs: Outputs, batch: Tensors) -> Tensor:
         """Return the sum of the losses of the samples of a batch, each multiplied by its weight: ()."""
         if self._weighted is None:
-            weighted = losses.build_weighted_loss(*self._loss_options)
+            weighted = losses.build_weighted_loss(*self._asked_loss)
             self._weighted = self._heads.summed_weighted(weighted)
         weights = weights_of(batch, self.inputs.info)
         assert weights is not None, "the batch has weights"
@@ -134,7 +129,7 @@ class Network:
     @property
     def total_loss(self) -> losses.Loss:
         """The sum of the losses of the labels of a batch."""
-        return losses.build_total_loss(*self._loss_options)
+        return losses.build_total_loss(*self._asked_loss)
 
     def check_fit(self, sample: Tensors) -> None:
         """Call the module with one sample, so that a wrong shape is an error here, not a traceback of step 1.

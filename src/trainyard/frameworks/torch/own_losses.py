@@ -1,4 +1,4 @@
-"""A user's own losses, which a config names by their import paths: functions, and classes of modules.
+"""A user's own losses, which a config names by their import paths: functions, modules and other classes.
 
 `f(outputs, batch)` gets what the model returned and the batch, a mapping of tensors. Where the parameters say
 so by their names, it is called as torch's losses are, `f(input, target)`, or as Keras's, `f(y_true, y_pred)`.
@@ -19,7 +19,7 @@ from torch import Tensor
 from trainyard import semantics
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.torch.data import Tensors
-from trainyard.require import import_path
+from trainyard.require import import_path, is_class_of_functions, kind_of
 from trainyard.tasks.base import Task
 from trainyard.types import TARGET, DataInfo
 
@@ -48,7 +48,7 @@ def own_loss(
         by_sample: There are weights, so that the loss of each sample is needed.
 
     Raises:
-        ModelError: It cannot be imported, or is neither a function nor a module without parameters.
+        ModelError: It cannot be imported, cannot be called, or has parameters to train.
     """
     called = by_names(_loss(path, task, params, by_sample=by_sample), output, task.target)
 
@@ -71,11 +71,11 @@ def own_loss(
 
 
 def _loss(path: str, task: Task, params: Mapping[str, Any], *, by_sample: bool) -> Any:
-    """Import a loss; construct a class of modules."""
+    """Import a loss; construct a class of modules, or of other objects that are called."""
     shown = f" with {', '.join(params)}" if params else ""
     try:
         loss = _of_task(path) if path in task.losses else import_path(path)
-        if isinstance(loss, type) and issubclass(loss, torch.nn.Module):
+        if is_class_of_functions(loss):
             loss, params = loss(**params), {}
     except InputError as error:
         raise ModelError(f"training.loss: {error}") from error
@@ -86,8 +86,8 @@ def _loss(path: str, task: Task, params: Mapping[str, Any], *, by_sample: bool) 
         ) from error
     if not callable(loss) or isinstance(loss, type):
         raise ModelError(
-            f"training.loss: {path} is of type {type(loss).__name__}; a function of (outputs, batch) or "
-            "(input, target), or a torch.nn.Module is needed"
+            f"training.loss: {path} is {kind_of(loss)}; a function of (outputs, batch) or "
+            "(input, target), or a class with __call__, such as a torch.nn.Module, is needed"
         )
     if params and not (inspect.isroutine(loss) or isinstance(loss, type)):
         raise ModelError(

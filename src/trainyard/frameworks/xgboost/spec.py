@@ -19,7 +19,7 @@ from trainyard.frameworks.xgboost.library import xgboost
 from trainyard.frameworks.xgboost.params import METRICS, OBJECTIVES, Objective, XgboostParams
 from trainyard.frameworks.xgboost.spellings import SPELLINGS
 from trainyard.frameworks.xgboost.targets import targets_of
-from trainyard.require import import_path
+from trainyard.require import import_path, kind_of
 from trainyard.types import Array, DataInfo
 
 Gradients = Callable[[Array, Any], tuple[Array, Array]]  # (margins, matrix) -> first and second derivatives
@@ -113,7 +113,7 @@ def _function(path: str | None) -> Any:
         return None
     function = import_path(path)
     if not callable(function) or isinstance(function, type):
-        raise ModelError(f"{path!r} is not a function but of type {type(function).__name__}; give a function")
+        raise ModelError(f"{path!r} is not a function but {kind_of(function)}; give a function")
     return function
 
 

@@ -19,7 +19,7 @@ from trainyard.config import load as load_config
 from trainyard.engine.signals import Signals
 from trainyard.errors import InputError, TrainyardError, is_of_files
 from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import TIME_LIMIT, Ending, LoggedJob, LoggedTrial, TrialLog
+from trainyard.records.trials import TIME_LIMIT, Ending, LoggedJob, LoggedTrial, LoggedTrials, TrialLog
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.children.config import child_config
 from trainyard.runs.children.create import ChildRequest, create_child
@@ -244,7 +244,7 @@ class StudyTrials:
                 self._settle(number)
 
 
-def counted(log: TrialLog) -> list[LoggedTrial]:
+def counted(log: LoggedTrials) -> list[LoggedTrial]:
     """Return the trials of a study without those in whose place a fork has begun."""
     replaced = {note["instead_of"] for note in log.notes if note["kind"] == _FORK}
     return [trial for trial in log.trials if trial.number not in replaced]

@@ -28,7 +28,7 @@ def train_final(executor: Executor, job: Job, log: TrialLog) -> None:
     """
     (path,) = job.runs
     if not any(note["kind"] == _KIND and note["run_id"] == path.name for note in log.notes):
-        log.note(kind=_KIND, trial=job.number, run_id=path.name)
+        log.note(kind=_KIND, trial=job.trial, run_id=path.name)
     executor.submit(job)
     while (outcome := executor.wait()) is None:
         pass  # another worker has joined

@@ -33,6 +33,7 @@ from trainyard.studies.study import RESULT, Study, StudyRequest, open_study
 from trainyard.studies.tuning.checks import limit
 from trainyard.studies.tuning.conclusion import check_first_trials, result_of, summary_of
 from trainyard.studies.tuning.goals import Goals
+from trainyard.studies.tuning.going_on import going_on
 from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
 from trainyard.studies.tuning.pruning import pruning_rule
@@ -72,7 +73,8 @@ def tune_function(objective: Objective, overrides: Overrides, request: StudyRequ
     question = {"function": name, "source": _source(objective), "seed": config.experiment.seed}
     question |= {"tuning": own}
     study = open_study(request, config.experiment.name, KIND, question, completed=True)
-    _Function(study, objective, tuning, goals, sampler, request).run()
+    with going_on(study, tuning.trials or _TRIALS, "trainyard.tune(..., trials=..., resume=True)"):
+        _Function(study, objective, tuning, goals, sampler, request).run()
     return Tuning(study.path)
 
 

@@ -41,7 +41,7 @@ from trainyard.types import Mode
 log = logging.getLogger("trainyard")
 _POLL_SECONDS = 0.05  # between two checks whether a run is free
 _WARN_SECONDS = 5.0  # after which the user is told what is waited for
-_PLAIN = ("number", "study_id", "metric", "mode", "curves", "until")
+_PLAIN = ("study_id", "metric", "mode", "curves", "until")
 _PRUNER: TypeAdapter[Pruner] = TypeAdapter(Pruner)
 
 
@@ -50,7 +50,7 @@ class Job:
     """A trial to train: its runs, one after the other.
 
     Attributes:
-        number: The number of the trial.
+        trial: The number of the trial.
         runs: The folders of its runs.
         study_id: The id of the study.
         metric: The metric that the pruner judges.
@@ -62,7 +62,7 @@ class Job:
             them from their files.
     """
 
-    number: int
+    trial: int
     runs: Sequence[Path]
     study_id: str
     metric: str
@@ -73,19 +73,20 @@ class Job:
     configs: Mapping[str, Resolved] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, which `from_json` reads."""
-        plain = {name: getattr(self, name) for name in _PLAIN}
+        """Return plain values, which `from_json` reads; workers of earlier versions, too."""
+        plain = {"number": self.trial} | {name: getattr(self, name) for name in _PLAIN}
         return plain | {"runs": [str(run) for run in self.runs], "pruner": self.pruner.model_dump()}
 
     @staticmethod
     def from_json(plain: Mapping[str, Any]) -> Job:
         """Read what `to_json` returned."""
         own = {
+            "trial": plain["number"],
             "runs": [Path(run) for run in plain["runs"]],
             "pruner": _PRUNER.validate_python(plain["pruner"]),
         }
         until = plain["until"] and tuple(plain["until"])
-        return Job(**{**plain, **own, "until": until})
+        return Job(**{**{name: plain[name] for name in _PLAIN}, **own, "until": until})
 
 
 def no_bundle(_: Resolved) -> None:
@@ -222,10 +223,10 @@ def failed(error: str) -> Ending:
     return Ending("failed", error=error)
 
 
-def unfinished(number: int, study_id: str, message: str) -> TrainingError:
+def unfinished(trial: int, study_id: str, message: str) -> TrainingError:
     """Return the error that ends a study which cannot go on with a trial for now."""
     return TrainingError(
-        f"trial {number} cannot be trained now: {message}; then go on with the same trials: "
+        f"trial {trial} cannot be trained now: {message}; then go on with the same trials: "
         f"trainyard resume {study_id}"
     )
 

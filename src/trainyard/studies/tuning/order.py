@@ -7,7 +7,7 @@ from typing import Any
 
 from trainyard.config.schema import RunConfig
 from trainyard.config.tuning import HalvingPruner, HyperbandPruner, TuningConfig
-from trainyard.records.trials import TrialLog
+from trainyard.records.trials import LENGTH, TrialLog
 from trainyard.studies.tuning.agenda import Agenda, Free, InOrder
 from trainyard.studies.tuning.lengths import length_key, length_of
 from trainyard.studies.tuning.rungs import Rungs, hyperband
@@ -25,7 +25,8 @@ def agenda_of(
 ) -> Agenda:
     """Return the order of the jobs of a study.
 
-    Where it depends on the number of trials, the log keeps each number that the study has had.
+    The log keeps the numbers of trials that the study has had: of one with rungs, whose order depends on
+    them, each; of another, those since it has gone on.
 
     Args:
         tuning: The options.
@@ -37,14 +38,14 @@ def agenda_of(
         recorded: In free order, of a study that repeats another one: what each trial did not know there.
     """
     pruner = tuning.pruner
+    limits = log.lengths()
+    if trials > max(limits, default=0) and (log.trials or isinstance(pruner, HalvingPruner)):
+        log.note(kind=LENGTH, trials=trials)
+        limits.append(trials)
     if tuning.order == "free":
         return Free(trials, recorded)
     if not isinstance(pruner, HalvingPruner):
         return InOrder(trials, horizon)
-    limits = [note["trials"] for note in log.notes if note["kind"] == "trials"]
-    if trials > max(limits, default=0):
-        log.note(kind="trials", trials=trials)
-        limits.append(trials)
     cycle = hyperband(pruner.min_resource, length_of(config), pruner.reduction_factor)
     if not isinstance(pruner, HyperbandPruner):
         cycle = cycle[:1]

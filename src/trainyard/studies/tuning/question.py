@@ -63,8 +63,7 @@ class SearchPlan:
     @property
     def trials(self) -> int:
         """The number of trials, if nothing ends the study early."""
-        wanted, size = self.tuning.trials, self.sampler.size
-        return min(wanted or size or DEFAULT_TRIALS, size or wanted or DEFAULT_TRIALS)
+        return _length(self.tuning, self.sampler)
 
 
 @dataclass(frozen=True)
@@ -92,6 +91,11 @@ class SearchConfig:
         resolved = self.given.resolved
         with located(resolved):
             check_task(self.goals, info.task, resolved.config)
+
+    @property
+    def trials(self) -> int:
+        """The number of trials, if nothing ends the study early."""
+        return _length(self.tuning, self.sampler)
 
     @property
     def question(self) -> Json:
@@ -125,6 +129,12 @@ def read_search(config: Config, overrides: Overrides, request: StudyRequest) -> 
         shares_of_gpus(tuning)
     base.resolved.log_notes()
     return SearchConfig(given, base, tuning, goals, space, sampler)
+
+
+def _length(tuning: TuningConfig, sampler: Sampler) -> int:
+    """Return how many trials a config asks for; a grid has no more than its points."""
+    wanted, size = tuning.trials, sampler.size
+    return min(wanted or size or DEFAULT_TRIALS, size or wanted or DEFAULT_TRIALS)
 
 
 def _for_trials(base: StudyConfig, goals: Goals, tuning: TuningConfig, request: StudyRequest) -> StudyConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from trainyard.config import Overrides
@@ -15,6 +16,7 @@ from trainyard.errors import InputError
 from trainyard.require import import_paths
 from trainyard.runs.workdir import working_in
 from trainyard.studies.study import Study, StudyRequest
+from trainyard.studies.tuning.going_on import length_so_far
 from trainyard.studies.tuning.question import FROM, SETTINGS, SearchConfig, read_search
 from trainyard.studies.tuning.storage import lacks_password
 from trainyard.studies.tuning.tuner_checks import CONFIG
@@ -62,6 +64,8 @@ def working_for(study: Study) -> Iterator[None]:
 def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, trust: bool) -> SearchConfig:
     """Read the config that a study keeps.
 
+    Unless their number is given, it has as many trials as were asked for last.
+
     Raises:
         InputError: It names code, which is not imported for a folder that may come from someone else; its
             data were objects; or it was changed.
@@ -82,7 +86,10 @@ def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, tr
             f"the config of study {study.id} names code ({paths[0]}), which is not imported from a study's "
             "folder: give the config itself, trainyard tune CONFIG --resume, or --trust"
         )
-    return asked
+    if "tuning.trials" in keys_of(overrides):
+        return asked
+    trials = length_so_far(study, asked.trials)
+    return replace(asked, tuning=asked.tuning.model_copy(update={"trials": trials}))
 
 
 def _with_storage(study: Study, overrides: Overrides) -> Overrides:

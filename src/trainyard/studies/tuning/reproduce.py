@@ -10,7 +10,7 @@ from trainyard.engine.signals import Stopped
 from trainyard.errors import InputError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import FINAL
-from trainyard.records.trials import LoggedTrial, TrialLog, read_log, read_trials
+from trainyard.records.trials import LENGTH, LoggedTrial, TrialLog, read_log, read_trials
 from trainyard.runs.reproduce import Reproduction, compare_bits
 from trainyard.studies.study import Json, Study, StudyRequest
 from trainyard.studies.tuning.earlier import FILE as EARLIER
@@ -63,8 +63,8 @@ def reproduce_study(study: Study, request: StudyRequest, *, trust: bool = False)
                 f"study {study.id} was decided by {asked.tuning.tuner.type}, from whatever "
                 "ended first, so it is not a function of its config; each trial is: trainyard reproduce RUN"
             )
-        trials, notes = read_log(study.path)
-        again = _copy(study, notes)
+        trials = read_trials(study.path)
+        again = _copy(study)
         free = asked.tuning.model_copy(
             update={"trials": len(trials), "max_minutes": None, "target": None}  # these are in `before`
         )
@@ -131,18 +131,18 @@ def _differences(first: LoggedTrial, then: LoggedTrial) -> Iterator[str]:
             yield f"{name}: {pair[0]}, then {pair[1]}"
 
 
-def _copy(study: Study, notes: Sequence[Json]) -> Study:
+def _copy(study: Study) -> Study:
     """Create the folder of a repetition, with all that was fixed when the study was created or went on."""
     question: dict[str, Any] = study.record.question | {REPEATS: study.id}
     again = Study.create(study.path.parent.parent, study.path.parent.name, KIND, question)
-    recorded = [trial.running for trial in read_trials(study.path)]
+    logged = read_log(study.path)
+    recorded = [trial.running for trial in logged.trials]
     order = {RECORDED: recorded} if all(one is not None for one in recorded) else {}
     again.write(SETTINGS, study.settings(SETTINGS) | {REPEATS: study.id} | order)
     if earlier := study.settings(EARLIER):
         again.write(EARLIER, earlier)
     trial_log = TrialLog(again.path)
-    for note in notes:
-        if note["kind"] == "trials":
-            trial_log.note(**note)
+    for length in logged.lengths():
+        trial_log.note(kind=LENGTH, trials=length)
     trial_log.close()
     return again

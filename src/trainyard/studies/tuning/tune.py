@@ -35,6 +35,7 @@ from trainyard.studies.tuning.conclusion import check_first_trials, observation,
 from trainyard.studies.tuning.earlier import FILE as EARLIER
 from trainyard.studies.tuning.earlier import check_learns, learned
 from trainyard.studies.tuning.final import final_run, train_final
+from trainyard.studies.tuning.going_on import going_on
 from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden, unfinished
 from trainyard.studies.tuning.joined import JoinedWorkers, leading
 from trainyard.studies.tuning.measures import measured
@@ -82,7 +83,8 @@ def search(study: Study, asked: SearchConfig, request: StudyRequest, before: int
     plan = plan_of(study, asked)
     if not (study.path / CONFIG).exists():
         study.write_text(CONFIG, asked.text.encode())
-    _Search(study, plan, asked, request, before).run()
+    with going_on(study, plan.trials, f"trainyard resume {study.id} tuning.trials=..."):
+        _Search(study, plan, asked, request, before).run()
     return Tuning(study.path)
 
 
@@ -219,9 +221,9 @@ class _Search:
             if (outcome := executor.wait()) is None:
                 continue
             job, status, error = outcome
-            self._running.discard(job.number)
+            self._running.discard(job.trial)
             ending = failed(error or status) if status == "failed" else self._measured(job, ending_of(job))
-            self._end(job.number, ending)
+            self._end(job.trial, ending)
 
     def _measured(self, job: Job, ending: Ending) -> Ending:
         """Return an ending with the values of all metrics and constraints, if there are several."""
@@ -229,14 +231,14 @@ class _Search:
         if not names or ending.step is None or ending.status == "paused":
             return ending
         (path,) = job.runs  # several metrics or constraints exclude folds and repeats
-        (resolved,) = self._configs.of(self._log.trials[job.number].params)
+        (resolved,) = self._configs.of(self._log.trials[job.trial].params)
         try:
             with of_own_config(RunDir(path), resolved):
                 bundle = self._request.bundle(resolved)
                 return ending._replace(values=measured(RunDir(path), names, ending.step, bundle))
         except TrainyardError as error:
             if is_of_files(error):
-                raise unfinished(job.number, job.study_id, hidden(path, error)) from error
+                raise unfinished(job.trial, job.study_id, hidden(path, error)) from error
             return failed(hidden(path, error))
 
     def _next(self, begun: list[LoggedTrial]) -> LoggedTrial | None:

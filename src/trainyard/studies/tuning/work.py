@@ -54,7 +54,7 @@ def _follow(study: Study) -> None:
                 if job is None:
                     time.sleep(_POLL_SECONDS)
                     continue
-                log.info("trial %d: run %s", job.number, job.runs[0].name)
+                log.info("trial %d: run %s", job.trial, job.runs[0].name)
                 answer = answer_to(job)
                 if answer["status"] in STATUS_OF.values():
                     folder.leave_job()

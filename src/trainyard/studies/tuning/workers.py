@@ -91,7 +91,7 @@ class InProcess:
         except (TrainyardError, OSError) as error:
             message = hidden(job.runs[0], error)
             if is_of_files(error):
-                raise unfinished(job.number, job.study_id, message) from error
+                raise unfinished(job.trial, job.study_id, message) from error
             return Outcome(job, "failed", message)
         if status in STATUS_OF.values():
             raise Stopped(cast("Ended", status))
@@ -218,12 +218,12 @@ class WorkerProcesses:
         if job is None:  # an earlier leader of the study has given it
             return None
         if answer.get("is_of_files"):
-            raise unfinished(job.number, job.study_id, answer["error"])
+            raise unfinished(job.trial, job.study_id, answer["error"])
         if answer and answer["status"] != LEFT:
             return Outcome(job, answer["status"], answer.get("error"))
         if not answer:
             how = self._ended(worker)
-            self._deaths[job.number] = deaths = self._deaths.get(job.number, 0) + 1
+            self._deaths[job.trial] = deaths = self._deaths.get(job.trial, 0) + 1
             if deaths >= _MOST_DEATHS:
                 return Outcome(job, "failed", f"its process died {deaths} times, the last time {how}")
         self.submit(job)

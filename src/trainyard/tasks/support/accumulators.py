@@ -53,7 +53,7 @@ class Accumulator:
     def counted(self, update: Callable[[Any], None]) -> State:
         """Return what a fresh object counts on a part.
 
-        The first part is counted twice more, to see that its counts add up.
+        The first part is counted twice more, to see that its counts add up, and that they are the same again.
 
         Args:
             update: Calls the method `update` of an object with the part.
@@ -68,9 +68,8 @@ class Accumulator:
         state = self._state(metric)
         self._check_attributes(metric, shared)
         value, merged = self._computed(self._updated(update, 2)), self.value([state, state])
-        if not math.isclose(value, merged, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE) and not (
-            math.isnan(value) and math.isnan(merged)
-        ):
+        if not _are_close(value, merged):
+            self._refuse_random_numbers(merged, update)
             raise self._does_not_add_up(
                 f"two updates of one object give {value:g}, and the counts of two objects {merged:g}"
             )
@@ -146,15 +145,46 @@ class Accumulator:
             for name, value in _attributes(one).items():
                 counts_nothing = _can_add(value) or _holds_objects(name, value) or _is_place(value)
                 if not counts_nothing and _differ(value, old.get(name)):
+                    if _is_generator(value):
+                        raise self._draws(f"`update` draws from {name}, which goes on from part to part")
                     raise self._does_not_add_up(
                         f"`update` changes {name}, which is of type {type(value).__name__}"
                     )
+
+    def _refuse_random_numbers(self, merged: float, update: Callable[[Any], None]) -> None:
+        """Refuse a metric that gives another value than before; `merged` is that of twice the part.
+
+        Raises:
+            ModelError: It does.
+        """
+        state = self._state(self._updated(update, 1))
+        again = self.value([state, state])
+        if not _are_close(merged, again):
+            raise self._draws(f"the same rows give {merged:g}, and then {again:g}")
+
+    def _draws(self, why: str) -> ModelError:
+        return ModelError(
+            f"evaluation.metrics: {self.path} draws random numbers: {why};\nan evaluation must give the same "
+            "again: draw from a generator that each call makes from a fixed seed, such as "
+            "numpy.random.default_rng(0)"
+        )
 
     def _does_not_add_up(self, why: str) -> ModelError:
         return ModelError(
             f"evaluation.metrics: {self.path} does not add up: {why};\nlet `update` add to numbers, arrays "
             "and tensors that begin at 0, or append to lists, and let `compute` do the rest"
         )
+
+
+def _are_close(one: float, other: float) -> bool:
+    """Return whether two sums of the same numbers, maybe in another order, are equal."""
+    both_nan = math.isnan(one) and math.isnan(other)
+    return both_nan or math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+
+
+def _is_generator(value: Any) -> bool:
+    """Return whether a value draws random numbers, and has a state: NumPy's, torch's or Python's."""
+    return any(one.__name__ in ("Generator", "RandomState", "Random") for one in type(value).__mro__)
 
 
 def _alone() -> bool:
@@ -218,9 +248,17 @@ def _differ(value: Any, before: Any) -> bool:
     if type(value) is not type(before) or value is before:
         return False
     try:
+        if hasattr(value, "clone_state"):  # a generator of torch's, whose state has bytes that mean nothing
+            return _next_draws(value) != _next_draws(before)
         return pickle.dumps(value) != pickle.dumps(before)
     except Exception:  # whatever holds a lock, a file or a function
         return False
+
+
+def _next_draws(generator: Any) -> list[float]:
+    copied = generator.clone_state()
+    draws: list[float] = sys.modules["torch"].rand(8, generator=copied, device=copied.device).tolist()
+    return draws
 
 
 def _counts(metric: Any, before: Any) -> dict[str, Any]:

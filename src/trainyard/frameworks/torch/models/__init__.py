@@ -21,7 +21,7 @@ from trainyard.frameworks.torch.models.text_transformer import TextTransformer
 from trainyard.frameworks.torch.models.transformer import Transformer
 from trainyard.frameworks.torch.models.unet import Unet
 from trainyard.registry import task_for
-from trainyard.require import import_path
+from trainyard.require import import_path, kind_of
 from trainyard.types import INPUT_IDS, DataInfo
 
 # What the arguments of a constructor that must be given are often called.
@@ -76,9 +76,7 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
             "name its class, or a function that makes it"
         )
     if not callable(make):
-        raise ModelError(
-            f"model {type_name} is of type {type(make).__name__}; a subclass of torch.nn.Module is needed"
-        )
+        raise ModelError(f"model {type_name} is {kind_of(make)}; a subclass of torch.nn.Module is needed")
     if type_name in _BUILT_IN:  # an option that is not set has its default
         params = {name: value for name, value in params.items() if value is not None}
     features = 1

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import faulthandler
 import os
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache, cached_property
 from itertools import count
@@ -38,14 +41,27 @@ class ProcessGroup(World):
             torch.cuda.set_device(local_rank if local_rank < torch.cuda.device_count() else 0)
         backend = "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo"
         try:
-            self._store = _store(rank, size)
-            self._store.set_timeout(_FIND_EACH_OTHER)
-            dist.init_process_group(backend, store=self._store, rank=rank, world_size=size, timeout=_TIMEOUT)
+            with _signals_end_at_once():
+                self._store = _store(rank, size)
+                self._store.set_timeout(_FIND_EACH_OTHER)
+                _meet(self._store, rank, size)
+                self._connect(backend)
+        except WorldError:
+            raise
         except Exception as error:
             raise WorldError(
                 f"the {size} processes did not find each other: {error}; "
                 "`trainyard doctor --distributed` says what is wrong"
             ) from error
+
+    def _connect(self, backend: str) -> None:
+        self.watch(_FIND_EACH_OTHER.total_seconds())  # if a process dies now, the others wait for it
+        try:
+            dist.init_process_group(
+                backend, store=self._store, rank=self.rank, world_size=self.size, timeout=_TIMEOUT
+            )
+        finally:
+            self.rest()
 
     def leave(self) -> None:
         """End the process group, so that the processes may find each other again for another run.
@@ -124,6 +140,46 @@ def join(backend: str) -> World:
     if ranks is None:
         raise InputError("no launcher has started this process: RANK and WORLD_SIZE are not set")
     return ProcessGroup(*ranks, backend)
+
+
+@contextmanager
+def _signals_end_at_once() -> Iterator[None]:
+    """Let SIGTERM and SIGINT end this process while it waits for the others: there is nothing to save.
+
+    Handlers in Python would run when the wait is over, which it never is if another process has died. The
+    launcher sends these signals then, and the kernel does when the launcher has died.
+    """
+    previous = {}
+    if threading.current_thread() is threading.main_thread():  # no other may set handlers
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            if signal.getsignal(signum) is not None:  # else it is not of Python, and works at once
+                previous[signum] = signal.signal(signum, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+
+def _meet(store: Any, rank: int, size: int) -> None:
+    """Wait until all processes are there: what connects them then waits as long as for a collective call.
+
+    Raises:
+        WorldError: Some do not come.
+    """
+    keys = [f"here-{one}" for one in range(size)]
+    store.set(keys[rank], "")
+    try:
+        store.wait(keys, _FIND_EACH_OTHER)
+    except RuntimeError as error:  # torch's DistError is one
+        missing = [str(one) for one, key in enumerate(keys) if not store.check([key])]
+        if not missing:
+            raise
+        minutes = _FIND_EACH_OTHER.total_seconds() / 60
+        raise WorldError(
+            f"process {', '.join(missing[:8])} of {size} did not come within {minutes:g} minutes; see its "
+            "output, or the log of its machine; `trainyard doctor --distributed` says what is wrong"
+        ) from error
 
 
 def _store(rank: int, size: int) -> Any:
