@@ -21,7 +21,6 @@ runs/<experiment>/<run-id>/
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import shutil
@@ -268,8 +267,7 @@ class RunDir:
         After a crash there is the old or the new content, whole.
         """
         self._make_folder(name)
-        plain = json.loads(json.dumps(data, allow_nan=False))  # as it will be read back: its keys are strings
-        write_atomically(self.path / name, dump(plain), depth=_depth(name))
+        write_atomically(self.path / name, dump(data), depth=_depth(name))
 
     def _make_folder(self, name: str) -> None:
         """Make the folder of a file of the run, but never the run directory.
