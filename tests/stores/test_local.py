@@ -55,8 +55,10 @@ class TestLocal(StoreSuite):
         assert list(store.list()) == []
         assert not any(store.staging().iterdir())
         self.put(store, "a/key", b"kept")
+        (root / ".staging-0123abcd-7-file").write_bytes(b"half of what was to be put if absent")
+        assert list(store.list()) == ["a/key"]
         self.make(root).sweep()
-        assert not left.exists()
+        assert not list(root.glob(".staging-*"))
         assert store.get("a/key") == b"kept"
 
     def test_a_put_does_not_bring_back_a_root_that_is_gone(self, store: LocalStore, root: Path) -> None:
@@ -242,29 +244,34 @@ class TestUrl(StoreSuite):
         return LocalStore((root / "made of it").as_uri())
 
 
-def test_a_new_process_sweeps_what_dead_ones_have_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("operation", ["put", "put_if_absent"])
+def test_a_new_process_sweeps_what_dead_ones_have_left(operation: str, tmp_path: Path) -> None:
     """A process is killed in the middle of a put, and another one is in the middle of one."""
     root, source = tmp_path / "store", tmp_path / "weights"
     source.write_bytes(b"new")
     killed = os.fork()
     if killed == 0:
         try:
-            shutil.copyfile = lambda *_: kill()  # type: ignore[assignment]
-            LocalStore(root.as_uri()).put("a/key", source)
+            shutil.copyfile = os.link = lambda *_: kill()  # type: ignore[assignment]
+            store = LocalStore(root.as_uri())
+            store.put("a/key", source) if operation == "put" else store.put_if_absent("a/key", b"new")
         finally:
             os._exit(1)
     assert os.WTERMSIG(os.waitpid(killed, 0)[1]) == signal.SIGKILL
     (left,) = root.glob(".staging-*")
     mine = LocalStore(root.as_uri()).staging()
     assert not left.exists()
-    elsewhere, old = (root / f".staging-{name}-{killed}-x" for name in ("0123abcd", "4567cdef"))
+    names = [f".staging-{machine}-{killed}-{x}" for machine in ("0123abcd", "4567cdef") for x in "xy"]
+    elsewhere, its_file, old, old_file = (root / name for name in names)
     for folder in (elsewhere, old):
         folder.mkdir()
         (folder / "weights").write_bytes(b"new")
-    os.utime(old / "weights", (0, 0))
-    os.utime(old, (0, 0))
+    its_file.write_bytes(b"new")
+    old_file.write_bytes(b"new")
+    for path in (old / "weights", old, old_file):
+        os.utime(path, (0, 0))
     LocalStore(root.as_uri()).put("a/key", source)
-    assert set(root.glob(".staging-*")) == {mine, elsewhere}
+    assert set(root.glob(".staging-*")) == {mine, elsewhere, its_file}
 
 
 def test_what_other_machines_have_left_is_a_day_old_by_the_clock_of_the_file_system(

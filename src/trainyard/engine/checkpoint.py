@@ -125,7 +125,10 @@ class Checkpoints:
             for file in files:
                 self._store.move(f"{self._kind}/{name}/{file.name}", staging / file.name)
         finally:
-            shutil.rmtree(staging, ignore_errors=True)
+            try:
+                staging.rmdir()  # as a rule, all its files were moved
+            except OSError:
+                shutil.rmtree(staging, ignore_errors=True)
         return files
 
     def copy_to(self, commit: Commit, store: FileStore) -> None:
