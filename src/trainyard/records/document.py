@@ -90,7 +90,14 @@ class Document(Record):
         Raises:
             OSError: The file cannot be written.
         """
-        write_atomically(path, dump(self.to_json()), depth=depth)
+        write_atomically(path, self.encoded(), depth=depth)
+
+    def encoded(self) -> bytes:
+        """Return the content of the file."""
+        try:
+            return dump(self.model_dump())
+        except ValueError:  # a number is not finite, which is rare
+            return dump(self.to_json())
 
 
 def dump(data: dict[str, Any]) -> bytes:

@@ -9,7 +9,7 @@ import platform
 import re
 import sys
 from collections.abc import Collection, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from trainyard.digest import sha256_json
@@ -115,9 +115,14 @@ def imported_packages() -> list[str]:
     `importlib.metadata.packages_distributions` knows all, but reads the list of files of every installed
     package.
     """
+    return list(_packages_of(tuple(sys.modules)))
+
+
+@lru_cache(maxsize=1)  # a process that makes many runs has imported everything for the first one
+def _packages_of(modules: tuple[str, ...]) -> list[str]:
     known = {_normalized(name): name for name in packages()}
-    modules = {name.partition(".")[0] for name in list(sys.modules)}
-    names = {_normalized(_DISTRIBUTIONS.get(module, module)) for module in modules} - _own_requirements()
+    tops = {name.partition(".")[0] for name in modules}
+    names = {_normalized(_DISTRIBUTIONS.get(top, top)) for top in tops} - _own_requirements()
     return sorted(known[name + suffix] for name in names for suffix in ("", "-cpu") if name + suffix in known)
 
 
@@ -150,6 +155,7 @@ def _normalized(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
+@cache
 def _system() -> str:
     """Return operating system, machine and C library, whose `exp` or `log` may differ in the last bits."""
     library = " ".join(platform.libc_ver()).strip() or platform.release()
