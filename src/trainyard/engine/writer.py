@@ -53,7 +53,8 @@ class Writer:
                 self._waiting = deque(waiting for waiting in self._waiting if not waiting.replaceable)
             self._changed.wait_for(lambda: len(self._waiting) < _MOST_WAITING)
             self._waiting.append(write)
-            self._changed.notify_all()
+            if self._is_due():  # else the thread would wake to wait again
+                self._changed.notify_all()
 
     def drain(self) -> None:
         """Block until everything that was submitted is written, or has failed."""

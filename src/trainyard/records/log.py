@@ -228,9 +228,14 @@ def committed(store: Store, kind: str) -> Collection[str] | None:
 
     None if there is no log (earlier versions wrote none), or it cannot be read: every valid manifest counts.
     """
+    head = readable_head(store)
+    return None if head is None else head.names(kind)
+
+
+def readable_head(store: Store) -> Entry | None:
+    """Return the newest entry of the log in a run directory; None where `committed` returns that."""
     try:
-        head = Log(store).head()
+        return Log(store).head()
     except CheckpointError as error:
         log.warning("%s; every checkpoint with a valid manifest counts", error)
         return None
-    return None if head is None else head.names(kind)

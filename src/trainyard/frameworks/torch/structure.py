@@ -133,9 +133,9 @@ class Held:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
+        modules = list(model.modules())
         self._buffers = [
-            (module, dict(module._buffers), set(module._non_persistent_buffers_set))
-            for module in model.modules()
+            (module, dict(module._buffers), set(module._non_persistent_buffers_set)) for module in modules
         ]
         held = [
             buffer for _, buffers, _ in self._buffers for buffer in buffers.values() if buffer is not None
@@ -143,7 +143,7 @@ class Held:
         self._values = [(buffer, buffer.detach().clone()) for buffer in held]
         self._extra = [
             (module, copy.deepcopy(module.get_extra_state()))
-            for module in model.modules()
+            for module in modules
             if type(module).get_extra_state is not nn.Module.get_extra_state
         ]
 
