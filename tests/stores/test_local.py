@@ -35,7 +35,7 @@ class TestLocal(StoreSuite):
         self.put(store, "a/key", b"first")
         source = store.staging() / "file"
         source.write_bytes(b"second")
-        store.move("a/key", source)
+        store.move({"a/key": source})
         assert not source.exists()
         assert store.get("a/key") == b"second"
 
@@ -207,6 +207,21 @@ class TestLocal(StoreSuite):
         store.put_if_absent("a/b/c/key", b"{}")
         assert synced == [root, root / "a", root / "a" / "b", root / "a" / "b" / "c"]
 
+    def test_files_that_are_moved_together_are_durable_at_once(
+        self, store: LocalStore, root: Path, synced: list[Path]
+    ) -> None:
+        staging = store.staging()
+        names = ["checkpoints/step-1/a", "checkpoints/step-1/b", "best/c"]
+        files = {name: staging / name.rpartition("/")[2] for name in names}
+        for source in files.values():
+            source.write_bytes(source.name.encode())
+        store.put_if_absent("checkpoints/step-1/x", b"{}")
+        store.put_if_absent("best/x", b"{}")
+        synced.clear()
+        store.move(files)
+        assert sorted(synced) == [root / "best", root / "checkpoints" / "step-1"]
+        assert {name: store.get(name) for name in names} == {name: name[-1:].encode() for name in names}
+
     def test_a_deletion_is_durable(self, store: LocalStore, root: Path, synced: list[Path]) -> None:
         for name in ("manifest", "weights"):
             store.put_if_absent(f"checkpoints/step-1/{name}", b"{}")
@@ -372,7 +387,7 @@ def test_a_folder_that_another_process_deletes_is_made_again(
         return (
             store.put_if_absent("probe/x", b"data")
             if operation == "put_if_absent"
-            else store.move("probe/x", source)
+            else store.move({"probe/x": source})
         )
 
     if times == 10:

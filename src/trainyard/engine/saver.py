@@ -251,8 +251,8 @@ class Saver:
     def _submit_best(self, step: int, snapshot: Snapshot) -> None:
         def write() -> None:
             self._unwritten[step] = snapshot
-            self._write_best()
-            self._prune_best()
+            if self._write_best():  # else the better one that came will take the place of others
+                self._prune_best()
 
         self._writer.submit(PendingWrite(step, write, replaceable=False, may_wait=self._is_small))
 
@@ -262,13 +262,19 @@ class Saver:
         count = self._learner.model().parameter_count
         return count is not None and count <= _SMALL
 
-    def _write_best(self) -> None:
-        """Write the best models that are not on disk yet, including those whose writing failed before."""
+    def _write_best(self) -> bool:
+        """Write the best models that are not on disk yet, including those whose writing failed before.
+
+        Return whether there were any that are still needed.
+        """
+        has_written = False
         for step, snapshot in list(self._unwritten.items()):
             if step in self._wanted():  # else a better one came while it waited
                 self._checkpoints.best.commit(step, snapshot)
+                has_written = True
             snapshot.release()
             del self._unwritten[step]
+        return has_written
 
     def resume_from(self, state: RunState, best: Collection[int]) -> None:
         """Continue from a commit, and remove the best models of later steps: they will be made again."""
@@ -318,10 +324,7 @@ class Saver:
         return self._current_best | needed | submitted | marked | self._extracted
 
     def _prune_best(self) -> None:
-        wanted = self._wanted()
-        self._checkpoints.best.prune(
-            {name for name in self._checkpoints.best.names() if step_of(name) in wanted}
-        )
+        self._checkpoints.best.prune_steps(self._wanted())
 
 
 class FollowerSaver(Saver):

@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -48,11 +48,12 @@ class LocalStore:
             shutil.copyfile(source, copy)
             with open(copy, "rb") as file:
                 os.fsync(file.fileno())
-            self.move(key, copy)
+            self.move({key: copy})
 
-    def move(self, key: str, source: Path) -> None:
-        """Rename the fsynced file `source` to the object's path, on the same file system."""
-        fsync_folder(self._place(key, source.replace).parent)
+    def move(self, files: Mapping[str, Path]) -> None:
+        """Rename the fsynced files to the objects' paths, on the same file system, and fsync each folder."""
+        for folder in {self._place(key, source.replace).parent: None for key, source in files.items()}:
+            fsync_folder(folder)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Write and fsync a temporary file and link it to the object's path, unless that exists."""
@@ -234,7 +235,7 @@ def _changed(path: Path) -> float:
 
 
 def _depth(key: str) -> int:
-    return len(key.split("/"))
+    return key.count("/") + 1
 
 
 def _refuse_links(path: Path, depth: int) -> None:

@@ -48,9 +48,11 @@ class Structure:
         Raises:
             ModelError: A module that was added since has a buffer, which no new process could restore.
         """
-        now = Structure.of(model)
-        persistent = {name for name, is_persistent, _ in _buffers(model) if is_persistent}
-        for name, kind in now.buffers.items():
+        buffers, persistent = dict[str, _Kind | None](), set[str]()
+        for name, is_persistent, buffer in _buffers(model):
+            buffers[name] = None if buffer is None else _kind(buffer)
+            persistent |= {name} if is_persistent else set()
+        for name, kind in buffers.items():
             if kind is not None and name.rpartition(".")[0] not in self.training:
                 raise ModelError(
                     f"buffer {name} belongs to a module that was added in training, so that no checkpoint "
@@ -58,12 +60,13 @@ class Structure:
                 )
         changed = [
             name
-            for name, kind in now.buffers.items()
+            for name, kind in buffers.items()
             if kind is not None and name in persistent and self.buffers.get(name) not in (kind, _LAZY)
         ]
-        dropped = [name for name, kind in self.buffers.items() if kind and now.buffers.get(name) is None]
+        dropped = [name for name, kind in self.buffers.items() if kind and buffers.get(name) is None]
         changes: Changes = {"buffers": sorted(changed), "dropped": sorted(dropped)}
         if not buffers_only:
+            now = Structure.of(model)
             changes |= {
                 "requires_grad": _differences(self.requires_grad, now.requires_grad),
                 "training": _differences(self.training, now.training),
