@@ -307,6 +307,8 @@ def fsync_folder(folder: Path) -> None:
 
 def make_folders(folder: Path) -> None:
     """Create a folder and its missing parents, and make all their names durable."""
+    if folder.is_dir():
+        return
     missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in missing:

@@ -46,22 +46,22 @@ class Resolved:
     unused: Sequence[str] = ()
 
     @cached_property
-    def _values(self) -> dict[str, Any]:
-        """All values, nested as in the config; nobody changes them."""
+    def nested(self) -> dict[str, Any]:
+        """All values, nested as in the config, `${env:NAME}` expanded; nobody changes them."""
         return values(self.config)
 
     @cached_property
-    def _bits(self) -> dict[str, Any]:
+    def bits(self) -> dict[str, Any]:
         """The values that change the result, nested as in the config; nobody changes them."""
         return bits_of(self.config)
 
     def _unexpanded(self) -> Any:
         """Return all values, nested as in the config, with `${env:NAME}` unexpanded."""
-        return _replace(self._values, self.templates.get) if self.templates else self._values
+        return _replace(self.nested, self.templates.get) if self.templates else self.nested
 
     def dump(self) -> str:
         """Return all values as YAML 1.2, `${env:NAME}` unexpanded; it loads back to an equal config."""
-        return emit(self._values, self.templates)
+        return emit(self.nested, self.templates)
 
     def flat(self) -> dict[str, Any]:
         """Return all values by dotted key, `${env:NAME}` unexpanded; secrets in clear text are in it."""
@@ -94,7 +94,7 @@ class Resolved:
 
     def computation_hash(self) -> str:
         """Return the SHA-256 (hex) of the values that change the result, `${env:NAME}` expanded."""
-        return _hash(self._bits)
+        return _hash(self.bits)
 
     def placement(self, *, explicit: bool = False) -> dict[str, Any]:
         """Return where the run is to be computed, by dotted key.
@@ -102,7 +102,7 @@ class Resolved:
         Args:
             explicit: Leave out what is not set, or set to null.
         """
-        flat = _flatten(self._values)
+        flat = _flatten(self.nested)
         return {
             key: flat[key]
             for key in PLACEMENT
@@ -130,7 +130,7 @@ class Resolved:
                 return value
             return f"{self.templates[path]} (sha256 {hashlib.sha256(str(value).encode()).hexdigest()[:8]})"
 
-        return _flatten(_replace(self._bits, leaf))
+        return _flatten(_replace(self.bits, leaf))
 
     def hide(self, text: str) -> str:
         """Return a text as it may be stored: values from `${env:NAME}` are unexpanded, the rest is redacted.
@@ -153,7 +153,7 @@ class Resolved:
                 texts[str(value)] = self.templates[path]
             return value
 
-        _replace(self._values, leaf)
+        _replace(self.nested, leaf)
         spelled = {spelling: name for text, name in texts.items() for spelling in (text, repr(text)[1:-1])}
         return {text: name for text, name in spelled.items() if len(text) >= _SHORTEST}
 

@@ -343,7 +343,11 @@ class RunDir:
         return self.path / "attempts" / f"{attempt:04d}.stop"
 
     def _attempt_files(self) -> list[Path]:
-        return sorted(path for path in (self.path / "attempts").glob("*.json") if path.stem.isdecimal())
+        try:
+            paths = [*(self.path / "attempts").iterdir()]
+        except OSError:
+            return []
+        return sorted(path for path in paths if path.suffix == ".json" and path.stem.isdecimal())
 
 
 def write_config(path: Path, config: str) -> None:
