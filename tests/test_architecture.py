@@ -63,6 +63,7 @@ LAYERS = (
         "image_shape",
         "machine",
         "errors",
+        "alarms",
         "announce",
         "environ",
         "version",

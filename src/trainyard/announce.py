@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from trainyard.alarms import call_later
 
 SILENCE = 2.0  # seconds
 log = logging.getLogger("trainyard")
@@ -19,10 +20,8 @@ def announced(work: str, silence: float = SILENCE) -> Iterator[None]:
         work: What is done, as `reading a.csv`.
         silence: Seconds without a line.
     """
-    timer = threading.Timer(silence, log.info, ("%s ...", work))
-    timer.daemon = True
-    timer.start()
+    alarm = call_later(silence, lambda: log.info("%s ...", work))
     try:
         yield
     finally:
-        timer.cancel()
+        alarm.cancel()

@@ -19,7 +19,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -99,9 +99,12 @@ class FileRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON."""
-        return asdict(self) | {
+        return {
+            "name": self.name,
+            "bytes": self.bytes,
+            "sha256": self.sha256,
             "chunks": [list(chunk) for chunk in self.chunks],
-            "tensors": [list(t) for t in self.tensors],
+            "tensors": [[*tensor[:2], list(tensor.shape), tensor.sha256] for tensor in self.tensors],
         }
 
     @staticmethod
@@ -153,10 +156,40 @@ def array_buffer(name: str, array: Array) -> NamedBuffer:
     )
 
 
+class _Hashing:
+    """Compute hashes in threads; small ones, for which that takes longer, in the thread that asks.
+
+    The threads, and what they need, are made when the first large one is begun.
+    """
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> _Hashing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def begin(self, compute: Callable[[], str], size: int) -> Callable[[], str]:
+        """Begin to compute the hash of `size` bytes; return what waits for it."""
+        if size <= _SMALL_BYTES:
+            sha256 = compute()
+            return lambda: sha256
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_THREADS)
+        return self._pool.submit(compute).result
+
+    def hash(self, part: memoryview) -> Callable[[], str]:
+        """Begin to compute the SHA-256 of bytes; return what waits for it."""
+        return self.begin(partial(sha256_bytes, part), len(part))
+
+
 def tensor_records(buffers: Iterable[NamedBuffer]) -> list[TensorRecord]:
     """Return the records of tensors in memory."""
-    with ThreadPoolExecutor(_THREADS) as pool:
-        pending = [(buffer, [_hash_in(pool, part) for part in _parts(buffer.buffer)]) for buffer in buffers]
+    with _Hashing() as pool:
+        pending = [(buffer, [pool.hash(part) for part in _parts(buffer.buffer)]) for buffer in buffers]
         return [_tensor_record(buffer, [sha256() for sha256 in hashes]) for buffer, hashes in pending]
 
 
@@ -217,22 +250,14 @@ def _safetensors_header(buffers: Sequence[NamedBuffer]) -> bytes:
 
 def _write_parts(path: Path, parts: Sequence[memoryview]) -> list[Chunk]:
     """Write and fsync in this thread while others hash, so that disk and processors work at the same time."""
-    with ThreadPoolExecutor(_THREADS) as pool, open(path, "wb", buffering=0) as file:
-        hashes = [_hash_in(pool, part) for part in parts]
+    with _Hashing() as pool, open(path, "wb", buffering=0) as file:
+        hashes = [pool.hash(part) for part in parts]
         for part in parts:
             done = 0
             while done < len(part):
                 done += file.write(part[done:]) or 0
         os.fsync(file.fileno())
         return [Chunk(len(part), sha256()) for part, sha256 in zip(parts, hashes, strict=True)]
-
-
-def _hash_in(pool: ThreadPoolExecutor, part: memoryview) -> Callable[[], str]:
-    """Return a function that waits for the SHA-256 of a part; the pool starts no thread for small ones."""
-    if len(part) > _SMALL_BYTES:
-        return pool.submit(sha256_bytes, part).result
-    sha256 = sha256_bytes(part)
-    return lambda: sha256
 
 
 def damage(path: Path, record: FileRecord, *, depth: int = 1) -> str | None:
@@ -250,16 +275,14 @@ def damage(path: Path, record: FileRecord, *, depth: int = 1) -> str | None:
 
 
 def _damage(path: Path, record: FileRecord, depth: int) -> str | None:
-    with open_regular(path, depth=depth) as file, ThreadPoolExecutor(_THREADS) as pool:
+    with open_regular(path, depth=depth) as file, _Hashing() as pool:
         fd, offset, pending = file.fileno(), 0, []
         size = os.fstat(fd).st_size
         if size != record.bytes:
             return f"{record.name}: {size} bytes instead of {record.bytes}"
         for chunk in record.chunks:
-            if chunk.bytes > _SMALL_BYTES:
-                pending.append((offset, chunk, pool.submit(_read_sha256, fd, offset, chunk.bytes).result))
-            else:
-                pending.append((offset, chunk, partial(_read_sha256, fd, offset, chunk.bytes)))
+            read = partial(_read_sha256, fd, offset, chunk.bytes)
+            pending.append((offset, chunk, pool.begin(read, chunk.bytes)))
             offset += chunk.bytes
         for start, chunk, sha256 in pending:
             if sha256() != chunk.sha256:
@@ -284,6 +307,8 @@ def fsync_folder(folder: Path) -> None:
 
 def make_folders(folder: Path) -> None:
     """Create a folder and its missing parents, and make all their names durable."""
+    if folder.is_dir():
+        return
     missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in missing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 from trainyard.digest import sha256_bytes
@@ -19,11 +20,16 @@ def machine_id(*namespaces: str) -> str:
         Eight hexadecimal digits; empty where the system does not say.
     """
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         own = "".join(str(Path(f"/proc/self/ns/{name}").readlink()) for name in namespaces)
-        return sha256_bytes(f"{boot}{own}".encode())[:8]
+        return sha256_bytes(f"{_boot()}{own}".encode())[:8]
     except (OSError, ValueError):
         return ""
+
+
+@cache
+def _boot() -> str:
+    """Return what tells this start of the machine from the others."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
 
 
 def process_has_ended(process: str) -> bool:

@@ -178,8 +178,10 @@ def home_of(value: Any) -> str:
 def import_paths(value: Any) -> Iterator[str]:
     """Yield the texts in a value, at any depth, that may be import paths."""
     if isinstance(value, str):
-        if _IMPORT_PATH.fullmatch(value):
+        if ":" in value and _IMPORT_PATH.fullmatch(value):
             yield value
+    elif value is None or isinstance(value, int | float):
+        return
     elif isinstance(value, Mapping):
         for item in value.values():
             yield from import_paths(item)

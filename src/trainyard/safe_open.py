@@ -32,26 +32,39 @@ def open_regular(path: Path, mode: str = "rb", *, depth: int = 1) -> BinaryIO:
     Raises:
         OSError: There is no such file, it is of another kind, or there is a link on the way to it.
     """
-    *folders, name = path.parts[-depth:]
-    folder = os.open(path.parents[depth - 1], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for inner in folders:
-            above, folder = folder, _open_at(inner, os.O_RDONLY | os.O_DIRECTORY, folder, path)
-            os.close(above)
-        fd = _open_at(name, _FLAGS[mode], folder, path)
-    finally:
-        os.close(folder)
+    fd = _open(path, mode, depth)
+    # The path is given only so that the file knows its name.
+    return cast(BinaryIO, open(path, mode, opener=lambda _path, _flags: fd))
+
+
+def _open(path: Path, mode: str, depth: int) -> int:
+    """Return the descriptor of a file; see `open_regular`."""
+    fd = _open_inside(path, mode, depth) if depth > 1 else _open_at(os.fspath(path), _FLAGS[mode], None, path)
     kind = os.fstat(fd).st_mode
     if not stat.S_ISREG(kind):
         os.close(fd)
         if stat.S_ISDIR(kind):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    # The path is given only so that the file knows its name.
-    return cast(BinaryIO, open(path, mode, opener=lambda _path, _flags: fd))
+    return fd
 
 
-def _open_at(name: str, flags: int, folder: int, path: Path) -> int:
+def _open_inside(path: Path, mode: str, depth: int) -> int:
+    above, names = os.fspath(path), list[str]()  # the innermost name first
+    for _ in range(depth):
+        above, name = os.path.split(above)
+        names.append(name)
+    folder = os.open(above or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        while len(names) > 1:
+            outer, folder = folder, _open_at(names.pop(), os.O_RDONLY | os.O_DIRECTORY, folder, path)
+            os.close(outer)
+        return _open_at(names[0], _FLAGS[mode], folder, path)
+    finally:
+        os.close(folder)
+
+
+def _open_at(name: str, flags: int, folder: int | None, path: Path) -> int:
     try:
         return os.open(name, flags | _STRICT, 0o666, dir_fd=folder)
     except OSError as error:
@@ -60,7 +73,7 @@ def _open_at(name: str, flags: int, folder: int, path: Path) -> int:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _mode_at(name: str, folder: int) -> int:
+def _mode_at(name: str, folder: int | None) -> int:
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     except OSError:
@@ -69,7 +82,7 @@ def _mode_at(name: str, folder: int) -> int:
 
 def read_regular(path: Path, *, depth: int = 1) -> bytes:
     """Return the content of a file of a run directory; see `open_regular`."""
-    with open_regular(path, depth=depth) as file:
+    with open(_open(path, "rb", depth), "rb", buffering=0) as file:
         return file.read()
 
 

@@ -15,6 +15,7 @@ from scripted import STEPS, Bench, Scripted, Weights, steps_in
 
 import trainyard
 from small_runs import SMALL, Crash, CrashAt, assert_same
+from trainyard.alarms import Alarm, call_later
 from trainyard.callbacks.base import Callback
 from trainyard.engine import saver as saver_module
 from trainyard.engine.interval import SaveCost, best_interval, chosen_interval, interval_in_words
@@ -82,14 +83,11 @@ def test_a_decision_in_words() -> None:
 
 
 class Clock:
-    """Stands in for `threading.Timer`: it rings when it is told to."""
+    """Stands in for an alarm: it rings when it is told to."""
 
     def __init__(self, seconds: float, ring: Any) -> None:
         self.seconds, self.ring = seconds, ring
         made.append(self)
-
-    def start(self) -> None:
-        pass
 
     def cancel(self) -> None:
         pass
@@ -100,7 +98,7 @@ made: list[Clock] = []
 
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> list[Clock]:
-    monkeypatch.setattr(saver_module.threading, "Timer", Clock)
+    monkeypatch.setattr(saver_module, "call_later", Clock)
     made.clear()
     return made
 
@@ -265,14 +263,12 @@ def test_a_resume_and_a_repetition_replay_the_interval(
     (decision,) = intervals(crashed)
     assert decision["detail"]["minutes"] > 0
     seconds: list[float] = []
-    timer = threading.Timer
 
-    def counted(interval: float, function: Any, *rest: Any) -> threading.Timer:
-        if function.__qualname__.startswith("Saver."):  # others have clocks, too
-            seconds.append(interval)
-        return timer(interval, function, *rest)
+    def counted(interval: float, function: Any) -> Alarm:
+        seconds.append(interval)
+        return call_later(interval, function)
 
-    monkeypatch.setattr(saver_module.threading, "Timer", counted)
+    monkeypatch.setattr(saver_module, "call_later", counted)
     run = trainyard.resume(crashed)
     assert_same(run, whole)
     assert intervals(run) == [decision]

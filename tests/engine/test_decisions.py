@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 from scripted import BATCH, STEPS, Bench, checkpoints_of, steps_in
 
+from trainyard.alarms import Alarm
 from trainyard.engine import outside as outside_module
 from trainyard.engine.outside import Outside, StopRequest
 from trainyard.engine.state import RunState
@@ -236,7 +237,7 @@ def test_the_loop_watches_while_it_runs(tmp_path: Path, monkeypatch: pytest.Monk
     loop = bench.run(state)
     assert (bench.status, loop.state.step) == ("stopped", 10)
     assert heard.started == (5.0, state.decisions)
-    assert heard._closed.is_set()
+    assert not heard._is_watching
 
 
 # -- the time limit
@@ -269,46 +270,73 @@ def test_a_request_to_stop_is_seen_without_a_time_limit() -> None:
 
 
 class Clock:
-    """A clock in place of `time`, and of the event that ends the watching: waiting moves it."""
+    """Alarms that ring one after the other, as soon as they are set."""
 
     def __init__(self) -> None:
-        self.now, self.waits, self.thread = 1000.0, list[float](), ""
+        self.now, self.set = 0.0, list[tuple[float, Callable[[], object], Alarm]]()
+        self.looked = list[float]()
 
-    def monotonic(self) -> float:
-        return self.now
+    def call_later(self, seconds: float, function: Callable[[], object]) -> Alarm:
+        alarm = Alarm(self.now + seconds, function)
+        alarm.cancel = lambda: self.cancel(alarm)  # type: ignore[method-assign]
+        self.set.append((alarm.at, function, alarm))
+        return alarm
 
-    def wait(self, seconds: float) -> bool:
-        thread = threading.current_thread()
-        self.thread = f"{thread.name}, {thread.daemon}"
-        self.waits.append(seconds)
-        self.now += seconds
-        return len(self.waits) == 9  # nobody waits so often
+    def cancel(self, alarm: Alarm) -> None:
+        self.set = [one for one in self.set if one[2] is not alarm]
+
+    def run(self) -> None:
+        while self.set:
+            self.now, function, alarm = min(self.set, key=lambda one: one[0])
+            self.cancel(alarm)
+            function()
+
+    def look(self, *answers: bool) -> Callable[[], bool]:
+        left = list(answers)
+        return lambda: (self.looked.append(self.now), left.pop(0) if left else False)[1]
 
 
-@pytest.mark.parametrize(("is_asked", "waits"), [(None, [1.25]), (lambda: False, [0.5, 0.5, 0.25])])
+@pytest.mark.parametrize("is_asked", [True, False])
 def test_it_waits_for_the_limit_and_asks_twice_a_second(
-    is_asked: Callable[[], bool] | None, waits: list[float], monkeypatch: pytest.MonkeyPatch
+    is_asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, woken = Clock(), threading.Event()
-    monkeypatch.setattr(outside_module, "time", clock)
-    outside = Outside(1.0, is_asked)
-    outside._closed = clock  # type: ignore[assignment]
-    outside.start(woken.set, 58.75, Decisions())
-    assert woken.wait(30)
+    clock, woken = Clock(), list[float]()
+    monkeypatch.setattr(outside_module, "call_later", clock.call_later)
+    outside = Outside(1.0, clock.look() if is_asked else None)
+    outside.start(lambda: woken.append(clock.now), 58.75, Decisions())
+    clock.run()
     assert (outside.take(), outside.take()) == ("time_limit", None)
-    assert (clock.waits, clock.thread) == (waits, "trainyard-outside, True")
+    assert (woken, clock.looked) == ([1.25], [0.0, 0.5, 1.0] if is_asked else [])
 
 
-def test_watching_ends_when_it_is_closed() -> None:
-    outside, before = Outside(60.0), set(threading.enumerate())
-    outside.start(lambda: None, 0.0, Decisions())
-    (thread,) = set(threading.enumerate()) - before
+@pytest.mark.parametrize("answers", [(True, True), (False, False, True)])
+def test_a_request_that_was_there_before_is_seen_at_once(
+    answers: Sequence[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, woken = Clock(), list[float]()
+    monkeypatch.setattr(outside_module, "call_later", clock.call_later)
+    outside = Outside(1.0, clock.look(*answers))
+    outside.start(lambda: woken.append(clock.now), 0.0, Decisions())
+    assert woken == [], "the loop has not begun"
+    clock.run()
+    assert woken == [0.5 * (len(answers) - 1) if len(answers) > 2 else 0.0]
+    assert (outside.take(), clock.now) == ("stop", woken[0]), "it goes on to watch"
+
+
+def test_watching_ends_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, woken = Clock(), list[float]()
+    monkeypatch.setattr(outside_module, "call_later", clock.call_later)
+    outside = Outside(60.0, clock.look())
+    outside.start(lambda: woken.append(clock.now), 0.0, Decisions())
+    assert len(clock.set) == 2
+    begun = [function for _, function, _ in clock.set]
     outside.close()
-    thread.join(30)
-    assert not thread.is_alive()
-    assert outside.request is None
+    assert clock.set == []
+    for function in begun:  # the thread was just about to call it
+        function()
+    assert (outside.request, woken, clock.set) == (None, [], [])
     Outside().start(lambda: None, 0.0, Decisions())
-    assert not set(threading.enumerate()) - before, "there is nothing to watch for"
+    assert clock.set == [], "there is nothing to watch for"
 
 
 def test_the_limit_is_in_the_decision(tmp_path: Path) -> None:

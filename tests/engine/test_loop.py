@@ -261,7 +261,7 @@ def test_a_loss_that_is_not_finite_is_named_by_its_step(bad: float, at: int, tmp
     loop.parts.saver.close()
     last = at - at % 5  # a checkpoint is due every five steps
     assert max(steps_in(tmp_path / "checkpoints"), default=0) == last, "it saved what it made of it"
-    assert loop.parts.saver._timer is None
+    assert loop.parts.saver._clock is None
 
 
 def test_losses_are_read_after_many_steps_even_where_nothing_is_due(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_only_the_main_process_saves(tmp_path: Path) -> None:
     bench.world = Pair(1, quiet)
     loop, _ = run(bench)
     saver = loop.parts.saver
-    assert saver._timer is None
+    assert saver._clock is None
     assert not saver.overdue
     assert not any(saver.is_due(step) or saver.at_boundary(step) for step in range(1, STEPS + 1))
     saver.resume_from(RunState(step=5, settled=5, evaluations=[Evaluation(5, {"val_loss": 1.0})]), [5])

@@ -86,11 +86,14 @@ def test_what_waits_when_it_is_closed_is_dropped_and_the_thread_has_ended() -> N
     closing.join(30)
     assert not closing.is_alive()
     assert done == []
+    assert writer._thread is not None
     assert not writer._thread.is_alive()
 
 
 def test_a_hanging_disk_does_not_keep_the_process_alive() -> None:
     writer = Writer()
+    blocked(writer).set()
+    assert writer._thread is not None
     assert writer._thread.daemon
     writer.close()
     assert not writer._thread.is_alive(), "close returned before the thread had ended"

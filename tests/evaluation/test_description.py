@@ -6,7 +6,7 @@ import pytest
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, Identifiers
 from trainyard.datasets.rows.arrays import Arrays
-from trainyard.evaluation.baselines import compared, fitted
+from trainyard.evaluation.baselines import compared, fitted, none_evaluated
 from trainyard.evaluation.linear import LinearModel
 from trainyard.evaluation.metrics import evaluate_predictions
 from trainyard.evaluation.origin import with_origin
@@ -56,6 +56,37 @@ def test_gains_are_means_over_the_rows():
     assert gain["error"] == pytest.approx((targets != 0).std(ddof=1) / 600**0.5)
 
 
+def test_baselines_are_evaluated_again_where_the_evaluation_is_of_something_else():
+    """A study keeps their evaluations for its other trials."""
+    features, targets = drawn()
+    info = DataInfo("classification", features_spec((3,)), 3, ["a", "b", "c"])
+    split = Arrays({"features": features.astype(np.float32), "target": targets})
+    data = DataBundle(info, {"train": split, "test": split})
+    known, rng = data.once(none_evaluated), np.random.default_rng(2)
+    asked: list[int] = []
+
+    def result(rows=slice(None), metrics=("accuracy",), weights=None, dtype=np.float32):
+        ids = np.arange(600)[rows]
+        outputs = rng.dirichlet(np.ones(3), len(ids)).astype(dtype)
+        part = Predictions(ids, outputs, targets[rows], 0.0, weights=weights)
+        return evaluate_predictions([part], metrics, info, "test")
+
+    baselines = [
+        one._replace(outputs=lambda rows, own, one=one: (asked.append(0), one.outputs(rows, own))[1])
+        for one in fitted(data)
+    ]
+    others = [
+        result(slice(5, None)),
+        result(slice(-1, None, -1)),
+        result(metrics=["f1"]),
+        result(weights=rng.random(600)),
+        result(dtype=np.float64),
+    ]
+    for one in [result(), result(), *others, result()]:
+        assert compared(baselines, one, split, info, known) == compared(fitted(data), one, split, info)
+    assert len(asked) == 2 * 7, "the second result is of the same rows as the first"
+
+
 def test_curves_end_where_they_must_and_areas_are_those_of_scikit_learn():
     metrics = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(1)
@@ -63,7 +94,12 @@ def test_curves_end_where_they_must_and_areas_are_those_of_scikit_learn():
     probability = np.clip(0.3 + 0.4 * positive + 0.3 * rng.normal(size=500), 0, 1).round(2)
     answers = ranking.Answers("yes", positive, probability)
     roc, precision, calibration, lift = ranking.figures([answers])
+    weighted = ranking.figures([answers._replace(weights=np.ones(500))])
+    assert [one["lines"] for one in weighted] == [one["lines"] for one in (roc, precision, calibration, lift)]
     (line,) = roc["lines"]
+    assert precision["lines"][0]["name"] == (
+        f"yes: {metrics.average_precision_score(positive, probability):.3f}"
+    )
     assert line["name"] == f"yes: {metrics.roc_auc_score(positive, probability):.3f}"
     assert (line["x"][0], line["y"][0], line["x"][-1], line["y"][-1]) == (0, 0, 1, 1)
     area = np.trapezoid(line["y"], line["x"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import CheckpointError
-from trainyard.records.document import dump
+from trainyard.records.document import dump, parse_json
 from trainyard.records.lineage import Lineage
 from trainyard.records.manifest import Difference, Manifest
 from trainyard.records.result import AttemptRecord, BestModel, Result
@@ -94,6 +94,37 @@ def test_whatever_else_stands_there_is_an_error_of_ours(content: str, tmp_path: 
     with pytest.raises(CheckpointError, match=r"result\.json is damaged: ") as raised:
         Result.load(tmp_path / "result.json")
     assert len(str(raised.value).splitlines()) == 1
+
+
+def _anything(draw: random.Random, depth: int) -> object:
+    """Return what JSON can hold, with texts that look like its punctuation and keys that are not texts."""
+    keys = ["a", "b!", 'b"', "\uffff", "\U0001f600", "c, d", 9, 10, True, None, 1.5]
+    makes = [
+        lambda: draw.choice(
+            [1, -(2**70), True, None, 0.1, 1e-300, -0.0, "x: y, z", "\n", 'q"', "\U0001f600"]
+        ),
+        lambda: draw.choice([[], {}, (), [[]], [{}]]),
+        lambda: [draw.random() for _ in range(draw.randrange(5))],
+        lambda: [_anything(draw, depth - 1) for _ in range(draw.randrange(4))],
+        lambda: {draw.choice(keys): _anything(draw, depth - 1) for _ in range(draw.randrange(5))},
+    ]
+    return draw.choice(makes[: 5 if depth else 3])()
+
+
+def test_what_is_written_is_what_the_standard_library_encodes() -> None:
+    draw = random.Random(0)
+    for _ in range(2000):
+        data = {"first": _anything(draw, 4), "second": _anything(draw, 4)}
+        content = dump(data)
+        assert parse_json(content, required=True) == json.loads(json.dumps(data))
+        lines = json.dumps(json.loads(json.dumps(data)), indent=1).splitlines()
+        own = [line for line in lines if line.startswith(' "')]  # the keys of the object itself
+        assert [line.partition(":")[0] for line in own] == [
+            line.partition(":")[0] for line in content.decode().splitlines() if line.startswith(' "')
+        ][:-1]
+    assert parse_json(dump({}), required=True) == {}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        dump({"loss": [0.0, math.nan]})
 
 
 def test_files_of_version_1_have_no_checksum_and_are_read(tmp_path: Path) -> None:

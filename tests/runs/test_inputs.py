@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.config import load
+from trainyard.config import Resolved, load
 from trainyard.digest import sha256_file
 from trainyard.frameworks.base import Framework
 from trainyard.records.manifest import Difference, Manifest
@@ -103,7 +103,7 @@ def test_all_that_the_config_names_by_import_paths_is_an_input() -> None:
         "of_rates",
         "of_metrics",
     }
-    roots = code_roots(config, Objects(), Framework, {})
+    roots = code_roots(Resolved(config), Objects(), Framework, {})
     assert {name for name in roots if name.startswith("of_")} == own
 
 

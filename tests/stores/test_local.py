@@ -35,7 +35,7 @@ class TestLocal(StoreSuite):
         self.put(store, "a/key", b"first")
         source = store.staging() / "file"
         source.write_bytes(b"second")
-        store.move("a/key", source)
+        store.move({"a/key": source})
         assert not source.exists()
         assert store.get("a/key") == b"second"
 
@@ -55,8 +55,10 @@ class TestLocal(StoreSuite):
         assert list(store.list()) == []
         assert not any(store.staging().iterdir())
         self.put(store, "a/key", b"kept")
+        (root / ".staging-0123abcd-7-file").write_bytes(b"half of what was to be put if absent")
+        assert list(store.list()) == ["a/key"]
         self.make(root).sweep()
-        assert not left.exists()
+        assert not list(root.glob(".staging-*"))
         assert store.get("a/key") == b"kept"
 
     def test_a_put_does_not_bring_back_a_root_that_is_gone(self, store: LocalStore, root: Path) -> None:
@@ -205,6 +207,21 @@ class TestLocal(StoreSuite):
         store.put_if_absent("a/b/c/key", b"{}")
         assert synced == [root, root / "a", root / "a" / "b", root / "a" / "b" / "c"]
 
+    def test_files_that_are_moved_together_are_durable_at_once(
+        self, store: LocalStore, root: Path, synced: list[Path]
+    ) -> None:
+        staging = store.staging()
+        names = ["checkpoints/step-1/a", "checkpoints/step-1/b", "best/c"]
+        files = {name: staging / name.rpartition("/")[2] for name in names}
+        for source in files.values():
+            source.write_bytes(source.name.encode())
+        store.put_if_absent("checkpoints/step-1/x", b"{}")
+        store.put_if_absent("best/x", b"{}")
+        synced.clear()
+        store.move(files)
+        assert sorted(synced) == [root / "best", root / "checkpoints" / "step-1"]
+        assert {name: store.get(name) for name in names} == {name: name[-1:].encode() for name in names}
+
     def test_a_deletion_is_durable(self, store: LocalStore, root: Path, synced: list[Path]) -> None:
         for name in ("manifest", "weights"):
             store.put_if_absent(f"checkpoints/step-1/{name}", b"{}")
@@ -242,29 +259,34 @@ class TestUrl(StoreSuite):
         return LocalStore((root / "made of it").as_uri())
 
 
-def test_a_new_process_sweeps_what_dead_ones_have_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("operation", ["put", "put_if_absent"])
+def test_a_new_process_sweeps_what_dead_ones_have_left(operation: str, tmp_path: Path) -> None:
     """A process is killed in the middle of a put, and another one is in the middle of one."""
     root, source = tmp_path / "store", tmp_path / "weights"
     source.write_bytes(b"new")
     killed = os.fork()
     if killed == 0:
         try:
-            shutil.copyfile = lambda *_: kill()  # type: ignore[assignment]
-            LocalStore(root.as_uri()).put("a/key", source)
+            shutil.copyfile = os.link = lambda *_: kill()  # type: ignore[assignment]
+            store = LocalStore(root.as_uri())
+            store.put("a/key", source) if operation == "put" else store.put_if_absent("a/key", b"new")
         finally:
             os._exit(1)
     assert os.WTERMSIG(os.waitpid(killed, 0)[1]) == signal.SIGKILL
     (left,) = root.glob(".staging-*")
     mine = LocalStore(root.as_uri()).staging()
     assert not left.exists()
-    elsewhere, old = (root / f".staging-{name}-{killed}-x" for name in ("0123abcd", "4567cdef"))
+    names = [f".staging-{machine}-{killed}-{x}" for machine in ("0123abcd", "4567cdef") for x in "xy"]
+    elsewhere, its_file, old, old_file = (root / name for name in names)
     for folder in (elsewhere, old):
         folder.mkdir()
         (folder / "weights").write_bytes(b"new")
-    os.utime(old / "weights", (0, 0))
-    os.utime(old, (0, 0))
+    its_file.write_bytes(b"new")
+    old_file.write_bytes(b"new")
+    for path in (old / "weights", old, old_file):
+        os.utime(path, (0, 0))
     LocalStore(root.as_uri()).put("a/key", source)
-    assert set(root.glob(".staging-*")) == {mine, elsewhere}
+    assert set(root.glob(".staging-*")) == {mine, elsewhere, its_file}
 
 
 def test_what_other_machines_have_left_is_a_day_old_by_the_clock_of_the_file_system(
@@ -365,7 +387,7 @@ def test_a_folder_that_another_process_deletes_is_made_again(
         return (
             store.put_if_absent("probe/x", b"data")
             if operation == "put_if_absent"
-            else store.move("probe/x", source)
+            else store.move({"probe/x": source})
         )
 
     if times == 10:

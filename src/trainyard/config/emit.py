@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from trainyard.config.tree import join
@@ -27,7 +28,7 @@ def inline(value: Any) -> str:
 def _block(value: Any, templates: Mapping[str, str], path: str, indent: str) -> Iterator[str]:
     pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
     for key, child in pairs:
-        lead = f"{indent}-" if isinstance(value, list) else f"{indent}{_text(str(key))}:"
+        lead = f"{indent}-" if isinstance(value, list) else f"{indent}{_key(str(key))}:"
         here = join(path, key)
         if not _nested(child):
             yield f"{lead} {_leaf(child, templates, here)}"
@@ -55,7 +56,7 @@ def _leaf(value: Any, templates: Mapping[str, str], path: str) -> str:
         return f"[{', '.join(_leaf(item, templates, join(path, index)) for index, item in enumerate(value))}]"
     if isinstance(value, Mapping):
         items = (
-            f"{_text(str(key))}: {_leaf(item, templates, join(path, key))}" for key, item in value.items()
+            f"{_key(str(key))}: {_leaf(item, templates, join(path, key))}" for key, item in value.items()
         )
         return f"{{{', '.join(items)}}}"
     return _scalar(value)
@@ -69,6 +70,12 @@ def _scalar(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
     return _text(value) if isinstance(value, str) else repr(value)
+
+
+@lru_cache(maxsize=1024)
+def _key(text: str) -> str:
+    """Return the text of a key: most are those of every config."""
+    return _text(text)
 
 
 def _text(text: str) -> str:

@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -44,13 +45,27 @@ class Resolved:
     templates: Mapping[str, str] = field(default_factory=dict)
     unused: Sequence[str] = ()
 
+    @cached_property
+    def nested(self) -> dict[str, Any]:
+        """All values, nested as in the config, `${env:NAME}` expanded; nobody changes them."""
+        return values(self.config)
+
+    @cached_property
+    def bits(self) -> dict[str, Any]:
+        """The values that change the result, nested as in the config; nobody changes them."""
+        return bits_of(self.config)
+
+    def _unexpanded(self) -> Any:
+        """Return all values, nested as in the config, with `${env:NAME}` unexpanded."""
+        return _replace(self.nested, self.templates.get) if self.templates else self.nested
+
     def dump(self) -> str:
         """Return all values as YAML 1.2, `${env:NAME}` unexpanded; it loads back to an equal config."""
-        return emit(values(self.config), self.templates)
+        return emit(self.nested, self.templates)
 
     def flat(self) -> dict[str, Any]:
         """Return all values by dotted key, `${env:NAME}` unexpanded; secrets in clear text are in it."""
-        return _flatten(_replace(values(self.config), self.templates.get))
+        return _flatten(self._unexpanded())
 
     @property
     def settings(self) -> list[str]:
@@ -75,11 +90,11 @@ class Resolved:
 
     def config_hash(self) -> str:
         """Return the SHA-256 (hex) of all values, `${env:NAME}` unexpanded."""
-        return _hash(_replace(values(self.config), self.templates.get))
+        return _hash(self._unexpanded())
 
     def computation_hash(self) -> str:
         """Return the SHA-256 (hex) of the values that change the result, `${env:NAME}` expanded."""
-        return _hash(bits_of(self.config))
+        return _hash(self.bits)
 
     def placement(self, *, explicit: bool = False) -> dict[str, Any]:
         """Return where the run is to be computed, by dotted key.
@@ -87,7 +102,7 @@ class Resolved:
         Args:
             explicit: Leave out what is not set, or set to null.
         """
-        flat = flatten(self.config)
+        flat = _flatten(self.nested)
         return {
             key: flat[key]
             for key in PLACEMENT
@@ -115,7 +130,7 @@ class Resolved:
                 return value
             return f"{self.templates[path]} (sha256 {hashlib.sha256(str(value).encode()).hexdigest()[:8]})"
 
-        return _flatten(_replace(bits_of(self.config), leaf))
+        return _flatten(_replace(self.bits, leaf))
 
     def hide(self, text: str) -> str:
         """Return a text as it may be stored: values from `${env:NAME}` are unexpanded, the rest is redacted.
@@ -138,7 +153,7 @@ class Resolved:
                 texts[str(value)] = self.templates[path]
             return value
 
-        _replace(values(self.config), leaf)
+        _replace(self.nested, leaf)
         spelled = {spelling: name for text, name in texts.items() for spelling in (text, repr(text)[1:-1])}
         return {text: name for text, name in spelled.items() if len(text) >= _SHORTEST}
 
@@ -194,15 +209,17 @@ def _replace(value: Any, leaf: Callable[[str, Any], Any], path: str = "") -> Any
 
 def bits_of(section: BaseModel) -> dict[str, Any]:
     """Return the fields of a config, or of a section, that change the bits."""
-    plain = values(section)
+    return _bits_of(section, values(section))
+
+
+def _bits_of(section: BaseModel, plain: dict[str, Any]) -> dict[str, Any]:
+    """Delete what does not change the bits from the values of a section, and return them."""
     for name, field_ in type(section).model_fields.items():
         kind, inner = affects(field_), getattr(section, name)
-        if kind in ("record", "placement") or is_left_out(field_, inner):
+        is_section = kind is None and isinstance(inner, BaseModel)
+        is_kept = kind not in ("record", "placement") and not is_left_out(field_, inner)
+        if not is_kept or (is_section and not _bits_of(inner, plain[name])):
             del plain[name]
-        elif kind is None and isinstance(inner, BaseModel):
-            plain[name] = bits_of(inner)
-            if not plain[name]:
-                del plain[name]  # nothing in this section changes the bits
     return plain
 
 

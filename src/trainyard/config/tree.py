@@ -96,14 +96,16 @@ def mapping(node: Node | None) -> dict[str, Node]:
 
 def find(root: Node, path: str) -> Node | None:
     """Return the node at a dotted key, or None."""
-    node: Node | None = root
+    node = root
     for part in path.split("."):
-        if node is None:
+        value, child = node.value, None
+        if isinstance(value, dict):
+            child = value.get(part)
+        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            child = value[int(part)]
+        if child is None:
             return None
-        if isinstance(node.value, list):
-            node = node.value[int(part)] if part.isdecimal() and int(part) < len(node.value) else None
-        else:
-            node = mapping(node).get(part)
+        node = child
     return node
 
 

@@ -123,10 +123,12 @@ class Checkpoints:
             files = snapshot.write(staging)
             if state is not None:
                 files.append(write_file(staging / STATE_FILE, json.dumps(state, allow_nan=False).encode()))
-            for file in files:
-                self._store.move(f"{self._kind}/{name}/{file.name}", staging / file.name)
+            self._store.move({f"{self._kind}/{name}/{file.name}": staging / file.name for file in files})
         finally:
-            shutil.rmtree(staging, ignore_errors=True)
+            try:
+                staging.rmdir()  # as a rule, all its files were moved
+            except OSError:
+                shutil.rmtree(staging, ignore_errors=True)
         return files
 
     def copy_to(self, commit: Commit, store: FileStore) -> None:
@@ -217,9 +219,16 @@ class Checkpoints:
 
         If there are such, this attempt has lost the run and does not know it yet.
         """
+        self._prune(lambda name: name in keep)
+
+    def prune_steps(self, keep: Collection[int]) -> None:
+        """Delete what `prune` deletes, but keep the checkpoints of some steps that the log names."""
+        self._prune(lambda name: step_of(name) in keep and self._exists(name))
+
+    def _prune(self, is_kept: Callable[[str], bool]) -> None:
         folders = {key.split("/")[1] for key in self._store.list(f"{self._kind}/") if key.count("/") == 2}
         for name in sorted(filter(NAME.fullmatch, folders)):
-            if name not in keep and attempt_of(name) <= self._attempt:
+            if attempt_of(name) <= self._attempt and not is_kept(name):
                 self.delete(name)
 
     def delete(self, name: str) -> None:

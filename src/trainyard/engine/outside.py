@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import threading
-import time
 from collections.abc import Callable
 from typing import Literal
 
+from trainyard.alarms import Alarm, call_later
 from trainyard.errors import InputError
 from trainyard.records.decision import Decisions
 from trainyard.types import Metrics
@@ -42,7 +41,7 @@ def check_verdict(verdict: VerdictFunction | None) -> None:
 
 
 class Outside:
-    """Watch for the time limit and for a request to stop while the loop runs, in a thread of its own.
+    """Watch for the time limit and for a request to stop while the loop runs.
 
     Either becomes `request` and wakes the loop. The loop alone decides at which step it takes effect.
 
@@ -63,22 +62,25 @@ class Outside:
         self.verdict = verdict
         self.request: StopRequest | None = None
         self._is_asked = is_asked
-        self._closed = threading.Event()
+        self._wake: Callable[[], None]  # set by `start`
+        self._is_watching = False
+        self._limit: Alarm | None = None
+        self._poll: Alarm | None = None
 
     def start(self, wake: Callable[[], None], train_seconds: float, decisions: Decisions) -> None:
         """Start to watch.
 
         Args:
-            wake: Called in the thread when there is a request.
+            wake: Called in another thread when there is a request.
             train_seconds: The training time of the run so far.
             decisions: The decisions of the run so far.
         """
-        left = None
+        self._wake, self._is_watching = wake, True
         if self.max_minutes is not None:
             left = decisions.seconds_before_limit() + 60 * self.max_minutes - train_seconds
-        if left is not None or self._is_asked is not None:
-            name = "trainyard-outside"
-            threading.Thread(target=self._watch, args=(wake, left), name=name, daemon=True).start()
+            self._limit = call_later(max(0.0, left), lambda: self._found("time_limit"))
+        if self._is_asked is not None:
+            self._poll = call_later(0.0 if self._is_asked() else POLL_SECONDS, self._look)
 
     def take(self) -> StopRequest | None:
         """Return the request, if there is one, and forget it."""
@@ -87,18 +89,21 @@ class Outside:
 
     def close(self) -> None:
         """Stop watching."""
-        self._closed.set()
+        self._is_watching = False
+        for alarm in (self._limit, self._poll):
+            if alarm is not None:
+                alarm.cancel()
 
-    def _watch(self, wake: Callable[[], None], left: float | None) -> None:
-        end = None if left is None else time.monotonic() + left
-        while self.request is None:
-            if self._is_asked is not None and self._is_asked():
-                self.request = "stop"
-            elif end is not None and time.monotonic() >= end:
-                self.request = "time_limit"
-            else:
-                polling = [POLL_SECONDS] if self._is_asked is not None else []
-                rest = [max(0.0, end - time.monotonic())] if end is not None else []
-                if self._closed.wait(min(*polling, *rest, threading.TIMEOUT_MAX)):
-                    return
-        wake()
+    def _look(self) -> None:
+        """Look for a request to stop, now and again."""
+        if self._is_asked is not None and self._is_asked():
+            self._found("stop")
+        elif self._is_watching:
+            self._poll = call_later(POLL_SECONDS, self._look)
+
+    def _found(self, request: StopRequest) -> None:
+        """Tell the loop of the first request; then there is nothing more to watch for."""
+        if self._is_watching:
+            self.close()
+            self.request = request
+            self._wake()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from trainyard.alarms import Alarm, call_later
 from trainyard.config.schema import CheckpointConfig
 from trainyard.engine.checkpoint import RunCheckpoints
 from trainyard.engine.interval import MTBF_HOURS, SaveCost, chosen_interval
@@ -51,7 +51,7 @@ class Saver:
         self._checkpoints = checkpoints
         self._recorder = recorder
         self._writer = Writer()
-        self._timer: threading.Timer | None = None
+        self._clock: Alarm | None = None
         self._wake: Callable[[], None]  # set by `start`, where a clock runs
         self._overdue = False
         self._processes = processes
@@ -62,7 +62,7 @@ class Saver:
         self._saved_step = -1
         self._marked: _Pending | None = None  # of the last boundary; None where every step is one
         self._extracted: set[int] = set()  # steps of best models that were taken from a cumulative framework
-        self._unwritten: dict[int, Snapshot] = {}  # best models by step; used by the writer's thread only
+        self._unwritten: dict[int, Snapshot] = {}  # best models by step; a thread that takes one pops it
         # The steps of the best models that are needed: by the evaluations so far, by each submitted save, and
         # by each checkpoint that is kept, as a resume may start from any of them.
         self._current_best: frozenset[int] = frozenset()
@@ -73,7 +73,7 @@ class Saver:
     def start(self, wake: Callable[[], None]) -> None:
         """Start the clock of `every_n_minutes`.
 
-        It starts again after each save, and calls `wake` in its own thread.
+        It starts again after each save, and calls `wake` in another thread.
         """
         self.stop_clock()
         self._overdue = False
@@ -84,16 +84,14 @@ class Saver:
             self._overdue = True
             wake()
 
-        self._timer = threading.Timer(self._minutes * 60, ring)
-        self._timer.daemon = True
         self._wake = wake
-        self._timer.start()
+        self._clock = call_later(self._minutes * 60, ring)
 
     def stop_clock(self) -> None:
         """Stop the clock of `every_n_minutes`."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
 
     def suggested_interval(self) -> dict[str, Any] | None:
         """Return the interval that the cost of the first save suggests, for the loop to decide on.
@@ -108,7 +106,7 @@ class Saver:
     def save_every(self, minutes: float) -> None:
         """Save every `minutes` minutes from now on, as was decided."""
         self._is_chosen, self._minutes = True, minutes
-        if self._timer is not None and not self._overdue:  # else the save that is due starts it
+        if self._clock is not None and not self._overdue:  # else the save that is due starts it
             self.start(self._wake)
 
     @property
@@ -160,11 +158,13 @@ class Saver:
         self._submitted_best[pending.step] = pending.best
         self._extract_best(pending.best)
         self._recorder.journal.flush()
-        self._writer.submit(PendingWrite(pending.step, lambda: self._write(pending), replaceable=True))
+        may_wait = finished and self._is_small  # for `drain`, which follows
+        write = PendingWrite(pending.step, lambda: self._write(pending), replaceable=True, may_wait=may_wait)
+        self._writer.submit(write)
         if self._blocked is None:
             self._blocked = time.perf_counter() - began
         self._recorder.saving(pending.step)
-        if self._timer is not None:
+        if self._clock is not None:
             self.start(self._wake)
 
     def store_journal(self, step: int) -> None:
@@ -249,12 +249,24 @@ class Saver:
                 self._submit_best(step, self._learner.snapshot(weights_only=True, step=step))
 
     def _submit_best(self, step: int, snapshot: Snapshot) -> None:
+        """Write a best model; a small one with the next save, which most do not live to see."""
+        if self._is_small:
+            self._unwritten[step] = snapshot
+            for other in self._unwritten.keys() - self._wanted():
+                self._release(other)
+            return
+
         def write() -> None:
             self._unwritten[step] = snapshot
             self._write_best()
             self._prune_best()
 
-        self._writer.submit(PendingWrite(step, write, replaceable=False, may_wait=self._is_small))
+        self._writer.submit(PendingWrite(step, write, replaceable=False))
+
+    def _release(self, step: int) -> None:
+        """Forget a best model that was not written; the other thread may have just taken it."""
+        if (snapshot := self._unwritten.pop(step, None)) is not None:
+            snapshot.release()
 
     @cached_property
     def _is_small(self) -> bool:
@@ -264,11 +276,17 @@ class Saver:
 
     def _write_best(self) -> None:
         """Write the best models that are not on disk yet, including those whose writing failed before."""
-        for step, snapshot in list(self._unwritten.items()):
-            if step in self._wanted():  # else a better one came while it waited
-                self._checkpoints.best.commit(step, snapshot)
+        for step in list(self._unwritten):
+            snapshot = self._unwritten.pop(step, None)
+            if snapshot is None:
+                continue  # the other thread has just released it
+            try:
+                if step in self._wanted():  # else a better one came while it waited
+                    self._checkpoints.best.commit(step, snapshot)
+            except Exception:
+                self._unwritten[step] = snapshot
+                raise
             snapshot.release()
-            del self._unwritten[step]
 
     def resume_from(self, state: RunState, best: Collection[int]) -> None:
         """Continue from a commit, and remove the best models of later steps: they will be made again."""
@@ -318,10 +336,7 @@ class Saver:
         return self._current_best | needed | submitted | marked | self._extracted
 
     def _prune_best(self) -> None:
-        wanted = self._wanted()
-        self._checkpoints.best.prune(
-            {name for name in self._checkpoints.best.names() if step_of(name) in wanted}
-        )
+        self._checkpoints.best.prune_steps(self._wanted())
 
 
 class FollowerSaver(Saver):

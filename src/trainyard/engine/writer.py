@@ -1,9 +1,8 @@
-"""The thread that writes checkpoints while training continues.
+"""Write checkpoints, in a thread, while training continues.
 
 Writes happen in the order of submission, so a resume checkpoint is never on disk before the best models that
 it needs. A resume checkpoint that still waits is replaced by a newer one: no result depends on which were
-written. Best models exist only when a resume checkpoint names them, and most are surpassed before: small ones
-wait for it, and only the last of them is written.
+written.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class PendingWrite(NamedTuple):
     """A write that waits for the thread.
 
     Of the waiting ones that are `replaceable`, only the newest is kept. One that `may_wait` is begun together
-    with the next one that may not, or when the queue is full.
+    with the next one that may not, when the queue is full, or by `drain`.
     """
 
     step: int
@@ -32,7 +31,10 @@ class PendingWrite(NamedTuple):
 
 
 class Writer:
-    """A background thread that writes; its failures are kept until the loop asks for them."""
+    """Write in the background; failures are kept until the loop asks for them.
+
+    The thread is started for the first write that may not wait. Where none has come, `drain` writes.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[PendingWrite] = deque()
@@ -41,8 +43,7 @@ class Writer:
         self._closed = self._draining = False
         self._failures: list[tuple[int, str]] = []
         self._gone: RunGoneError | RunLostError | None = None
-        self._thread = threading.Thread(target=self._work, name="trainyard-writer", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def submit(self, write: PendingWrite) -> None:
         """Queue a write; block only if the disk is several writes behind."""
@@ -53,10 +54,15 @@ class Writer:
                 self._waiting = deque(waiting for waiting in self._waiting if not waiting.replaceable)
             self._changed.wait_for(lambda: len(self._waiting) < _MOST_WAITING)
             self._waiting.append(write)
-            self._changed.notify_all()
+            if self._is_due():
+                self._begin()
 
     def drain(self) -> None:
         """Block until everything that was submitted is written, or has failed."""
+        if self._thread is None:  # what waits takes less time than to start one
+            while self._waiting:
+                self._do(self._waiting.popleft())
+            return
         with self._changed:
             self._draining = True
             self._changed.notify_all()
@@ -85,23 +91,35 @@ class Writer:
             self._closed = True
             self._waiting.clear()
             self._changed.notify_all()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _begin(self) -> None:
+        """Wake the thread, or start it for the first write."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="trainyard-writer", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
 
     def _work(self) -> None:
         while (write := self._next()) is not None:
             try:
-                write.run()
-            except (RunGoneError, RunLostError) as error:
-                self._give_up(error)
-            except (CheckpointError, OSError) as error:
-                self._failed(write, str(error))
-            except Exception as error:
-                self._failed(write, f"{type(error).__name__}: {error}")
+                self._do(write)
             finally:
                 del write  # frees the snapshot before the next one is waited for
                 with self._changed:
                     self._busy = False
                     self._changed.notify_all()
+
+    def _do(self, write: PendingWrite) -> None:
+        try:
+            write.run()
+        except (RunGoneError, RunLostError) as error:
+            self._give_up(error)
+        except (CheckpointError, OSError) as error:
+            self._failed(write, str(error))
+        except Exception as error:
+            self._failed(write, f"{type(error).__name__}: {error}")
 
     def _give_up(self, error: RunGoneError | RunLostError) -> None:
         """Write nothing more: the run directory is gone, or not ours any more."""

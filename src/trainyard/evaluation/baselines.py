@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,19 +15,45 @@ from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions,
 from trainyard.records.journal import finite
 from trainyard.registry import task_for
 from trainyard.tasks.base import Floats, Guess, Scores, Task
-from trainyard.types import FEATURES, Array, Batch, DataInfo, Ids, Predictions, weights_of
+from trainyard.types import FEATURES, Array, Batch, DataInfo, Ids, Predictions, SplitName, weights_of
 
 Json = dict[str, Any]
 MAX_OUTPUTS = 20  # classes or values that the linear model has
 PARTS = 1_000_000  # tokens or pixels that guesses learn from, and that they predict
 LARGE = 100_000  # rows of a split that baselines predict; of more, evenly spaced ones
+KEPT = 1_000_000  # outputs for a split, up to which the evaluations of baselines are kept
 
 
 Baseline = Guess  # a task's own ones, and those that are made here
 
 
+class Evaluated(NamedTuple):
+    """The evaluations of the baselines on the rows of a split, which are the same for all runs of a study."""
+
+    rows: EvaluationResult  # of a model on the same rows
+    names: Sequence[str]  # of the metrics
+    others: Sequence[tuple[Json, Scores]]  # of each baseline
+
+    def is_of(self, result: EvaluationResult, names: Sequence[str]) -> bool:
+        """Return whether the baselines would be evaluated alike beside another result."""
+        own = (getattr(one, of) for of in ("ids", "targets", "weights") for one in (self.rows, result))
+        alike = (self.rows.outputs.dtype, [*self.names]) == (result.outputs.dtype, [*names])
+        return alike and all(_equal(one, next(own)) for one in own)
+
+
+def none_evaluated(_: DataBundle) -> dict[SplitName, Evaluated]:
+    """Return the place where `compared` keeps evaluations of baselines, for all that share the data."""
+    return {}
+
+
+def _equal(one: Array | None, other: Array | None) -> bool:
+    return one is other or (one is not None and other is not None and np.array_equal(one, other))
+
+
 def spaced(count: int, most: int) -> Ids:
     """Return at most `most` evenly spaced positions among `count`."""
+    if count <= most:
+        return np.arange(count)
     return np.unique(np.linspace(0, max(0, count - 1), min(count, most)).astype(np.int64))
 
 
@@ -82,9 +108,20 @@ def _linear(task: Task, train: ArraySplit) -> LinearModel | None:
 
 
 def compared(
-    baselines: Sequence[Baseline], result: EvaluationResult, split: Split, info: DataInfo
+    baselines: Sequence[Baseline],
+    result: EvaluationResult,
+    split: Split,
+    info: DataInfo,
+    known: dict[SplitName, Evaluated] | None = None,
 ) -> Json | None:
     """Compare the evaluation of a split with the baselines; None without any, or without rows.
+
+    Args:
+        baselines: The baselines.
+        result: The evaluation.
+        split: The rows.
+        info: The description of the data.
+        known: Where evaluations of the baselines are kept for other evaluations of the same rows.
 
     Returns:
         `rows`, and `baselines`: [{`name`, `words`, `metrics`, `gains`}], where `metrics` are those of the
@@ -94,23 +131,44 @@ def compared(
     if not baselines or not len(result.ids) or not np.isfinite(result.outputs).all():
         return None
     task = task_for(info)
-    count = len(result.ids)
     is_large = task.has_parts and any(one.reads_rows for one in baselines)
-    at = _sample(split, task, count) if is_large else spaced(count, LARGE)
-    own, rows = result.scores(task).take(at), cache(lambda: split.take(result.ids[at]))
+    at = _sample(split, task, len(result.ids)) if is_large else spaced(len(result.ids), LARGE)
+    own = result.scores(task).take(at)
     names = [without_prefix(name) for name in result.metrics]
-    known = [name for name in dict.fromkeys([*names, *_judging(task)]) if name in task.metrics]
-    entries = []
+    wanted = [name for name in dict.fromkeys([*names, *_judging(task)]) if name in task.metrics]
+    before = None if known is None else known.get(result.split)
+    if before is not None and before.is_of(result, wanted):
+        others = before.others
+    else:
+        others = _evaluations(baselines, result, split, info, at, wanted)
+        if known is not None and not task.has_parts and result.outputs.size <= KEPT:
+            known[result.split] = Evaluated(result, wanted, others)
+    entries = [
+        {"name": one.name, "words": one.words, "metrics": metrics, "gains": dict(_gains(task, own, scores))}
+        for one, (metrics, scores) in zip(baselines, others, strict=True)
+    ]
+    return {"rows": len(at), "baselines": entries}
+
+
+def _evaluations(
+    baselines: Sequence[Baseline],
+    result: EvaluationResult,
+    split: Split,
+    info: DataInfo,
+    at: Ids,
+    names: Sequence[str],
+) -> list[tuple[Json, Scores]]:
+    """Return the metrics of each baseline on the rows at some positions of an evaluation, and its scores."""
+    rows, evaluations = cache(lambda: split.take(result.ids[at])), []
     for baseline in baselines:
         outputs = baseline.outputs(rows, result.outputs[at]).astype(result.outputs.dtype)
         part = Predictions(at, outputs, result.targets[at], 0.0, weights=_some(result.weights, at))
-        other = evaluate_predictions([part], known, info, result.split)
+        other = evaluate_predictions([part], names, info, result.split)
         metrics = {
             name: finite(value) for name, value in other.metrics.items() if without_prefix(name) != "loss"
         }
-        gains = dict(_gains(task, own, other.scores(task)))
-        entries.append({"name": baseline.name, "words": baseline.words, "metrics": metrics, "gains": gains})
-    return {"rows": len(at), "baselines": entries}
+        evaluations.append((metrics, other.scores(task_for(info))))
+    return evaluations
 
 
 def _some(values: Array | None, ids: Ids) -> Array | None:

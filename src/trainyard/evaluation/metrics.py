@@ -48,7 +48,8 @@ class EvaluationResult:
 
     def scores(self, task: Task) -> Scores:
         """Return what metrics are computed from; all outputs must be finite."""
-        return replace(task.scores(self.outputs, self.targets), weights=self.weights)
+        scores = task.scores(self.outputs, self.targets)
+        return scores if self.weights is None else replace(scores, weights=self.weights)
 
 
 @cache

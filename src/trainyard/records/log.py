@@ -26,7 +26,7 @@ from pydantic import Field
 
 from trainyard.errors import CheckpointError
 from trainyard.machine import machine_id, process_has_ended
-from trainyard.records.document import Document, Record, dump
+from trainyard.records.document import Document, Record
 from trainyard.stores.base import Store
 
 Kind = Literal["create", "lease", "commit", "end"]
@@ -175,7 +175,7 @@ class Log:
             OSError: It is unknown whether the entry was written: write it, or another of its writer, again.
         """
         try:
-            if self._store.put_if_absent(self._key(entry.number), dump(entry.to_json())):
+            if self._store.put_if_absent(self._key(entry.number), entry.encoded()):
                 return entry
         except OSError:
             with contextlib.suppress(CheckpointError):
@@ -228,9 +228,14 @@ def committed(store: Store, kind: str) -> Collection[str] | None:
 
     None if there is no log (earlier versions wrote none), or it cannot be read: every valid manifest counts.
     """
+    head = readable_head(store)
+    return None if head is None else head.names(kind)
+
+
+def readable_head(store: Store) -> Entry | None:
+    """Return the newest entry of the log in a run directory; None where `committed` returns that."""
     try:
-        head = Log(store).head()
+        return Log(store).head()
     except CheckpointError as error:
         log.warning("%s; every checkpoint with a valid manifest counts", error)
         return None
-    return None if head is None else head.names(kind)

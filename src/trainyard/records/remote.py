@@ -22,7 +22,6 @@ from trainyard import registry
 from trainyard.digest import fsync_folder, make_folders, sha256_file, write_atomically
 from trainyard.errors import CheckpointError, RunLockedError, TrainingError
 from trainyard.records import compression
-from trainyard.records.document import dump
 from trainyard.records.heartbeats import Heartbeats
 from trainyard.records.log import FOLDER, DamagedEntryError, Entry, Log, StoredFile
 from trainyard.records.run_files import is_appended, is_of_checkpoint, is_safe
@@ -240,7 +239,7 @@ class RemoteRun:
         name = f"{entry.number:09d}"
         folder = self.path / FOLDER
         make_folders(folder)
-        write_atomically(folder / name, dump(entry.to_json()))
+        write_atomically(folder / name, entry.encoded())
         for other in folder.iterdir():
             if other.name != name:
                 other.unlink(missing_ok=True)

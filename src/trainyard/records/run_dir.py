@@ -21,7 +21,6 @@ runs/<experiment>/<run-id>/
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import shutil
@@ -268,8 +267,7 @@ class RunDir:
         After a crash there is the old or the new content, whole.
         """
         self._make_folder(name)
-        plain = json.loads(json.dumps(data, allow_nan=False))  # as it will be read back: its keys are strings
-        write_atomically(self.path / name, dump(plain), depth=_depth(name))
+        write_atomically(self.path / name, dump(data), depth=_depth(name))
 
     def _make_folder(self, name: str) -> None:
         """Make the folder of a file of the run, but never the run directory.
@@ -345,7 +343,11 @@ class RunDir:
         return self.path / "attempts" / f"{attempt:04d}.stop"
 
     def _attempt_files(self) -> list[Path]:
-        return sorted(path for path in (self.path / "attempts").glob("*.json") if path.stem.isdecimal())
+        try:
+            paths = [*(self.path / "attempts").iterdir()]
+        except OSError:
+            return []
+        return sorted(path for path in paths if path.suffix == ".json" and path.stem.isdecimal())
 
 
 def write_config(path: Path, config: str) -> None:

@@ -60,8 +60,9 @@ def note_resume(run: RunDir, decisions: Decisions, state: RunState) -> None:
 
     A run that was decided to end, but died before it did, is not resumed beyond that step: it ends there now.
     """
-    ended = {record.step for record in run.attempts() if record.status in DECIDED}
-    for end in decisions.ends():
+    ends = [*decisions.ends()]
+    ended = {record.step for record in run.attempts() if record.status in DECIDED} if ends else set()
+    for end in ends:
         if end.step in ended:
             status = ENDS[end.kind]
             log.info("run %s was %s at step %d; it goes on", run.id, status, end.step)
@@ -81,7 +82,8 @@ def note_processes(run: RunDir, decisions: Decisions, step: int, number: int, at
     """
     before = decisions.processes()
     if before is None:
-        before = next((record.processes for record in run.attempts()), number)
+        earlier = run.attempts() if attempt > 1 else ()
+        before = next((record.processes for record in earlier), number)
     if before != number:
         log.info("%s from step %d on, after %d before", _processes(number), step, before)
         detail = {"from": before, "to": number, "attempt": attempt}

@@ -9,6 +9,7 @@ import platform
 import re
 import sys
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -49,6 +50,20 @@ _EXTENSIONS = {
     "flags": ("sse", "ssse", "avx", "fma", "f16c", "amx"),
     "Features": ("fp", "asimd", "sve", "sme", "bf16", "i8mm"),
 }
+
+
+@dataclass
+class _Imported:
+    """The modules that were imported when it was last asked for, and the packages that they are of.
+
+    A process that makes many runs has imported everything for the first one.
+    """
+
+    modules: list[str] = field(default_factory=list)
+    packages: list[str] = field(default_factory=list)
+
+
+_imported = _Imported()
 
 
 @cache
@@ -115,9 +130,16 @@ def imported_packages() -> list[str]:
     `importlib.metadata.packages_distributions` knows all, but reads the list of files of every installed
     package.
     """
+    modules = [*sys.modules]
+    if modules != _imported.modules:
+        _imported.modules, _imported.packages = modules, _packages_of(modules)
+    return list(_imported.packages)
+
+
+def _packages_of(modules: Collection[str]) -> list[str]:
     known = {_normalized(name): name for name in packages()}
-    modules = {name.partition(".")[0] for name in list(sys.modules)}
-    names = {_normalized(_DISTRIBUTIONS.get(module, module)) for module in modules} - _own_requirements()
+    tops = {name.partition(".")[0] for name in modules}
+    names = {_normalized(_DISTRIBUTIONS.get(top, top)) for top in tops} - _own_requirements()
     return sorted(known[name + suffix] for name in names for suffix in ("", "-cpu") if name + suffix in known)
 
 
@@ -150,6 +172,7 @@ def _normalized(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
+@cache
 def _system() -> str:
     """Return operating system, machine and C library, whose `exp` or `log` may differ in the last bits."""
     library = " ".join(platform.libc_ver()).strip() or platform.release()

@@ -11,7 +11,6 @@ from typing import Any
 
 from trainyard import registry
 from trainyard.config import Resolved
-from trainyard.config.resolved import bits_of
 from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.digest import digest, tensor_records
@@ -49,7 +48,8 @@ def make_manifest(
     """Return all inputs of the computation as they are now; the framework still has its initial weights."""
     here = Path.cwd()
     config, definition = components.config, dict(components.learner.definition())
-    roots = code_roots(config, objects, components.framework, definition)
+    placed = Resolved(config)
+    roots = code_roots(placed, objects, components.framework, definition)
     return Manifest(
         run_id=run.id,
         experiment=run.experiment,
@@ -68,7 +68,7 @@ def make_manifest(
         environment=environment_inputs(
             components.inputs.threads, components.learner.describe(), components.bundle.packages
         ),
-        placement=Resolved(config).placement() | {"training.threads": components.inputs.threads},
+        placement=placed.placement() | {"training.threads": components.inputs.threads},
         model=definition,
         weights=InitialWeights(initial=digest(tensor_records(components.learner.state(weights_only=True)))),
         determinism=DeterminismRecord(**determinism._asdict()),
@@ -86,14 +86,14 @@ def describe_data(bundle: DataBundle) -> DataDescription:
 
 
 def code_roots(
-    config: RunConfig, objects: Objects, framework: type[Framework], definition: Mapping[str, str]
+    resolved: Resolved, objects: Objects, framework: type[Framework], definition: Mapping[str, str]
 ) -> list[str]:
     """Return the modules that a run's code starts from.
 
     They are all that the config names by import paths where it changes the bits (model, loss, optimizer,
     schedule, metrics, data, collate, transforms ...), and those of adapters from other packages.
     """
-    paths = import_paths([bits_of(config), definition])
+    config, paths = resolved.config, import_paths([resolved.bits, definition])
     classes: list[type] = [framework, *([type(objects.model)] if objects.model is not None else [])]
     if config.data and objects.data is None:
         classes.append(registry.dataset_of(config.data.type))

@@ -220,7 +220,7 @@ def _light_inputs(run: RunDir, resolved: Resolved, objects: Objects, device: str
     if before.differences(now):
         return now  # the data need not be read
     bundle = objects.data if objects.data is not None else load_data(config, objects.model)
-    roots = code_roots(config, objects, framework, {})
+    roots = code_roots(resolved, objects, framework, {})
     return now.model_copy(update={"data": bundle.once(data_inputs), "code": code_inputs(roots, Path.cwd())})
 
 

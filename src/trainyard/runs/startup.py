@@ -154,7 +154,7 @@ class Startup:
         self.files = SharedFiles(run, self._world, lease)
         self.files.share(is_no_checkpoint)
         self.origin, self.checkpoints = Origin(run), run_checkpoints(run, lease=lease)
-        if any(import_paths(config.model_dump())):
+        if any(import_paths(self._request.resolved.nested)):
             open_process()  # before anything is imported for the config
         seed_global_random(config.experiment.seed)  # a module of the user's may draw when it is imported
 

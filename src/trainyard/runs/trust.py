@@ -131,7 +131,7 @@ def of_own_config(run: RunDir, own: Resolved) -> Iterator[None]:
 
     The config in the run directory should say the same, but the run directory may come from someone else.
     """
-    named = set(import_paths(own.config.model_dump()))
+    named = set(import_paths(own.nested))
     with importing_by(RunImports(run, [Path.cwd()], named=named)):
         yield
 

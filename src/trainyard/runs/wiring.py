@@ -40,7 +40,7 @@ from trainyard.evaluation.metrics import (
 from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, Plan
 from trainyard.global_random import preserved_global_random
 from trainyard.order import START, Cursor, SampleOrder, WeightedDraws
-from trainyard.records.log import committed
+from trainyard.records.log import readable_head
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.data.checks import check_accumulators, check_metrics, check_reading
 from trainyard.runs.data.learner_splits import learner_splits
@@ -82,7 +82,12 @@ class Components:
     @cached_property
     def accumulators(self) -> list[Accumulator]:
         """The user's own metrics that add up by themselves."""
-        return accumulators(wanted_metrics(self.config, self.bundle.info))
+        return accumulators(self.metrics)
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """The metrics to compute; see `wanted_metrics`."""
+        return wanted_metrics(self.config, self.bundle.info)
 
     @property
     def order(self) -> SampleOrder:
@@ -244,12 +249,7 @@ def evaluate_rows(
         components.inputs.world,
     )
     with preserved_global_random():
-        return evaluate_predictions(
-            predictions,
-            wanted_metrics(components.config, components.bundle.info),
-            components.bundle.info,
-            split,
-        )
+        return evaluate_predictions(predictions, components.metrics, components.bundle.info, split)
 
 
 def try_accumulators(components: Components) -> None:
@@ -278,8 +278,9 @@ def run_checkpoints(
     """
     store = registry.adapter("store", "file")(run.path)
     attempt, fetch = (lease.attempt, lease.fetch) if lease else (0, None)
+    head = readable_head(store)
     resume, best = (
-        Checkpoints(store, kind, attempt, run_files, committed(store, kind), fetch)
+        Checkpoints(store, kind, attempt, run_files, None if head is None else head.names(kind), fetch)
         for kind in ("checkpoints", "best")
     )
     return RunCheckpoints(resume, best, lease)

@@ -9,7 +9,7 @@ key and the reason: `CheckpointError` when reading, `OSError` when writing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -87,10 +87,11 @@ class DataStore(Store, Protocol):
 class FileStore(Store, Protocol):
     """A store whose objects are files on the local disk, where every checkpoint is written first."""
 
-    def move(self, key: str, source: Path) -> None:
-        """Store a file as the object `key`, as `put` does, without keeping the file.
+    def move(self, files: Mapping[str, Path]) -> None:
+        """Store files as objects, given by their keys, as `put` does, without keeping the files.
 
-        The file is in a folder that `staging` returned, and has been fsynced.
+        Each is atomic; all are durable once the call returns. The files are in a folder that `staging`
+        returned, and have been fsynced.
         """
 
     def folder(self, prefix: str) -> Path:

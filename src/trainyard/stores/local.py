@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -47,22 +48,25 @@ class LocalStore:
             shutil.copyfile(source, copy)
             with open(copy, "rb") as file:
                 os.fsync(file.fileno())
-            self.move(key, copy)
+            self.move({key: copy})
 
-    def move(self, key: str, source: Path) -> None:
-        """Rename the fsynced file `source` to the object's path, on the same file system."""
-        fsync_folder(self._place(key, source.replace).parent)
+    def move(self, files: Mapping[str, Path]) -> None:
+        """Rename the fsynced files to the objects' paths, on the same file system, and fsync each folder."""
+        for folder in {self._place(key, source.replace).parent: None for key, source in files.items()}:
+            fsync_folder(folder)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Write and fsync a temporary file and link it to the object's path, unless that exists."""
         self._target(key)
-        with tempfile.TemporaryDirectory(prefix=self._prefix(), dir=self._root) as folder:
-            source = Path(folder) / key.rpartition("/")[2]
+        source = self._root / f"{self._prefix()}{secrets.token_hex(8)}"
+        try:
             write_file(source, data)
-            try:  # unlike a rename, a link fails if the target exists
-                target = self._place(key, lambda target: os.link(source, target))
-            except FileExistsError:
-                return False
+            # Unlike a rename, a link fails if the target exists.
+            target = self._place(key, lambda target: os.link(source, target))
+        except FileExistsError:
+            return False
+        finally:
+            source.unlink(missing_ok=True)
         try:
             fsync_folder(target.parent)
         except OSError:
@@ -133,9 +137,9 @@ class LocalStore:
         return Path(tempfile.mkdtemp(prefix=self._prefix(), dir=self._root))
 
     def sweep(self) -> None:
-        """Delete all staging folders."""
-        for folder in self._root.glob(f"{_STAGING}*"):
-            shutil.rmtree(folder, ignore_errors=True)
+        """Delete all staging folders, and the temporary files of `put_if_absent`."""
+        for path in self._root.glob(f"{_STAGING}*"):
+            _remove(path)
 
     def _prefix(self) -> str:
         """Return the beginning of the names of staging folders of this process.
@@ -171,9 +175,10 @@ class LocalStore:
         if self._may_create_root and not self._root.is_dir():
             make_folders(self._root)
         refuse_links(target.parent, depth=_depth(key) - 1)
-        for folder in [path for path in target.parents[: _depth(key) - 1] if not path.is_dir()][::-1]:
-            folder.mkdir(exist_ok=True)
-            fsync_folder(folder.parent)
+        if _depth(key) > 1 and not target.parent.is_dir():
+            for folder in [path for path in target.parents[: _depth(key) - 1] if not path.is_dir()][::-1]:
+                folder.mkdir(exist_ok=True)
+                fsync_folder(folder.parent)
         return target
 
 
@@ -199,7 +204,7 @@ def _keys(folder: str, prefix: str) -> Iterator[str]:
 
 
 def _sweep_dead(root: Path) -> None:
-    """Delete the staging folders of processes that are dead: on this machine, or, elsewhere, most likely."""
+    """Delete what dead processes have left in staging: dead on this machine, or, elsewhere, most likely."""
     found = [(path, _changed(path)) for path in root.glob(f"{_STAGING}*")]
     if not found:
         return
@@ -210,19 +215,27 @@ def _sweep_dead(root: Path) -> None:
         of, _, process = path.name.removeprefix(_STAGING).rpartition("-")[0].partition("-")
         is_here = of != "" and of == here and process.isdecimal()
         if process_has_ended(process) if is_here else now - changed > _ABANDONED_SECONDS:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
 
 
-def _changed(folder: Path) -> float:
-    """Return when a folder, or a file in it, has changed last; infinity if it is gone."""
+def _remove(path: Path) -> None:
+    """Remove a file or folder, as far as that is possible."""
+    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        path.unlink()  # of a file
+
+
+def _changed(path: Path) -> float:
+    """Return when a file, or a folder or a file in it, has changed last; infinity if it is gone."""
     try:
-        return max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
+        inside = path.iterdir() if path.is_dir() else iter(())
+        return max(one.lstat().st_mtime for one in (path, *inside))
     except OSError:
         return math.inf
 
 
 def _depth(key: str) -> int:
-    return len(key.split("/"))
+    return key.count("/") + 1
 
 
 def _refuse_links(path: Path, depth: int) -> None:

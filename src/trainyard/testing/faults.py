@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -131,9 +131,12 @@ class FaultyStore:
         """Delete, with faults."""
         self._call("delete", key)
 
-    def move(self, key: str, source: Path) -> None:
-        """Move, with faults, if the store is one of files."""
-        self._call("move", key, source)
+    def move(self, files: Mapping[str, Path]) -> None:
+        """Move one file after the other, with faults, if the store is one of files."""
+        for key, source in files.items():
+            self._inject("move", key, "before")
+            self._store.move({key: source})
+            self._inject("move", key, "after")
 
     def folder(self, prefix: str) -> Path:
         """Return the folder of a store of files."""

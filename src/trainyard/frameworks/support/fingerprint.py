@@ -27,6 +27,7 @@ _FUNCTIONS = 1000  # the most functions of a class that are looked into
 LIMIT = 100_000  # the most objects that one fingerprint covers: a fraction of a second
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)
 _LIBRARIES = frozenset({"torch", "numpy", *sys.stdlib_module_names} - {"__main__"})
+_NOT_USERS = _LIBRARIES | {"trainyard"}
 # Classes of libraries whose objects hold state in their attributes.
 _OPEN = ("torch.nn.", "torch.optim.", "torch.distributions.")
 _ARRAYS = ("array", "numpy", "random", "torch")  # have types of arrays and random generators
@@ -112,7 +113,7 @@ def is_users(cls: type) -> bool:
 
 
 def _is_users_module(name: str) -> bool:
-    if name.partition(".")[0] in _LIBRARIES | {"trainyard"}:
+    if name.partition(".")[0] in _NOT_USERS:
         return False
     file = getattr(sys.modules.get(name), "__file__", None) or ""
     return "site-packages" not in file and "dist-packages" not in file

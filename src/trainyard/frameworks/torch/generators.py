@@ -19,6 +19,18 @@ def generators(device: torch.device) -> list[torch.Generator]:
     return own
 
 
+def seed_all(seed: int) -> None:
+    """Seed torch's default generators of all devices.
+
+    Where there is only the processor, torch would note the seed for each kind of device that may be found
+    later, with a stack trace.
+    """
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
 def seed_generators(generators: Sequence[torch.Generator], seed: int) -> None:
     """Seed generators, so that what they draw next is a function of the seed."""
     for generator in generators:

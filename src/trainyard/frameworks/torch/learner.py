@@ -28,6 +28,7 @@ from trainyard.frameworks.torch.compiling import compiled, compiled_token_loss
 from trainyard.frameworks.torch.data import TensorSource
 from trainyard.frameworks.torch.ema import Average
 from trainyard.frameworks.torch.freezing import Freezing
+from trainyard.frameworks.torch.generators import seed_all
 from trainyard.frameworks.torch.huggingface.module import check_tokens, definition_of, versions_of
 from trainyard.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainyard.frameworks.torch.labels import TOKEN_LOSS, Counts, label_counts, named_loss
@@ -318,7 +319,7 @@ def _initial_network(inputs: LearnerInputs) -> Network:
         if inputs.model is None and name not in HUGGINGFACE:
             find_model(name)  # its module may draw when it is imported, which happens once in a process
         seed_global_random(seed)
-    torch.manual_seed(stream_seed(seed, INIT))
+    seed_all(stream_seed(seed, INIT))
     return Network(inputs)
 
 

@@ -50,10 +50,11 @@ def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
         raise ModelError(
             f"tensor {name!r} of the model is sparse, which a checkpoint cannot hold; keep a dense one"
         )
-    flat = tensor.detach().to("cpu").resolve_neg().contiguous().reshape(-1)  # (elements,)
-    return NamedBuffer(
-        name, _DTYPES[tensor.dtype], tuple(tensor.shape), memoryview(flat.view(torch.uint8).numpy().data)
-    )
+    host = tensor.detach()
+    if host.device.type != "cpu" or host.is_neg() or not host.is_contiguous():
+        host = host.to("cpu").resolve_neg().contiguous()
+    data = host.reshape(-1).view(torch.uint8).numpy().data  # (bytes,)
+    return NamedBuffer(name, _DTYPES[tensor.dtype], tuple(tensor.shape), memoryview(data))
 
 
 class TorchSnapshot:

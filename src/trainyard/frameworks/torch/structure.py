@@ -48,9 +48,11 @@ class Structure:
         Raises:
             ModelError: A module that was added since has a buffer, which no new process could restore.
         """
-        now = Structure.of(model)
-        persistent = {name for name, is_persistent, _ in _buffers(model) if is_persistent}
-        for name, kind in now.buffers.items():
+        buffers, persistent = dict[str, _Kind | None](), set[str]()
+        for name, is_persistent, buffer in _buffers(model):
+            buffers[name] = None if buffer is None else _kind(buffer)
+            persistent |= {name} if is_persistent else set()
+        for name, kind in buffers.items():
             if kind is not None and name.rpartition(".")[0] not in self.training:
                 raise ModelError(
                     f"buffer {name} belongs to a module that was added in training, so that no checkpoint "
@@ -58,12 +60,13 @@ class Structure:
                 )
         changed = [
             name
-            for name, kind in now.buffers.items()
+            for name, kind in buffers.items()
             if kind is not None and name in persistent and self.buffers.get(name) not in (kind, _LAZY)
         ]
-        dropped = [name for name, kind in self.buffers.items() if kind and now.buffers.get(name) is None]
+        dropped = [name for name, kind in self.buffers.items() if kind and buffers.get(name) is None]
         changes: Changes = {"buffers": sorted(changed), "dropped": sorted(dropped)}
         if not buffers_only:
+            now = Structure.of(model)
             changes |= {
                 "requires_grad": _differences(self.requires_grad, now.requires_grad),
                 "training": _differences(self.training, now.training),
@@ -133,9 +136,9 @@ class Held:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
+        modules = list(model.modules())
         self._buffers = [
-            (module, dict(module._buffers), set(module._non_persistent_buffers_set))
-            for module in model.modules()
+            (module, dict(module._buffers), set(module._non_persistent_buffers_set)) for module in modules
         ]
         held = [
             buffer for _, buffers, _ in self._buffers for buffer in buffers.values() if buffer is not None
@@ -143,7 +146,7 @@ class Held:
         self._values = [(buffer, buffer.detach().clone()) for buffer in held]
         self._extra = [
             (module, copy.deepcopy(module.get_extra_state()))
-            for module in model.modules()
+            for module in modules
             if type(module).get_extra_state is not nn.Module.get_extra_state
         ]
 

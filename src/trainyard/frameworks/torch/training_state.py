@@ -121,7 +121,7 @@ class TrainingState:
         files = self.files(weights_only=False)
         live = {False: files if share is None else _share(files, *share)}
         if weights:
-            live[True] = self.files(weights_only=True)
+            live[True] = {file: tensors for file, tensors in files.items() if file != OPTIMIZER_FILE}
         self._memory.reserve(live)
 
     def load(self, folder: Path, *, weights_only: bool) -> None:

@@ -7,6 +7,7 @@ import ctypes
 import gc
 import importlib
 import locale
+import math
 import multiprocessing
 import os
 import signal
@@ -16,6 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from types import ModuleType
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from trainyard.module_sources import is_installed
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER, _GREATEST_MMAP = -1, 32 * 1024**2
 _USUAL_TRIM = 2 * _GREATEST_MMAP  # what glibc sets by itself along with that threshold
+_MUCH = 16 * 1024**2  # free bytes
 
 # scikit-learn sets these when it is imported, for every OpenMP library that this process loads later.
 _OF_THE_PROCESS = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
@@ -39,7 +42,7 @@ def as_fresh_process() -> Iterator[None]:
     names, and whatever they compute or draw when they are imported is done again.
     """
     _reset_libraries()
-    known = set(sys.modules)
+    known = list(sys.modules)
     undo = [_environment(), _search_path(), _signal_handlers(), _others()]
     with warnings.catch_warnings(), _garbage_of_its_own():
         try:
@@ -47,12 +50,12 @@ def as_fresh_process() -> Iterator[None]:
         finally:
             for restore in undo:
                 restore()
-            _forget_modules(set(sys.modules) - known)
+            _forget_modules(set() if list(sys.modules) == known else set(sys.modules).difference(known))
 
 
 @contextlib.contextmanager
 def keeping_freed_memory() -> Iterator[None]:
-    """Keep freed memory for the next step, and return it to the system at the end.
+    """Keep freed memory for the next step, and return it to the system at the end, if it is much.
 
     This has an effect with glibc only, which by default returns memory and asks for it again within each
     step. The system then clears thousands of pages per step, which can take a tenth of its time. Blocks
@@ -69,7 +72,28 @@ def keeping_freed_memory() -> Iterator[None]:
         yield
     finally:
         library.mallopt(_TRIM_THRESHOLD, _USUAL_TRIM)
-        library.malloc_trim(0)
+        if (
+            _free_memory(library) >= _MUCH
+        ):  # to return less, and to ask for it again, takes longer than it helps
+            library.malloc_trim(0)
+
+
+class _Mallinfo(ctypes.Structure):
+    """What mallinfo2(3) returns: ten numbers."""
+
+    _fields_: ClassVar = [
+        ("before", ctypes.c_size_t * 8),
+        ("free", ctypes.c_size_t),
+        ("top", ctypes.c_size_t),
+    ]
+
+
+def _free_memory(library: ctypes.CDLL) -> float:
+    """Return the bytes that the allocator has to itself; infinity if it does not say."""
+    if not hasattr(library, "mallinfo2"):
+        return math.inf
+    library.mallinfo2.restype = _Mallinfo
+    return int(library.mallinfo2().free)
 
 
 @contextlib.contextmanager

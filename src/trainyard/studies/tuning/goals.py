@@ -71,6 +71,8 @@ class Goals:
 
     def is_feasible(self, ending: Ending) -> bool:
         """Return whether all constraints hold."""
+        if not self.constraints:
+            return True
         return all(violation <= 0 for violation in self.violations(ending).values())
 
     def is_reached(self, target: float | None, value: float | None) -> bool:

@@ -74,8 +74,9 @@ class PerClass(NamedTuple):
 
 def ratio(numerator: Array, denominator: Array) -> Floats:
     """Divide element by element as float64, with x/0 = 0.0."""
-    out = np.zeros(np.broadcast_shapes(np.shape(numerator), np.shape(denominator)))
-    return np.divide(numerator, denominator, out=out, where=np.asarray(denominator) != 0)
+    denominator = np.asarray(denominator)
+    out = np.zeros(np.broadcast(numerator, denominator).shape)
+    return np.divide(numerator, denominator, out=out, where=denominator != 0)
 
 
 def per_class(confusion: NDArray[np.int64] | Floats) -> PerClass:

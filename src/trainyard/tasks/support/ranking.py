@@ -55,15 +55,30 @@ class _Counts(NamedTuple):
     def all_negative(self) -> float:
         return float(self.alarms[-1])
 
+    def area(self, one: Answers) -> float:
+        """Return the area under the ROC curve; where rows have no weights, all sums here are exact."""
+        if one.weights is not None:
+            return binary_auc(one.positive, one.probability, one.weights)
+        ties = np.diff(self.alarms, prepend=0.0)  # they count half
+        below = self.all_negative - self.alarms + ties / 2
+        return float(np.diff(self.hits, prepend=0.0) @ below / (self.all_positive * self.all_negative))
+
+    def average_precision(self, one: Answers, precision: Floats) -> float:
+        """Return the average precision, given the precision at each threshold."""
+        if one.weights is not None:
+            return binary_average_precision(one.positive, one.probability, one.weights)
+        return float(np.diff(self.hits, prepend=0.0) @ precision / self.all_positive)
+
 
 def figures(answers: Sequence[Answers]) -> list[Json]:
     """Return the figures of the classes; those without a row of their own, or of others, are left out."""
     usable = [one for one in answers if one.positive.any() and not one.positive.all()]
     if not usable:
         return []
-    areas = [binary_auc(one.positive, one.probability, one.weights) for one in usable]
+    counts = [_Counts.of(one) for one in usable]
+    areas = [count.area(one) for count, one in zip(counts, usable, strict=True)]
     worst = sorted(np.argsort(np.nan_to_num(areas), kind="stable")[:CURVES].tolist())
-    shown = [_Shown(usable[i], _Counts.of(usable[i]), areas[i]) for i in worst]
+    shown = [_Shown(usable[i], counts[i], areas[i]) for i in worst]
     left_out = len(usable) - len(shown)
     more = f" Shown: the {len(shown)} of {len(usable)} classes that it tells apart worst." if left_out else ""
     return [draw(shown, more) for draw in (_roc, _precision_recall, _calibration, _lift)]
@@ -93,7 +108,7 @@ def _precision_recall(shown: Sequence[_Shown], more: str) -> Json:
     lines = []
     for one, counts, _ in shown:
         precision = ratio(counts.hits, counts.hits + counts.alarms)
-        area = binary_average_precision(one.positive, one.probability, one.weights)
+        area = counts.average_precision(one, precision)
         recall = counts.hits / counts.all_positive
         lines.append(_line(f"{one.name}: {area:.3f}", _from(0.0, recall), _from(precision[0], precision)))
     caption = (
