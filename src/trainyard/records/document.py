@@ -133,7 +133,10 @@ def _encoded_object(value: dict[Any, Any], depth: int) -> tuple[str, str]:
     lines, by_key = [], []
     for key, child in items.items():
         name = encode_basestring_ascii(key)
-        shown, plain = _encoded(child, inner)
+        if isinstance(child, str):
+            shown = plain = encode_basestring_ascii(child)
+        else:
+            shown, plain = _encoded(child, inner)
         lines.append(f"{name}: {shown}")
         by_key.append((key, f"{name}:{plain}"))
     by_key.sort()
