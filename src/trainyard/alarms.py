@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 log = logging.getLogger("trainyard")
+_IDLE_SECONDS = 0.25  # that the thread waits for another alarm when there is none
 
 
 class Alarm:
@@ -69,12 +70,13 @@ class _Clock:
     def _due(self) -> list[Alarm] | None:
         """Wait for the next alarms and return them; None ends the thread: there are no others."""
         with self._changed:
-            while self._alarms:
-                now = time.monotonic()
+            is_idle = False
+            while self._alarms or not is_idle:
+                now, is_idle = time.monotonic(), not self._alarms
                 if due := [alarm for alarm in self._alarms if alarm.at <= now]:
                     self._alarms = [alarm for alarm in self._alarms if alarm.at > now]
                     return due
-                self._wakes_at = min(alarm.at for alarm in self._alarms)
+                self._wakes_at = min((alarm.at for alarm in self._alarms), default=now + _IDLE_SECONDS)
                 self._changed.wait(min(self._wakes_at - now, threading.TIMEOUT_MAX))
             self._thread = None
             return None

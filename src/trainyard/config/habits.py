@@ -70,8 +70,7 @@ def move(root: Node, old: str, new: str, problems: Problems, notes: list[str], r
         notes: Where the translation is noted.
         relation: What the old key is of the new one, for the message.
     """
-    node = find(root, old)
-    if node is None:
+    if old.partition(".")[0] not in mapping(root) or (node := find(root, old)) is None:
         return
     newer = find(root, new)
     if newer is not None and isinstance(newer.value, dict) and isinstance(node.value, dict):
@@ -109,12 +108,18 @@ def _sections(root: Node, problems: Problems, notes: list[str]) -> None:
         experiment.value = {"name": Node(experiment.value, experiment.source, experiment.key)}
 
 
+_SECTIONS = tuple(dict.fromkeys([*OPEN, "data", *synonyms.INSIDE]))
+
+
 def _moves(root: Node, own: Collection[str] | None) -> Iterator[tuple[str, str]]:
     """Yield the keys that are known by other names, with the keys that they mean."""
     model = find_value(root, "model.type")
     # An own model may have an argument `lora`, whose keys are its own.
     has_lora = model is not None and str(model.value).startswith("transformers:")
-    for section in dict.fromkeys([*OPEN, "data", *synonyms.INSIDE]):
+    given = mapping(root)
+    for section in _SECTIONS:
+        if section and section.partition(".")[0] not in given:
+            continue
         if (section == "data" and own is None) or (section == "model.lora" and not has_lora):
             continue
         for key in mapping(find(root, section) if section else root):

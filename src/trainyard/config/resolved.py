@@ -171,20 +171,21 @@ def flatten(config: RunConfig) -> dict[str, Any]:
     return _flatten(values(config))
 
 
-def _flatten(value: Any, path: str = "") -> dict[str, Any]:
-    if isinstance(value, dict) and value:
-        return {
-            key: leaf
-            for name, child in value.items()
-            for key, leaf in _flatten(child, join(path, name)).items()
-        }
-    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        return {
-            key: leaf
-            for index, child in enumerate(value)
-            for key, leaf in _flatten(child, join(path, index)).items()
-        }
-    return {path: value}
+def _flatten(value: Any) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+
+    def add(value: Any, path: str) -> None:
+        if isinstance(value, dict) and value:
+            for name, child in value.items():
+                add(child, join(path, name))
+        elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            for index, child in enumerate(value):
+                add(child, join(path, index))
+        else:
+            flat[path] = value
+
+    add(value, "")
+    return flat
 
 
 def _variables(template: str, text: str) -> dict[str, str]:

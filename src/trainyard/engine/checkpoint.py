@@ -85,6 +85,11 @@ class Checkpoints:
         self._fetch = fetch
         self._own: set[str] = set()  # committed here; the log names them a little later
 
+    def covering(self, run_files: Mapping[str, str]) -> Checkpoints:
+        """Return the same checkpoints; the manifests of new ones have the SHA-256 of files of the run."""
+        names = None if self._committed is None else {*self._committed, *self._own}
+        return Checkpoints(self._store, self._kind, self._attempt, run_files, names, self._fetch)
+
     def commit(
         self,
         step: int,
@@ -264,6 +269,11 @@ class RunCheckpoints:
     resume: Checkpoints
     best: Checkpoints
     lease: Lease | None = None
+
+    def covering(self, run_files: Mapping[str, str]) -> RunCheckpoints:
+        """Return the same checkpoints; the manifests of new ones have the SHA-256 of files of the run."""
+        resume, best = self.resume.covering(run_files), self.best.covering(run_files)
+        return RunCheckpoints(resume, best, self.lease)
 
     def publish(self, kept: Collection[str]) -> None:
         """Say in the log that these checkpoints exist, no others, and all best models.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from json.encoder import encode_basestring_ascii
+from json.encoder import encode_basestring_ascii as _quoted
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -129,15 +129,19 @@ def _encoded(value: Any, depth: int = 0) -> tuple[str, str]:
 
 def _encoded_object(value: dict[Any, Any], depth: int) -> tuple[str, str]:
     start, between, inner = ("\n" + " " * depth, ",\n" + " " * depth, depth + 1) if depth else ("", ", ", 0)
-    items = {key if isinstance(key, str) else _text_of(key): child for key, child in value.items()}
-    lines, by_key = [], []
-    for key, child in items.items():
-        name = encode_basestring_ascii(key)
-        shown, plain = _encoded(child, inner)
+    if {*map(type, value)} != {str}:
+        value = {key if isinstance(key, str) else _text_of(key): child for key, child in value.items()}
+    lines, by_key = [], {}
+    for key, child in value.items():
+        name = _quoted(key)
+        if isinstance(child, str):
+            shown = plain = _quoted(child)
+        else:
+            shown, plain = _encoded(child, inner)
         lines.append(f"{name}: {shown}")
-        by_key.append((key, f"{name}:{plain}"))
-    by_key.sort()
-    return f"{{{start}{between.join(lines)}{start[:-1]}}}", f"{{{','.join([item for _, item in by_key])}}}"
+        by_key[key] = f"{name}:{plain}"
+    plain = ",".join([by_key[key] for key in sorted(by_key)])
+    return f"{{{start}{between.join(lines)}{start[:-1]}}}", f"{{{plain}}}"
 
 
 def _text_of(key: Any) -> str:

@@ -266,16 +266,20 @@ class RunDir:
 
         After a crash there is the old or the new content, whole.
         """
+        self.write_encoded(name, dump(data))
+
+    def write_encoded(self, name: str, content: bytes) -> None:
+        """Write what `dump` encoded; see `write_json`."""
         self._make_folder(name)
-        write_atomically(self.path / name, dump(data), depth=_depth(name))
+        write_atomically(self.path / name, content, depth=_depth(name))
 
     def _make_folder(self, name: str) -> None:
         """Make the folder of a file of the run, but never the run directory.
 
         If that is gone, it stays away.
         """
-        if "/" in name:
-            (self.path / name).parent.mkdir(exist_ok=True)
+        if "/" in name and not (folder := (self.path / name).parent).is_dir():
+            folder.mkdir(exist_ok=True)
 
     def sweep(self) -> None:
         """Remove the temporary files of processes that died; only the owner of the run calls it."""

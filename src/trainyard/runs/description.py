@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import cached_property
 
-from trainyard.datasets.base import ArraySplit, Split
+from trainyard.datasets.base import ArraySplit, DataBundle, Split
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.evaluation import baselines
 from trainyard.evaluation.baselines import Baseline, compared
@@ -13,6 +13,7 @@ from trainyard.evaluation.metrics import EvaluationResult
 from trainyard.evaluation.origin import with_origin
 from trainyard.evaluation.profile import profile
 from trainyard.evaluation.tables import tables
+from trainyard.records.document import dump
 from trainyard.records.run_dir import RunDir
 from trainyard.registry import task_for
 from trainyard.runs.wiring import Components
@@ -22,12 +23,11 @@ _TRAINING_ROWS = 2000  # that are evaluated; never more than the rows of validat
 _FEWEST = 200
 
 
-def training_sample(components: Components) -> Split | None:
+def training_sample(bundle: DataBundle) -> Split | None:
     """Return evenly spaced training rows to compare with those of validation and test.
 
     None where there is nothing to compare with, or predictions are costly: they do not fit in memory.
     """
-    bundle = components.bundle
     train, others = bundle.splits["train"], [len(bundle.splits.get(name, ())) for name in ("val", "test")]
     if not isinstance(train, ArraySplit) or task_for(bundle.info).sums or not any(others):
         return None
@@ -68,9 +68,15 @@ class Description:
     def data(self) -> None:
         """Write the distributions of the data."""
         try:
-            described = self._bundle.once(profile)
+            described = self._bundle.once(_described)
         except Exception as error:
             log.warning("the data cannot be described: %s: %s", type(error).__name__, error)
             return
         if described is not None:
-            self._run.write_json("evaluation/data.json", described)
+            self._run.write_encoded("evaluation/data.json", described)
+
+
+def _described(bundle: DataBundle) -> bytes | None:
+    """Return the file with the distributions of the data; None where there is nothing to describe."""
+    described = profile(bundle)
+    return None if described is None else dump(described)

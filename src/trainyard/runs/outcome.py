@@ -75,7 +75,7 @@ def evaluate_outcome(
             if describe:
                 describe.evaluation(result)
             metrics |= result.metrics
-    sample = training_sample(components)
+    sample = components.bundle.once(training_sample)
     if sample is not None:
         result = evaluate_rows(components, sample, "train", check_signals)
         if describe:

@@ -232,7 +232,7 @@ class Startup:
         hashes = {
             name: sha256_bytes(read_regular(run.path / name)) for name in files if (run.path / name).exists()
         }
-        return run_checkpoints(run, hashes, self._session.lease)
+        return self.checkpoints.covering(hashes)
 
     def _add_decisions(self, components: Components, state: RunState, decisions: Decisions) -> None:
         """Give a state the decisions of earlier attempts, and those that this attempt begins with."""

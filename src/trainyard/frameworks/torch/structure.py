@@ -115,7 +115,8 @@ def modes(model: nn.Module) -> dict[str, bool]:
 def set_modes(model: nn.Module, modes: Mapping[str, bool]) -> None:
     """Set the mode of each submodule by itself, where `Module.train` sets those of its parts as well."""
     for name, module in model.named_modules():
-        module.training = modes.get(name, module.training)
+        if (mode := modes.get(name, module.training)) != module.training:
+            module.training = mode
 
 
 def set_buffer(model: nn.Module, name: str, value: Tensor | None, *, persistent: bool) -> None:

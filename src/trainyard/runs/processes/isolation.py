@@ -16,6 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator
+from functools import cache
 from types import ModuleType
 from typing import ClassVar
 
@@ -128,7 +129,8 @@ def _environment() -> Callable[[], None]:
     def restore() -> None:
         for name in set(os.environ) - set(before) - set(_OF_THE_PROCESS):
             del os.environ[name]
-        os.environ.update(before)
+        if os.environ != before:
+            os.environ.update(before)
         time.tzset()
 
     return restore
@@ -148,7 +150,7 @@ def _signal_handlers() -> Callable[[], None]:
     """Return what restores the signal handlers, as far as they were set in Python."""
     if threading.current_thread() is not threading.main_thread():  # no other thread may set them
         return lambda: None
-    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    before = {number: signal.getsignal(number) for number in _signals()}
 
     def restore() -> None:
         for number, handler in before.items():
@@ -156,6 +158,12 @@ def _signal_handlers() -> Callable[[], None]:
                 signal.signal(number, handler)
 
     return restore
+
+
+@cache
+def _signals() -> list[int]:
+    """Return the numbers of the signals that there are; to list them takes longer than to look at each."""
+    return [int(number) for number in signal.valid_signals()]
 
 
 def _others() -> Callable[[], None]:

@@ -104,7 +104,12 @@ class Goals:
 
     def best(self, trials: Sequence[LoggedTrial]) -> LoggedTrial | None:
         """Return the trial of the front that is best by the first metric; None if the front is empty."""
-        return next(iter(self.front(trials)), None)
+        if len(self.metrics) > 1 or self.constraints:
+            return next(iter(self.front(trials)), None)
+        sign = 1.0 if self.modes[0] == "min" else -1.0
+        ended = ((trial.ending, trial) for trial in trials if trial.ending is not None)
+        values = [(sign * end.value, trial.number) for end, trial in ended if end.value is not None]
+        return trials[min(values)[1]] if values else None
 
 
 def _covers(point: Sequence[float], other: Sequence[float]) -> bool:

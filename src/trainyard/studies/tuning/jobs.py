@@ -158,13 +158,18 @@ def _wait_for_owner(run: RunDir) -> None:
         time.sleep(_POLL_SECONDS)
 
 
+def judges_by_curves(pruner: Pruner) -> bool:
+    """Return whether a pruner judges a run while it trains, by the curves of other trials."""
+    return not isinstance(pruner, NoPruner | HalvingPruner)
+
+
 def _pruner_verdict(job: Job, run: RunDir) -> VerdictFunction | None:
     """Return the function that judges a run by the job's pruner; None where it never prunes.
 
     A rule may depend on all evaluations so far. It is not asked about those of an earlier attempt again, and
     sees them before the first new one.
     """
-    if isinstance(job.pruner, NoPruner | HalvingPruner):
+    if not judges_by_curves(job.pruner):
         return None
     should_prune = pruning_rule(job.pruner, job.curves, job.mode)
     earlier = dict(curve_of(run, job.metric))

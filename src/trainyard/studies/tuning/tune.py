@@ -36,7 +36,7 @@ from trainyard.studies.tuning.earlier import FILE as EARLIER
 from trainyard.studies.tuning.earlier import check_learns, learned
 from trainyard.studies.tuning.final import final_run, train_final
 from trainyard.studies.tuning.going_on import going_on
-from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden, unfinished
+from trainyard.studies.tuning.jobs import Job, ending_of, failed, hidden, judges_by_curves, unfinished
 from trainyard.studies.tuning.joined import JoinedWorkers, leading
 from trainyard.studies.tuning.measures import measured
 from trainyard.studies.tuning.order import agenda_of, brackets_in
@@ -277,11 +277,7 @@ class _Search:
 
     def _job(self, trial: LoggedTrial) -> Job:
         """Return the newest job of a trial, with the curves that its pruner compares it with."""
-        curves: dict[str, list[Sequence[tuple[int, float]]]] = {"completed": [], "pruned": []}
         job = trial.jobs[-1].number
-        for other, ending in zip(self._log.trials, self._agenda.known(self._log.trials, job), strict=True):
-            if ending is not None and ending.status in curves and other.same_as is None:
-                curves[ending.status].append(ending.curve)
         return Job(
             trial.number,
             self._runs(trial),
@@ -289,10 +285,18 @@ class _Search:
             self._plan.metric,
             self._plan.mode,
             self._plan.tuning.pruner,
-            curves,
+            self._curves(job) if judges_by_curves(self._plan.tuning.pruner) else {},
             self._agenda.until(job),
             self._made,
         )
+
+    def _curves(self, job: int) -> dict[str, list[Sequence[tuple[int, float]]]]:
+        """Return the curves of the trials that a job may know, by status."""
+        curves: dict[str, list[Sequence[tuple[int, float]]]] = {"completed": [], "pruned": []}
+        for other, ending in zip(self._log.trials, self._agenda.known(self._log.trials, job), strict=True):
+            if ending is not None and ending.status in curves and other.same_as is None:
+                curves[ending.status].append(ending.curve)
+        return curves
 
     def _copy_endings(self) -> None:
         """End the trials whose parameters an earlier trial had, once that one has ended and is not paused."""
