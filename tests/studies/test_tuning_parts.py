@@ -214,10 +214,22 @@ def test_a_study_cannot_have_fewer_trials_than_it_has(
     caplog.set_level(logging.INFO, "trainyard")
     same = trainyard.resume_study(copied.id, ["tuning.trials=2"], runs_dir=tmp_path)
     assert same.digest == copied.digest
-    assert f"study {copied.id} is completed: there is nothing left to do" in caplog.text
+    assert (
+        f"study {copied.id} is completed: there is nothing left to do; for more trials: trainyard"
+        in caplog.text
+    )
     caplog.clear()
     trainyard.resume_study(copied.id, ["tuning.trials=3"], runs_dir=tmp_path)
     assert "nothing left" not in caplog.text
+
+
+def test_a_grid_that_is_done_has_no_other_points(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    space = {"training.learning_rate": [0.1, 0.2]}
+    grid = {**TOY, "tuning": {"metric": "val_loss", "sampler": "grid", "space": space}}
+    study = trainyard.tune(grid, runs_dir=tmp_path)
+    caplog.set_level(logging.INFO, "trainyard")
+    trainyard.resume_study(study.id, ["tuning.trials=9"], runs_dir=tmp_path)
+    assert "there is nothing left to do; its grid has no other points" in caplog.text
 
 
 def test_a_time_limit_is_granted_again(tmp_path: Path) -> None:

@@ -73,7 +73,9 @@ def tune_function(objective: Objective, overrides: Overrides, request: StudyRequ
     question = {"function": name, "source": _source(objective), "seed": config.experiment.seed}
     question |= {"tuning": own}
     study = open_study(request, config.experiment.name, KIND, question, completed=True)
-    with going_on(study, tuning.trials or _TRIALS, "trainyard.tune(..., trials=..., resume=True)"):
+    with going_on(
+        study, tuning.trials or _TRIALS, "for more trials: trainyard.tune(..., trials=..., resume=True)"
+    ):
         _Function(study, objective, tuning, goals, sampler, request).run()
     return Tuning(study.path)
 

@@ -32,7 +32,7 @@ def going_on(study: Study, wanted: int, more: str) -> Iterator[None]:
     Args:
         study: The search; a new one has no trials.
         wanted: How many trials it is to have.
-        more: What to give for more of them.
+        more: How to get more of them, in words.
 
     Raises:
         InputError: It has more trials already.
@@ -47,4 +47,4 @@ def going_on(study: Study, wanted: int, more: str) -> Iterator[None]:
     was_completed = study.status == "completed"
     yield
     if was_completed and len(read_log(study.path).trials) == len(before.trials):
-        log.info("study %s is completed: there is nothing left to do; for more trials: %s", study.id, more)
+        log.info("study %s is completed: there is nothing left to do; %s", study.id, more)

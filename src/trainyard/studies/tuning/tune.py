@@ -83,7 +83,10 @@ def search(study: Study, asked: SearchConfig, request: StudyRequest, before: int
     plan = plan_of(study, asked)
     if not (study.path / CONFIG).exists():
         study.write_text(CONFIG, asked.text.encode())
-    with going_on(study, plan.trials, f"trainyard resume {study.id} tuning.trials=..."):
+    more = f"for more trials: trainyard resume {study.id} tuning.trials=..."
+    if plan.trials == plan.sampler.size:
+        more = "its grid has no other points"
+    with going_on(study, plan.trials, more):
         _Search(study, plan, asked, request, before).run()
     return Tuning(study.path)
 
