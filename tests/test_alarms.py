@@ -96,3 +96,18 @@ def test_a_forked_child_has_a_clock_of_its_own() -> None:
                 os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     never.cancel()
+
+
+def test_where_the_system_has_no_room_for_a_thread_the_next_alarm_starts_it(
+    clock: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", full)
+        with pytest.raises(RuntimeError, match="new thread"):
+            call_later(0.0, list)
+    rung = threading.Event()
+    call_later(0.0, rung.set)
+    assert rung.wait(30), "no run of this process would end at its time limit"

@@ -47,7 +47,7 @@ class _Clock:
         """Add an alarm; the thread is woken only if it would sleep for too long."""
         with self._changed:
             self._alarms.append(alarm)
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # it could not be started before
                 self._thread = threading.Thread(target=self._run, name="trainyard-clock", daemon=True)
                 self._thread.start()
             elif alarm.at < self._wakes_at:

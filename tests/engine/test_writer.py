@@ -193,3 +193,21 @@ def test_what_may_wait_is_begun_with_what_may_not_or_when_the_queue_is_full() ->
     assert not submit("best 6", may_wait=True).wait(0.05), "it did not wait after a drain"
     writer.close()
     assert done[6:] == [], "what waits is dropped"
+
+
+def test_where_the_system_has_no_room_for_a_thread_what_waits_is_written_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    writer, done = Writer(), list[int]()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", full)
+        with pytest.raises(RuntimeError, match="new thread"):
+            writer.submit(PendingWrite(1, lambda: done.append(1), replaceable=True))
+    draining = threading.Thread(target=writer.drain, daemon=True)
+    draining.start()
+    draining.join(30)
+    assert done == [1], "the attempt would hang instead of failing"
+    writer.close()

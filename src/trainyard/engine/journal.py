@@ -57,9 +57,17 @@ class Journal:
         except OSError as error:
             raise self._named(error) from error
 
-    def _write(self, record: Line) -> None:
-        if os.getpid() != self._owner:  # the user's code forked, and the child trains, too
+    def require_owner(self) -> None:
+        """Make sure that this is the process that has opened the journal: only that one writes to the run.
+
+        Raises:
+            RuntimeError: The user's code forked, and the child trains, too.
+        """
+        if os.getpid() != self._owner:
             raise RuntimeError("a forked child must not continue the training of its parent")
+
+    def _write(self, record: Line) -> None:
+        self.require_owner()
         line = _encode(record).encode() + b"\n"
         try:
             self._file.write(line)
@@ -125,7 +133,7 @@ class FollowerJournal(Journal):
     """Drop all records: a process that is not the main one (a follower) keeps no journal."""
 
     def __init__(self) -> None:
-        self._summary = None
+        self._summary, self._owner = None, os.getpid()
 
     def _write(self, record: Line) -> None:
         """Drop a record."""

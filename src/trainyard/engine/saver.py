@@ -320,7 +320,8 @@ class Saver:
         return self._writer.failures()
 
     def drain(self) -> None:
-        """Block until everything is on disk, or has failed."""
+        """Block until everything is on disk, or has failed; errors as in `Journal.require_owner`."""
+        self._recorder.journal.require_owner()  # a child would write what its parent writes, or wait for ever
         self._writer.drain()
 
     def close(self) -> None:

@@ -97,8 +97,9 @@ class Writer:
     def _begin(self) -> None:
         """Wake the thread, or start it for the first write."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="trainyard-writer", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="trainyard-writer", daemon=True)
+            thread.start()  # fails where the system has no room for more; then `drain` writes
+            self._thread = thread
         self._changed.notify_all()
 
     def _work(self) -> None:

@@ -9,8 +9,7 @@ import platform
 import re
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from trainyard.digest import sha256_json
@@ -50,20 +49,6 @@ _EXTENSIONS = {
     "flags": ("sse", "ssse", "avx", "fma", "f16c", "amx"),
     "Features": ("fp", "asimd", "sve", "sme", "bf16", "i8mm"),
 }
-
-
-@dataclass
-class _Imported:
-    """The modules that were imported when it was last asked for, and the packages that they are of.
-
-    A process that makes many runs has imported everything for the first one.
-    """
-
-    modules: list[str] = field(default_factory=list)
-    packages: list[str] = field(default_factory=list)
-
-
-_imported = _Imported()
 
 
 @cache
@@ -130,13 +115,12 @@ def imported_packages() -> list[str]:
     `importlib.metadata.packages_distributions` knows all, but reads the list of files of every installed
     package.
     """
-    modules = [*sys.modules]
-    if modules != _imported.modules:
-        _imported.modules, _imported.packages = modules, _packages_of(modules)
-    return list(_imported.packages)
+    return list(_packages_of(tuple(sys.modules)))
 
 
-def _packages_of(modules: Collection[str]) -> list[str]:
+@lru_cache(maxsize=1)
+def _packages_of(modules: tuple[str, ...]) -> list[str]:
+    """Return the packages of modules; a process of many runs has imported all of them for the first one."""
     known = {_normalized(name): name for name in packages()}
     tops = {name.partition(".")[0] for name in modules}
     names = {_normalized(_DISTRIBUTIONS.get(top, top)) for top in tops} - _own_requirements()

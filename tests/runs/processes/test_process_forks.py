@@ -10,6 +10,7 @@ import torch
 
 import trainyard
 from small_runs import SMALL
+from trainyard.callbacks.base import Callback
 from trainyard.records.journal import read
 
 ENDS = {"raises": 1, "exits": 3, "trains": 1}  # how a child may leave the user's code; its exit code
@@ -62,6 +63,31 @@ def test_a_child_that_is_forked_in_a_step(
     assert ("the child's own error" in capfd.readouterr().err) == (how == "raises")
     kinds = [line["kind"] for line in read(run.path / "journal")]
     assert kinds == [line["kind"] for line in read(expected.path / "journal")], "a child wrote, too"
+
+
+class ForkAt(Callback):
+    """Forks while a checkpoint is saved; the child trains."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_checkpoint(self, step: int) -> None:
+        if step == self.step:
+            leave("trains")
+
+
+@pytest.mark.parametrize("every", [None, 5], ids=["written where it waits", "written in a thread"])
+def test_a_child_that_is_forked_in_the_last_save(
+    every: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Forking, "codes", [])
+    expected = trained(tmp_path / "quiet")
+    config = {**SMALL, "data": "iris", "checkpoint": {"every_n_steps": every, "every_n_minutes": None}}
+    run = trainyard.train(
+        config, {"training.max_steps": 12}, runs_dir=tmp_path / "forking", callbacks=[ForkAt(12)]
+    )
+    assert Forking.codes == [1], "it ended at once, and wrote nothing"
+    assert (run.status, run.digest) == ("completed", expected.digest)
 
 
 def test_a_child_that_is_forked_before_the_first_step(
