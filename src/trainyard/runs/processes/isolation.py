@@ -62,7 +62,7 @@ def keeping_freed_memory() -> Iterator[None]:
     step. The system then clears thousands of pages per step, which can take a tenth of its time. Blocks
     beyond 32 MiB are returned all the same.
     """
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    library = _c_library()
     is_set = os.environ.keys() & {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}  # by the user
     if is_set or library is None or not hasattr(library, "mallopt"):
         yield
@@ -79,6 +79,17 @@ def keeping_freed_memory() -> Iterator[None]:
             library.malloc_trim(0)
 
 
+@cache
+def _c_library() -> ctypes.CDLL | None:
+    """Return the C library where it may be glibc, loaded once."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallinfo2"):
+        library.mallinfo2.restype = _Mallinfo
+    return library
+
+
 class _Mallinfo(ctypes.Structure):
     """What mallinfo2(3) returns: ten numbers."""
 
@@ -93,7 +104,6 @@ def _free_memory(library: ctypes.CDLL) -> float:
     """Return the bytes that the allocator has to itself; infinity if it does not say."""
     if not hasattr(library, "mallinfo2"):
         return math.inf
-    library.mallinfo2.restype = _Mallinfo
     return int(library.mallinfo2().free)
 
 
