@@ -103,6 +103,8 @@ def test_fields_that_were_added_leave_the_hash_of_older_runs():
     """A new field of `bits` that must not change it is declared with `is_new`."""
     older = load(OLDER, (), Catalog())
     assert older.computation_hash() == "6b62aebfac59bfd154cc878a6f7b9ad4bc52eacfb385a5cc67a097882fddd37a"
+    between = "61c9d0bd02aa1f49f391d115a75bfe5d6a1620dd6c526d799c06ae9e252e086d"  # of a version that had them
+    assert older.computation_hashes() == (older.computation_hash(), between)
     for override in ({"training.heads": {"x": {"task": "regression"}}}, {"training.loss_params": {"a": 1}}):
         changed = load(OLDER, {"training.loss": "mine:loss", **override}, Catalog()).computation_hash()
         assert changed != load(OLDER, {"training.loss": "mine:loss"}, Catalog()).computation_hash()

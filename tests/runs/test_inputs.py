@@ -215,6 +215,8 @@ def test_equal_manifests_do_not_differ() -> None:
         computation={"training.epochs": 3, "training.loss_params": {}}
     )  # as some versions had it
     assert manifest().differences(added) == added.differences(manifest()) == []
+    given = manifest(computation={"training.epochs": 3, "model.params.options": {}})  # to a model of one's own
+    assert manifest().differences(given) != []
 
 
 def test_differences_come_in_the_order_of_their_kinds_and_name_what_is_there_on_one_side_only() -> None:

@@ -31,6 +31,8 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 Affects = Literal["bits", "record", "placement"]
+# Fields that are `is_new`, see `bits`, but that one version took for part of a computation at their defaults.
+ONCE_HASHED = ("training.heads", "training.loss_params")
 
 
 def bits(default: Any = PydanticUndefined, *, is_new: bool = False, **constraints: Any) -> Any:

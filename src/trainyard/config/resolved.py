@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 
 from trainyard.config.emit import emit
 from trainyard.config.env import VARIABLE
-from trainyard.config.fields import affects, is_left_out
+from trainyard.config.fields import ONCE_HASHED, affects, is_left_out
 from trainyard.config.schema import PLACEMENT, RunConfig
 from trainyard.config.tree import DEFAULT, Source, join
 from trainyard.redact import is_secret, redacted
@@ -95,6 +95,13 @@ class Resolved:
     def computation_hash(self) -> str:
         """Return the SHA-256 (hex) of the values that change the result, `${env:NAME}` expanded."""
         return _hash(self.bits)
+
+    def computation_hashes(self) -> tuple[str, str]:
+        """Return the computation hash, and that under which another version knew the same computation."""
+        bits = dict(self.bits)
+        for section, _, name in (key.partition(".") for key in ONCE_HASHED):
+            bits[section] = {name: self.nested[section][name]} | bits.get(section, {})
+        return self.computation_hash(), _hash(bits)
 
     def placement(self, *, explicit: bool = False) -> dict[str, Any]:
         """Return where the run is to be computed, by dotted key.

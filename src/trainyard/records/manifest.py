@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from trainyard.config.fields import ONCE_HASHED
 from trainyard.config.schema import PLACEMENT
 from trainyard.records.document import Document, Name, Record
 from trainyard.redact import fingerprinted
@@ -404,8 +405,9 @@ def _changed_files(manifest: Manifest, other: Manifest) -> dict[str, str]:
 
 
 def _computation_view(manifest: Manifest) -> Json:
-    """Return the values of the config; an empty mapping is the default of a field that may be missing."""
-    return {key: value for key, value in manifest.computation.items() if value != {}}
+    """Return the values of the config; some versions have fields at their defaults that others leave out."""
+    values = manifest.computation.items()
+    return {key: value for key, value in values if key not in ONCE_HASHED or value != {}}
 
 
 def _weights_view(manifest: Manifest) -> Json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 from trainyard import registry
@@ -56,7 +57,8 @@ class CompletedRuns:
 
         No model is built, unless the initial weights depend on more than the config.
         """
-        for run in map(RunDir, self._by_computation.get(resolved.computation_hash(), ())):
+        known = [self._by_computation.get(one, ()) for one in dict.fromkeys(resolved.computation_hashes())]
+        for run in map(RunDir, chain.from_iterable(known)):
             try:
                 download_records(run)  # in a list of runs, a working copy has the records alone
                 with of_own_config(run, resolved):

@@ -131,7 +131,8 @@ def benchmark(
         "metric": selection.metric,
         "params": {model: dict(params) for model, params in selection.params.items()},
     }
-    study = open_study(request, base.resolved.config.experiment.name, KIND, question)
+    hashes = base.resolved.computation_hashes()
+    study = open_study(request, base.resolved.config.experiment.name, KIND, question, hashes=hashes)
     plan = StudyPlan(
         lambda failures: _conclude(study, trials, request, selection, failures), write_report, by="model"
     )

@@ -15,7 +15,7 @@ from trainyard.config.tuning import SQLITE
 from trainyard.errors import InputError
 from trainyard.require import import_paths
 from trainyard.runs.workdir import working_in
-from trainyard.studies.study import Study, StudyRequest
+from trainyard.studies.study import Study, StudyRequest, is_same_question
 from trainyard.studies.tuning.going_on import length_so_far
 from trainyard.studies.tuning.question import FROM, SETTINGS, SearchConfig, read_search
 from trainyard.studies.tuning.storage import lacks_password
@@ -72,7 +72,7 @@ def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, tr
     """
     asked = read_search(study.path / CONFIG, _with_storage(study, overrides), request)
     question = {key: value for key, value in study.record.question.items() if key != FROM}
-    if asked.question != question:
+    if not is_same_question(question, asked.question, asked.base.resolved.computation_hashes()):
         raise InputError(
             f"{study.path / CONFIG} is not what study {study.id} was asked any more; put it back, or begin "
             "another study: trainyard tune CONFIG"

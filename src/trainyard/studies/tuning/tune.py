@@ -64,7 +64,8 @@ def tune(config: Config, overrides: Overrides, request: StudyRequest, earlier: S
         check_learns(asked.tuning, asked.sampler)
         kept = learned(earlier, asked.space, asked.goals)
         question |= {FROM: earlier.id}
-    study = open_study(request, name, KIND, question, completed=True)
+    hashes = asked.base.resolved.computation_hashes()
+    study = open_study(request, name, KIND, question, hashes=hashes, completed=True)
     if kept is not None and not study.settings(EARLIER):  # a study that is resumed has what it began with
         study.write(EARLIER, kept)
     return search(study, asked, request)
