@@ -151,8 +151,6 @@ def test_words_that_users_of_optuna_know(tmp_path: Path) -> None:
         theirs.best_params,
     )
     assert study.best_trials == [best]
-    with pytest.raises(ConfigError, match=r"unknown key; write tuning.mode"):
-        trainyard.tune(objective, direction="maximize", runs_dir=tmp_path)
 
 
 def test_where_the_first_calls_all_fail_the_study_ends(tmp_path: Path) -> None:
@@ -229,3 +227,21 @@ def test_a_storage_that_cannot_be_written_is_a_warning(
     trials = [LoggedTrial(0, {"rate": 0.5}, "", ending=Ending("completed", 1.0))]
     Projector(tmp_path / "nowhere", {"val_loss": "min"}).write(made, trials)
     assert "optuna.db cannot be written" in caplog.text
+
+
+def test_what_users_of_optuna_write_beside_the_function(tmp_path: Path) -> None:
+    """The name of a study and its direction are read; a database of its own is refused before any trial."""
+    given = {"study_name": "mine", "direction": "maximize", "pruner": "MedianPruner", "n_trials": 2}
+    study = trainyard.tune(lambda trial: trial.suggest_float("x", 0, 1), runs_dir=tmp_path, **given)
+    assert study.path.parent.name == "mine"
+    assert study.best_value == max(study.trials["value"])
+    with pytest.raises(ConfigError, match=r"sqlite \(optuna.db in the study's folder\), or postgresql"):
+        trainyard.tune(_never, storage="sqlite:///my.db", runs_dir=tmp_path)
+    with pytest.raises(ConfigError, match=r"tuning.space.lr: a config cannot hold a value of type object"):
+        trainyard.tune({"model": "mlp"}, space={"lr": object()}, runs_dir=tmp_path)
+    with pytest.raises(InputError, match=r"trainyard\.tune\(.*, trials=\.\.\., resume=True\)"):
+        trainyard.resume_study(str(study.path), {"tuning.trials": 3})
+
+
+def _never(trial: Any) -> float:
+    raise AssertionError("no trial is made")

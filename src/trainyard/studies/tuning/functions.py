@@ -37,6 +37,7 @@ from trainyard.studies.tuning.going_on import going_on
 from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
 from trainyard.studies.tuning.pruning import pruning_rule
+from trainyard.studies.tuning.storage import check_storage
 from trainyard.studies.tuning.view import KIND, Tuning
 from trainyard.types import Mode
 
@@ -65,6 +66,7 @@ def tune_function(objective: Objective, overrides: Overrides, request: StudyRequ
     assert tuning is not None
     assert unset is not None
     _check_keys(tuning, unset)
+    check_storage(tuning)
     if request.data is not None or request.callbacks:
         raise InputError("a function has its own data: leave data and callbacks out")
     goals = _goals(tuning)

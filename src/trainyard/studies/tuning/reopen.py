@@ -37,6 +37,11 @@ def check_search(study: Study, verb: str) -> None:
             f"study {study.id} is not a search; continue it with trainyard {_command(study)} --resume"
         )
     if not (study.path / CONFIG).exists():
+        if function := study.record.question.get("function"):
+            raise InputError(
+                f"study {study.id} is of a Python function, which only its author has; to go on with it: "
+                f"trainyard.tune({function}, trials=..., resume=True)"
+            )
         raise InputError(
             f"study {study.id} has no {CONFIG}, as earlier versions of Trainyard kept none, so it cannot "
             f"{verb} by its name; give its config: trainyard tune CONFIG --resume"
