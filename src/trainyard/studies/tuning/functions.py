@@ -24,6 +24,7 @@ from trainyard.config.tuning import HalvingPruner, NoPruner, Pruner, TuningConfi
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
 from trainyard.records.trials import Ending, LoggedTrial, TrialLog
+from trainyard.records.tuning_result import SETTINGS
 from trainyard.redact import redacted
 from trainyard.reports.studies import write_report
 from trainyard.require import require
@@ -75,6 +76,7 @@ def tune_function(objective: Objective, overrides: Overrides, request: StudyRequ
     question = {"function": name, "source": _source(objective), "seed": config.experiment.seed}
     question |= {"tuning": own}
     study = open_study(request, config.experiment.name, KIND, question, completed=True)
+    study.write(SETTINGS, {"metrics": dict(zip(goals.metrics, goals.modes, strict=True))})
     with going_on(study, tuning.trials or _TRIALS, "trainyard.tune(..., trials=..., resume=True)"):
         _Function(study, objective, tuning, goals, sampler, request).run()
     return Tuning(study.path)

@@ -11,6 +11,7 @@ from trainyard.config import Config, Overrides
 from trainyard.config.tuning import HalvingPruner, TuningConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.errors import ConfigError, InputError, Problem
+from trainyard.records.tuning_result import SETTINGS
 from trainyard.samplers.base import Observation, Sampler, Space
 from trainyard.studies.metrics import with_metric
 from trainyard.studies.study import Json, Study, StudyRequest
@@ -26,7 +27,6 @@ from trainyard.types import Mode
 
 log = logging.getLogger("trainyard")
 FROM = "from"  # in the question of a study: the study that it started from
-SETTINGS = "settings.json"  # what is fixed when the study is created
 # In the settings of a study that repeats one in free order: for each trial, which others had not ended.
 RECORDED = "recorded"
 DEFAULT_TRIALS = 20
@@ -170,6 +170,7 @@ def plan_of(study: Study, asked: SearchConfig) -> SearchPlan:
         "threads": most_threads(tuning, config),
         "threads_by_step": (config.training.threads or tuning.resources.cpu) is None,
     }
+    settings.setdefault("metrics", dict(zip(asked.goals.metrics, asked.goals.modes, strict=True)))
     if tuning.order == "free":
         log.warning(
             "tuning.order: free: the trials depend on which end first, so another study of this config makes "

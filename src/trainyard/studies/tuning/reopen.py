@@ -13,11 +13,12 @@ from trainyard.config.checks import OBJECTS
 from trainyard.config.overrides import keys_of, with_settings
 from trainyard.config.tuning import SQLITE
 from trainyard.errors import InputError
+from trainyard.records.tuning_result import SETTINGS
 from trainyard.require import import_paths
 from trainyard.runs.workdir import working_in
 from trainyard.studies.study import Study, StudyRequest
 from trainyard.studies.tuning.going_on import length_so_far
-from trainyard.studies.tuning.question import FROM, SETTINGS, SearchConfig, read_search
+from trainyard.studies.tuning.question import FROM, SearchConfig, read_search
 from trainyard.studies.tuning.storage import lacks_password
 from trainyard.studies.tuning.tuner_checks import CONFIG
 from trainyard.studies.tuning.view import KIND
