@@ -186,6 +186,11 @@ BROKEN: list[tuple[str, str, str]] = [
         "model.type is not in the space",
     ),
     (
+        "    training.optimizer.type: [adam, sgd]\n    training.optimizer.momentum: {low: 0.0, high: 0.9, when: {training.optimizer: sgd}}\n",
+        "6:83",
+        "training.optimizer is not in the space; write training.optimizer.type",
+    ),
+    (
         "    training.batch_size: [8, 16]\n    training.learning_rate: {low: 1, high: 2, when: {training.batch_size: 9}}\n",
         "6:75",
         "never holds",
