@@ -216,7 +216,8 @@ def test_a_study_cannot_have_fewer_trials_than_it_has(
     assert same.digest == copied.digest
     assert f"study {copied.id} is completed: there is nothing left to do" in caplog.text
     caplog.clear()
-    trainyard.resume_study(copied.id, ["tuning.trials=3"], runs_dir=tmp_path)
+    longer = trainyard.resume_study(copied.id, ["tuning.n_trials=3"], runs_dir=tmp_path)
+    assert len(longer.trials) == 3
     assert "nothing left" not in caplog.text
 
 

@@ -93,8 +93,9 @@ def move(root: Node, old: str, new: str, problems: Problems, notes: list[str], r
 
 
 def key_meant(name: str) -> str | None:
-    """Return the dotted key that a name without a section means, or None."""
-    return name if name.count(".") else _meaning("", name.replace("-", "_"))
+    """Return the dotted key that a key means, with its section or without one; None if that is not known."""
+    section, _, key = name.rpartition(".")
+    return _meaning(section, key) or name if section else _meaning("", name.replace("-", "_"))
 
 
 def _sections(root: Node, problems: Problems, notes: list[str]) -> None:
