@@ -141,7 +141,7 @@ def command(job: str, case: str, given: argparse.Namespace) -> list[str]:
 
 
 def write_images(folder: Path) -> None:
-    """Write JPEG files of smooth colours, in a folder for each class."""
+    """Write JPEG files of smooth colors, in a folder for each class."""
     draw = np.random.default_rng(0)
     for number in range(IMAGES):
         small = Image.fromarray(draw.integers(0, 256, (6, 6, 3), dtype=np.uint8))

@@ -103,6 +103,14 @@ def test_a_training_key_without_effect_is_a_warning(tmp_path: Path, caplog: pyte
     assert record.levelname == "WARNING"
 
 
+def test_a_file_that_writes_down_defaults_is_not_warned_of(tmp_path: Path) -> None:
+    file = tmp_path / "best.yaml"
+    file.write_text("model: random_forest\ndata: wine\ntraining: {compile: false, batch_size: 32}\n")
+    assert not trainyard.check(file).unused
+    file.write_text(file.read_text().replace("32", "33"))
+    assert len(trainyard.check(file).unused) == 1
+
+
 def test_resume_takes_up_a_run_that_died_before_its_manifest(whole: Run, tmp_path: Path) -> None:
     from trainyard.config import load
     from trainyard.runs.catalog import Catalog

@@ -23,7 +23,7 @@ def test_keys_of_sections_and_of_one_type() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("colour", "no names of 'colour'; allowed: dataset"),
+        ("color", "no names of 'color'; allowed: dataset"),
         ("training.scheduler.cosin", "no names of 'training.scheduler.cosin'"),
         ("training.epochs", "one value: `trainyard config names training` describes it"),
     ],

@@ -117,7 +117,7 @@ def test_a_rotation_by_right_angles_is_numpys(side: int) -> None:
     ],
 )
 @pytest.mark.parametrize("factor", [0.3, 1.6])
-def test_colours_are_those_of_pillow_up_to_rounding(function: Any, reference: Any, factor: float) -> None:
+def test_colors_are_those_of_pillow_up_to_rounding(function: Any, reference: Any, factor: float) -> None:
     image = picture()
     expected = np.asarray(reference(Image.fromarray(image)).enhance(factor)).astype(int)
     assert np.abs(function(image, factor).astype(int) - expected).max() <= 2
@@ -233,7 +233,7 @@ def test_of_mixup_and_cutmix_each_sample_gets_one() -> None:
     assert 15 <= cut <= 45  # 30 of 60 are expected: four standard deviations
 
 
-def test_a_colour_jitter_of_nothing_is_refused() -> None:
+def test_a_color_jitter_of_nothing_is_refused() -> None:
     with pytest.raises(ValidationError, match="changes nothing; give brightness, contrast or saturation"):
         LISTED.validate_python([{"type": "color_jitter"}])
 

@@ -126,15 +126,15 @@ def test_transforms_move_masks_as_their_images(pictures: Path) -> None:
     assert len(seen) == 3
 
 
-def test_colours_change_images_alone(pictures: Path) -> None:
-    colours = [
+def test_colors_change_images_alone(pictures: Path) -> None:
+    colors = [
         {"type": "color_jitter", "brightness": 0.5},
         {"type": "random_erasing", "p": 1.0},
         "normalize",
     ]
     one, other = (
         bundle_of(pictures, transforms=some, split={"val": 0.0, "test": 0.0}).splits["train"]
-        for some in ([], colours)
+        for some in ([], colors)
     )
     ids = np.arange(len(one))
     before, after = (split.read(ids, Draw(5, 0)) for split in (one, other))  # type: ignore[attr-defined]
@@ -247,7 +247,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     save(
         root / "masks" / "0" / "000.bmp", np.random.default_rng(0).integers(0, 9, (8, 8, 3)).astype(np.uint8)
     )
-    with pytest.raises(DataError, match=r"000\.bmp is not a mask: its pixels are colours"):
+    with pytest.raises(DataError, match=r"000\.bmp is not a mask: its pixels are colors"):
         bundle_of(root)
     (root / "masks" / "0" / "000.bmp").unlink()
     with pytest.raises(DataError, match=r"000\.png must have one mask .*000\.\*, but has none"):

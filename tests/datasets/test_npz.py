@@ -120,7 +120,7 @@ def hashes(bundle: DataBundle) -> dict[SplitName, str]:
 
 
 USUAL = [
-    ("X", "target"), ("x", "Y"), ("data", "target"), ("images", "labels"), ("Features", "Label"), ("inputs", "targets")
+    ("X", "target"), ("x", "Y"), ("data", "target"), ("images", "labels"), ("Features", "Label"), ("inputs", "targets"), ("inputs", "outputs")
 ]  # fmt: skip
 
 

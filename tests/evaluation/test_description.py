@@ -6,7 +6,7 @@ import pytest
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, Identifiers
 from trainyard.datasets.rows.arrays import Arrays
-from trainyard.evaluation.baselines import compared, fitted, none_evaluated
+from trainyard.evaluation.baselines import compared, fitted, kept_evaluations
 from trainyard.evaluation.linear import LinearModel
 from trainyard.evaluation.metrics import evaluate_predictions
 from trainyard.evaluation.origin import with_origin
@@ -62,7 +62,7 @@ def test_baselines_are_evaluated_again_where_the_evaluation_is_of_something_else
     info = DataInfo("classification", features_spec((3,)), 3, ["a", "b", "c"])
     split = Arrays({"features": features.astype(np.float32), "target": targets})
     data = DataBundle(info, {"train": split, "test": split})
-    known, rng = data.once(none_evaluated), np.random.default_rng(2)
+    known, rng = data.once(kept_evaluations), np.random.default_rng(2)
     asked: list[int] = []
 
     def result(rows=slice(None), metrics=("accuracy",), weights=None, dtype=np.float32):

@@ -176,7 +176,7 @@ BROKEN: list[tuple[str, str, str]] = [
     ("    training.learning_rate: {low: 0.0, high: 0.1, log: true}\n", "5:35", "needs a low above 0"),
     ("    training.learning_rate: {low: 0.1}\n", "5:35", "has no high"),
     ("    training.learning_rate: {low: a, high: 1}\n", "5:35", "numbers; got 'a'"),
-    ("    training.learning_rate: {min: 0.1, max: 1}\n", "5:35", "a range has low, high"),
+    ("    training.learning_rate: {low: 0.1, high: 1, base: 2}\n", "5:35", "a range has low, high"),
     ("    training.learning_rate: 0.1\n", "5:29", "expected {low"),
     ("    training.learning_rate: []\n", "5:29", "give at least one value"),
     ("    training.learning_rate: [0.1, 0.1]\n", "5:29", "given twice"),
@@ -184,6 +184,11 @@ BROKEN: list[tuple[str, str, str]] = [
         "    training.learning_rate: {low: 0.1, high: 1, when: {model.type: mlp}}\n",
         "5:68",
         "model.type is not in the space",
+    ),
+    (
+        "    training.optimizer.type: [adam, sgd]\n    training.optimizer.momentum: {low: 0.0, high: 0.9, when: {training.optimizer: sgd}}\n",
+        "6:83",
+        "training.optimizer is not in the space; write training.optimizer.type",
     ),
     (
         "    training.batch_size: [8, 16]\n    training.learning_rate: {low: 1, high: 2, when: {training.batch_size: 9}}\n",

@@ -11,7 +11,10 @@ import pytest
 import trainyard
 from trainyard.cli.tuning import _ranked
 from trainyard.errors import ConfigError, InputError, TrainingError
+from trainyard.records.study import StudyRecord
 from trainyard.records.trials import Ending, LoggedTrial, TrialLog, read_trials
+from trainyard.records.tuning_result import TuningResult
+from trainyard.reports.studies import _tuned
 from trainyard.samplers.base import Observation, Parameter, trial_seed
 from trainyard.samplers.optuna import frozen
 from trainyard.studies.tuning.projection import FILE, Projector
@@ -151,8 +154,6 @@ def test_words_that_users_of_optuna_know(tmp_path: Path) -> None:
         theirs.best_params,
     )
     assert study.best_trials == [best]
-    with pytest.raises(ConfigError, match=r"unknown key; write tuning.mode"):
-        trainyard.tune(objective, direction="maximize", runs_dir=tmp_path)
 
 
 def test_where_the_first_calls_all_fail_the_study_ends(tmp_path: Path) -> None:
@@ -229,3 +230,51 @@ def test_a_storage_that_cannot_be_written_is_a_warning(
     trials = [LoggedTrial(0, {"rate": 0.5}, "", ending=Ending("completed", 1.0))]
     Projector(tmp_path / "nowhere", {"val_loss": "min"}).write(made, trials)
     assert "optuna.db cannot be written" in caplog.text
+
+
+def test_what_users_of_optuna_write_beside_the_function(tmp_path: Path) -> None:
+    """The name of a study and its direction are read; a database of its own is refused before any trial."""
+    given = {"study_name": "mine", "direction": "maximize", "pruner": "MedianPruner", "n_trials": 2}
+    study = trainyard.tune(lambda trial: trial.suggest_float("x", 0, 1), runs_dir=tmp_path, **given)
+    assert study.path.parent.name == "mine"
+    assert study.best_value == max(study.trials["value"])
+    with pytest.raises(ConfigError, match=r"sqlite \(optuna.db in the study's folder\), or postgresql"):
+        trainyard.tune(_never, storage="sqlite:///my.db", runs_dir=tmp_path)
+    with pytest.raises(ConfigError, match=r"tuning.space.lr: a config cannot hold a value of type object"):
+        trainyard.tune({"model": "mlp"}, space={"lr": object()}, runs_dir=tmp_path)
+    with pytest.raises(InputError, match=r"trainyard\.tune\(.*, trials=\.\.\., resume=True\)"):
+        trainyard.resume_study(str(study.path), {"tuning.trials": 3})
+
+
+def _never(trial: Any) -> float:
+    raise AssertionError("no trial is made")
+
+
+def test_a_study_that_has_not_ended_is_ranked_by_its_metric(tmp_path: Path) -> None:
+    """Its mode is known from its start on: neither the table nor the page take the lowest for the best."""
+    values = iter([0.25, 0.75, 0.5])
+    study = trainyard.tune(
+        lambda _: next(values), n_trials=3, mode="max", metric="val_rmsle", runs_dir=tmp_path
+    )
+    (study.path / "result.json").unlink()
+    assert (study.typed_result.metric, study.typed_result.mode) == ("val_rmsle", "max")
+    head, *rows_below = _ranked(study, rows(study.path))
+    assert head[1] == "val_rmsle"
+    assert [row[1] for row in rows_below] == ["0.75", "0.5", "0.25"]
+    record = StudyRecord.load(study.path / StudyRecord.FILE)
+    assert record is not None
+    assert _tuned(study.path, record, TuningResult()) == ("val_rmsle", "max")
+
+
+def test_null_is_a_value_and_what_a_trial_lacks_is_none(tmp_path: Path) -> None:
+    """A cell of the table says which of the two it is."""
+
+    def depth(trial: optuna.Trial) -> float:
+        depth = trial.suggest_categorical("depth", [None, 3])
+        return 1.0 if depth is None else trial.suggest_float("share", 1, 2)
+
+    study = trainyard.tune(depth, n_trials=12, runs_dir=tmp_path)
+    head, *trials = _ranked(study, rows(study.path), most=12)
+    cells = {tuple(row[head.index(name)] != "" for name in ("depth", "share")) for row in trials}
+    assert cells == {(True, False), (True, True)}
+    assert {row[head.index("depth")] for row in trials} == {"null", "3"}

@@ -204,7 +204,7 @@ def test_a_study_cannot_have_fewer_trials_than_it_has(
     copied: Tuning, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = (copied.path / "study.json").read_bytes()
-    message = f"the study would have 1 trials, and study {copied.id} has 2"
+    message = f"study {copied.id} has 2 trials, and cannot have 1: give 2 or more"
     with pytest.raises(InputError, match=message):
         trainyard.resume_study(copied.id, ["tuning.trials=1"], runs_dir=tmp_path)
     shorter = {**TUNED, "tuning": {**TUNED["tuning"], "trials": 1}}
@@ -219,7 +219,8 @@ def test_a_study_cannot_have_fewer_trials_than_it_has(
         in caplog.text
     )
     caplog.clear()
-    trainyard.resume_study(copied.id, ["tuning.trials=3"], runs_dir=tmp_path)
+    longer = trainyard.resume_study(copied.id, ["tuning.n_trials=3"], runs_dir=tmp_path)
+    assert len(longer.trials) == 3
     assert "nothing left" not in caplog.text
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import trainyard
 from small_runs import SMALL
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, InputError
 from trainyard.samplers.base import Parameter, exists
 from trainyard.studies.tuning.space import read_space
 
@@ -52,7 +52,10 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"training.learning_rate": {"low": 0.1}}, "has no high"),
     ({"training.learning_rate": {"low": None, "high": 0.1}}, "has no low"),
     ({"training.learning_rate": {"low": "a", "high": 1}}, "numbers; got 'a'"),
-    ({"training.learning_rate": {"min": 0.1, "max": 1}}, "there is no 'max'; a range has low, high"),
+    (
+        {"training.learning_rate": {"low": 0.1, "high": 1, "base": 2}},
+        "there is no 'base'; a range has low, high",
+    ),
     ({"training.learning_rate": {"low": 0.1, "high": 1, "log": True, "step": 0.1}}, "log and step"),
     ({"training.learning_rate": 0.1}, "expected {low: 1e-5"),
     ({"training.learning_rate": []}, "the list of choices is empty"),
@@ -131,7 +134,7 @@ def test_a_broken_space_is_refused_with_its_place(space: dict[str, Any], named: 
         ({"parallel": 3, "horizon": 2}, "more than the horizon of 2"),
         ({"trials": 0}, "above 0"),
         ({"trails": 3}, "did you mean 'trials'?"),
-        ({"direction": "maximize"}, "write tuning.mode: max or min"),
+        ({"direction": "upwards"}, "one of auto, min, max"),
         ({"timeout": 600}, "tuning.max_minutes"),
     ],
 )
@@ -236,3 +239,33 @@ def test_a_config_with_a_tuning_section_trains_as_without(tmp_path: Path) -> Non
     assert runs[0].id != runs[1].id
     assert runs[0].digest == runs[1].digest
     assert trainyard.check({**SMALL, "tuning": {"space": {"training.learning_rate": [0.1]}}}).config.tuning
+
+
+@pytest.mark.parametrize("key", ["max_depth", "clf__max_depth"])
+def test_an_option_of_the_model_without_its_section_is_named(key: str) -> None:
+    with pytest.raises(ConfigError, match=r"unknown key; write model\.max_depth"):
+        trainyard.check({**TREES, "tuning": {"space": {key: [2, 3]}}})
+
+
+def test_a_study_of_data_without_a_validation_split_is_not_begun(tmp_path: Path) -> None:
+    rows = [([float(i), 1.0], i % 2) for i in range(20)]
+    with pytest.raises(InputError, match="no validation rows to tune by"):
+        trainyard.tune(
+            {"model": "mlp", "tuning": {"space": {"training.learning_rate": [0.1, 0.2]}}},
+            data=_Rows(rows),
+            runs_dir=tmp_path,
+        )
+    assert not list(tmp_path.rglob("trials.jsonl"))
+
+
+class _Rows:
+    """A map-style data set, of which there is only one split."""
+
+    def __init__(self, rows: list[tuple[list[float], int]]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> tuple[list[float], int]:
+        return self.rows[i]

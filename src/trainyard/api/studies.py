@@ -172,7 +172,7 @@ def tune(
     given = {f"tuning.{key}": value for key, value in tuning.items()}
     given |= {} if space is None else {"tuning.space": dict(space)}
     if given:
-        overrides = with_settings(overrides, given)
+        overrides = with_settings(overrides or {}, given)
     with working_in(Path.cwd()):
         request = _study_request(runs_dir, resume, False, data, callbacks, watch)
         if callable(config):

@@ -87,7 +87,7 @@ def resume(
 
     RUN may be a search: `trainyard resume STUDY tuning.trials=100` goes on with more trials.
     """
-    if _is_study(run):
+    if _is_study(run) or (run == "last" and any(text.startswith("tuning.") for text in overrides)):
         from trainyard.cli.study_verbs import resume_study
 
         resume_study(run, overrides, runs_dir, trust, quiet, as_json)

@@ -236,7 +236,7 @@ def _ranked(study: Tuning, trials: Sequence[dict[str, Any]], most: int = _SHOWN)
                 "" if trial["value"] is None else f"{trial['value']:.5g}",
                 *(_text(trial.get(name)) for name in more),
                 trial["status"],
-                *(_text(trial.get(key)) for key in keys),
+                *(_text(trial[key], null="null") if key in trial else "" for key in keys),
             ]
             for trial in ordered[:most]
         ),
@@ -280,5 +280,5 @@ def _short(key: str, keys: Sequence[str]) -> str:
     return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
 
 
-def _text(value: Any) -> str:
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+def _text(value: Any, null: str = "") -> str:
+    return null if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -16,6 +16,7 @@ from trainyard.config.checks import FILE_TYPES
 from trainyard.config.image_habits import read_transforms
 from trainyard.config.schedules import OwnSchedule
 from trainyard.config.schema import DataConfig, RunConfig, TrackerConfig, TrainingConfig
+from trainyard.config.search_habits import read_search
 from trainyard.config.synonyms import fold
 from trainyard.config.tree import Node, Problems, find, find_value, join, mapping, put, take
 from trainyard.config.words import literal, without_null
@@ -34,6 +35,7 @@ VALUES = {
     "training.precision": synonyms.PRECISIONS,
     "data.on_corrupt": synonyms.ON_CORRUPT,
     "data.task": synonyms.TASKS,
+    "tuning.pruner": synonyms.PRUNERS,
 }
 
 
@@ -57,6 +59,7 @@ def translate(root: Node, problems: Problems, notes: list[str], own: Collection[
     _split(root, notes)
     _warmup(root, problems, notes)
     _values(root, problems, notes)
+    read_search(root, problems, notes)
 
 
 def move(root: Node, old: str, new: str, problems: Problems, notes: list[str], relation: str) -> None:
@@ -89,8 +92,9 @@ def move(root: Node, old: str, new: str, problems: Problems, notes: list[str], r
 
 
 def key_meant(name: str) -> str | None:
-    """Return the dotted key that a name without a section means, or None."""
-    return name if name.count(".") else _meaning("", name.replace("-", "_"))
+    """Return the dotted key that a key means, with its section or without one; None if that is not known."""
+    section, _, key = name.rpartition(".")
+    return _meaning(section, key) or name if section else _meaning("", name.replace("-", "_"))
 
 
 def _sections(root: Node, problems: Problems, notes: list[str]) -> None:

@@ -135,8 +135,8 @@ class Lookup:
             if (
                 key in TrainingConfig.model_fields
                 and key not in used
-                and node.value is not None
                 and node.source != DEFAULT
+                and not (node.source.line and _is_default(key, node))
             ):
                 self._no_effect(key, node, str(model.value), framework)
         return used
@@ -369,6 +369,12 @@ class Lookup:
             *self.problems.once(f"known: {some(names, name, 'metric')}", "metric"),
         ]
         self.problems.report("; ".join(parts) + hint, path, node.source)
+
+
+def _is_default(key: str, node: Node) -> bool:
+    """Return whether a key of `training` has its default, as files with all keys have it (`best.yaml`)."""
+    default = TrainingConfig.model_fields[key].get_default(call_default_factory=True)
+    return bool(plain(node) == (values(default) if isinstance(default, BaseModel) else default))
 
 
 def _fill(node: Node, value: Any) -> None:

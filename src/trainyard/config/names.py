@@ -72,7 +72,7 @@ def _sampler(root: Node, adapters: Adapters, notes: list[str]) -> None:
     node = find_value(root, "tuning.sampler.type")
     if node is None or not isinstance(node.value, str) or node.value in adapters.names("sampler"):
         return
-    if (meaning := adapters.sampler_meant(node.value)) is not None:
+    if (meaning := adapters.sampler_meant(node.value.removeprefix("optuna.samplers."))) is not None:
         notes.append(f"{node.source}: tuning.sampler: {node.value} is read as {meaning}")
         node.value = meaning
 

@@ -160,11 +160,18 @@ INSIDE = {
     ),
     "tuning": _table(
         {
-            "tuning.trials": "n_trials num_trials max_trials num_samples n_iter",
+            "tuning.trials": "n_trials num_trials max_trials num_samples n_iter run_cap",
             "tuning.parallel": "n_jobs n_workers max_concurrent_trials",
-            "tuning.space": "search_space param_space param_distributions param_grid",
+            "tuning.space": "search_space param_space param_distributions param_grid parameters params",
+            "tuning.metric": "scoring objective monitor",
+            "tuning.mode": "direction directions goal",
+            "tuning.sampler": "method search_alg algorithm",
+            "tuning.pruner": "early_terminate scheduler",
+            "experiment.name": "study_name",
+            "tuning.folds": "cv n_folds n_splits k_folds kfold num_folds",
         }
     ),
+    "tuning.pruner": _table({"tuning.pruner.reduction_factor": "eta"}),
     "": _table({"experiment.seed": "seed", "experiment.name": "name"}),
 }
 # Sections by other names; what they hold is then read as that of ours.
@@ -173,6 +180,7 @@ SECTIONS = {
     "data": ("dataset", "datasets"),
     "evaluation": ("eval", "validation"),
     "checkpoint": ("checkpoints",),
+    "tuning": ("tune", "sweep", "search", "hpo", "hyperparameter_search"),
     "tracking": ("tracker", "trackers", "logger", "loggers"),
 }
 
@@ -221,6 +229,18 @@ LOSSES = _table(
         "mse": "mse mse_loss mean_squared_error l2 l2_loss squared_error",
         "mae": "mae l1 l1_loss mean_absolute_error absolute_error",
         "huber": "huber huber_loss",
+    }
+)
+MODES = _table({"max": "max maximize maximise", "min": "min minimize minimise"})
+PRUNERS = _table(
+    {
+        "none": "none nop_pruner fifo fifo_scheduler",
+        "median": "median median_pruner median_stopping median_stopping_rule",
+        "percentile": "percentile percentile_pruner",
+        "asha": "asha asha_scheduler async_hyperband async_hyperband_scheduler successive_halving_pruner",
+        "halving": "halving successive_halving halving_grid_search_cv halving_random_search_cv",
+        "hyperband": "hyperband hyperband_pruner hyperband_scheduler",
+        "patient": "patient patient_pruner",
     }
 )
 COLUMN_TYPES = _table(
@@ -337,6 +357,14 @@ KEY_HINTS = {
         "cv n_splits k_folds kfold num_folds": "write trainyard cross-validate CONFIG --folds N",
         "scale normalize scaler normalization": "write data.standardize: true or false",
         "callbacks": "callbacks are given in Python: trainyard.train(config, callbacks=[...])",
+        "method parameters early_terminate param_grid": (
+            "a search is the section tuning: {metric: val_loss, trials: 50, space: {training.learning_rate: "
+            "[1e-3, 1e-2]}} (docs/tuning.md)"
+        ),
+        "grace_period min_iter": "write min_steps: STEPS for asha, min_resource: EPOCHS for the others",
+        "max_t max_iter": "leave it out: training.epochs is the length of a trial",
+        "load_if_exists": "give --resume, or in Python resume=True",
+        "time_budget_s": "write tuning.max_minutes: MINUTES",
         "verbose verbosity": "write logging.every_n_steps, or give --quiet",
         "monitor": "write training.early_stopping.metric or checkpoint.metric",
         "restore_best_weights load_best_model_at_end": (

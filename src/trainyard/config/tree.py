@@ -27,6 +27,7 @@ class Source:
 
 
 DEFAULT = Source("default")
+_LONGEST = 1000  # numbers of an array that may be a list of a config; more are data
 
 Value: TypeAlias = "bool | int | float | str | dict[str, Node] | list[Node] | None"
 
@@ -165,6 +166,10 @@ def is_unicode(text: str) -> bool:
 
 def from_plain(value: Any, source: Source, problems: Problems | None = None, path: str = "") -> Node:
     """Return nodes for values that were given in Python, and report those that a config cannot hold."""
+    if isinstance(value, range):
+        value = list(value)
+    elif type(value).__module__ == "numpy" and getattr(value, "size", _LONGEST + 1) <= _LONGEST:
+        value = value.tolist()  # numpy.logspace(-4, -1, 4), or one number of it
     if isinstance(value, Mapping):
         children = {
             str(key): from_plain(child, source, problems, join(path, str(key)))

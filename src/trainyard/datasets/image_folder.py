@@ -42,7 +42,7 @@ from trainyard.types import SplitName
 class ImageFolderParams(Section):
     """Folders of images."""
 
-    mode: Mode = Field("rgb", description="colours to decode to: rgb, gray or rgba")
+    mode: Mode = Field("rgb", description="colors to decode to: rgb, gray or rgba")
     masks: str | dict[SplitName, str] | None = Field(
         None,
         description="segmentation: the folder of masks, which have the names of the images of "

@@ -37,7 +37,7 @@ class ImageTableParams(Section):
     """Tables with a column of images."""
 
     image: str = Field("image", description="the column of images: paths, or the bytes of image files")
-    mode: Mode = Field("rgb", description="colours to decode to: rgb, gray or rgba")
+    mode: Mode = Field("rgb", description="colors to decode to: rgb, gray or rgba")
     mask: str | None = Field(
         None, description="segmentation: the column of masks: paths, or the bytes of image files"
     )

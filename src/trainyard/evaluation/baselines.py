@@ -41,8 +41,8 @@ class Evaluated(NamedTuple):
         return alike and all(_equal(one, next(own)) for one in own)
 
 
-def none_evaluated(_: DataBundle) -> dict[SplitName, Evaluated]:
-    """Return the place where `compared` keeps evaluations of baselines, for all that share the data."""
+def kept_evaluations(_: DataBundle) -> dict[SplitName, Evaluated]:
+    """Return an empty table, in which `compared` keeps evaluations for all runs that share the data."""
     return {}
 
 

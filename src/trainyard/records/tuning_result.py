@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
+from trainyard.errors import CheckpointError
 from trainyard.records.document import Record
+from trainyard.records.run_dir import RunDir
 from trainyard.records.study_results import StudyResult
 from trainyard.types import Mode
+
+SETTINGS = "settings.json"  # beside it: what is fixed when the study is created
 
 
 class BestTrial(Record):
@@ -81,3 +86,12 @@ class TuningResult(StudyResult):
     def written(self) -> dict[str, Any]:
         """Return the fields that were set, as `result.json` has them."""
         return self.model_dump(exclude_unset=True)
+
+
+def metrics_of(folder: Path) -> dict[str, Mode]:
+    """Return the metrics of a search with their modes, known from its start on; empty: it kept none then."""
+    try:
+        found = RunDir(folder).read_json(SETTINGS).get("metrics")
+    except CheckpointError:  # it is damaged
+        return {}
+    return dict(found) if isinstance(found, dict) else {}

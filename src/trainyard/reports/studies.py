@@ -22,7 +22,7 @@ from trainyard.records.study_results import (
     MetricSpread,
     ModelRow,
 )
-from trainyard.records.tuning_result import TuningResult
+from trainyard.records.tuning_result import TuningResult, metrics_of
 from trainyard.reports import charts, tuning
 from trainyard.reports.history import title as metric_title
 from trainyard.reports.rundir import Json, numbers, part
@@ -80,7 +80,7 @@ def _rendered(folder: Path) -> str:
     )
     if kind == "tune" and record is not None:
         found = TuningResult.undamaged(result)
-        made |= tuning.section(folder, found, *_tuned(record, found))
+        made |= tuning.section(folder, found, *_tuned(folder, record, found))
     elif kind == "benchmark" and (compared := BenchmarkResult.undamaged(ended)).models:
         made |= _benchmark(compared)
     elif kind == "cv" and (validated := CrossValidationResult.undamaged(ended)).folds:
@@ -98,8 +98,10 @@ def _rendered(folder: Path) -> str:
     )
 
 
-def _tuned(record: StudyRecord, result: TuningResult) -> tuple[str, str]:
-    """Return the metric of a tuning study, and its mode, which only the result is sure to know."""
+def _tuned(folder: Path, record: StudyRecord, result: TuningResult) -> tuple[str, str]:
+    """Return the metric of a tuning study, and its mode; earlier versions wrote the mode at the end alone."""
+    if first := next(iter(metrics_of(folder).items()), None):
+        return first
     asked = part(record.question, "tuning")
     named = asked.get("metric", "val_loss")
     metric = str(named[0] if isinstance(named, list) and named else named)

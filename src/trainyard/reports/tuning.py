@@ -312,7 +312,7 @@ def _table(folder: Path, trials: Sequence[LoggedTrial], name: str, mode: str) ->
                 trial.ending.status if trial.ending else "running",
                 "" if (value := _value(trial)) is None else number(value),
                 *(_text(((trial.ending.values if trial.ending else None) or {}).get(one)) for one in more),
-                *(_text(trial.params.get(key)) for key in keys),
+                *(_text(trial.params[key], null="null") if key in trial.params else "" for key in keys),
                 (trial.ending.error or "") if trial.ending else "",
             ],
         )
@@ -330,5 +330,5 @@ def _measured(trials: Sequence[LoggedTrial], name: str) -> list[str]:
     return [one for one in dict.fromkeys(key for each in values for key in each) if metric_title(one) != name]
 
 
-def _text(value: Any) -> str:
-    return "" if value is None else number(value) if isinstance(value, float) else str(value)
+def _text(value: Any, null: str = "") -> str:
+    return null if value is None else number(value) if isinstance(value, float) else str(value)

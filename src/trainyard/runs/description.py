@@ -59,7 +59,7 @@ class Description:
             table = with_origin(table, self._bundle, self._components.config.data, split)
             try:
                 rows = self._bundle.splits[split]
-                known = self._bundle.once(baselines.none_evaluated)
+                known = self._bundle.once(baselines.kept_evaluations)
                 table |= {"compared": compared(self._baselines, result, rows, self._bundle.info, known)}
             except Exception as error:
                 log.warning("baselines cannot be computed: %s: %s", type(error).__name__, error)

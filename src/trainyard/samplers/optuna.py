@@ -247,7 +247,7 @@ class GpSampler(_Optuna):
     """Bayesian optimization with a Gaussian process, which is fitted by torch."""
 
     cls = "GPSampler"
-    aliases = ("bayesian", "bayesian_optimization", "GPSampler")
+    aliases = ("bayes", "bayesian", "bayesian_optimization", "GPSampler")
     Params: ClassVar[type[BaseModel]] = GpParams
 
     def propose(self, number: int, known: Sequence[Observation]) -> dict[str, Any]:

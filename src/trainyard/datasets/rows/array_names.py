@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from trainyard.types import SPLITS, Array, SplitName
 
 _INPUTS = ("x", "data", "features", "images", "inputs", "input")
-_TARGETS = ("y", "target", "targets", "label", "labels")
+_TARGETS = ("y", "target", "targets", "label", "labels", "output", "outputs")
 _SPLITS: Mapping[str, SplitName] = {**{name: name for name in SPLITS}, "valid": "val", "validation": "val"}
 FEATURE_NAMES = "feature_names"  # of the columns of a two-dimensional X
 Letter = Literal["X", "y"]

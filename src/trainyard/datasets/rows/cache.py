@@ -95,7 +95,7 @@ class DataCache:
         """
 
         def fill(content: Path) -> Mapping[str, object]:
-            log.info("preparing %s, which later runs find in %s", what, self._folder)
+            log.info("writing %s, which later runs find in %s", what, self._folder)
             make(content)
             return {"what": what}
 

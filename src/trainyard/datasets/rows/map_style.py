@@ -289,6 +289,7 @@ def _warnings(
     ]
     if "val" not in raw:
         warnings.append(
-            "there is no validation dataset, so there are no validation metrics, and no best model"
+            "there is no validation dataset, so there are no validation metrics, and no best model; give one "
+            'as data={"train": ..., "val": ...}, or let the class take `split`'
         )
     return warnings

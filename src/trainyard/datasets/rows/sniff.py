@@ -245,7 +245,11 @@ def _read(path: str, encoding: str | None) -> tuple[Table, dict[str, Any]]:
     if suffix not in _READ:
         raise DataError(
             f"{path}: only CSV ({', '.join(_READ[:3])}) and Parquet (.parquet) files can be inspected; "
-            "convert it first"
+            + (
+                "convert it first"
+                if suffix != ".npz"
+                else f"arrays train as they are: write data: {path}, model: mlp"
+            )
         )
     if suffix in _PARQUET and encoding is not None:
         raise DataError(f"{path}: an encoding is for CSV files; leave --encoding out")

@@ -73,9 +73,7 @@ def keeping_freed_memory() -> Iterator[None]:
         yield
     finally:
         library.mallopt(_TRIM_THRESHOLD, _USUAL_TRIM)
-        if (
-            _free_memory(library) >= _MUCH
-        ):  # to return less, and to ask for it again, takes longer than it helps
+        if _free_memory(library) >= _MUCH:  # to return less, and ask for it again, costs time
             library.malloc_trim(0)
 
 

@@ -24,6 +24,7 @@ from trainyard.config.tuning import HalvingPruner, NoPruner, Pruner, TuningConfi
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
 from trainyard.records.trials import Ending, LoggedTrial, TrialLog
+from trainyard.records.tuning_result import SETTINGS
 from trainyard.redact import redacted
 from trainyard.reports.studies import write_report
 from trainyard.require import require
@@ -37,6 +38,7 @@ from trainyard.studies.tuning.going_on import going_on
 from trainyard.studies.tuning.progress import Progress
 from trainyard.studies.tuning.projection import Projector
 from trainyard.studies.tuning.pruning import pruning_rule
+from trainyard.studies.tuning.storage import check_storage
 from trainyard.studies.tuning.view import KIND, Tuning
 from trainyard.types import Mode
 
@@ -65,6 +67,7 @@ def tune_function(objective: Objective, overrides: Overrides, request: StudyRequ
     assert tuning is not None
     assert unset is not None
     _check_keys(tuning, unset)
+    check_storage(tuning)
     if request.data is not None or request.callbacks:
         raise InputError("a function has its own data: leave data and callbacks out")
     goals = _goals(tuning)
@@ -73,6 +76,7 @@ def tune_function(objective: Objective, overrides: Overrides, request: StudyRequ
     question = {"function": name, "source": _source(objective), "seed": config.experiment.seed}
     question |= {"tuning": own}
     study = open_study(request, config.experiment.name, KIND, question, completed=True)
+    study.write(SETTINGS, {"metrics": dict(zip(goals.metrics, goals.modes, strict=True))})
     with going_on(
         study, tuning.trials or _TRIALS, "for more trials: trainyard.tune(..., trials=..., resume=True)"
     ):

@@ -41,8 +41,8 @@ def going_on(study: Study, wanted: int, more: str) -> Iterator[None]:
     made = len(counted(before))
     if made > wanted:
         raise InputError(
-            f"there is nothing to search: the study would have {wanted} trials, and study {study.id} has "
-            f"{made}; give it as many or more, or begin another study"
+            f"study {study.id} has {made} trials, and cannot have {wanted}: give {made} or more, or begin "
+            "another study"
         )
     was_completed = study.status == "completed"
     yield

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from trainyard.config import Config, Overrides
 from trainyard.config.tuning import HalvingPruner, TuningConfig
+from trainyard.datasets.base import DataBundle
 from trainyard.errors import ConfigError, InputError, Problem
+from trainyard.records.tuning_result import SETTINGS
 from trainyard.samplers.base import Observation, Sampler, Space
 from trainyard.studies.metrics import with_metric
 from trainyard.studies.study import Json, Study, StudyRequest
@@ -21,14 +23,17 @@ from trainyard.studies.tuning.goals import MEASURES, Goals, check_task
 from trainyard.studies.tuning.lengths import with_length
 from trainyard.studies.tuning.resources import most_threads, overrides_of, shares_of_gpus
 from trainyard.studies.tuning.storage import storable
-from trainyard.types import DataInfo, Mode
+from trainyard.types import Mode
 
 log = logging.getLogger("trainyard")
 FROM = "from"  # in the question of a study: the study that it started from
-SETTINGS = "settings.json"  # what is fixed when the study is created
 # In the settings of a study that repeats one in free order: for each trial, which others had not ended.
 RECORDED = "recorded"
 DEFAULT_TRIALS = 20
+NO_VALIDATION = (
+    'there are no validation rows to tune by; give data.split.val or data.val_path, or data={"train": ..., '
+    '"val": ...} in Python'
+)
 
 
 @dataclass(frozen=True)
@@ -82,15 +87,18 @@ class SearchConfig:
         """The text of the config, as the folder of the study keeps it."""
         return storable(self.given)
 
-    def check_data(self, info: DataInfo) -> None:
-        """Check that the metrics are those of the task of the data.
+    def check_data(self, bundle: DataBundle) -> None:
+        """Check that there is a validation split, and that the metrics are those of the task of the data.
 
         Raises:
-            ConfigError: One is not.
+            InputError: There is none.
+            ConfigError: A metric is not.
         """
         resolved = self.given.resolved
+        if self.tuning.folds is None and not bundle.splits.get("val"):
+            raise InputError(NO_VALIDATION)
         with located(resolved):
-            check_task(self.goals, info.task, resolved.config)
+            check_task(self.goals, bundle.info.task, resolved.config)
 
     @property
     def trials(self) -> int:
@@ -140,7 +148,7 @@ def _length(tuning: TuningConfig, sampler: Sampler) -> int:
 def _for_trials(base: StudyConfig, goals: Goals, tuning: TuningConfig, request: StudyRequest) -> StudyConfig:
     """Return the config that the trials share: it keeps the models that are best by the first metric."""
     if tuning.folds is None and base.excludes("val"):
-        raise InputError("there are no validation rows to tune by; give data.split.val or data.val_path")
+        raise InputError(NO_VALIDATION)
     for metric in goals.measured:
         base = base if metric in MEASURES else with_metric(base, metric, request)
     return base.with_overrides(
@@ -162,6 +170,7 @@ def plan_of(study: Study, asked: SearchConfig) -> SearchPlan:
         "threads": most_threads(tuning, config),
         "threads_by_step": (config.training.threads or tuning.resources.cpu) is None,
     }
+    settings.setdefault("metrics", dict(zip(asked.goals.metrics, asked.goals.modes, strict=True)))
     if tuning.order == "free":
         log.warning(
             "tuning.order: free: the trials depend on which end first, so another study of this config makes "

@@ -13,11 +13,12 @@ from trainyard.config.checks import OBJECTS
 from trainyard.config.overrides import keys_of, with_settings
 from trainyard.config.tuning import SQLITE
 from trainyard.errors import InputError
+from trainyard.records.tuning_result import SETTINGS
 from trainyard.require import import_paths
 from trainyard.runs.workdir import working_in
 from trainyard.studies.study import Study, StudyRequest, is_same_question
 from trainyard.studies.tuning.going_on import length_so_far
-from trainyard.studies.tuning.question import FROM, SETTINGS, SearchConfig, read_search
+from trainyard.studies.tuning.question import FROM, SearchConfig, read_search
 from trainyard.studies.tuning.storage import lacks_password
 from trainyard.studies.tuning.tuner_checks import CONFIG
 from trainyard.studies.tuning.view import KIND
@@ -37,6 +38,11 @@ def check_search(study: Study, verb: str) -> None:
             f"study {study.id} is not a search; continue it with trainyard {_command(study)} --resume"
         )
     if not (study.path / CONFIG).exists():
+        if function := study.record.question.get("function"):
+            raise InputError(
+                f"study {study.id} is of a Python function, which only its author has; to go on with it: "
+                f"trainyard.tune({function}, trials=..., resume=True)"
+            )
         raise InputError(
             f"study {study.id} has no {CONFIG}, as earlier versions of Trainyard kept none, so it cannot "
             f"{verb} by its name; give its config: trainyard tune CONFIG --resume"

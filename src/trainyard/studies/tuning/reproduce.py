@@ -11,10 +11,11 @@ from trainyard.errors import InputError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import FINAL
 from trainyard.records.trials import LENGTH, LoggedTrial, TrialLog, read_log, read_trials
+from trainyard.records.tuning_result import SETTINGS
 from trainyard.runs.reproduce import Reproduction, compare_bits
 from trainyard.studies.study import Json, Study, StudyRequest
 from trainyard.studies.tuning.earlier import FILE as EARLIER
-from trainyard.studies.tuning.question import RECORDED, SETTINGS
+from trainyard.studies.tuning.question import RECORDED
 from trainyard.studies.tuning.reopen import REPEATS, check_search, kept_config, working_for
 from trainyard.studies.tuning.tune import search
 from trainyard.studies.tuning.view import KIND, Tuning

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainyard.config import Overrides
+from trainyard.config.habits import key_meant
 from trainyard.config.overrides import keys_of
 from trainyard.errors import InputError
 from trainyard.records.trials import LIMIT_LIFTED, TrialLog
@@ -18,7 +19,7 @@ def resume_study(study: Study, overrides: Overrides, request: StudyRequest, *, t
     """Resume a study; see `trainyard.resume_study`."""
     check_search(study, "resume")
     for key in keys_of(overrides):
-        if key not in MAY_CHANGE:
+        if key_meant(key) not in MAY_CHANGE:
             raise InputError(
                 f"{key}: a study that goes on keeps its config, but for {', '.join(MAY_CHANGE)}; "
                 "search with another config: trainyard tune CONFIG"

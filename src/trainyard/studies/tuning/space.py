@@ -128,7 +128,8 @@ def _condition_problems(parameter: Parameter, others: Mapping[str, Parameter]) -
     for key, values in parameter.when.items():
         other = others.get(key)
         if other is None:
-            problems.append(f"{key} is not in the space; add it there, or leave when out")
+            way = f"write {key}.type" if f"{key}.type" in others else "add it there, or leave when out"
+            problems.append(f"{key} is not in the space; {way}")
         elif key == parameter.key or _depends(other, parameter.key, others):
             problems.append(f"{parameter.key} depends on itself, by {key}; leave one of the conditions out")
         elif not any(can_be(other, value) for value in values):

@@ -85,6 +85,9 @@ class _SpaceCheck:
         for problem in self._errors(context.params | {parameter.key: value}):
             own = problem.path == parameter.key
             message = problem.message if own else f"{problem.path}: {problem.message}"
+            meant = f"model.{parameter.key.rpartition('__')[2]}"  # pipelines of scikit-learn: clf__max_depth
+            if own and "." not in parameter.key and not self._errors(context.params | {meant: value}):
+                return Problem(f"unknown key; write {meant}", f"tuning.space.{parameter.key}")
             return Problem(f"{value!r}: {message}", f"tuning.space.{parameter.key}")
         return None
 

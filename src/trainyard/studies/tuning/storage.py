@@ -27,7 +27,10 @@ def check_storage(tuning: TuningConfig) -> None:
         what = "is without its password, which a study does not keep; give it again, as tuning.storage=URL"
         raise ConfigError([Problem(what, _KEY)])
     if parts.scheme not in _SCHEMES or not parts.path.strip("/"):
-        what = f"expected sqlite or postgresql://USER:${{env:PASSWORD}}@HOST/DATABASE; got {redacted(url)!r}"
+        what = (
+            "expected sqlite (optuna.db in the study's folder), or "
+            f"postgresql://USER:${{env:PASSWORD}}@HOST/DATABASE; got {redacted(url)!r}"
+        )
         raise ConfigError([Problem(what, _KEY)])
 
 

@@ -31,7 +31,7 @@ class TrialData:
         base: Resolved,
         space: Space,
         load: Callable[[Resolved], DataBundle],
-        check: Callable[[DataInfo], None],
+        check: Callable[[DataBundle], None],
     ) -> None:
         self._base, self._load, self._check = base, load, check
         self._is_searched = any(parameter.key.startswith("data.") for parameter in space)
@@ -51,9 +51,9 @@ class TrialData:
 
     @cached_property
     def _of_all(self) -> Known:
-        known = _known(self._load(self._base))
-        self._check(known[0])
-        return known
+        bundle = self._load(self._base)
+        self._check(bundle)
+        return _known(bundle)
 
 
 def _known(bundle: DataBundle) -> Known:

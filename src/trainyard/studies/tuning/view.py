@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trainyard.records.run_dir import RunDir
 from trainyard.records.trials import LoggedTrial, read_trials
-from trainyard.records.tuning_result import TuningResult
+from trainyard.records.tuning_result import TuningResult, metrics_of
 from trainyard.runs.run import Run
 from trainyard.studies.study import Json, StudyView
 
@@ -112,8 +112,12 @@ class Tuning(StudyView):
 
     @property
     def typed_result(self) -> TuningResult:
-        """The content of `result.json` as a record; before the end, every field has its default."""
-        return TuningResult.of(self.result)
+        """The content of `result.json` as a record; before the end, metric and mode alone are set."""
+        result = TuningResult.of(self.result)
+        first = next(iter(metrics_of(self.path).items()), None)
+        if result.mode is None and first is not None:
+            return result.model_copy(update={"metric": first[0], "mode": first[1]})
+        return result
 
     def __repr__(self) -> str:
         result = self.typed_result

@@ -143,7 +143,7 @@ class Accumulator:
         for path, one in _objects(metric):
             old = _attributes(before.get(path))
             for name, value in _attributes(one).items():
-                counts_nothing = _can_add(value) or _holds_objects(name, value) or _is_place(value)
+                counts_nothing = _can_add(value) or _holds_objects(name, value) or _is_device(value)
                 if not counts_nothing and _differ(value, old.get(name)):
                     if _is_generator(value):
                         raise self._draws(f"`update` draws from {name}, which goes on from part to part")
@@ -238,7 +238,7 @@ def _shared(metric: Any) -> dict[str, Any]:
     return found
 
 
-def _is_place(value: Any) -> bool:
+def _is_device(value: Any) -> bool:
     """Return whether a value is a device of torch: the one on which torchmetrics holds its counts."""
     return type(value).__name__ == "device"
 

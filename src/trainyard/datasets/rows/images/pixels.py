@@ -52,7 +52,7 @@ def opened(raw: bytes) -> Any:
 def as_bytes(image: Any, mode: str) -> NDArray[np.uint8]:
     """Return the pixels of an image of Pillow in a mode of Pillow's, (height, width[, channels]) uint8.
 
-    Of pixels of 16 bits the upper 8 count, in gray as Pillow has it in colours.
+    Of pixels of 16 bits the upper 8 count, in gray as Pillow has it in colors.
 
     Raises:
         DataError: Its pixels have 32 bits, and nothing says which of their values is white.
@@ -72,7 +72,7 @@ def decode(raw: bytes, mode: Mode | None, name: str, advice: str = "remove or re
 
     Args:
         raw: The content of the file.
-        mode: Its colours; others are converted. None: it is a mask, whose numbers are returned as they are,
+        mode: Its colors; others are converted. None: it is a mask, whose numbers are returned as they are,
             (height, width, 1).
         name: The image, for messages.
         advice: What to do if it is corrupt, for messages.
@@ -99,19 +99,19 @@ def decode(raw: bytes, mode: Mode | None, name: str, advice: str = "remove or re
 
 
 def _numbers(pixels: Image, name: str) -> Image:
-    """Return the numbers of a mask, (height, width, 1); a gray one may be saved in colours.
+    """Return the numbers of a mask, (height, width, 1); a gray one may be saved in colors.
 
     Raises:
-        DataError: It holds colours, or fractions.
+        DataError: It holds colors, or fractions.
     """
-    colours = pixels[:, :, :3] if pixels.shape[2] > 2 else pixels[:, :, :1]
-    if (colours != colours[:, :, :1]).any() or pixels.dtype.kind == "f":
+    colors = pixels[:, :, :3] if pixels.shape[2] > 2 else pixels[:, :, :1]
+    if (colors != colors[:, :, :1]).any() or pixels.dtype.kind == "f":
         raise DataError(
             f"{name} is not a mask: its pixels are "
-            f"{'fractions' if pixels.dtype.kind == 'f' else 'colours'}; save a whole number for each "
+            f"{'fractions' if pixels.dtype.kind == 'f' else 'colors'}; save a whole number for each "
             "pixel, as a gray or palette PNG"
         )
-    return colours[:, :, :1]
+    return colors[:, :, :1]
 
 
 def is_mask(image: Image) -> bool:

@@ -40,7 +40,7 @@ class ImagePreparation:
 
     Args:
         column: The column of images.
-        mode: The colours to decode to.
+        mode: The colors to decode to.
         pipeline: The transforms, of which those outside of training are used.
         target: The target.
     """

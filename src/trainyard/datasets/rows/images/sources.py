@@ -37,7 +37,7 @@ class FileImages:
 
     Args:
         paths: The files: paths or URLs.
-        mode: The colours to decode to; None for masks.
+        mode: The colors to decode to; None for masks.
     """
 
     def __init__(self, paths: Sequence[str], mode: Mode | None) -> None:
@@ -60,7 +60,7 @@ class ByteImages:
     Args:
         contents: The contents of image files.
         names: Their names, for messages.
-        mode: The colours to decode to; None for masks.
+        mode: The colors to decode to; None for masks.
     """
 
     def __init__(self, contents: Sequence[bytes], names: Sequence[str], mode: Mode | None) -> None:

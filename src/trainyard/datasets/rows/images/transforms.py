@@ -173,7 +173,7 @@ def rotated(image: Image, degrees: float) -> Image:
     return transformed(image, (cos, -sin, 0, sin, cos, 0))
 
 
-# -- colours
+# -- colors
 
 
 def brighter(image: Image, factor: float) -> Image:
@@ -189,7 +189,7 @@ def contrasted(image: Image, factor: float) -> Image:
 
 
 def saturated(image: Image, factor: float) -> Image:
-    """Return an image whose colours move away from gray, or towards it."""
+    """Return an image whose colors move away from gray, or towards it."""
     if image.shape[2] < 3:
         return image
     floats = as_floats(image).copy()
