@@ -215,7 +215,9 @@ def test_equal_manifests_do_not_differ() -> None:
         computation={"training.epochs": 3, "training.loss_params": {}}
     )  # as some versions had it
     assert manifest().differences(added) == added.differences(manifest()) == []
-    given = manifest(computation={"training.epochs": 3, "model.params.options": {}})  # to a model of one's own
+    given = manifest(
+        computation={"training.epochs": 3, "model.params.options": {}}
+    )  # to a model of one's own
     assert manifest().differences(given) != []
 
 
