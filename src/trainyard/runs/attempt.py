@@ -27,7 +27,7 @@ from trainyard.runs.cleanup import discard_run
 from trainyard.runs.decisions import repeats
 from trainyard.runs.manifest import lower_tier, unsaved_reason
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
-from trainyard.runs.processes.isolation import keeping_freed_memory
+from trainyard.runs.processes.isolation import keeping_freed_memory, one_at_a_time
 from trainyard.runs.processes.placement import placed_config
 from trainyard.runs.processes.process_forks import in_owner
 from trainyard.runs.processes.ranks import is_launched, launch, lead
@@ -60,7 +60,7 @@ def run_attempt(request: Request) -> Result:
     if world.is_main:
         request.run.acquire()
     try:
-        with Signals() as signals:
+        with one_at_a_time(), Signals() as signals:
             result = _Attempt(request, signals, world).go()
     finally:
         request.run.release()

@@ -249,6 +249,14 @@ def test_the_first_cause_is_raised(request_of: Request) -> None:
         launched(request_of)
 
 
+def test_a_signal_that_has_ended_one_process_before_another_is_the_cause(request_of: Request) -> None:
+    """A process that ends while it starts leaves no outcome, and another says that it is gone."""
+    plan(("1", raising(WorldError("another process is gone"))), answer=signal.SIGTERM)
+    with pytest.raises(Stopped) as stopped:
+        launched(request_of)
+    assert stopped.value.status == "preempted", "the exit code tells a scheduler to resume"
+
+
 def test_an_error_that_cannot_travel_is_named(request_of: Request) -> None:
     class Odd(Exception):
         pass

@@ -7,6 +7,7 @@ import ctypes
 import gc
 import importlib
 import locale
+import logging
 import math
 import multiprocessing
 import os
@@ -25,6 +26,7 @@ import numpy as np
 from trainyard import registry
 from trainyard.module_sources import is_installed
 
+log = logging.getLogger("trainyard")
 # Parameters of glibc's mallopt(3), and values of theirs.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER, _GREATEST_MMAP = -1, 32 * 1024**2
@@ -52,6 +54,33 @@ def as_fresh_process() -> Iterator[None]:
             for restore in undo:
                 restore()
             _forget_modules(set() if list(sys.modules) == known else set(sys.modules).difference(known))
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Wait until no other thread of this process trains a run.
+
+    Random streams, numbers of threads and flags of libraries are those of the process: two runs at once would
+    have other bits than each alone. One that trains another, in a callback, goes on after it.
+    """
+    turn = _turn
+    if not turn.acquire(blocking=False):
+        log.info("another thread of this process trains a run; this one waits for it")
+        turn.acquire()
+    try:
+        yield
+    finally:
+        turn.release()
+
+
+def _begin_as_child() -> None:
+    """Let a forked child train: the thread that trains is in its parent, and has the turn there."""
+    global _turn  # noqa: PLW0603
+    _turn = threading.RLock()
+
+
+_turn = threading.RLock()
+os.register_at_fork(after_in_child=_begin_as_child)
 
 
 @contextlib.contextmanager

@@ -84,7 +84,7 @@ def launch(request: Request, config: RunConfig) -> Result:
         raise causes[0]
     if failure and errors:  # which may say what has come between the processes
         raise WorldError(f"{failure}: {errors[0]}") from errors[0]
-    if failure or errors:
+    if failure or (errors and signum is None):  # else it has ended one before another
         raise failure or errors[0]
     run = run or request.run
     if config.distributed.nnodes > 1:
