@@ -32,7 +32,7 @@ def tuning_of(section: str = "tuning", **keys: Any) -> Any:
         ({"min": 1, "max": 9, "distribution": "int_uniform"}, {"low": 1, "high": 9}),
         (
             {"min": 0, "max": 1, "q": 0.25, "distribution": "q_uniform"},
-            {"low": 0.0, "high": 1.0, "step": 0.25},
+            {"low": 0, "high": 1, "step": 0.25},
         ),
         ({"values": [1, 2]}, {"choices": [1, 2]}),
         ({"value": 3}, {"choices": [3]}),
@@ -44,7 +44,9 @@ def tuning_of(section: str = "tuning", **keys: Any) -> Any:
         ("tune.loguniform(1e-4, 1e-1)", LOG),
         ("loguniform(1e-4, 0.1)", LOG),
         ("ray.tune.uniform(0, 1)", {"low": 0.0, "high": 1.0}),
-        ("tune.quniform(0, 1, 0.5)", {"low": 0.0, "high": 1.0, "step": 0.5}),
+        ("tune.quniform(0, 1, 0.5)", {"low": 0, "high": 1, "step": 0.5}),
+        ("tune.quniform(16, 64, 16)", {"low": 16, "high": 64, "step": 16}),
+        ({"min": 1, "max": 9, "distribution": "q_uniform"}, {"low": 1, "high": 9, "step": 1}),
         ("tune.randint(1, 10)", {"low": 1, "high": 9}),  # Ray leaves the upper end out
         ("tune.qrandint(2, 10, 2)", {"low": 2, "high": 10, "step": 2}),
         ("tune.lograndint(1, 65)", {"low": 1, "high": 64, "log": True}),
@@ -138,3 +140,17 @@ def test_the_direction(key: str, given: Any, ours: Any) -> None:
 def test_the_sampler_by_its_class(name: str) -> None:
     """With its module or without."""
     assert tuning_of(sampler=name)[0].sampler.type == "tpe"
+
+
+def test_the_seed_of_a_search_is_that_of_the_experiment() -> None:
+    """As scikit-learn's searches are given it."""
+    config = {"data": "wine", "model": "mlp", "tuning": {"random_state": 7, "param_grid": {"lr": [0.1]}}}
+    assert load(config, adapters=Catalog()).config.experiment.seed == 7
+
+
+def test_a_model_in_the_place_of_a_config_is_named() -> None:
+    """It ends in no traceback."""
+    with pytest.raises(
+        ConfigError, match=r"or its content as a mapping; got a Catalog; a model is named in it"
+    ):
+        load(Catalog())  # type: ignore[arg-type]

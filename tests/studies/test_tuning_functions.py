@@ -9,7 +9,7 @@ import optuna
 import pytest
 
 import trainyard
-from trainyard.cli.tuning import _ranked
+from trainyard.cli.tuning import _ranked, _short
 from trainyard.errors import ConfigError, InputError, TrainingError
 from trainyard.records.study import StudyRecord
 from trainyard.records.trials import Ending, LoggedTrial, TrialLog, read_trials
@@ -278,3 +278,15 @@ def test_null_is_a_value_and_what_a_trial_lacks_is_none(tmp_path: Path) -> None:
     cells = {tuple(row[head.index(name)] != "" for name in ("depth", "share")) for row in trials}
     assert cells == {(True, False), (True, True)}
     assert {row[head.index("depth")] for row in trials} == {"null", "3"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "shown"),
+    [
+        (["training.lr", "model.type"], ["lr", "model.type"]),
+        (["training.optimizer.type", "model.type", "x"], ["optimizer.type", "model.type", "x"]),
+        (["model.dropout", "encoder.dropout"], ["model.dropout", "encoder.dropout"]),
+    ],
+)
+def test_the_names_above_the_table_tell_parameters_apart(keys: list[str], shown: list[str]) -> None:
+    assert [_short(key, keys) for key in keys] == shown

@@ -206,7 +206,7 @@ def test_a_study_cannot_have_fewer_trials_than_it_has(
     before = (copied.path / "study.json").read_bytes()
     message = f"study {copied.id} has 2 trials, and cannot have 1: give 2 or more"
     with pytest.raises(InputError, match=message):
-        trainyard.resume_study(copied.id, ["tuning.trials=1"], runs_dir=tmp_path)
+        trainyard.resume_study(copied.id, ["tuning.n_trials=1"], runs_dir=tmp_path)
     shorter = {**TUNED, "tuning": {**TUNED["tuning"], "trials": 1}}
     with pytest.raises(InputError, match=message):
         trainyard.tune(shorter, {"tuning.folds": 3}, runs_dir=tmp_path, resume=True)

@@ -170,7 +170,7 @@ def tune(
     from trainyard.studies.tuning.tune import tune as run_study
 
     given = {f"tuning.{key}": value for key, value in tuning.items()}
-    given |= {} if space is None else {"tuning.space": dict(space)}
+    given |= {} if space is None else {"tuning.space": space}
     if given:
         overrides = with_settings(overrides or {}, given)
     with working_in(Path.cwd()):

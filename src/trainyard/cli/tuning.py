@@ -275,9 +275,9 @@ def _front_note(result: TuningResult) -> list[str]:
 
 
 def _short(key: str, keys: Sequence[str]) -> str:
-    """Return the last part of a key, if it tells it apart from the others."""
-    last = key.rpartition(".")[2]
-    return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
+    """Return the last part of a key, or two of `optimizer.type`, if that tells it apart from the others."""
+    last = ".".join(key.split(".")[-2 if key.endswith(".type") else -1 :])
+    return last if sum(f".{other}".endswith(f".{last}") for other in keys) == 1 else key
 
 
 def _text(value: Any, null: str = "") -> str:

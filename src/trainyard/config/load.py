@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ def load(
     """
     if isinstance(overrides, str):
         raise ConfigError([Problem(f"overrides are one text, {overrides!r}; give a list of them")])
+    if not isinstance(source, str | PathLike | Mapping):
+        what = f"expected a YAML file, or its content as a mapping; got a {type(source).__name__}"
+        raise ConfigError([Problem(f'{what}; a model is named in it: {{"model": "random_forest"}}')])
     problems, notes, unused = Problems(), list[str](), list[str]()
     layers = Layers(problems, notes, adapters)
     root = layers.mapping(source) if isinstance(source, Mapping) else layers.file(Path(source), str(source))

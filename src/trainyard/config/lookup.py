@@ -131,12 +131,17 @@ class Lookup:
         used = self.adapters.training_keys(
             framework, str(model.value), plain(params) if params is not None else {}
         )
-        for key, node in mapping(training).items():
+        given = mapping(training)
+        # As in `best.yaml`: nobody has chosen the values that are the defaults.
+        written = {key for key, node in given.items() if node.source != DEFAULT}
+        is_whole = written >= TrainingConfig.model_fields.keys() - {"loss_params"}  # which `loss` may hold
+        for key, node in given.items():
             if (
                 key in TrainingConfig.model_fields
                 and key not in used
+                and node.value is not None
                 and node.source != DEFAULT
-                and not (node.source.line and _is_default(key, node))
+                and not (is_whole and _is_default(key, node))
             ):
                 self._no_effect(key, node, str(model.value), framework)
         return used
@@ -372,7 +377,7 @@ class Lookup:
 
 
 def _is_default(key: str, node: Node) -> bool:
-    """Return whether a key of `training` has its default, as files with all keys have it (`best.yaml`)."""
+    """Return whether a key of `training` has its default."""
     default = TrainingConfig.model_fields[key].get_default(call_default_factory=True)
     return bool(plain(node) == (values(default) if isinstance(default, BaseModel) else default))
 

@@ -113,7 +113,9 @@ def _range(word: str, ours: Mapping[str, Any]) -> dict[str, Any]:
     if kind not in ("uniform", "float", "loguniform", "int", "intuniform", "randint"):
         raise ValueError(f"there is no distribution {word!r}; give low and high, and log: true or step")
     ends = {key: ours[key] for key in ("low", "high") if isinstance(ours.get(key), int | float)}
-    if kind in ("uniform", "float", "loguniform"):
+    if word.lower().startswith("q"):
+        ends["step"] = ours.get("step", 1)
+    elif kind in ("uniform", "float", "loguniform"):
         ends = {key: float(value) for key, value in ends.items()}
     return ends | ({"log": True} if kind == "loguniform" else {})
 
@@ -156,8 +158,8 @@ def _range_of_call(text: str, name: str, values: list[Any], named: Mapping[str, 
     if kind not in _CALLS or not numbers or not {"low", "high"} <= given.keys() <= {*names, "log"}:
         raise ValueError(f"{text}: cannot be read; {_WRITE}, or a list of choices")
     whole, log, excluded = _CALLS[kind]
-    if not whole:
+    if name == kind and not whole:  # a quantized range of whole numbers stays one: for keys that need them
         given |= {key: float(given[key]) for key in ("low", "high")}
-    elif excluded and name == kind:  # as Ray Tune leaves it out, but for `qrandint`
+    elif name == kind and excluded:  # Ray Tune leaves the upper end out, but for `qrandint`
         given["high"] -= 1
     return given | ({"log": True} if log else {})

@@ -168,6 +168,7 @@ INSIDE = {
             "tuning.sampler": "method search_alg algorithm",
             "tuning.pruner": "early_terminate scheduler",
             "experiment.name": "study_name",
+            "experiment.seed": "random_state random_seed seed",
             "tuning.folds": "cv n_folds n_splits k_folds kfold num_folds",
         }
     ),

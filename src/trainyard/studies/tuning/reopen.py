@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trainyard.config import Overrides
 from trainyard.config.checks import OBJECTS
+from trainyard.config.habits import key_meant
 from trainyard.config.overrides import keys_of, with_settings
 from trainyard.config.tuning import SQLITE
 from trainyard.errors import InputError
@@ -92,7 +93,7 @@ def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, tr
             f"the config of study {study.id} names code ({paths[0]}), which is not imported from a study's "
             "folder: give the config itself, trainyard tune CONFIG --resume, or --trust"
         )
-    if "tuning.trials" in keys_of(overrides):
+    if "tuning.trials" in map(key_meant, keys_of(overrides)):
         return asked
     trials = length_so_far(study, asked.trials)
     return replace(asked, tuning=asked.tuning.model_copy(update={"trials": trials}))
