@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trainyard.config import load
-from trainyard.frameworks.torch import step as torch_step
+from trainyard.frameworks.torch import outputs as torch_outputs
 from trainyard.frameworks.torch.learner import TorchLearner
 from trainyard.frameworks.torch.update import Update
 from trainyard.runs.catalog import Catalog
@@ -78,7 +78,7 @@ def loss_and_gradient(
     monkeypatch.setattr(Update, "__call__", keep)
     module = learner.model().native.to(dtype)
     if dtype == torch.float64:
-        monkeypatch.setattr(torch_step, "as_float", lambda outputs: outputs)
+        monkeypatch.setattr(torch_outputs, "as_float", lambda outputs: outputs)
         module.register_forward_pre_hook(_as_double, with_kwargs=True)
     loss = float(learner.step(0, 1.0).loss.sum())
     return loss, torch.cat(gradients)
