@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import signal
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,38 @@ class TestLocal(StoreSuite):
         store.move(files)
         assert sorted(synced) == [root / "best", root / "checkpoints" / "step-1"]
         assert {name: store.get(name) for name in names} == {name: name[-1:].encode() for name in names}
+
+    def test_a_folder_of_nothing_else_is_moved_whole(
+        self, store: LocalStore, root: Path, synced: list[Path]
+    ) -> None:
+        staging = store.staging()
+        for name in ("a", "b"):
+            (staging / name).write_bytes(name.encode())
+        inode = staging.stat().st_ino
+        store.move({f"best/step-1/{name}": staging / name for name in ("a", "b")})
+        assert (root / "best" / "step-1").stat().st_ino == inode
+        assert synced == [staging, root, root / "best"], "a name is not durable"
+        assert list(store.list()) == ["best/step-1/a", "best/step-1/b"]
+        (root / "other").mkdir()
+        assert stat.S_IMODE((root / "other").stat().st_mode) == stat.S_IMODE(
+            (root / "best/step-1").stat().st_mode
+        )
+
+    @pytest.mark.parametrize("why", ["it exists", "another file", "another name"])
+    def test_what_cannot_be_moved_whole_is_moved_file_by_file(
+        self, why: str, store: LocalStore, root: Path
+    ) -> None:
+        staging = store.staging()
+        if why == "it exists":
+            self.put(store, "best/step-1/manifest", b"{}")
+        if why == "another file":
+            (staging / "log").write_bytes(b"of what wrote it")
+        files = {"best/step-1/a" if why == "another name" else "best/step-1/file": staging / "file"}
+        (staging / "file").write_bytes(b"content")
+        store.move(files)
+        assert [store.get(key) for key in files] == [b"content"]
+        manifest = ["best/step-1/manifest"] if why == "it exists" else []
+        assert list(store.list()) == [*files, *manifest]
 
     def test_a_deletion_is_durable(self, store: LocalStore, root: Path, synced: list[Path]) -> None:
         for name in ("manifest", "weights"):

@@ -130,10 +130,7 @@ class Checkpoints:
                 files.append(write_file(staging / STATE_FILE, json.dumps(state, allow_nan=False).encode()))
             self._store.move({f"{self._kind}/{name}/{file.name}": staging / file.name for file in files})
         finally:
-            try:
-                staging.rmdir()  # as a rule, all its files were moved
-            except OSError:
-                shutil.rmtree(staging, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)  # as a rule, it was moved
         return files
 
     def copy_to(self, commit: Commit, store: FileStore) -> None:

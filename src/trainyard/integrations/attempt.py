@@ -72,7 +72,7 @@ class TrainerAttempt:
         self.last_step = step
         self._session = Session(run)
         if manifest := run.manifest():
-            self._session.record_environment(manifest.environment.numeric())
+            self._session.note_environment(manifest.environment.numeric())
         self._began = time.monotonic() - train_seconds
         self._journal = self._session.open_journal(step)
         self._checkpoints = TrainerCheckpoints(run.path)

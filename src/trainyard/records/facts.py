@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from trainyard.records.manifest import Manifest
 from trainyard.records.result import AttemptRecord
 from trainyard.records.run_dir import RunDir
 
@@ -33,7 +34,9 @@ def facts(run: RunDir) -> dict[str, Any]:
         "model": computation.get("model.type"),
         "data": _data(run, computation.get("data.type")),
         "duration": sum(seconds for _, seconds in spans) if spans else None,
-        "gpu_hours": sum(seconds / 3600 * one.processes for one, seconds in spans if _on_gpu(one)),
+        "gpu_hours": sum(
+            seconds / 3600 * one.processes for one, seconds in spans if _on_gpu(one, manifest)
+        ),
     }
 
 
@@ -47,8 +50,9 @@ def _spans(attempts: list[AttemptRecord], *, is_running: bool) -> Iterator[tuple
             yield attempt, max(0.0, end - attempt.started)
 
 
-def _on_gpu(attempt: AttemptRecord) -> bool:
-    device = attempt.environment.framework.get("device", "cpu") if attempt.environment else "cpu"
+def _on_gpu(attempt: AttemptRecord, manifest: Manifest | None) -> bool:
+    environment = attempt.environment or (manifest.environment if manifest else None)
+    device = environment.framework.get("device", "cpu") if environment else "cpu"
     return not device.casefold().startswith("cpu")
 
 

@@ -65,7 +65,8 @@ class AttemptRecord(Document):
 
     `status` is None until the attempt has ended; `started` and `ended` are seconds since the epoch. `step` is
     the last step, where the attempt has a result. `environment` is None until it is known, which takes the
-    start-up. `processes` is their number; `pid` and `host` are those of the main one.
+    start-up, and until the end of an attempt whose environment is that of the manifest. `processes` is their
+    number; `pid` and `host` are those of the main one.
     """
 
     attempt: int = 0

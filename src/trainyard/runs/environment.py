@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from trainyard.digest import sha256_json
+from trainyard.module_sources import imported_so_far
 from trainyard.records.manifest import Environment, NumericEnvironment
 
 # Distributions whose names are not those of their modules.
@@ -115,14 +116,14 @@ def imported_packages() -> list[str]:
     `importlib.metadata.packages_distributions` knows all, but reads the list of files of every installed
     package.
     """
-    return list(_packages_of(tuple(sys.modules)))
+    return list(_imported_packages(imported_so_far()))
 
 
 @lru_cache(maxsize=1)
-def _packages_of(modules: tuple[str, ...]) -> list[str]:
-    """Return the packages of modules; a process of many runs has imported all of them for the first one."""
+def _imported_packages(so_far: tuple[int, str]) -> list[str]:  # noqa: ARG001 - the key of the cache
+    """Return the packages; a process of many runs has imported all of them for the first one."""
     known = {_normalized(name): name for name in packages()}
-    tops = {name.partition(".")[0] for name in modules}
+    tops = {name.partition(".")[0] for name in list(sys.modules)}
     names = {_normalized(_DISTRIBUTIONS.get(top, top)) for top in tops} - _own_requirements()
     return sorted(known[name + suffix] for name in names for suffix in ("", "-cpu") if name + suffix in known)
 

@@ -36,7 +36,7 @@ def _prune(run: RunDir, trackers: Sequence[str]) -> None:
     status: Ended = "failed"
     try:
         if before.environment is not None:
-            session.record_environment(before.environment)
+            session.note_environment(before.environment)
         journal = session.open_journal(paused.steps)
         session.feed(trackers)
         journal.decision(Decision(paused.steps, "prune", {"judged": paused.steps}))

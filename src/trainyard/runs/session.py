@@ -74,14 +74,17 @@ class Session:
         )
         self.has_ended = status is not None
 
-    def record_environment(self, environment: NumericEnvironment) -> None:
-        """Write into the attempt's record what its arithmetic depends on.
+    def note_environment(self, environment: NumericEnvironment, *, differs: bool = False) -> None:
+        """Note what the attempt's arithmetic depends on, for its record.
+
+        If that `differs` from what the manifest says, it is written at once; otherwise at the attempt's end.
 
         Raises:
             OSError: It cannot be written.
         """
         self._environment = environment
-        self.record(None)
+        if differs:
+            self.record(None)
 
     def close(self, status: Ended, message: str) -> None:
         """Write how the attempt ended, unless `publish` did that; without it, the attempt counts as crashed.
@@ -136,7 +139,7 @@ class FollowerSession:
     def __init__(self, number: int) -> None:
         self.number = number
 
-    def record_environment(self, environment: NumericEnvironment) -> None:
+    def note_environment(self, environment: NumericEnvironment, *, differs: bool = False) -> None:
         """Leave it to the main process."""
 
     def close(self, status: Ended, message: str) -> None:

@@ -216,7 +216,9 @@ class Startup:
             manifest = record_inputs(self._run, now, components.bundle, provable=past.commit is None)
         else:
             manifest = self._compare(before, now, components)
-        self._session.record_environment(now.environment.numeric())
+        environment = now.environment.numeric()
+        differs = before is not None and environment != before.environment.numeric()
+        self._session.note_environment(environment, differs=differs)
         return manifest
 
     def _compare(self, before: Manifest, now: Manifest, components: Components) -> Manifest:

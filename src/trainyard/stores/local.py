@@ -51,9 +51,32 @@ class LocalStore:
             self.move({key: copy})
 
     def move(self, files: Mapping[str, Path]) -> None:
-        """Rename the fsynced files to the objects' paths, on the same file system, and fsync each folder."""
+        """Rename the fsynced files to the objects' paths, on the same file system, and fsync each folder.
+
+        A folder of which no other file is left becomes that of the objects, if they have none yet: disks take
+        much longer to create a folder and to delete one than to rename it.
+        """
+        if self._has_moved_folder(files):
+            return
         for folder in {self._place(key, source.replace).parent: None for key, source in files.items()}:
             fsync_folder(folder)
+
+    def _has_moved_folder(self, files: Mapping[str, Path]) -> bool:
+        """Rename the folder of the files to that of the objects, and return whether that was possible."""
+        folders = {(key.rpartition("/")[0], source.parent) for key, source in files.items()}
+        names = [source.name for source in files.values()]
+        if len(folders) != 1 or [key.rpartition("/")[2] for key in files] != names:
+            return False
+        ((prefix, folder),) = folders
+        try:
+            if not prefix or sorted(names) != sorted(path.name for path in folder.iterdir()):
+                return False
+            fsync_folder(folder)
+            target = self._place(prefix, folder.rename)
+        except OSError:  # as a rule, the objects' folder exists; to move each file says what else it is
+            return False
+        fsync_folder(target.parent)
+        return True
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Write and fsync a temporary file and link it to the object's path, unless that exists."""
@@ -134,7 +157,9 @@ class LocalStore:
         """Create and return a folder on the same file system, so that `move` is a rename."""
         if not self._root.is_dir():
             raise RunGoneError(self._root)
-        return Path(tempfile.mkdtemp(prefix=self._prefix(), dir=self._root))
+        folder = self._root / f"{self._prefix()}{secrets.token_hex(8)}"
+        folder.mkdir()
+        return folder
 
     def sweep(self) -> None:
         """Delete all staging folders, and the temporary files of `put_if_absent`."""

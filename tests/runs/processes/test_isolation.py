@@ -130,6 +130,21 @@ def test_code_that_was_edited_between_two_runs_is_imported_again(
     assert not {"model", "sizes"} & set(sys.modules)
 
 
+def test_a_module_that_was_written_between_two_runs_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python has listed its folder for the first run, and looks again only when the folder's time changes."""
+    folder = project(tmp_path / "growing", PLAIN, hidden=4, seed=1)
+    runs = [created(folder, monkeypatch) for _ in range(2)]
+    trainyard.work(runs[0])
+    listed = folder.stat()
+    (folder / "growth.py").write_text("HIDDEN = 11\n")
+    (folder / "model.py").write_text(PLAIN.replace("import sizes", "import growth as sizes"))
+    os.utime(folder, ns=(listed.st_atime_ns, listed.st_mtime_ns))
+    trainyard.work(runs[1])
+    assert "growth" in trainyard.get(runs[1]).manifest["code"]["modules"]
+
+
 def test_a_module_that_the_process_has_from_another_project_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -41,8 +42,13 @@ def _reset_backends() -> None:
 
 def _remove_global_hooks() -> None:
     """Remove the hooks that run for every module and every optimizer of the process."""
-    for module in map(import_module, ("torch.nn.modules.module", "torch.optim.optimizer")):
-        for name, hooks in vars(module).items():
-            if name.startswith("_global_") and isinstance(hooks, dict):
-                hooks.clear()
+    for hooks in _global_hooks():
+        hooks.clear()
     torch.nn.modules.module._global_is_full_backward_hook = None
+
+
+@cache
+def _global_hooks() -> list[dict[Any, Any]]:
+    modules = map(import_module, ("torch.nn.modules.module", "torch.optim.optimizer"))
+    held = (item for module in modules for item in vars(module).items())
+    return [hooks for name, hooks in held if name.startswith("_global_") and isinstance(hooks, dict)]

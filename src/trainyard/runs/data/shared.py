@@ -101,11 +101,12 @@ class SharedData:
 
     def _forget(self) -> None:
         """Forget the data that were used least recently, but for the newest, where they are too many."""
-        allowed = _MEMORY_SHARE * (available_memory() or float("inf"))
-        while len(self._kept) > _MOST or (
-            len(self._kept) > 1 and sum(kept.bytes for kept in self._kept.values()) > allowed
-        ):
+        while len(self._kept) > _MOST or (len(self._kept) > 1 and self._fill_the_memory()):
             del self._kept[next(iter(self._kept))]
+
+    def _fill_the_memory(self) -> bool:
+        held = sum(kept.bytes for kept in self._kept.values())
+        return held > 0 and held > _MEMORY_SHARE * (available_memory() or float("inf"))
 
 
 def _written(cache: DataCache, identity: str, bundle: DataBundle, config: DataConfig) -> Path | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import importlib
 import locale
 import logging
 import math
@@ -17,14 +16,14 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from trainyard import registry
-from trainyard.module_sources import is_installed
+from trainyard.module_sources import imported_so_far, is_installed
 
 log = logging.getLogger("trainyard")
 # Parameters of glibc's mallopt(3), and values of theirs.
@@ -45,7 +44,8 @@ def as_fresh_process() -> Iterator[None]:
     names, and whatever they compute or draw when they are imported is done again.
     """
     _reset_libraries()
-    known = list(sys.modules)
+    before = imported_so_far()
+    known = _modules(before)
     undo = [_environment(), _search_path(), _signal_handlers(), _others()]
     with warnings.catch_warnings(), _garbage_of_its_own():
         try:
@@ -53,7 +53,7 @@ def as_fresh_process() -> Iterator[None]:
         finally:
             for restore in undo:
                 restore()
-            _forget_modules(set() if list(sys.modules) == known else set(sys.modules).difference(known))
+            _forget_modules(set() if imported_so_far() == before else set(sys.modules) - known)
 
 
 @contextlib.contextmanager
@@ -228,8 +228,22 @@ def _forget_modules(names: Collection[str]) -> None:
     for name in names:
         if name.partition(".")[0] not in plugins and _is_users(sys.modules.get(name)):
             del sys.modules[name]
-    importlib.invalidate_caches()  # a file may have been edited a moment ago
+    for finder in _finders(len(sys.path_importer_cache)):
+        finder.invalidate_caches()  # a file may have been written a moment ago
     gc.collect()  # what the run has computed with may fill the memory of a device
+
+
+@lru_cache(maxsize=1)
+def _modules(so_far: tuple[int, str]) -> frozenset[str]:  # noqa: ARG001 - the key of the cache
+    """Return the names of the modules."""
+    return frozenset(sys.modules)
+
+
+@lru_cache(maxsize=1)
+def _finders(folders: int) -> list[Any]:  # noqa: ARG001 - the key of the cache
+    """Return what finds modules in folders of the user's; those of libraries take long to tell apart."""
+    found = {folder: finder for folder, finder in sys.path_importer_cache.items() if not is_installed(folder)}
+    return [finder for finder in found.values() if hasattr(finder, "invalidate_caches")]
 
 
 def _is_users(module: ModuleType | None) -> bool:
