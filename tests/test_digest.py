@@ -22,6 +22,7 @@ from trainyard.digest import (
     write_atomically,
     write_file,
     write_tensors,
+    write_together,
 )
 from trainyard.types import NamedBuffer
 
@@ -226,7 +227,7 @@ def test_a_file_that_cannot_be_replaced_stays_and_nothing_is_left_beside_it(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    for name in ("write_file", "refuse_links"):  # before the new file is there, and after
+    for name in ("open_regular", "refuse_links"):  # before the new file is there, and after
         with monkeypatch.context() as broken:
             broken.setattr(module, name, full)
             with pytest.raises(OSError, match="No space left"):
@@ -236,6 +237,31 @@ def test_a_file_that_cannot_be_replaced_stays_and_nothing_is_left_beside_it(
         with pytest.raises(OSError, match="No space left"):
             write_atomically(path, b"new")
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("file", b"old")]
+
+
+def test_files_that_are_written_together_are_durable_and_each_is_old_or_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "b").write_bytes(b"old")
+    done: list[tuple[str, str]] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(fd: int) -> None:
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        done.append(("fsync", "." if path == tmp_path else path.name.split(".")[1]))
+        assert path == tmp_path or path.read_bytes() == b"new " + path.name.split(".")[1].encode()
+        fsync(fd)
+
+    def replaced(aside: Path, path: Path) -> Path:
+        done.append(("replace", path.name))
+        return replace(aside, path)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    write_together({tmp_path / name: b"new " + name.encode() for name in ("a", "b")})
+    files = [("fsync", "a"), ("fsync", "b"), ("replace", "a"), ("replace", "b")]
+    assert done == [*files, ("fsync", ".")], "what is seen is not on the disk yet"
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"new a", "b": b"new b"}
 
 
 def test_who_may_read_a_file(tmp_path: Path) -> None:
@@ -254,6 +280,6 @@ def test_a_full_disk_is_reported_with_the_file(tmp_path: Path, monkeypatch: pyte
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module, "write_file", refuse)
+    monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(OSError, match=r"No space left on device: '.*report\.html'"):
         write_atomically(tmp_path / "report.html", b"page")

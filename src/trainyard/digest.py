@@ -17,8 +17,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -329,15 +330,35 @@ def write_atomically(path: Path, data: bytes, *, depth: int = 1, mode: int = 0o6
     Raises:
         OSError: It cannot be written; nothing is left behind.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    write_together({path: data}, depth=depth, mode=mode)
+
+
+def write_together(files: Mapping[Path, bytes], *, depth: int = 1, mode: int = 0o666) -> None:
+    """Replace the contents of files of one folder, as `write_atomically` does for one.
+
+    Each is replaced by itself. All are written before the first is fsynced: most file systems write them to
+    the disk at once then.
+    """
+    asides = {path: path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}") for path in files}
+    path = folder = next(iter(files)).parent
     try:
-        refuse_links(path.parent, depth=depth - 1)
-        if mode != 0o666:
-            aside.touch(mode, exist_ok=False)
-        write_file(aside, data)
-        aside.replace(path)
+        refuse_links(folder, depth=depth - 1)
+        with ExitStack() as opened:
+            written = []
+            for path, aside in asides.items():
+                if mode != 0o666:
+                    aside.touch(mode, exist_ok=False)
+                file = opened.enter_context(open_regular(aside, "wb"))
+                file.write(files[path])
+                file.flush()
+                written.append(file)
+            for file in written:
+                os.fsync(file.fileno())
+        for path, aside in asides.items():
+            aside.replace(path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        for aside in asides.values():
+            aside.unlink(missing_ok=True)
         error.filename = error.filename or str(path)  # a full disk is reported without one
         raise
-    fsync_folder(path.parent)
+    fsync_folder(folder)

@@ -86,7 +86,10 @@ class Weights:
 
 
 class Bench:
-    """A loop over a scripted framework in a folder; `validation[i]` is the `val_loss` of evaluation i."""
+    """A loop over a scripted framework in a folder; `validation[i]` is the `val_loss` of evaluation i.
+
+    With `waits`, each step waits for the save before it, so that none gives way to a newer one.
+    """
 
     def __init__(
         self,
@@ -94,11 +97,20 @@ class Bench:
         validation: Sequence[float] = (),
         losses: Callable[[int], float] = lambda step: 1.0 / (step + 1),
         plan: Plan | None = None,
+        *,
+        waits: bool = False,
         **sections: dict[str, Any],
     ) -> None:
         self.folder = folder
         self.config = config_of(**sections)
-        self.learner = Scripted(losses)
+        self.saver: Saver | None = None
+
+        def after_saves(step: int) -> float:
+            if self.saver is not None:
+                self.saver.drain()
+            return losses(step)
+
+        self.learner = Scripted(after_saves if waits else losses)
         self.validation = {7 * (i + 1): value for i, value in enumerate(validation)}
         self.plan = plan or Plan(BATCH, STEPS, 0.1)
         self.rules = Rules(self.config, self.plan, 5, mode_of)
@@ -115,7 +127,7 @@ class Bench:
         recorder, signals = Recorder(journal, callbacks), Signals()
         checkpoints = checkpoints_of(self.folder, self.attempt)
         make = Saver if self.world.is_main else FollowerSaver
-        saver = make(self.config.checkpoint, self.learner, self.plan, checkpoints, recorder)  # type: ignore[arg-type]
+        self.saver = saver = make(self.config.checkpoint, self.learner, self.plan, checkpoints, recorder)  # type: ignore[arg-type]
         order = SampleOrder(SAMPLES, BATCH, 0)
         parts = LoopParts(
             learner=self.learner,  # type: ignore[arg-type]

@@ -37,19 +37,19 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[Event] = []
-        self._record(monkeypatch, "fsync", self._fsync)
+        self._record(monkeypatch, "fsync", lambda fd: [self._fsync(fd)])
         for name in ("link", "replace", "rename"):
             kind = "link" if name == "link" else "move"
-            self._record(monkeypatch, name, lambda a, b, kind=kind, **_: (kind, Path(b), Path(a)))
+            self._record(monkeypatch, name, lambda a, b, kind=kind, **_: _placed(kind, Path(b), Path(a)))
         for name in ("unlink", "remove"):
-            self._record(monkeypatch, name, self._delete)
+            self._record(monkeypatch, name, lambda *a, **k: [self._delete(*a, **k)])
 
-    def _record(self, monkeypatch: pytest.MonkeyPatch, name: str, event: Any) -> None:
+    def _record(self, monkeypatch: pytest.MonkeyPatch, name: str, events: Any) -> None:
         real = getattr(os, name)
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
             result = real(*args, **kwargs)
-            self.events.append(event(*args, **kwargs))
+            self.events += events(*args, **kwargs)
             return result
 
         monkeypatch.setattr(os, name, recorded)
@@ -75,31 +75,24 @@ class Disk:
                 yield i, match[1], int(match[2]), path.parent
 
 
+def _placed(kind: str, path: Path, source: Path) -> list[Event]:
+    """Return the events of a file or a folder that was moved or linked: those of the files in it, too."""
+    inside = [(kind, file, source / file.name) for file in path.iterdir()] if path.is_dir() else []
+    return [(kind, path, source), *inside]
+
+
 @pytest.fixture(params=["in one piece", "resumed"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     """What a run of 23 steps asked of the disk; a resumed one died after step 12."""
-    saver = []
-
-    def waiting(step: int) -> float:
-        """Let each save come to its end, so that none gives way to a newer one."""
-        saver[-1].drain()
-        return 1.0
-
-    bench = Bench(tmp_path, VALIDATION, losses=waiting, checkpoint={"keep_last": 1})
-
-    def loop(*args: Any, **kwargs: Any) -> Any:
-        made = type(bench).loop(bench, *args, **kwargs)
-        saver.append(made.parts.saver)
-        return made
-
-    bench.loop = loop  # type: ignore[method-assign]
+    bench = Bench(tmp_path, VALIDATION, waits=True, checkpoint={"keep_last": 1})
     disk = Disk(monkeypatch)
     state = None
     if request.param == "resumed":
         with pytest.raises(Crash):
             bench.run(callbacks=[CrashAt(12)])
-        saver[-1].drain()
-        saver[-1].close()
+        assert bench.saver is not None
+        bench.saver.drain()
+        bench.saver.close()
         state = saved_state(tmp_path)
     bench.run(state)
     assert [step for _, kind, step, _ in disk.published() if kind == "checkpoints"] == [5, 10, 15, 20, 23]
@@ -111,7 +104,7 @@ def test_every_file_is_durable_before_it_is_put_in_place(disk: Disk, tmp_path: P
     assert len(moved) >= 5 * 3, "weights, state and manifest of each checkpoint"
     for i, (kind, path, source) in enumerate(disk.events):
         if kind in ("move", "link"):
-            size = path.stat().st_size if path.exists() else None
+            size = path.stat().st_size if path.is_file() else None
             assert source.is_relative_to(tmp_path), "another file system: neither a rename nor a link reaches"
             synced = disk.at("fsync", source, i)
             assert synced is not None, f"{path} was put in place before it was on the disk"
@@ -121,12 +114,19 @@ def test_every_file_is_durable_before_it_is_put_in_place(disk: Disk, tmp_path: P
 def test_a_manifest_comes_last_and_its_folder_is_durable_before_and_after(disk: Disk) -> None:
     for i, _, _, folder in disk.published():
         moves = [
-            n for n, (kind, path, _) in enumerate(disk.events[:i]) if kind == "move" and path.parent == folder
+            (n, path, source)
+            for n, (kind, path, source) in enumerate(disk.events[:i])
+            if kind == "move" and folder in (path, path.parent)
         ]
-        synced = disk.at("fsync", folder, i)
-        assert moves
-        assert synced is not None
-        assert max(moves) < synced, "the manifest names files whose names are not on the disk yet"
+        assert moves[0][1] == folder, "it was moved whole"
+        placed, _, staging = moves[0]
+        written = [disk.at("fsync", source, placed) for _, _, source in moves[1:]]
+        names, own_name = disk.at("fsync", staging, placed), disk.at("fsync", folder.parent, i)
+        assert len(written) >= 1
+        assert None not in (*written, names, own_name)
+        assert max(written) < names < placed < own_name, (
+            "the manifest names files that are not on the disk yet"
+        )
         later = disk.events[i + 1 :]
         after = next(n for n, event in enumerate(later) if event[:2] == ("fsync", folder))
         between = [event for event in later[:after] if event[0] != "delete" or "staging" not in str(event[1])]

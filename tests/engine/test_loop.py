@@ -201,7 +201,7 @@ def test_it_saves_on_the_cadence_and_at_the_end(tmp_path: Path) -> None:
         def on_checkpoint(self, step: int) -> None:
             self.steps.append(step)
 
-    bench = Bench(tmp_path, [3, 2, 1])
+    bench = Bench(tmp_path, [3, 2, 1], waits=True)
     bench.run(callbacks=[Saves()])
     assert Saves.steps == [5, 10, 15, 20, 23]
     assert 21 in steps_in(tmp_path / "best")

@@ -25,11 +25,18 @@ import logging
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.digest import TEMPORARY_SUFFIX, fsync_folder, make_folders, sha256_bytes, write_atomically
+from trainyard.digest import (
+    TEMPORARY_SUFFIX,
+    fsync_folder,
+    make_folders,
+    sha256_bytes,
+    write_atomically,
+    write_together,
+)
 from trainyard.errors import CheckpointError, InputError, TrainyardError
 from trainyard.records.creation import Creation
 from trainyard.records.document import Document, dump, parse_json
@@ -266,12 +273,16 @@ class RunDir:
 
         After a crash there is the old or the new content, whole.
         """
-        self.write_encoded(name, dump(data))
+        self.write_encoded({name: dump(data)})
 
-    def write_encoded(self, name: str, content: bytes) -> None:
-        """Write what `dump` encoded; see `write_json`."""
+    def write_encoded(self, files: Mapping[str, bytes]) -> None:
+        """Write what `dump` or `Document.encoded` returned into files of one folder, at once.
+
+        After a crash, each has the old or the new content, whole.
+        """
+        name = next(iter(files))
         self._make_folder(name)
-        write_atomically(self.path / name, content, depth=_depth(name))
+        write_together({self.path / name: data for name, data in files.items()}, depth=_depth(name))
 
     def _make_folder(self, name: str) -> None:
         """Make the folder of a file of the run, but never the run directory.

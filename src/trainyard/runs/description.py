@@ -36,7 +36,7 @@ def training_sample(bundle: DataBundle) -> Split | None:
 
 
 class Description:
-    """Write the tables of evaluations, and the profile of the data, into a run directory.
+    """Make the tables of evaluations and the profile of the data, and write them into a run directory.
 
     Any failure but one of the tables is only a warning: no result depends on it.
     """
@@ -45,13 +45,14 @@ class Description:
         self._run = run
         self._components = components
         self._bundle = components.bundle
+        self._files: dict[str, bytes] = {}
 
     @cached_property
     def _baselines(self) -> list[Baseline]:
         return self._bundle.once(baselines.fitted)
 
     def evaluation(self, result: EvaluationResult) -> None:
-        """Write the tables of an evaluation, and how baselines do on the same rows."""
+        """Make the tables of an evaluation, and say how baselines do on the same rows."""
         table, split = tables(result, self._bundle.info), result.split
         if split == "train":  # its rows are a sample, which no table names
             table |= {"worst": [], "sample": True}
@@ -63,17 +64,26 @@ class Description:
                 table |= {"compared": compared(self._baselines, result, rows, self._bundle.info, known)}
             except Exception as error:
                 log.warning("baselines cannot be computed: %s: %s", type(error).__name__, error)
-        self._run.write_json(f"evaluation/{split}.json", table)
+        self._files[f"evaluation/{split}.json"] = dump(table)
 
     def data(self) -> None:
-        """Write the distributions of the data."""
+        """Describe the distributions of the data."""
         try:
             described = self._bundle.once(_described)
         except Exception as error:
             log.warning("the data cannot be described: %s: %s", type(error).__name__, error)
             return
         if described is not None:
-            self._run.write_encoded("evaluation/data.json", described)
+            self._files["evaluation/data.json"] = described
+
+    def write(self) -> None:
+        """Write all of it.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        if self._files:
+            self._run.write_encoded(self._files)
 
 
 def _described(bundle: DataBundle) -> bytes | None:

@@ -82,6 +82,7 @@ def evaluate_outcome(
             describe.evaluation(result)
     if describe:
         describe.data()
+        describe.write()
     _explain(run, components, check_signals)
     return {"metrics": metrics, "evaluated": "best" if model else "final", "best": model}
 

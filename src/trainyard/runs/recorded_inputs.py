@@ -50,8 +50,8 @@ def record_inputs(run: RunDir, manifest: Manifest, bundle: DataBundle, *, provab
         log.info("columns: %s", bundle.columns, extra={"once": True})
     for warning in bundle.warnings:
         log.warning("data: %s", warning)
-    run.write(manifest.data_file, describe_data(bundle))
-    run.write(Manifest.FILE, manifest)
+    described = describe_data(bundle).encoded()
+    run.write_encoded({manifest.data_file: described, Manifest.FILE: manifest.encoded()})
     return manifest
 
 
