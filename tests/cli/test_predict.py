@@ -238,7 +238,7 @@ def test_a_run_that_cannot_be_written_is_explained(
         raise OSError(errno.EROFS, "Read-only file system")
 
     kept = trainyard.explain(booster.run)
-    monkeypatch.setattr("trainyard.records.run_dir.write_atomically", read_only)
+    monkeypatch.setattr("trainyard.records.run_dir.write_together", read_only)
     explanation = trainyard.explain(booster.run)
     reason = f"{booster.run.path} cannot be written (Read-only file system)"
     assert explanation == {**kept, "not_kept": reason}

@@ -32,20 +32,27 @@ class Answers(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """The weights of the rows above each threshold, (thresholds,), from the highest threshold down."""
+    """The weights of the rows at each threshold and above, (thresholds,), from the highest threshold down.
+
+    `hits` are of the class, `alarms` of others; `own` and `ties` are those exactly at the threshold.
+    """
 
     threshold: Floats
     hits: Floats
     alarms: Floats
+    own: Floats
+    ties: Floats
 
     @staticmethod
     def of(one: Answers) -> _Counts:
         """Return the counts at each distinct probability."""
         values, inverse = np.unique(-one.probability.astype(np.float64), return_inverse=True)
         weights = np.ones(len(inverse)) if one.weights is None else one.weights
-        hits = np.bincount(inverse, weights=weights * one.positive)
-        alarms = np.bincount(inverse, weights=weights * ~one.positive)
-        return _Counts(-values, np.cumsum(hits), np.cumsum(alarms))
+        own, ties = (
+            np.bincount(inverse, weights=weights * of).astype(np.float64, copy=False)
+            for of in (one.positive, ~one.positive)
+        )
+        return _Counts(-values, np.cumsum(own), np.cumsum(ties), own, ties)
 
     @property
     def all_positive(self) -> float:
@@ -59,15 +66,14 @@ class _Counts(NamedTuple):
         """Return the area under the ROC curve; where rows have no weights, all sums here are exact."""
         if one.weights is not None:
             return binary_auc(one.positive, one.probability, one.weights)
-        ties = np.diff(self.alarms, prepend=0.0)  # they count half
-        below = self.all_negative - self.alarms + ties / 2
-        return float(np.diff(self.hits, prepend=0.0) @ below / (self.all_positive * self.all_negative))
+        below = self.all_negative - self.alarms + self.ties / 2
+        return float(self.own @ below / (self.all_positive * self.all_negative))
 
     def average_precision(self, one: Answers, precision: Floats) -> float:
         """Return the average precision, given the precision at each threshold."""
         if one.weights is not None:
             return binary_average_precision(one.positive, one.probability, one.weights)
-        return float(np.diff(self.hits, prepend=0.0) @ precision / self.all_positive)
+        return float(self.own @ precision / self.all_positive)
 
 
 def figures(answers: Sequence[Answers]) -> list[Json]:
