@@ -34,9 +34,7 @@ def facts(run: RunDir) -> dict[str, Any]:
         "model": computation.get("model.type"),
         "data": _data(run, computation.get("data.type")),
         "duration": sum(seconds for _, seconds in spans) if spans else None,
-        "gpu_hours": sum(
-            seconds / 3600 * one.processes for one, seconds in spans if _on_gpu(one, manifest)
-        ),
+        "gpu_hours": sum(seconds / 3600 * one.processes for one, seconds in spans if _on_gpu(one, manifest)),
     }
 
 
