@@ -155,7 +155,7 @@ def test_a_store_that_was_away_takes_the_next_commit(tmp_path: Path) -> None:
 
 def test_an_entry_that_cannot_be_checked_is_no_success_and_no_harm(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    lease = leased(FaultyStore(store, Faults(fail, [5], operations=["list"])))
+    lease = leased(FaultyStore(store, Faults(fail, [3], operations=["list"])))
     with pytest.raises(OSError, match="the store is away"):
         lease.commit(["a"], [])
     lease.commit(["b"], [])
@@ -384,7 +384,7 @@ def test_a_run_that_is_deleted_while_it_commits_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_store_that_cannot_be_listed_is_an_error_of_the_disk(tmp_path: Path) -> None:
-    lease = leased(FaultyStore(LocalStore(tmp_path), Faults(fail, [4], operations=["list"])))
+    lease = leased(FaultyStore(LocalStore(tmp_path), Faults(fail, [3], operations=["list"])))
     with pytest.raises(OSError, match="the store is away"):
         lease.check()
     lease.check()

@@ -176,7 +176,8 @@ class Lease:
     def _append(
         self, kind: Kind, checkpoints: Collection[str], best: Collection[str], status: str | None = None
     ) -> None:
-        self.check()  # before anything is uploaded
+        if self._upload:
+            self.check()  # before anything is uploaded
         names = (tuple(sorted(checkpoints)), tuple(sorted(best)))
         self._serial += 1
         folder = f"{self.attempt:04d}-{self._serial:06d}/"

@@ -136,6 +136,10 @@ def _encoded_object(value: dict[Any, Any], depth: int) -> tuple[str, str]:
         name = _quoted(key)
         if isinstance(child, str):
             shown = plain = _quoted(child)
+        elif child is None:
+            shown = plain = "null"
+        elif type(child) is int:
+            shown = plain = str(child)
         else:
             shown, plain = _encoded(child, inner)
         lines.append(f"{name}: {shown}")

@@ -86,10 +86,11 @@ class RunDir:
         try:
             fsync_folder(run.path.parent)
             created = Creation(working_directory=str(Path.cwd()), time=time.time(), settings=settings)
-            created.save(run.path / Creation.FILE)
             if fill is not None:
                 fill(run)
-            write_config(run.config_file, config)  # last: a folder without a config is no run
+            # The config comes last: a folder without one is no run.
+            files = {run.path / Creation.FILE: created.encoded(), run.config_file: config.encode()}
+            write_together(files, mode=_config_mode(config))
         except TrainyardError:
             shutil.rmtree(run.path, ignore_errors=True)
             raise
@@ -371,8 +372,11 @@ def write_config(path: Path, config: str) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    private = without_literals(config) != config
-    write_atomically(path, config.encode(), mode=0o600 if private else 0o666)
+    write_atomically(path, config.encode(), mode=_config_mode(config))
+
+
+def _config_mode(config: str) -> int:
+    return 0o600 if without_literals(config) != config else 0o666
 
 
 def make_id() -> str:

@@ -82,6 +82,8 @@ def check_reading(config: RunConfig, bundle: DataBundle, framework: type[Framewo
     if data is None:
         return
     _check_images(data, bundle, config, framework)
+    if data.collate is None and data.on_corrupt == "error" and not data.workers:
+        return
     is_read = any(isinstance(split, SampleSplit) for split in bundle.splits.values())
     if data.collate is not None and not is_read:
         raise DataError("data.collate is for map-style data sets, but these rows are in memory; leave it out")
@@ -108,9 +110,10 @@ def _check_images(
         DataError: The data are no images in files.
         ModelError: The framework cannot draw random numbers for each image.
     """
-    if not any(isinstance(split, KnownSplit | LabelSplit) for split in bundle.splits.values()):
-        given = {"transforms": data.transforms, "cache": data.cache != "none"}
-        for key in (key for key, is_given in given.items() if is_given):
+    settings = {"transforms": data.transforms, "cache": data.cache != "none"}
+    given = [key for key, is_given in settings.items() if is_given]
+    if given and not any(isinstance(split, KnownSplit | LabelSplit) for split in bundle.splits.values()):
+        for key in given:
             advice = "leave it out"
             if key == "transforms" and any(isinstance(one, SampleSplit) for one in bundle.splits.values()):
                 advice = "change them in a function (webdataset: data.transform), or in __getitem__"
