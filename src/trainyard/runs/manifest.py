@@ -48,8 +48,7 @@ def make_manifest(
     """Return all inputs of the computation as they are now; the framework still has its initial weights."""
     here = Path.cwd()
     config, definition = components.config, dict(components.learner.definition())
-    placed = Resolved(config)
-    roots = code_roots(placed, objects, components.framework, definition)
+    roots = code_roots(resolved, objects, components.framework, definition)
     return Manifest(
         run_id=run.id,
         experiment=run.experiment,
@@ -68,7 +67,7 @@ def make_manifest(
         environment=environment_inputs(
             components.inputs.threads, components.learner.describe(), components.bundle.packages
         ),
-        placement=placed.placement() | {"training.threads": components.inputs.threads},
+        placement=Resolved(config).placement() | {"training.threads": components.inputs.threads},
         model=definition,
         weights=InitialWeights(initial=digest(tensor_records(components.learner.state(weights_only=True)))),
         determinism=DeterminismRecord(**determinism._asdict()),
