@@ -225,7 +225,7 @@ def test_a_commit_that_another_process_made_first_is_not_taken_for_ours(
 def test_a_commit_that_another_process_makes_in_the_meantime_is_not_taken_for_ours(
     checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LocalStore, "put_if_absent", lambda *_: False)
+    monkeypatch.setattr(LocalStore, "publish", lambda *_: False)
     with pytest.raises(
         CheckpointError, match="another process committed step-000000030-a0001 in the meantime"
     ):

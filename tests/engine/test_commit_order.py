@@ -111,35 +111,24 @@ def test_every_file_is_durable_before_it_is_put_in_place(disk: Disk, tmp_path: P
             assert size in (None, disk.events[synced][2]), f"{path} grew after it was brought to the disk"
 
 
-def test_a_manifest_comes_last_and_its_folder_is_durable_before_and_after(disk: Disk) -> None:
+def test_a_checkpoint_appears_whole_and_is_durable_before_anything_else_is_done(disk: Disk) -> None:
     for i, _, _, folder in disk.published():
-        moves = [
-            (n, path, source)
-            for n, (kind, path, source) in enumerate(disk.events[:i])
-            if kind == "move" and folder in (path, path.parent)
+        staging = disk.events[i][2].parent
+        inside = [
+            n
+            for n, (kind, path, _) in enumerate(disk.events)
+            if kind in ("move", "link") and path.parent == folder
         ]
-        assert moves[0][1] == folder, "it was moved whole"
-        placed, _, staging = moves[0]
-        written = [disk.at("fsync", source, placed) for _, _, source in moves[1:]]
-        names, own_name = disk.at("fsync", staging, placed), disk.at("fsync", folder.parent, i)
-        assert len(written) >= 1
-        assert None not in (*written, names, own_name)
-        assert max(written) < names < placed < own_name, (
-            "the manifest names files that are not on the disk yet"
-        )
-        later = disk.events[i + 1 :]
-        after = next(n for n, event in enumerate(later) if event[:2] == ("fsync", folder))
-        between = [event for event in later[:after] if event[0] != "delete" or "staging" not in str(event[1])]
-        assert between == [], "something else was done before the manifest's name was on the disk"
-        assert not [e for e in later if e[0] in ("move", "link") and e[1].parent == folder], (
-            "written after it"
-        )
-
-
-def test_the_folders_of_checkpoints_have_durable_names(disk: Disk) -> None:
-    for i, _, _, folder in disk.published():
-        for above in (folder.parent, folder.parent.parent):
-            assert disk.at("fsync", above, i) is not None, f"{above}: the names in it are not on the disk"
+        moved = inside[0] - 1
+        assert disk.events[moved] == ("move", folder, staging)
+        assert inside == [moved + 1 + n for n in range(len(inside))], "something was put into it later"
+        assert len(inside) >= 2, "the manifest, and what it names"
+        files = [disk.at("fsync", disk.events[n][2], moved) for n in inside]
+        names = disk.at("fsync", staging, moved)
+        assert names is not None
+        assert all(one is not None and one < names for one in files), "a file is not on the disk yet"
+        assert disk.events[inside[-1] + 1][:2] == ("fsync", folder.parent), "its name is not on the disk"
+        assert disk.at("fsync", folder.parent.parent, moved) is not None, "nor is that of its folder"
 
 
 def test_the_journal_is_durable_up_to_the_step_of_a_checkpoint(disk: Disk, tmp_path: Path) -> None:
@@ -184,9 +173,7 @@ def test_an_older_checkpoint_goes_after_a_newer_one_is_durable_and_its_manifest_
             if kind == "checkpoints" and other.name > folder.name and i < first
         ]
         assert newer
-        assert any(
-            disk.events[i][:2] == ("fsync", disk.events[newer[-1]][1].parent) for i in range(newer[-1], first)
-        )
+        assert any(disk.events[i][:2] == ("fsync", folder.parent) for i in range(newer[-1], first))
 
 
 def test_what_is_left_is_what_the_last_manifest_says(disk: Disk, tmp_path: Path) -> None:

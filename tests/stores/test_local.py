@@ -32,14 +32,6 @@ class TestLocal(StoreSuite):
     def make(self, root: Path) -> LocalStore:
         return LocalStore(root)
 
-    def test_move_takes_the_file_and_replaces_the_object(self, store: LocalStore) -> None:
-        self.put(store, "a/key", b"first")
-        source = store.staging() / "file"
-        source.write_bytes(b"second")
-        store.move({"a/key": source})
-        assert not source.exists()
-        assert store.get("a/key") == b"second"
-
     def test_a_folder_holds_the_objects_under_a_prefix(self, store: LocalStore) -> None:
         for name in ("manifest.json", "weights"):
             self.put(store, f"best/x/{name}", name.encode())
@@ -208,52 +200,52 @@ class TestLocal(StoreSuite):
         store.put_if_absent("a/b/c/key", b"{}")
         assert synced == [root, root / "a", root / "a" / "b", root / "a" / "b" / "c"]
 
-    def test_files_that_are_moved_together_are_durable_at_once(
-        self, store: LocalStore, root: Path, synced: list[Path]
-    ) -> None:
-        staging = store.staging()
-        names = ["checkpoints/step-1/a", "checkpoints/step-1/b", "best/c"]
-        files = {name: staging / name.rpartition("/")[2] for name in names}
-        for source in files.values():
-            source.write_bytes(source.name.encode())
-        store.put_if_absent("checkpoints/step-1/x", b"{}")
-        store.put_if_absent("best/x", b"{}")
-        synced.clear()
-        store.move(files)
-        assert sorted(synced) == [root / "best", root / "checkpoints" / "step-1"]
-        assert {name: store.get(name) for name in names} == {name: name[-1:].encode() for name in names}
-
-    def test_a_folder_of_nothing_else_is_moved_whole(
-        self, store: LocalStore, root: Path, synced: list[Path]
-    ) -> None:
-        staging = store.staging()
-        for name in ("a", "b"):
-            (staging / name).write_bytes(name.encode())
+    def test_a_folder_is_published_whole(self, store: LocalStore, root: Path, synced: list[Path]) -> None:
+        staging = staged(store)
         inode = staging.stat().st_ino
-        store.move({f"best/step-1/{name}": staging / name for name in ("a", "b")})
+        assert store.publish(staging, "best/step-1", "manifest")
         assert (root / "best" / "step-1").stat().st_ino == inode
         assert synced == [staging, root, root / "best"], "a name is not durable"
-        assert list(store.list()) == ["best/step-1/a", "best/step-1/b"]
+        assert contents(store) == {"best/step-1/manifest": b"manifest", "best/step-1/weights": b"weights"}
         (root / "other").mkdir()
-        assert stat.S_IMODE((root / "other").stat().st_mode) == stat.S_IMODE(
-            (root / "best/step-1").stat().st_mode
-        )
+        modes = {stat.S_IMODE(path.stat().st_mode) for path in (root / "other", root / "best/step-1")}
+        assert len(modes) == 1
 
-    @pytest.mark.parametrize("why", ["it exists", "another file", "another name"])
-    def test_what_cannot_be_moved_whole_is_moved_file_by_file(
-        self, why: str, store: LocalStore, root: Path
+    def test_what_an_attempt_that_failed_has_left_is_replaced_and_the_last_comes_last(
+        self, store: LocalStore, root: Path, synced: list[Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        staging = store.staging()
-        if why == "it exists":
-            self.put(store, "best/step-1/manifest", b"{}")
-        if why == "another file":
-            (staging / "log").write_bytes(b"of what wrote it")
-        files = {"best/step-1/a" if why == "another name" else "best/step-1/file": staging / "file"}
-        (staging / "file").write_bytes(b"content")
-        store.move(files)
-        assert [store.get(key) for key in files] == [b"content"]
-        manifest = ["best/step-1/manifest"] if why == "it exists" else []
-        assert list(store.list()) == [*files, *manifest]
+        self.put(store, "best/step-1/weights", b"half")
+        synced.clear()
+        seen, link = [], os.link
+        monkeypatch.setattr(
+            os, "link", lambda *names: (seen.append(([*synced], contents(store))), link(*names))
+        )
+        staging = staged(store)
+        assert store.publish(staging, "best/step-1", "manifest")
+        names_durable = [staging, root / "best" / "step-1"]
+        assert seen == [(names_durable, {"best/step-1/weights": b"weights"})]
+        assert synced == [*names_durable, root / "best" / "step-1"]
+        assert contents(store) == {"best/step-1/manifest": b"manifest", "best/step-1/weights": b"weights"}
+
+    def test_what_is_published_is_not_published_again(self, store: LocalStore) -> None:
+        assert store.publish(staged(store), "best/step-1", "manifest")
+        published = contents(store)
+        assert not store.publish(staged(store, "other "), "best/step-1", "manifest")
+        assert contents(store) == published
+
+    def test_a_folder_whose_name_may_not_be_durable_is_not_published(
+        self, store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.put(store, "best/other", b"the folder is there, and its own name is durable")
+        with monkeypatch.context() as broken:
+            broken.setattr(
+                local, "fsync_folder", lambda path: _raise(errno.EIO)() if path == root / "best" else None
+            )
+            with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+                store.publish(staged(store), "best/step-1", "manifest")
+        assert "best/step-1/manifest" not in contents(store)
+        assert store.publish(staged(store, "again "), "best/step-1", "manifest")
+        assert contents(store)["best/step-1/weights"] == b"again weights"
 
     def test_a_deletion_is_durable(self, store: LocalStore, root: Path, synced: list[Path]) -> None:
         for name in ("manifest", "weights"):
@@ -397,7 +389,7 @@ def test_a_folder_that_another_process_makes_at_once_is_used(
     assert made == [tmp_path / "a", tmp_path / "a" / "b"]
 
 
-@pytest.mark.parametrize("operation", ["put_if_absent", "move"])
+@pytest.mark.parametrize("operation", ["put_if_absent", "put"])
 @pytest.mark.parametrize("times", [1, 9, 10])
 def test_a_folder_that_another_process_deletes_is_made_again(
     operation: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -420,7 +412,7 @@ def test_a_folder_that_another_process_deletes_is_made_again(
         return (
             store.put_if_absent("probe/x", b"data")
             if operation == "put_if_absent"
-            else store.move({"probe/x": source})
+            else store.put("probe/x", source)
         )
 
     if times == 10:
@@ -430,6 +422,18 @@ def test_a_folder_that_another_process_deletes_is_made_again(
         assert act() in (True, None)
         assert store.get("probe/x") == b"data"
     assert deleted == [tmp_path / "probe"] * times
+
+
+def staged(store: LocalStore, text: str = "") -> Path:
+    """A staging folder with two files."""
+    folder = store.staging()
+    for name in ("manifest", "weights"):
+        (folder / name).write_text(text + name)
+    return folder
+
+
+def contents(store: LocalStore) -> dict[str, bytes]:
+    return {key: store.get(key) for key in store.list() if "other" not in key}
 
 
 def _make_old(folder: Path, changed: float = 0.0) -> Path:

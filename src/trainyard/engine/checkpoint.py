@@ -1,10 +1,10 @@
 """Commit, verify and prune checkpoints.
 
-A checkpoint is a folder `checkpoints/step-000000300-a0002` (step 300, saved by attempt 2) with its files and,
-published last, `manifest.json`: a SHA-256 of every file, the digests, and a hash of itself. A folder without
-a valid manifest is not a checkpoint, and is never loaded; nor is one that the log of the run does not name
-(runs of earlier versions have no log). Best models are kept in the same way in `best/`; neither kind prunes
-the other.
+A checkpoint is a folder `checkpoints/step-000000300-a0002` (step 300, saved by attempt 2) with its files and
+`manifest.json`: a SHA-256 of every file, the digests, and a hash of itself. The folder is put together
+elsewhere, and appears whole; a manifest is never there before what it names. A folder without a valid
+manifest is not a checkpoint, and is never loaded; nor is one that the log of the run does not name (runs of
+earlier versions have no log). Best models are kept in the same way in `best/`; neither kind prunes the other.
 """
 
 from __future__ import annotations
@@ -108,9 +108,17 @@ class Checkpoints:
         if next(self._store.list(f"{self._kind}/{name}/{MANIFEST}"), None):
             raise CheckpointError(f"{failed}: {name} is committed already")
         try:
-            files = self._write_files(name, snapshot, state)
-            commit = Commit(name, step, self._attempt, files, best, self._run_files)
-            is_ours = self._store.put_if_absent(f"{self._kind}/{name}/{MANIFEST}", commit.manifest())
+            staging = self._store.staging()
+            try:
+                files = snapshot.write(staging)
+                if state is not None:
+                    text = json.dumps(state, allow_nan=False)
+                    files.append(write_file(staging / STATE_FILE, text.encode()))
+                commit = Commit(name, step, self._attempt, files, best, self._run_files)
+                write_file(staging / MANIFEST, commit.manifest())
+                is_ours = self._store.publish(staging, f"{self._kind}/{name}", MANIFEST)
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)  # as a rule, it was renamed
         except OSError as error:
             raise CheckpointError(f"{failed}: {error}") from error
         if not is_ours:
@@ -121,17 +129,6 @@ class Checkpoints:
     @property
     def _what(self) -> str:
         return "best model" if self._kind == "best" else "checkpoint"
-
-    def _write_files(self, name: str, snapshot: Snapshot, state: dict[str, Any] | None) -> list[FileRecord]:
-        staging = self._store.staging()
-        try:
-            files = snapshot.write(staging)
-            if state is not None:
-                files.append(write_file(staging / STATE_FILE, json.dumps(state, allow_nan=False).encode()))
-            self._store.move({f"{self._kind}/{name}/{file.name}": staging / file.name for file in files})
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)  # as a rule, it was moved
-        return files
 
     def copy_to(self, commit: Commit, store: FileStore) -> None:
         """Copy a checkpoint into another store as it is, its manifest last.

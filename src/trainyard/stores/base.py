@@ -9,7 +9,7 @@ key and the reason: `CheckpointError` when reading, `OSError` when writing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -87,18 +87,21 @@ class DataStore(Store, Protocol):
 class FileStore(Store, Protocol):
     """A store whose objects are files on the local disk, where every checkpoint is written first."""
 
-    def move(self, files: Mapping[str, Path]) -> None:
-        """Store files as objects, given by their keys, as `put` does, without keeping the files.
+    def publish(self, folder: Path, prefix: str, last: str) -> bool:
+        """Make the files of a folder that `staging` returned the objects `prefix/NAME`; they were fsynced.
 
-        Each is atomic; all are durable once the call returns. The files are in a folder that `staging`
-        returned, and have been fsynced.
+        All are durable once the call returns. The file `last` never becomes an object before the others have,
+        durably; as in `put_if_absent`, False means that there is such an object already.
+
+        Raises:
+            OSError: Not all are stored. If `last` is, then all others are.
         """
 
     def folder(self, prefix: str) -> Path:
         """Return the folder with the objects under `prefix`; callers only read it."""
 
     def staging(self) -> Path:
-        """Create and return an empty folder from which `move` is cheap."""
+        """Create and return an empty folder from which `publish` is cheap."""
 
     def sweep(self) -> None:
         """Delete all staging folders, which processes that died have left.

@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -48,35 +48,28 @@ class LocalStore:
             shutil.copyfile(source, copy)
             with open(copy, "rb") as file:
                 os.fsync(file.fileno())
-            self.move({key: copy})
+            fsync_folder(self._place(key, copy.replace).parent)
 
-    def move(self, files: Mapping[str, Path]) -> None:
-        """Rename the fsynced files to the objects' paths, on the same file system, and fsync each folder.
-
-        A folder of which no other file is left becomes that of the objects, if they have none yet: disks take
-        much longer to create a folder and to delete one than to rename it.
-        """
-        if self._has_moved_folder(files):
-            return
-        for folder in {self._place(key, source.replace).parent: None for key, source in files.items()}:
-            fsync_folder(folder)
-
-    def _has_moved_folder(self, files: Mapping[str, Path]) -> bool:
-        """Rename the folder of the files to that of the objects, and return whether that was possible."""
-        folders = {(key.rpartition("/")[0], source.parent) for key, source in files.items()}
-        names = [source.name for source in files.values()]
-        if len(folders) != 1 or [key.rpartition("/")[2] for key in files] != names:
-            return False
-        ((prefix, folder),) = folders
+    def publish(self, folder: Path, prefix: str, last: str) -> bool:
+        """Rename the folder, so that all appear at once; if there is one already, rename file by file."""
+        fsync_folder(folder)
         try:
-            if not prefix or sorted(names) != sorted(path.name for path in folder.iterdir()):
-                return False
-            fsync_folder(folder)
             target = self._place(prefix, folder.rename)
-        except OSError:  # as a rule, the objects' folder exists; to move each file says what else it is
-            return False
-        fsync_folder(target.parent)
+        except OSError:  # as a rule, what is there was left by an attempt that failed
+            return self._has_moved_files(folder, prefix, last)
+        _make_durable(target, target / last)
         return True
+
+    def _has_moved_files(self, folder: Path, prefix: str, last: str) -> bool:
+        """Rename the files, and link `last` unless there is such an object; return whether there was none."""
+        if (self._root / prefix / last).exists():
+            return False
+        others = [path for path in folder.iterdir() if path.name != last]
+        for path in others:
+            self._place(f"{prefix}/{path.name}", path.replace)
+        if others:
+            fsync_folder(self._root / prefix)
+        return self._has_linked(folder / last, f"{prefix}/{last}")
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Write and fsync a temporary file and link it to the object's path, unless that exists."""
@@ -84,17 +77,17 @@ class LocalStore:
         source = self._root / f"{self._prefix()}{secrets.token_hex(8)}"
         try:
             write_file(source, data)
-            # Unlike a rename, a link fails if the target exists.
+            return self._has_linked(source, key)
+        finally:
+            source.unlink(missing_ok=True)
+
+    def _has_linked(self, source: Path, key: str) -> bool:
+        """Link a file that was fsynced to the object's path, durably; return False if there is one."""
+        try:  # unlike a rename, a link fails if the target exists
             target = self._place(key, lambda target: os.link(source, target))
         except FileExistsError:
             return False
-        finally:
-            source.unlink(missing_ok=True)
-        try:
-            fsync_folder(target.parent)
-        except OSError:
-            target.unlink()  # its name may not be durable: the caller has to try again
-            raise
+        _make_durable(target, target)
         return True
 
     def get(self, key: str) -> bytes:
@@ -154,7 +147,7 @@ class LocalStore:
         return self._root / prefix
 
     def staging(self) -> Path:
-        """Create and return a folder on the same file system, so that `move` is a rename."""
+        """Create and return a folder on the same file system, so that `publish` is a rename."""
         if not self._root.is_dir():
             raise RunGoneError(self._root)
         folder = self._root / f"{self._prefix()}{secrets.token_hex(8)}"
@@ -257,6 +250,15 @@ def _changed(path: Path) -> float:
         return max(one.lstat().st_mtime for one in (path, *inside))
     except OSError:
         return math.inf
+
+
+def _make_durable(path: Path, last: Path) -> None:
+    """Make a new name durable, or else delete the object `last`: the caller has to try again."""
+    try:
+        fsync_folder(path.parent)
+    except OSError:
+        last.unlink()
+        raise
 
 
 def _depth(key: str) -> int:

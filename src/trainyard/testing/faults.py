@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from trainyard.errors import CheckpointError
 from trainyard.stores.base import Store
 
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
-WRITES = ("put", "put_if_absent", "delete", "move")
+WRITES = ("put", "put_if_absent", "delete", "move", "publish")
 READS = ("get", "download", "list")
 
 
@@ -107,36 +107,37 @@ class FaultyStore:
 
     def put(self, key: str, source: Path) -> None:
         """Put, with faults."""
-        self._call("put", key, source)
+        self._call("put", key, key, source)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Put conditionally, with faults."""
-        created: bool = self._call("put_if_absent", key, data)
+        created: bool = self._call("put_if_absent", key, key, data)
         return created
 
     def get(self, key: str) -> bytes:
         """Get, with faults."""
-        content: bytes = self._call("get", key)
+        content: bytes = self._call("get", key, key)
         return content
 
     def download(self, key: str, target: Path) -> None:
         """Download, with faults."""
-        self._call("download", key, target)
+        self._call("download", key, key, target)
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """List, with faults."""
-        yield from self._call("list", prefix)
+        yield from self._call("list", prefix, prefix)
 
     def delete(self, key: str) -> None:
         """Delete, with faults."""
-        self._call("delete", key)
+        self._call("delete", key, key)
 
-    def move(self, files: Mapping[str, Path]) -> None:
-        """Move one file after the other, with faults, if the store is one of files."""
-        for key, source in files.items():
-            self._inject("move", key, "before")
-            self._store.move({key: source})
-            self._inject("move", key, "after")
+    def publish(self, folder: Path, prefix: str, last: str) -> bool:
+        """Publish a folder of a store of files, with faults; the other files `move` before `last`."""
+        for name in sorted(path.name for path in folder.iterdir()):
+            for when in ("before", "after") if name != last else ():
+                self._inject("move", f"{prefix}/{name}", when)
+        is_ours: bool = self._call("publish", f"{prefix}/{last}", folder, prefix, last)
+        return is_ours
 
     def folder(self, prefix: str) -> Path:
         """Return the folder of a store of files."""
@@ -153,8 +154,9 @@ class FaultyStore:
         self._store.sweep()
 
     def _call(self, operation: str, key: str, *args: Any) -> Any:
+        """Call an operation with `args`, whose fault is that of `key`."""
         self._inject(operation, key, "before")
-        result = getattr(self._store, operation)(key, *args)
+        result = getattr(self._store, operation)(*args)
         if operation == "list":
             result = list(result)
         self._inject(operation, key, "after")

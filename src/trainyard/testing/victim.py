@@ -34,14 +34,14 @@ PHASES = (
     *("final-evaluation", "end", "request", "answer", "never"),
 )
 """Where a process can be killed, in this order: while the run is built; in a step; when a decision is in
-the journal; in an evaluation; while a checkpoint's files are written; before its manifest is published;
+the journal; in an evaluation; while a checkpoint's files are put together; before they are published;
 before an entry of the log is written (the first takes the lease); after that; in the evaluation after
 training; before the result is written; before a request to the store of the run's URL has its effect; after
 that; nowhere.
 """
 _STORE_FAULTS: dict[str, dict[str, Any]] = {
     "write": {"operations": ["move"]},
-    "commit": {"operations": ["put_if_absent"], "keys": "/manifest"},
+    "commit": {"operations": ["publish"]},
     "entry": {"operations": ["put_if_absent"], "keys": "log/"},
     "committed": {"operations": ["put_if_absent"], "keys": "log/", "when": "after"},
     "request": {"operations": WRITES},
