@@ -59,7 +59,7 @@ def is_installed(path: str) -> bool:
 def imported_so_far() -> tuple[int, str]:
     """Return what changes with each import: the number of modules, and the name of the newest.
 
-    To compare their names takes a hundred times as long where training has emptied the processor's caches.
+    Comparing all names takes far longer once training has driven them out of the processor's caches.
     """
     return len(sys.modules), next(reversed(sys.modules))
 
