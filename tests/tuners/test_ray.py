@@ -497,7 +497,7 @@ def test_a_study_joins_a_cluster_and_leaves_it(folder: Path, monkeypatch: pytest
     """A head that someone has started, which asks for a token, goes on afterwards."""
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef" * 4)
-    port, before = 6399, set(Path(tempfile.gettempdir()).glob("trainyard-ray-*"))
+    port = 6399
     options = ["--head", "--block", f"--port={port}", "--node-ip-address=127.0.0.1", "--num-cpus=1"]
     short = tempfile.mkdtemp(prefix="head-", dir="/tmp")  # the path of a socket has 107 characters at most
     more = [f"--temp-dir={short}", "--include-dashboard=false", "--disable-usage-stats"]
@@ -506,12 +506,13 @@ def test_a_study_joins_a_cluster_and_leaves_it(folder: Path, monkeypatch: pytest
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, *more]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as head:
             assert head.stdout is not None
+            tempfile.tempdir = short  # of this process alone: other tests start clusters at the same time
             try:
                 assert any("Ray runtime started" in line for line in head.stdout)
                 tuner = {"type": "ray", "scheduler": "fifo", "address": f"127.0.0.1:{port}"}
                 trainyard.tune(config_of(tuner=tuner), runs_dir="runs")
                 assert head.poll() is None
-                assert set(Path(tempfile.gettempdir()).glob("trainyard-ray-*")) <= before
+                assert not list(Path(short).glob("trainyard-ray-*")), "a cluster of its own was started"
             finally:
                 os.killpg(head.pid, signal.SIGTERM)
 
