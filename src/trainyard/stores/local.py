@@ -196,7 +196,7 @@ class LocalStore:
         if self._may_create_root and not self._root.is_dir():
             make_folders(self._root)
         refuse_links(target.parent, depth=_depth(key) - 1)
-        if _depth(key) > 1 and not target.parent.is_dir():
+        if not target.parent.is_dir():
             for folder in [path for path in target.parents[: _depth(key) - 1] if not path.is_dir()][::-1]:
                 folder.mkdir(exist_ok=True)
                 fsync_folder(folder.parent)
