@@ -448,15 +448,22 @@ def test_a_file_where_the_runs_should_be(tmp_path: Path, capsys: pytest.CaptureF
     assert "is a file; give the folder of the runs" in message
 
 
-def test_a_result_that_cannot_be_written_is_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("refused", "status"), [("result.json", "failed"), ("attempts/0001.json", "crashed")]
+)
+def test_an_end_that_cannot_be_written_is_no_traceback(
+    refused: str,
+    status: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(load(SMALL, adapters=Catalog()).dump())
     write = RunDir.write
 
     def refuse(run: RunDir, name: str, data: Any) -> None:
-        if name == "result.json":
+        if name == refused and data.status is not None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(run.path / name))
         write(run, name, data)
 
@@ -464,11 +471,12 @@ def test_a_result_that_cannot_be_written_is_no_traceback(
         patch.setattr(RunDir, "write", refuse)
         assert cli("train", str(config), "--runs-dir", str(tmp_path / "runs"), "-q") == 1
     err = capsys.readouterr().err
-    assert "result.json" in err
+    assert refused in err
     assert "No space left" in err
+    assert "committed is untouched" in err
     assert "Traceback" not in err
     run = trainyard.get("last", runs_dir=tmp_path / "runs")
-    assert run.status == "failed"
+    assert run.status == status
     assert trainyard.resume(run).status == "completed"
 
 

@@ -79,7 +79,7 @@ class TestLocal(StoreSuite):
     ) -> None:
         with monkeypatch.context() as full:
             full.setattr(os, "fsync", _raise(code))
-            with pytest.raises(OSError, match=os.strerror(code)):
+            with pytest.raises(OSError, match=f"{os.strerror(code)}: '.*/a/manifest'"):
                 store.put_if_absent("a/manifest", b"{}")
         assert list(store.list()) == []
         assert not list(root.glob(".staging-*")), "its staging folder is left behind"

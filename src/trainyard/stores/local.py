@@ -73,11 +73,14 @@ class LocalStore:
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Write and fsync a temporary file and link it to the object's path, unless that exists."""
-        self._target(key)
         source = self._root / f"{self._prefix()}{secrets.token_hex(8)}"
         try:
+            self._target(key)
             write_file(source, data)
             return self._has_linked(source, key)
+        except OSError as error:
+            error.filename = error.filename or str(self._root / key)  # a full disk is reported without one
+            raise
         finally:
             source.unlink(missing_ok=True)
 
