@@ -185,6 +185,24 @@ def test_packages_are_those_of_each_run_where_as_many_modules_are_imported(
     assert packages == [[], ["alpha"]]
 
 
+def test_what_a_process_imports_again_between_two_runs_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook whose modules were edited: as many as before, the last one has the same name."""
+    for name in ("before", "after", "final", "of_the_run"):
+        (tmp_path / f"{name}.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("before", "after"):
+        importlib.import_module(name)
+        importlib.import_module("final")
+        with as_fresh_process():
+            importlib.import_module("of_the_run")
+        assert {name, "final"} < set(sys.modules)
+        assert "of_the_run" not in sys.modules
+        for mine in (name, "final"):
+            del sys.modules[mine]
+
+
 def test_a_module_that_the_process_has_from_another_project_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

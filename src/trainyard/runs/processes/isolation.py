@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trainyard import registry
-from trainyard.module_sources import forget, imported_so_far, is_installed
+from trainyard.module_sources import imported_so_far, is_installed
 
 log = logging.getLogger("trainyard")
 # Parameters of glibc's mallopt(3), and values of theirs.
@@ -227,7 +227,7 @@ def _forget_modules(names: Collection[str]) -> None:
     plugins = {plugin.target.partition(":")[0].partition(".")[0] for plugin in registry.plugins()}
     for name in names:
         if name.partition(".")[0] not in plugins and _is_users(sys.modules.get(name)):
-            forget(name)
+            del sys.modules[name]
     folders = sys.path_importer_cache
     for finder in _finders(len(folders), next(reversed(folders), "")):
         finder.invalidate_caches()  # a file may have been written a moment ago
