@@ -286,6 +286,18 @@ def test_keep_last_and_save_top_k_hold_on_disk(tmp_path: Path) -> None:
     assert run.result["best"]["step"] == best[0]
 
 
+def test_no_more_best_models_than_asked_for_are_left_where_not_each_step_can_be_resumed(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("lightgbm")
+    params = {"type": "lightgbm", "params": {"max_depth": 3, "subsample": 0.7, "subsample_freq": 1}}
+    given = {"model": params, "data": "iris", "training": {"max_steps": 12, "threads": 1}}
+    given |= {"evaluation": {"every_n_steps": 2}, "checkpoint": {"every_n_steps": 3, "save_top_k": 2}}
+    with every_save_on_disk():
+        run = trainyard.train(given, runs_dir=tmp_path)
+    assert len(list((run.path / "best").iterdir())) == 2
+
+
 def test_without_best_models_the_final_one_is_tested(whole: Run, tmp_path: Path) -> None:
     run = trainyard.train(SMALL, {"checkpoint.save_top_k": 0}, runs_dir=tmp_path)
     assert not (run.path / "best").exists()
