@@ -302,6 +302,9 @@ def fsync_folder(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
+    except OSError as error:
+        error.filename = str(folder)
+        raise
     finally:
         os.close(fd)
 
