@@ -283,3 +283,5 @@ def test_a_full_disk_is_reported_with_the_file(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(OSError, match=r"No space left on device: '.*report\.html'"):
         write_atomically(tmp_path / "report.html", b"page")
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"):
+        fsync_folder(tmp_path)

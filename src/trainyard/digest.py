@@ -302,6 +302,9 @@ def fsync_folder(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
+    except OSError as error:
+        error.filename = str(folder)
+        raise
     finally:
         os.close(fd)
 
@@ -330,15 +333,18 @@ def write_atomically(path: Path, data: bytes, *, depth: int = 1, mode: int = 0o6
     Raises:
         OSError: It cannot be written; nothing is left behind.
     """
-    write_together({path: data}, depth=depth, mode=mode)
+    write_together({path: data}, depth=depth, modes={path: mode})
 
 
-def write_together(files: Mapping[Path, bytes], *, depth: int = 1, mode: int = 0o666) -> None:
+def write_together(
+    files: Mapping[Path, bytes], *, depth: int = 1, modes: Mapping[Path, int] | None = None
+) -> None:
     """Replace the contents of files of one folder, as `write_atomically` does for one.
 
     Each is replaced by itself. All are written before the first is fsynced: most file systems write them to
     the disk at once then.
     """
+    modes = modes or {}
     asides = {path: path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}") for path in files}
     path = folder = next(iter(files)).parent
     try:
@@ -346,7 +352,7 @@ def write_together(files: Mapping[Path, bytes], *, depth: int = 1, mode: int = 0
         with ExitStack() as opened:
             written = []
             for path, aside in asides.items():
-                if mode != 0o666:
+                if (mode := modes.get(path, 0o666)) != 0o666:
                     aside.touch(mode, exist_ok=False)
                 file = opened.enter_context(open_regular(aside, "wb"))
                 file.write(files[path])

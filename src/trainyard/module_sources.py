@@ -19,6 +19,7 @@ _SITE, _DIST = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}
 _ENVIRONMENT = [sys.prefix] if sys.prefix != sys.base_prefix else []
 _HOMES = tuple(f"{path}{os.sep}" for path in (Path(__file__).parent, Path(os.__file__).parent, *_ENVIRONMENT))
 _sources: dict[str, tuple[Path, str]] = {}  # module -> its file, and the SHA-256 of the source
+_searches = 0  # for modules that were not imported yet
 
 
 class _Watcher:
@@ -26,6 +27,8 @@ class _Watcher:
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         """Note the source of a module that is about to be imported."""
+        global _searches  # noqa: PLW0603
+        _searches += 1
         with suppress(Exception):  # whatever happens here, the import must not fail of it
             if name.partition(".")[0] in sys.stdlib_module_names or (path and all(map(is_installed, path))):
                 return
@@ -56,12 +59,12 @@ def is_installed(path: str) -> bool:
     return _SITE in text or _DIST in text or text.startswith(_HOMES)
 
 
-def imported_so_far() -> tuple[int, str]:
-    """Return what changes with each import: the number of modules, and the name of the newest.
+def imported_so_far() -> tuple[int, str, int]:
+    """Return what changes with each import: the number of modules, the name of the newest, and all searches.
 
     Comparing all names takes far longer once training has driven them out of the processor's caches.
     """
-    return len(sys.modules), next(reversed(sys.modules))
+    return len(sys.modules), next(reversed(sys.modules)), _searches
 
 
 def _note(name: str, file: str) -> None:

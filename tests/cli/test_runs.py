@@ -1,11 +1,14 @@
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
 from commandline import CONFIG, Command, write_run
 
 from trainyard import api
+from trainyard.records.facts import facts
+from trainyard.records.run_dir import RunDir
 from trainyard.trackers.feed import SyncReport
 
 A, B, FAILED = "20260101-000000-aaaaaa", "20260102-000000-bbbbbb", "20260103-000000-cccccc"
@@ -43,6 +46,26 @@ def test_list_says_what_was_trained_and_how_long(command: Command, tmp_path: Pat
     assert head.split() == ["model", "data", "duration", "GPU", "hours", "val_loss"]
     assert row.split() == ["mlp", "rows.csv", "2", "h", "00", "min", "8", "0.5"]
     assert "cost" not in command("runs", "list", *runs).out.splitlines()[0]
+
+
+def test_gpu_hours_of_an_attempt_whose_device_is_not_recorded_yet(tmp_path: Path) -> None:
+    """A running one has that of the manifest; one that ended in its start-up has computed nothing."""
+    path = write_run(tmp_path, A)
+    manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    manifest["environment"] = {"framework": {"device": "cuda NVIDIA H100"}}
+    (path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    ended = {"attempt": 1, "started": 1000.0, "ended": 4600.0, "status": "failed"}
+    now = {"attempt": 2, "started": time.time() - 7200}
+    for record in (ended, now):
+        (path / "attempts" / f"{record['attempt']:04}.json").write_text(json.dumps(record), encoding="utf-8")
+    run = RunDir(path)
+    run.acquire()
+    try:
+        found = facts(run)
+    finally:
+        run.release()
+    assert found["gpu_hours"] == pytest.approx(2, abs=0.1)
+    assert found["duration"] == pytest.approx(3 * 3600, abs=360)
 
 
 def test_list_sorts_and_chooses(command: Command, runs_dir: Path) -> None:

@@ -1,11 +1,16 @@
 """Secrets in clear text: the config keeps them, nothing else does."""
 
+import errno
 import logging
+import os
 import stat
+from pathlib import Path
 
 import pytest
 
 from trainyard.config import load
+from trainyard.records import run_dir
+from trainyard.records.facts import facts
 from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.redact import fingerprinted, redacted
@@ -61,3 +66,18 @@ def test_a_config_file_with_a_secret_is_for_its_owner_only(tmp_path, config, mod
     run = RunDir.create(tmp_path, "e", load(config).dump())
     assert stat.S_IMODE(run.config_file.stat().st_mode) == mode
     assert load(run.config_file).config == load(config).config
+    assert stat.S_IMODE((run.path / "created.json").stat().st_mode) == 0o644, "it holds no secret"
+
+
+def test_others_see_a_run_whose_config_they_may_not_read(tmp_path, monkeypatch):
+    run = RunDir.create(tmp_path, "e", load(CONFIG).dump())
+    read_text = Path.read_text
+
+    def refused(path, *args, **how):
+        if Path(path) == run.config_file:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read_text(path, *args, **how)
+
+    monkeypatch.setattr(Path, "read_text", refused)
+    monkeypatch.setattr(run_dir, "open_regular", refused)
+    assert facts(run)["data"] is None

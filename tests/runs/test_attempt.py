@@ -286,6 +286,18 @@ def test_keep_last_and_save_top_k_hold_on_disk(tmp_path: Path) -> None:
     assert run.result["best"]["step"] == best[0]
 
 
+def test_no_more_best_models_than_asked_for_are_left_where_not_each_step_can_be_resumed(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("lightgbm")
+    params = {"type": "lightgbm", "params": {"max_depth": 3, "subsample": 0.7, "subsample_freq": 1}}
+    given = {"model": params, "data": "iris", "training": {"max_steps": 12, "threads": 1}}
+    given |= {"evaluation": {"every_n_steps": 2}, "checkpoint": {"every_n_steps": 3, "save_top_k": 2}}
+    with every_save_on_disk():
+        run = trainyard.train(given, runs_dir=tmp_path)
+    assert len(list((run.path / "best").iterdir())) == 2
+
+
 def test_without_best_models_the_final_one_is_tested(whole: Run, tmp_path: Path) -> None:
     run = trainyard.train(SMALL, {"checkpoint.save_top_k": 0}, runs_dir=tmp_path)
     assert not (run.path / "best").exists()
@@ -448,15 +460,22 @@ def test_a_file_where_the_runs_should_be(tmp_path: Path, capsys: pytest.CaptureF
     assert "is a file; give the folder of the runs" in message
 
 
-def test_a_result_that_cannot_be_written_is_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("refused", "status"), [("result.json", "failed"), ("attempts/0001.json", "crashed")]
+)
+def test_an_end_that_cannot_be_written_is_no_traceback(
+    refused: str,
+    status: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(load(SMALL, adapters=Catalog()).dump())
     write = RunDir.write
 
     def refuse(run: RunDir, name: str, data: Any) -> None:
-        if name == "result.json":
+        if name == refused and data.status is not None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(run.path / name))
         write(run, name, data)
 
@@ -464,11 +483,12 @@ def test_a_result_that_cannot_be_written_is_no_traceback(
         patch.setattr(RunDir, "write", refuse)
         assert cli("train", str(config), "--runs-dir", str(tmp_path / "runs"), "-q") == 1
     err = capsys.readouterr().err
-    assert "result.json" in err
+    assert refused in err
     assert "No space left" in err
+    assert "committed is untouched" in err
     assert "Traceback" not in err
     run = trainyard.get("last", runs_dir=tmp_path / "runs")
-    assert run.status == "failed"
+    assert run.status == status
     assert trainyard.resume(run).status == "completed"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import trainyard
-from small_runs import SMALL, SignalAt, preempted
+from small_runs import SMALL, Crash, CrashAt, SignalAt, crashed, preempted
 from trainyard import semantics
 from trainyard.config import load
 from trainyard.errors import ChangedInputsError, InputError
@@ -23,6 +23,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.environment import environment_inputs
 from trainyard.runs.run import Run
+from trainyard.runs.session import Session
 from warm_commands import command
 
 OURS = Path(trainyard.__file__).parent
@@ -65,6 +66,24 @@ def test_a_resume_stays_where_the_attempt_before_was(tmp_path: Path) -> None:
     again = trainyard.resume(cut)
     assert threads_by_attempt(again) == [1, 2, 2]
     assert len(again.manifest["changes"]) == 1
+
+
+def test_a_killed_attempt_keeps_its_environment_where_the_next_one_has_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of an attempt has it from the attempt's end on; here, there is no end."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "close", lambda *_: None)
+        cut = crashed(tmp_path)
+    assert threads_by_attempt(cut) == [None]
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "close", lambda *_: None)
+        with pytest.raises(Crash):
+            trainyard.resume(cut, {"training.threads": 2}, callbacks=[CrashAt(15)])
+    assert threads_by_attempt(cut) == [1, 2]
+    again = trainyard.resume(cut, {"training.threads": 1})
+    assert threads_by_attempt(again) == [1, 2, 1]
+    assert RunDir(again.path).attempts()[0].status is None
 
 
 def test_an_edited_config_moves_the_run(tmp_path: Path) -> None:

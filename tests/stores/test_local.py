@@ -77,11 +77,12 @@ class TestLocal(StoreSuite):
     def test_a_full_disk_publishes_nothing(
         self, code: int, store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        self.put(store, "a/other", b"the folder is there")
         with monkeypatch.context() as full:
             full.setattr(os, "fsync", _raise(code))
             with pytest.raises(OSError, match=f"{os.strerror(code)}: '.*/a/manifest'"):
                 store.put_if_absent("a/manifest", b"{}")
-        assert list(store.list()) == []
+        assert list(store.list()) == ["a/other"]
         assert not list(root.glob(".staging-*")), "its staging folder is left behind"
         assert store.put_if_absent("a/manifest", b"{}")
 

@@ -128,6 +128,11 @@ class Journal:
         """Close the file."""
         self._file.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the file is closed: the attempt has ended, as far as the journal says."""
+        return self._file.closed
+
 
 class FollowerJournal(Journal):
     """Drop all records: a process that is not the main one (a follower) keeps no journal."""

@@ -312,7 +312,7 @@ class Saver:
 
     def drop_superseded_best(self) -> None:
         """Remove the best models that only earlier checkpoints need: nothing resumes from those any more."""
-        self._needed = {}
+        self._needed, self._marked = {}, None
         self._prune_best()
 
     def failures(self) -> list[tuple[int, str]]:

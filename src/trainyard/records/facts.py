@@ -49,7 +49,9 @@ def _spans(attempts: list[AttemptRecord], *, is_running: bool) -> Iterator[tuple
 
 
 def _on_gpu(attempt: AttemptRecord, manifest: Manifest | None) -> bool:
-    environment = attempt.environment or (manifest.environment if manifest else None)
+    environment = attempt.environment
+    if environment is None and attempt.ended is None and manifest is not None:
+        environment = manifest.environment  # as a rule, it is recorded at the end
     device = environment.framework.get("device", "cpu") if environment else "cpu"
     return not device.casefold().startswith("cpu")
 

@@ -90,7 +90,7 @@ class RunDir:
                 fill(run)
             # The config comes last: a folder without one is no run.
             files = {run.path / Creation.FILE: created.encoded(), run.config_file: config.encode()}
-            write_together(files, mode=_config_mode(config))
+            write_together(files, modes={run.config_file: _config_mode(config)})
         except TrainyardError:
             shutil.rmtree(run.path, ignore_errors=True)
             raise
@@ -135,7 +135,7 @@ class RunDir:
         """
         try:
             open_regular(self.config_file).close()
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):
             pass  # the caller that reads it reports that
         except OSError as error:
             raise CheckpointError(f"{self.config_file} cannot be read: {error.strerror}") from error

@@ -295,7 +295,7 @@ class _Attempt:
         loop.parts.saver.drain()
         if isinstance(error, RunGoneError) or not run.path.is_dir():
             raise RunGoneError(run.path) from error
-        if not self._session.has_ended:
+        if not self._session.has_ended and not loop.parts.recorder.journal.is_closed:
             with contextlib.suppress(OSError):  # it may be the disk or the store that failed
                 loop.parts.recorder.event(loop.state.step, "failed", message=message)
                 self._end(self._failed_result(components, loop.state).with_values(error=message), loop)

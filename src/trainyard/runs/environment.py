@@ -120,7 +120,7 @@ def imported_packages() -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def _imported_packages(so_far: tuple[int, str]) -> list[str]:  # noqa: ARG001 - the key of the cache
+def _imported_packages(so_far: tuple[int, str, int]) -> list[str]:  # noqa: ARG001 - the key of the cache
     """Return the packages; a process of many runs has imported all of them for the first one."""
     known = {_normalized(name): name for name in packages()}
     tops = {name.partition(".")[0] for name in list(sys.modules)}

@@ -86,6 +86,18 @@ class Session:
         if differs:
             self.record(None)
 
+    def complete_earlier(self, environment: NumericEnvironment) -> None:
+        """Write into the records of attempts that were killed what their arithmetic depended on.
+
+        It was that of the manifest, which is about to hold another.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        for record in self.run.attempts():
+            if record.attempt != self.number and record.status is None and record.environment is None:
+                self.run.write_attempt(record.model_copy(update={"environment": environment}))
+
     def close(self, status: Ended, message: str) -> None:
         """Write how the attempt ended, unless `publish` did that; without it, the attempt counts as crashed.
 
@@ -140,6 +152,9 @@ class FollowerSession:
         self.number = number
 
     def note_environment(self, environment: NumericEnvironment, *, differs: bool = False) -> None:
+        """Leave it to the main process."""
+
+    def complete_earlier(self, environment: NumericEnvironment) -> None:
         """Leave it to the main process."""
 
     def close(self, status: Ended, message: str) -> None:

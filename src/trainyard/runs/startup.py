@@ -211,13 +211,14 @@ class Startup:
         if before and source and past.has_lost(source):  # the checkpoint was trained from the initial weights
             now = now.model_copy(update={"weights": before.weights})
         now = self.origin.record(now)
+        environment, differs = now.environment.numeric(), False
         if before is None:
             now = self.origin.check_new(now, components, allow_change=request.allow_change)
             manifest = record_inputs(self._run, now, components.bundle, provable=past.commit is None)
         else:
+            if differs := environment != before.environment.numeric():
+                self._session.complete_earlier(before.environment.numeric())
             manifest = self._compare(before, now, components)
-        environment = now.environment.numeric()
-        differs = before is not None and environment != before.environment.numeric()
         self._session.note_environment(environment, differs=differs)
         return manifest
 

@@ -1,6 +1,7 @@
 """Many runs in one worker process: each gets the bits of a fresh process, whatever the ones before did there."""
 
 import functools
+import importlib
 import json
 import locale
 import multiprocessing
@@ -21,6 +22,7 @@ import trainyard
 from small_runs import SMALL
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.keras.backend import import_keras
+from trainyard.runs import environment
 from trainyard.runs.processes.isolation import as_fresh_process
 from warm_commands import IMPORTS, command, warm
 
@@ -143,6 +145,62 @@ def test_a_module_that_was_written_between_two_runs_is_found(
     os.utime(folder, ns=(listed.st_atime_ns, listed.st_mtime_ns))
     trainyard.work(runs[1])
     assert "growth" in trainyard.get(runs[1]).manifest["code"]["modules"]
+
+
+def test_a_module_is_found_where_the_process_knows_as_many_folders_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"of_{name}.py").touch()
+        monkeypatch.syspath_prepend(tmp_path / name)
+        with as_fresh_process():
+            importlib.import_module(f"of_{name}")
+        if name == "first":
+            sys.path_importer_cache.pop(str(tmp_path / name))
+            sys.path.remove(str(tmp_path / name))
+    listed = (tmp_path / "second").stat()
+    (tmp_path / "second" / "growth.py").touch()
+    os.utime(tmp_path / "second", ns=(listed.st_atime_ns, listed.st_mtime_ns))
+    with as_fresh_process():
+        importlib.import_module("growth")
+
+
+def test_packages_are_those_of_each_run_where_as_many_modules_are_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("site-packages/alpha", "own/helper", "own/last"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.py").touch()
+    for folder in ("site-packages", "own"):
+        monkeypatch.syspath_prepend(tmp_path / folder)
+    monkeypatch.setattr(environment, "packages", lambda: {"alpha": "1.0"})
+    packages = []
+    for imported in ("helper", "alpha"):
+        (tmp_path / "own" / "model.py").write_text(f"import {imported}, last\n")
+        with as_fresh_process():
+            importlib.import_module("model")
+            packages.append(environment.imported_packages())
+    sys.modules.pop("alpha")
+    assert packages == [[], ["alpha"]]
+
+
+def test_what_a_process_imports_again_between_two_runs_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook whose modules were edited: as many as before, the last one has the same name."""
+    for name in ("before", "after", "final", "of_the_run"):
+        (tmp_path / f"{name}.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("before", "after"):
+        importlib.import_module(name)
+        importlib.import_module("final")
+        with as_fresh_process():
+            importlib.import_module("of_the_run")
+        assert {name, "final"} < set(sys.modules)
+        assert "of_the_run" not in sys.modules
+        for mine in (name, "final"):
+            del sys.modules[mine]
 
 
 def test_a_module_that_the_process_has_from_another_project_is_refused(

@@ -228,19 +228,20 @@ def _forget_modules(names: Collection[str]) -> None:
     for name in names:
         if name.partition(".")[0] not in plugins and _is_users(sys.modules.get(name)):
             del sys.modules[name]
-    for finder in _finders(len(sys.path_importer_cache)):
+    folders = sys.path_importer_cache
+    for finder in _finders(len(folders), next(reversed(folders), "")):
         finder.invalidate_caches()  # a file may have been written a moment ago
     gc.collect()  # what the run has computed with may fill the memory of a device
 
 
 @lru_cache(maxsize=1)
-def _modules(so_far: tuple[int, str]) -> frozenset[str]:  # noqa: ARG001 - the key of the cache
+def _modules(so_far: tuple[int, str, int]) -> frozenset[str]:  # noqa: ARG001 - the key of the cache
     """Return the names of the modules."""
     return frozenset(sys.modules)
 
 
 @lru_cache(maxsize=1)
-def _finders(folders: int) -> list[Any]:  # noqa: ARG001 - the key of the cache
+def _finders(folders: int, newest: str) -> list[Any]:  # noqa: ARG001 - the key of the cache
     """Return what finds modules in folders of the user's; those of libraries take long to tell apart."""
     found = {folder: finder for folder, finder in sys.path_importer_cache.items() if not is_installed(folder)}
     return [finder for finder in found.values() if hasattr(finder, "invalidate_caches")]
