@@ -269,9 +269,12 @@ def test_who_may_read_a_file(tmp_path: Path) -> None:
     try:
         write_atomically(tmp_path / "public", b"")
         write_atomically(tmp_path / "private", b"", mode=0o600)
+        (tmp_path / "linked").symlink_to(tmp_path)  # a folder of the user's own may be a link
+        write_together({tmp_path / "linked" / "together": b""})
     finally:
         os.umask(umask)
-    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("public", "private")] == [0o644, 0o600]
+    modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in ("public", "private", "together")}
+    assert modes == {"public": 0o644, "private": 0o600, "together": 0o644}
 
 
 def test_a_full_disk_is_reported_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -370,6 +370,19 @@ def test_a_run_that_was_deleted_from_its_store_is_lost(tmp_path: Path) -> None:
     lease.release()
 
 
+def test_an_attempt_that_has_lost_its_run_uploads_nothing_more(tmp_path: Path) -> None:
+    store, uploads = LocalStore(tmp_path), Uploads()
+    lease = Lease(Log(store), 0, 1, uploads)
+    lease.take([], [])
+    other = Lease(Log(store), 1, 2)
+    other.take([], [])
+    with pytest.raises(RunLostError, match="attempt 2 has taken the run over"):
+        lease.commit(["a"], [])
+    assert uploads.folders == ["0001-000001/"], "what it uploads now, nobody would delete"
+    lease.release()
+    other.release()
+
+
 def test_a_run_that_is_deleted_while_it_commits_is_lost(tmp_path: Path) -> None:
     """Its entry would be the only one, as if the run were new; it goes again."""
     store, uploads = LocalStore(tmp_path), Uploads()

@@ -161,7 +161,7 @@ class Lease:
         """
         try:
             numbers = self._log.numbers()
-            newest = self._log.head() if max(numbers, default=0) > self._number else None
+            newest = self._log.head() if numbers and numbers[-1] > self._number else None
         except CheckpointError as error:
             raise OSError(str(error)) from error
         if self._is_deleted(numbers, self._number):
