@@ -45,6 +45,7 @@ class Scripted:
         self.rates: list[float] = []
         self.reads: list[int] = []
         self.released = 0
+        self.parameters: int | None = None
 
     def step(self, step: int, lr: float) -> StepResult:
         assert step == self.steps, "a step was left out, or made twice"
@@ -60,7 +61,7 @@ class Scripted:
         return ()
 
     def model(self) -> SimpleNamespace:
-        return SimpleNamespace(parameter_count=None)
+        return SimpleNamespace(parameter_count=self.parameters)
 
     def measures(self) -> dict[str, float]:
         return {}

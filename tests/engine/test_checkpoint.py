@@ -232,6 +232,16 @@ def test_a_commit_that_another_process_makes_in_the_meantime_is_not_taken_for_ou
         checkpoints.commit(30, FakeSnapshot(30), {"step": 30})
 
 
+def test_those_that_cover_files_of_the_run_are_the_same(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    Checkpoints(store, "checkpoints", attempt=1).commit(10, FakeSnapshot(10))
+    logged = Checkpoints(store, "checkpoints", attempt=2, committed=set())
+    logged.commit(20, FakeSnapshot(20))
+    assert logged.covering({}).names() == ["step-000000020-a0002"]
+    without_log = Checkpoints(store, "checkpoints")
+    assert without_log.covering({}).names() == ["step-000000020-a0002", "step-000000010-a0001"]
+
+
 @pytest.mark.parametrize("way", ["as it is", "again"])
 def test_a_copy_in_another_store_is_whole_and_durable(
     way: str, checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -113,7 +113,9 @@ def test_the_end_of_an_attempt_is_on_the_disk(tmp_path: Path, monkeypatch: pytes
     last = json.loads(durable[-1].splitlines()[-1])
     assert (last["kind"], last["step"], last["status"]) == ("end", 7, "completed")
     file = journal._file
+    assert not journal.is_closed
     journal.close()
+    assert journal.is_closed
     assert file.closed
 
 

@@ -17,7 +17,7 @@ from scripted import BATCH, STEPS, Bench, Weights, checkpoints_of, steps_in
 from small_runs import SMALL, flip, preempted
 from trainyard import resume
 from trainyard.engine import saver as saver_module
-from trainyard.engine.checkpoint import RunCheckpoints
+from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.loop import Loop
 from trainyard.engine.state import RunState
 from trainyard.engine.writer import PendingWrite
@@ -337,6 +337,31 @@ def test_a_save_after_the_end_starts_no_clock(tmp_path: Path, clocks: list[Clock
     again.parts.saver.close()
     assert not any(clock.is_running for clock in clocks)
     assert not again.parts.saver._writer._thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "written"), [(None, [7, 14, 21]), (4_000_000, [21]), (4_000_001, [7, 14, 21])]
+)
+def test_the_best_weights_of_a_small_model_wait_for_the_save_that_names_them(
+    parameters: int | None, written: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two better ones come before that, so the first two are never written, and let their memory go."""
+    best, made = list[int](), list[Any]()
+    commit = Checkpoints.commit
+
+    def noted(checkpoints: Checkpoints, step: int, *rest: Any) -> Any:
+        if len(rest) == 1:  # without the state of a loop
+            best.append(step)
+        return commit(checkpoints, step, *rest)
+
+    monkeypatch.setattr(Checkpoints, "commit", noted)
+    bench = Bench(tmp_path, [3, 2, 1], waits=True, checkpoint={"every_n_steps": None})
+    bench.learner.parameters = parameters
+    snapshot = bench.learner.snapshot
+    bench.learner.snapshot = lambda **how: made.append(snapshot(**how)) or made[-1]  # type: ignore[method-assign,func-returns-value]
+    bench.run()
+    assert best == written
+    assert bench.learner.released == len(made) == 4
 
 
 def test_without_a_clock_nothing_is_saved_between(tmp_path: Path, clocks: list[Clock]) -> None:
