@@ -152,11 +152,6 @@ class FollowerJournal(Journal):
     def close(self) -> None:
         """Do nothing."""
 
-    @property
-    def is_closed(self) -> bool:
-        """False: there is no file."""
-        return False
-
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
