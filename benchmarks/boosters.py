@@ -1,12 +1,12 @@
 """The cost of training boosted trees, against the shortest script: `python benchmarks/boosters.py [xgboost]`.
 
 300 rounds on several shapes of data, rows and features sampled: 100,000 rows of 50 features, also with 10,000
-rows that both evaluate after each round (the script with one metric, Trainyard with three) and with trees of
-511 leaves; wide data (5,000 rows of 2,000 features) and long data (1,000,000 rows of 10). Trainyard runs with
-the defaults of its command line (journal, progress lines, digest, report) and a checkpoint every 100 rounds.
-The script reads the same file, trains, and writes the model. XGBoost gets our seeds, since other samples make
-other trees, which take up to a tenth more or less. Each job is a process, jobs take turns, and start-up is
-included.
+rows that both evaluate after each round (the script with one metric, Trainwright with three) and with trees
+of 511 leaves; wide data (5,000 rows of 2,000 features) and long data (1,000,000 rows of 10). Trainwright runs
+with the defaults of its command line (journal, progress lines, digest, report) and a checkpoint every 100
+rounds. The script reads the same file, trains, and writes the model. XGBoost gets our seeds, since other
+samples make other trees, which take up to a tenth more or less. Each job is a process, jobs take turns, and
+start-up is included.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def main() -> None:
     for library in libraries:
         for shape in arguments.shapes:
             report(
-                f"{library}, {shape}", costs[library, shape, "by hand"], costs[library, shape, "trainyard"]
+                f"{library}, {shape}", costs[library, shape, "by hand"], costs[library, shape, "trainwright"]
             )
 
 
@@ -170,8 +170,8 @@ def commands(library: Library, name: str, folder: Path, trees: int, threads: int
     stem = f"{library.model.split()[1].strip(',')}-{name}"
     (folder / f"{stem}.yaml").write_text(fill(CONFIG.replace("MODEL", library.model)))
     (folder / f"{stem}.py").write_text(fill(library.script_val if shape.val else library.script))
-    trainyard = [sys.executable, "-m", "trainyard", "train", f"{stem}.yaml"]
-    return {"by hand": [sys.executable, f"{stem}.py"], "trainyard": trainyard}
+    trainwright = [sys.executable, "-m", "trainwright", "train", f"{stem}.yaml"]
+    return {"by hand": [sys.executable, f"{stem}.py"], "trainwright": trainwright}
 
 
 def report(title: str, base: list[Cost], mine: list[Cost]) -> None:
@@ -185,7 +185,7 @@ def report(title: str, base: list[Cost], mine: list[Cost]) -> None:
         rows.append(
             [name, f"{min(by_hand):.2f}", f"{min(ours):.2f}", f"{ratio:.3f}x", f"{median(ratios):.3f}x"]
         )
-    print(f"\n{title}\n{table(['minimum', 'by hand', 'trainyard', 'ratio', 'median ratio'], rows)}")
+    print(f"\n{title}\n{table(['minimum', 'by hand', 'trainwright', 'ratio', 'median ratio'], rows)}")
 
 
 if __name__ == "__main__":

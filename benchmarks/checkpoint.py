@@ -21,10 +21,10 @@ import torch
 from harness import machine, median, table, temporary_folder
 from safetensors.torch import save_file
 
-from trainyard.engine.checkpoint import Checkpoints
-from trainyard.frameworks.torch.precision import Precision
-from trainyard.frameworks.torch.training_state import TrainingState
-from trainyard.stores.local import LocalStore
+from trainwright.engine.checkpoint import Checkpoints
+from trainwright.frameworks.torch.precision import Precision
+from trainwright.frameworks.torch.training_state import TrainingState
+from trainwright.stores.local import LocalStore
 
 WIDTH, LAYERS = 2236, 10  # 50 million parameters
 

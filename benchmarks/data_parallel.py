@@ -1,6 +1,6 @@
 """Two processes, against DistributedDataParallel by hand: `python benchmarks/data_parallel.py`.
 
-Both train the same MLP on the same digits with fused AdamW, one thread in each process. Trainyard adds up
+Both train the same MLP on the same digits with fused AdamW, one thread in each process. Trainwright adds up
 gradients by the tree of the virtual ranks (`ranks 2`: one part for each process; `ranks 4`, `ranks 8`: two
 and four), journals every loss and writes a checkpoint and a report. Each job runs in its own processes and
 notes the time every 25 steps; its rate is that of the median interval after the first, so that neither the
@@ -79,7 +79,7 @@ def command(job: str, steps: int, width: int) -> list[str]:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}"]
         return [sys.executable, *launcher, __file__, "--by-hand", str(steps), "--width", str(width)]
     ranks = f"distributed.virtual_ranks={job.split()[1]}"
-    return [sys.executable, "-m", "trainyard", "train", "config.yaml", ranks, "--quiet"]
+    return [sys.executable, "-m", "trainwright", "train", "config.yaml", ranks, "--quiet"]
 
 
 def by_hand(steps: int, width: int) -> None:

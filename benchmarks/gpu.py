@@ -31,7 +31,7 @@ INTERVAL, VOCABULARY, SAVE_AT = 10, 50304, 20
 SIZES = {"cuda": (768, 12, 12, 1024, 16), "cpu": (64, 2, 2, 64, 4)}  # hidden, layers, heads, length, batch
 ROWS, FEATURES, SMALL_BATCH = 4096, 64, 64
 PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12}  # of dense bf16, as vendors say
-COMMAND = [sys.executable, "-m", "trainyard"]
+COMMAND = [sys.executable, "-m", "trainwright"]
 LIMIT = 240  # seconds, of a run that is killed and resumed
 COMMON = """\
 evaluation: {every_n_steps: 1000000}
@@ -134,17 +134,17 @@ def of_gpt(folder: Path, given: argparse.Namespace, device: str) -> Table:
         )
         (folder / config).write_text(text + COMMON)
         loop = peer("gpt-compiled" if compiled else "gpt", given.device, given.steps)
-        jobs = {"trainyard": [*COMMAND, "train", config, "--quiet"], "plain loop": loop}
+        jobs = {"trainwright": [*COMMAND, "train", config, "--quiet"], "plain loop": loop}
         seconds = interleaved(folder, jobs, rounds)
         for job, values in seconds.items():
             rates = [batch * length / value for value in values]
             ratios = [
                 theirs / ours
-                for theirs, ours in zip(seconds["plain loop"], seconds["trainyard"], strict=True)
+                for theirs, ours in zip(seconds["plain loop"], seconds["trainwright"], strict=True)
             ]
             share = utilisation(statistics.median(rates), given.device, device)
             shown = [f"{statistics.median(rates):,.0f}", f"{max(rates):,.0f}", share]
-            ratio = f"{statistics.median(ratios):.3f}x" if job == "trainyard" else ""
+            ratio = f"{statistics.median(ratios):.3f}x" if job == "trainwright" else ""
             rows.append([f"{job}, {'compiled' if compiled else 'eager'}", *shown, ratio])
     return ["GPT-2 in bf16", "tokens/s", "best", "MFU", "ours / theirs"], rows
 
@@ -177,14 +177,14 @@ def of_small_step(folder: Path, given: argparse.Namespace, _: str) -> Table:
     x, y = draw.normal(size=(ROWS, FEATURES)).astype(np.float32), draw.integers(0, 10, ROWS)
     np.savez(folder / "small.npz", X=x, y=y)
     (folder / "small.yaml").write_text(SMALL.format(steps=steps, device=given.device) + COMMON)
-    jobs = {"trainyard": [*COMMAND, "train", "small.yaml", "--quiet"]}
+    jobs = {"trainwright": [*COMMAND, "train", "small.yaml", "--quiet"]}
     jobs["loop by hand"] = peer("small", given.device, steps)
     if given.device == "cuda":
         jobs["loop with a CUDA graph"] = peer("small-graph", given.device, steps)
     rows = []
     seconds = interleaved(folder, jobs, given.rounds)
     for job, values in seconds.items():
-        ratios = [theirs / ours for theirs, ours in zip(values, seconds["trainyard"], strict=True)]
+        ratios = [theirs / ours for theirs, ours in zip(values, seconds["trainwright"], strict=True)]
         shown = f"{statistics.median(values) * 1e6:.0f}", f"{min(values) * 1e6:.0f}"
         rows.append([job, *shown, f"{statistics.median(ratios):.3f}x"])
     return ["a small step", "us", "best", "theirs / ours"], rows
@@ -216,7 +216,7 @@ def gpt_peer(device: str, steps: int, *, compiled: bool = False) -> None:
     import torch
     from torch.nn import functional
 
-    from trainyard.frameworks.torch.models.gpt import Gpt
+    from trainwright.frameworks.torch.models.gpt import Gpt
 
     hidden, layers, heads, length, batch = SIZES[device]
     torch.manual_seed(1)

@@ -102,5 +102,5 @@ def machine() -> str:
 @contextmanager
 def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
     """Yield an empty folder in `parent`; by default in the temporary folder, which may be in memory."""
-    with tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir=parent) as folder:
+    with tempfile.TemporaryDirectory(prefix="trainwright-bench-", dir=parent) as folder:
         yield Path(folder)

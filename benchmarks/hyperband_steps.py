@@ -18,8 +18,8 @@ import torch
 from harness import machine, table
 from sklearn.datasets import load_digits
 
-from trainyard.records.trials import Ending, LoggedJob, LoggedTrial
-from trainyard.studies.tuning.rungs import Rungs, hyperband
+from trainwright.records.trials import Ending, LoggedJob, LoggedTrial
+from trainwright.studies.tuning.rungs import Rungs, hyperband
 
 EPOCHS, FACTOR, CHANCE, SHARE = 27, 3, 0.1, 0.95
 Curve = Sequence[float]  # the score after each epoch

@@ -15,7 +15,7 @@ import pandas as pd
 from harness import machine, table, temporary_folder
 from sklearn import datasets
 
-import trainyard
+import trainwright
 
 ROWS = 20_000
 Made = tuple[np.ndarray, np.ndarray]
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--model", default="lightgbm")
     parser.add_argument("--steps", type=int, default=50)
     arguments = parser.parse_args()
-    logging.getLogger("trainyard").setLevel(logging.WARNING)
+    logging.getLogger("trainwright").setLevel(logging.WARNING)
     print(machine())
     rows = []
     for name, make in TABLES.items():
@@ -77,8 +77,8 @@ def coverage(name: str, x: np.ndarray, y: np.ndarray, arguments: argparse.Namesp
     lines = []
     with temporary_folder() as folder:
         frame.to_csv(folder / "rows.csv", index=False)
-        predictor = trainyard.load(
-            trainyard.train(config, {"data.path": str(folder / "rows.csv")}, runs_dir=folder / "runs")
+        predictor = trainwright.load(
+            trainwright.train(config, {"data.path": str(folder / "rows.csv")}, runs_dir=folder / "runs")
         )
         positions = predictor.load_data().rows
         scale = np.log1p if transform else np.asarray

@@ -1,7 +1,7 @@
-"""50 epochs of a Keras model with `trainyard train`, against `model.fit`: `python benchmarks/keras_fit.py`.
+"""50 epochs of a Keras model with `trainwright train`, against `model.fit`: `python benchmarks/keras_fit.py`.
 
 Both train the same MLP on the same rows of digits (1,437 training rows in batches of 32, in a new order each
-epoch) and evaluate the validation rows after each epoch. Trainyard also writes its journal and best model,
+epoch) and evaluate the validation rows after each epoch. Trainwright also writes its journal and best model,
 and at the end a checkpoint and a report. Each job runs in its own process for 1 epoch and for 50 epochs; the
 difference is the loop without start-up.
 """
@@ -13,7 +13,7 @@ import sys
 
 from harness import ONE_THREAD, Cost, machine, median, run, table, temporary_folder
 
-JOBS = ("fit", "trainyard")
+JOBS = ("fit", "trainwright")
 EPOCHS = 50
 CONFIG = """\
 experiment: {name: keras, seed: 1}
@@ -84,7 +84,7 @@ def command(job: str, epochs: int, threads: int) -> list[str]:
     """Return the command line of a job."""
     if job == "fit":
         return [sys.executable, __file__, "--fit", str(epochs), "--threads", str(threads)]
-    return [sys.executable, "-m", "trainyard", "train", "config.yaml", f"training.epochs={epochs}"]
+    return [sys.executable, "-m", "trainwright", "train", "config.yaml", f"training.epochs={epochs}"]
 
 
 def report(costs: dict[tuple[str, int], list[Cost]]) -> None:
@@ -102,7 +102,7 @@ def report(costs: dict[tuple[str, int], list[Cost]]) -> None:
                 f"{median(ratios):.2f}x",
             ]
         )
-    print(table(["50 epochs, seconds", "fit", "trainyard", "ratio of minima", "median ratio"], rows))
+    print(table(["50 epochs, seconds", "fit", "trainwright", "ratio of minima", "median ratio"], rows))
 
 
 def whole_process(costs: dict[tuple[str, int], list[Cost]], job: str) -> list[float]:

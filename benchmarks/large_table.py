@@ -2,7 +2,7 @@
 
 2,000,000 rows of 13 columns (numbers, whole numbers, one column of text, a target of two classes) in a
 Parquet file. The script reads the file with pyarrow, makes one array of it, and lets the library bin it.
-Trainyard runs `train` with its defaults until its first progress line, when it is ended: it has read,
+Trainwright runs `train` with its defaults until its first progress line, when it is ended: it has read,
 checked, hashed and binned the same rows by then. Each job is a process, jobs take
 turns, and start-up is included.
 """
@@ -73,7 +73,7 @@ def main() -> None:
             base, mine = [], []
             for _ in range(arguments.rounds):
                 base.append(run([sys.executable, f"by_hand_{library}.py"], folder))
-                command = [sys.executable, "-m", "trainyard", "train", f"{library}.yaml"]
+                command = [sys.executable, "-m", "trainwright", "train", f"{library}.yaml"]
                 mine.append(run_to_first_line(command, folder))
             report(library, base, mine)
 
@@ -125,7 +125,7 @@ def report(title: str, base: list[Cost], mine: list[Cost]) -> None:
         ratio = min(ours) / min(by_hand)
         within = median([one / other for one, other in zip(ours, by_hand, strict=True)])
         rows.append([name, f"{min(by_hand):.2f}", f"{min(ours):.2f}", f"{ratio:.2f}x", f"{within:.2f}x"])
-    print(f"\n{title}\n{table(['minimum', 'by hand', 'trainyard', 'ratio', 'median ratio'], rows)}")
+    print(f"\n{title}\n{table(['minimum', 'by hand', 'trainwright', 'ratio', 'median ratio'], rows)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `trainyard runs list` costs with many runs: `python benchmarks/listing.py`.
+"""What `trainwright runs list` costs with many runs: `python benchmarks/listing.py`.
 
 One small run is trained, and copied under other ids. The list is asked for when no index exists, when one
 does, and when one run has changed since.
@@ -14,8 +14,8 @@ from pathlib import Path
 from harness import ONE_THREAD, Cost, machine, run, table, temporary_folder
 from resume import COMMAND
 
-from trainyard.records.index import FILE
-from trainyard.records.listing import find_run
+from trainwright.records.index import FILE
+from trainwright.records.listing import find_run
 
 CONFIG = """\
 experiment: {name: listing, seed: 1}

@@ -19,15 +19,15 @@ from pathlib import Path
 from harness import ONE_THREAD, Cost, machine, median, run, table, temporary_folder
 from resume import COMMAND, start
 
-from trainyard.digest import FileRecord
-from trainyard.engine.journal import Journal
-from trainyard.engine.state import RunState
-from trainyard.records.listing import find_run
-from trainyard.records.run_dir import RunDir
-from trainyard.reports.journal import SegmentSummary
-from trainyard.runs.leasing import take_lease
-from trainyard.runs.wiring import run_checkpoints
-from trainyard.types import Evaluation
+from trainwright.digest import FileRecord
+from trainwright.engine.journal import Journal
+from trainwright.engine.state import RunState
+from trainwright.records.listing import find_run
+from trainwright.records.run_dir import RunDir
+from trainwright.reports.journal import SegmentSummary
+from trainwright.runs.leasing import take_lease
+from trainwright.runs.wiring import run_checkpoints
+from trainwright.types import Evaluation
 
 CONFIG = """\
 experiment: {name: long, seed: 1}

@@ -2,7 +2,7 @@
 
 1437 rows of the digits data, an MLP with hidden layers of 256 and 128 and dropout 0.1, AdamW (fused), batches
 of 32 in a new random order each epoch (45 steps), one thread, no evaluation, no logging, no saving.
-Trainyard's own side is in `step.py`: its command line, with journal, MLflow and a final checkpoint.
+Trainwright's own side is in `step.py`: its command line, with journal, MLflow and a final checkpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def data() -> tuple[Tensor, Tensor]:
 
 
 def network() -> nn.Sequential:
-    """Return the layers of Trainyard's `mlp`."""
+    """Return the layers of Trainwright's `mlp`."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Dropout(0.1),
         nn.Linear(256, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 10),

@@ -1,4 +1,4 @@
-"""Memory and speed of `trainyard predict` for files larger than the memory: `python benchmarks/predict.py`.
+"""Memory and speed of `trainwright predict` for files larger than the memory: `python benchmarks/predict.py`.
 
 A small model is trained on a table of numbers, categories and dates, and predicts for files of the same
 columns, each three times as large as the one before: what it needs must not grow with them.

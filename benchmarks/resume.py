@@ -51,13 +51,13 @@ training: {max_steps: 1000000, batch_size: 32, threads: 1}
 evaluation: {every_n_steps: 1000000}
 checkpoint: {every_n_minutes: null}
 """
-COMMAND = [sys.executable, "-m", "trainyard"]
+COMMAND = [sys.executable, "-m", "trainwright"]
 ROWS = {"10^4 samples": 10**4, "10^8 samples": 10**8}
 STOP_AT = 2000  # steps
 PREEMPTED = 75  # the exit code
 ORDER = """\
 import resource, sys, time
-from trainyard.order import SampleOrder
+from trainwright.order import SampleOrder
 order = SampleOrder(int(sys.argv[1]), 32, 1)
 before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
 order.batch(order.steps_per_epoch // 2)
@@ -131,7 +131,7 @@ def start(command: list[str], folder: Path, stop_at: int) -> Start:
     assert process.stdout is not None
     for line in process.stdout:
         output.append(line)
-        if match := re.match(r"trainyard step=(\d+)/\d+ .*train_loss=", line):
+        if match := re.match(r"trainwright step=(\d+)/\d+ .*train_loss=", line):
             first = first or time.perf_counter() - began
             if int(match[1]) >= stop_at:
                 process.send_signal(signal.SIGTERM)

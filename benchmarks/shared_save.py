@@ -23,9 +23,9 @@ from checkpoint import copy, row, seconds, trained_state
 from harness import ONE_THREAD, machine, run, table, temporary_folder
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from trainyard.engine.checkpoint import Checkpoints
-from trainyard.frameworks.torch.parallel.world import ProcessGroup, join
-from trainyard.stores.local import LocalStore
+from trainwright.engine.checkpoint import Checkpoints
+from trainwright.frameworks.torch.parallel.world import ProcessGroup, join
+from trainwright.stores.local import LocalStore
 
 PROCESSES = 2
 RESULT = "result.txt"

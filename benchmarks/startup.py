@@ -30,11 +30,11 @@ model: {type: mlp, hidden: [256, 128], dropout: 0.1}
 training: {epochs: 20, batch_size: 64, scheduler: {type: cosine, warmup_steps: 50}}
 tracking: [mlflow]
 """
-COMMAND = [sys.executable, "-m", "trainyard"]
+COMMAND = [sys.executable, "-m", "trainwright"]
 JOBS = {
     "python -c pass": [sys.executable, "-c", "pass"],
-    "trainyard --help": [*COMMAND, "--help"],
-    "trainyard config check": [*COMMAND, "config", "check", "config.yaml"],
+    "trainwright --help": [*COMMAND, "--help"],
+    "trainwright config check": [*COMMAND, "config", "check", "config.yaml"],
     "import torch": [sys.executable, "-c", "import torch"],
     "import lightning": [sys.executable, "-c", "import lightning"],
     "from transformers import Trainer": [sys.executable, "-c", "from transformers import Trainer"],
@@ -42,7 +42,7 @@ JOBS = {
 
 
 def main() -> int:
-    """Time the commands and print the table; return 1 if Trainyard imports a heavy package."""
+    """Time the commands and print the table; return 1 if Trainwright imports a heavy package."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     arguments = parser.parse_args()
@@ -55,7 +55,9 @@ def main() -> int:
                 wall = run(command, folder).wall
                 if number:  # the first round fills the file cache and is not counted
                     times[name].append(wall)
-        heavy = {name: imported(JOBS[name], folder) & HEAVY for name in JOBS if name.startswith("trainyard")}
+        heavy = {
+            name: imported(JOBS[name], folder) & HEAVY for name in JOBS if name.startswith("trainwright")
+        }
     rows = [[name, f"{min(walls):.3f}", f"{median(walls):.3f}"] for name, walls in times.items()]
     print(table(["", "minimum s", "median s"], rows))
     for name, packages in heavy.items():

@@ -1,7 +1,7 @@
 """The cost of a training step, against a hand-written loop and peers: `python benchmarks/step.py`.
 
 Each job runs in its own process for N epochs and for 3N epochs. The difference divided by its steps is the
-marginal cost of a step, without start-up, first evaluation, reports and imports. Trainyard runs with the
+marginal cost of a step, without start-up, first evaluation, reports and imports. Trainwright runs with the
 defaults of its command line: journal, MLflow (including the feeder process), progress lines, and a checkpoint
 at the end.
 """
@@ -27,7 +27,7 @@ evaluation: {every_n_steps: 1000000}
 checkpoint: {every_n_minutes: null}
 """
 # Jobs that are compared to within 5% need longer runs than peers that cost twice as much.
-EPOCHS = {"hand_written": 200, "hand_written_indexed": 200, "trainyard": 200, "trainyard_untracked": 200}
+EPOCHS = {"hand_written": 200, "hand_written_indexed": 200, "trainwright": 200, "trainwright_untracked": 200}
 PEER_EPOCHS = 60
 JOBS = [*EPOCHS, "hand_written_dataloader", "accelerate", "lightning", "skorch", "hf_trainer"]
 
@@ -54,13 +54,15 @@ def main() -> None:
     costs: dict[tuple[str, int], list[Cost]] = {(job, factor): [] for job in jobs for factor in (1, 3)}
     with temporary_folder() as folder:
         (folder / "config.yaml").write_text(CONFIG)
-        if "trainyard" in jobs:
-            run(command("trainyard", 1), folder, ONE_THREAD)  # creates MLflow's database, outside the timing
+        if "trainwright" in jobs:
+            run(
+                command("trainwright", 1), folder, ONE_THREAD
+            )  # creates MLflow's database, outside the timing
         for number in range(arguments.rounds):
             for factor in (1, 3):
                 for job in jobs:
                     costs[job, factor].append(run(command(job, factor * epochs[job]), folder, ONE_THREAD))
-                    if job == "trainyard":
+                    if job == "trainwright":
                         check_tracked(folder)
             print(f"round {number + 1} of {arguments.rounds} done", file=sys.stderr)
     report(jobs, epochs, costs)
@@ -68,13 +70,13 @@ def main() -> None:
 
 def command(job: str, epochs: int) -> list[str]:
     """Return the command line of a job."""
-    if not job.startswith("trainyard"):
+    if not job.startswith("trainwright"):
         return [sys.executable, str(Path(__file__).with_name("peers.py")), job, str(epochs)]
-    tracking = "[mlflow]" if job == "trainyard" else "[]"
+    tracking = "[mlflow]" if job == "trainwright" else "[]"
     return [
         sys.executable,
         "-m",
-        "trainyard",
+        "trainwright",
         "train",
         "config.yaml",
         f"training.epochs={epochs}",

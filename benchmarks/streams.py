@@ -1,7 +1,7 @@
 """Samples per second of shards, against `webdataset` and `datasets`: `python benchmarks/streams.py`.
 
 One process reads shuffled batches, and decodes the same fields: PNG images of 32 x 32 and their classes from
-tar files; rows of 64 floats and a class from Parquet files. Trainyard shuffles all samples; webdataset the
+tar files; rows of 64 floats and a class from Parquet files. Trainwright shuffles all samples; webdataset the
 shards and a buffer of 1,000 samples; datasets all rows, or the shards and a buffer where it streams. The
 index of the shards (ours) and the Arrow copy (ours, datasets') are made before. Last, the time until the
 first batch from the middle of 1,000,000 rows: ours computes the order.
@@ -28,11 +28,11 @@ import pyarrow.parquet as pq
 from harness import machine, table, temporary_folder
 from PIL import Image
 
-from trainyard.config import load
-from trainyard.datasets.base import Draw, SampleSplit
-from trainyard.order import SampleOrder
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.wiring import load_data
+from trainwright.config import load
+from trainwright.datasets.base import Draw, SampleSplit
+from trainwright.order import SampleOrder
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.wiring import load_data
 
 SHARDS, BATCH, SEED = 8, 256, 1
 Batches = Callable[[int], Iterator[Any]]  # of an epoch
@@ -48,7 +48,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(machine())
     with temporary_folder() as folder:
-        os.environ.update(TRAINYARD_CACHE=str(folder / "cache"), HF_HOME=str(folder / "hub"))
+        os.environ.update(TRAINWRIGHT_CACHE=str(folder / "cache"), HF_HOME=str(folder / "hub"))
         os.environ["HF_HUB_OFFLINE"] = "1"
         os.chdir(folder)
         write_images(arguments.images)
@@ -104,7 +104,7 @@ def images() -> dict[str, Batches]:
             yield pixels
 
     own = ours("images-*.tar", None, type="webdataset", target="cls", images="torchrgb8")
-    return {"trainyard": own, "webdataset": theirs}
+    return {"trainwright": own, "webdataset": theirs}
 
 
 def parquet() -> dict[str, Batches]:
@@ -127,7 +127,7 @@ def parquet() -> dict[str, Batches]:
             yield batch["values"]
 
     own = ours("rows-*.parquet", None, type="parquet", streaming=True)
-    return {"trainyard": own, "datasets": shuffled, "datasets, streaming": buffered}
+    return {"trainwright": own, "datasets": shuffled, "datasets, streaming": buffered}
 
 
 def ours(pattern: str, count: int | None, **data: Any) -> Any:

@@ -1,8 +1,8 @@
 """Tokens per second of the built-in GPT, against the same loop by hand: `python benchmarks/tokens.py`.
 
 Both train the same module on Python's own library as text, with the same windows, in a random order, with
-fused AdamW and one thread. Trainyard also journals every loss and writes a checkpoint and a report. Each job
-runs in its own process and notes the time every 10 steps; its rate is that of the median interval.
+fused AdamW and one thread. Trainwright also journals every loss and writes a checkpoint and a report. Each
+job runs in its own process and notes the time every 10 steps; its rate is that of the median interval.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
         return
     print(machine())
     ratios: list[float] = []
-    rates: dict[str, list[float]] = {"by hand": [], "trainyard": []}
+    rates: dict[str, list[float]] = {"by hand": [], "trainwright": []}
     with temporary_folder() as folder:
         write_text(folder / "text.txt")
         hidden, layers, heads = SIZES[arguments.size]
@@ -57,7 +57,7 @@ def main() -> None:
             for job in jobs:
                 seconds = interval_of(command(job, arguments.steps, arguments.size), folder, ONE_THREAD)
                 rates[job].append(INTERVAL * BATCH * LENGTH / seconds)
-            ratios.append(rates["trainyard"][-1] / rates["by hand"][-1])
+            ratios.append(rates["trainwright"][-1] / rates["by hand"][-1])
             print(f"round {number + 1} of {arguments.rounds} done: {ratios[-1]:.3f}x", file=sys.stderr)
     report(rates, ratios)
 
@@ -66,7 +66,7 @@ def command(job: str, steps: int, size: str) -> list[str]:
     """Return the command of a job."""
     if job == "by hand":
         return [sys.executable, __file__, "--by-hand", str(steps), "--size", size]
-    return [sys.executable, "-m", "trainyard", "train", "config.yaml", "--quiet"]
+    return [sys.executable, "-m", "trainwright", "train", "config.yaml", "--quiet"]
 
 
 def write_text(path: Path) -> None:
@@ -80,7 +80,7 @@ def by_hand(steps: int, hidden: int, layers: int, heads: int) -> None:
     import torch
     from torch.nn import functional
 
-    from trainyard.frameworks.torch.models.gpt import Gpt
+    from trainwright.frameworks.torch.models.gpt import Gpt
 
     torch.set_num_threads(1)
     torch.manual_seed(1)

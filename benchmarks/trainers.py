@@ -2,9 +2,9 @@
 
 `python benchmarks/trainers.py [gpt] [images]`: all jobs of a case train the same module on the same data in a
 random order, with fused AdamW and one thread; two workers decode images, crop, flip and normalize them. Peers
-are at their leanest: no logger, checkpoints or progress bar. Trainyard also journals every loss and writes a
-checkpoint and a report. Each job runs in its own process and notes the time every 10 steps; its rate is that
-of the median interval. Jobs take turns, and ratios are taken within each round.
+are at their leanest: no logger, checkpoints or progress bar. Trainwright also journals every loss and writes
+a checkpoint and a report. Each job runs in its own process and notes the time every 10 steps; its rate is
+that of the median interval. Jobs take turns, and ratios are taken within each round.
 
 It needs `pip install lightning transformers accelerate` beside what all benchmarks need.
 """
@@ -100,7 +100,7 @@ def main() -> None:
 
 def measured(case: str, given: argparse.Namespace) -> list[list[str]]:
     """Return the rows of the table for a case."""
-    seconds: dict[str, list[float]] = {job: [] for job in ("trainyard", *PEERS)}
+    seconds: dict[str, list[float]] = {job: [] for job in ("trainwright", *PEERS)}
     with temporary_folder() as folder:
         prepare(case, folder, given)
         for number in range(given.rounds):
@@ -110,7 +110,7 @@ def measured(case: str, given: argparse.Namespace) -> list[list[str]]:
             print(f"{case}: round {number + 1} of {given.rounds} done", file=sys.stderr)
     rows = []
     for job, values in seconds.items():
-        ratios = [theirs / ours for theirs, ours in zip(values, seconds["trainyard"], strict=True)]
+        ratios = [theirs / ours for theirs, ours in zip(values, seconds["trainwright"], strict=True)]
         low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
         shown = f"{statistics.median(values) * 1e3:.2f}", f"{min(values) * 1e3:.2f}"
         rows.append([case, job, *shown, f"{statistics.median(ratios):.3f}x", f"{low:.3f} to {high:.3f}"])
@@ -134,8 +134,8 @@ def prepare(case: str, folder: Path, given: argparse.Namespace) -> None:
 
 def command(job: str, case: str, given: argparse.Namespace) -> list[str]:
     """Return the command of a job."""
-    if job == "trainyard":
-        return [sys.executable, "-m", "trainyard", "train", "config.yaml", "--quiet"]
+    if job == "trainwright":
+        return [sys.executable, "-m", "trainwright", "train", "config.yaml", "--quiet"]
     options = ["--job", job, "--steps", str(given.steps), "--size", given.size]
     return [sys.executable, __file__, case, *options]
 
@@ -179,7 +179,7 @@ def gpt_job(size: str) -> Job:
     from torch.nn import functional
     from torch.utils.data import TensorDataset
 
-    from trainyard.frameworks.torch.models.gpt import Gpt
+    from trainwright.frameworks.torch.models.gpt import Gpt
 
     text = np.fromfile("text.txt", np.uint8)[: int(tokens.TEXT_BYTES * 0.98)]
     rows = (len(text) - 1) // tokens.LENGTH
@@ -198,7 +198,7 @@ def images_job(_: str) -> Job:
     """Return the job of the images."""
     from torch.nn import functional
 
-    from trainyard.frameworks.torch.models.cnn import Cnn
+    from trainwright.frameworks.torch.models.cnn import Cnn
 
     model = Cnn((3, CROP, CROP), CLASSES)
     return Job(model, functional.cross_entropy, Pictures(Path("pictures")), BATCH, WORKERS)

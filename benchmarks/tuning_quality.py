@@ -19,8 +19,8 @@ import optuna
 from harness import machine, table
 from scipy.stats import binomtest
 
-from trainyard.samplers.base import Observation, Parameter, Space, exists
-from trainyard.samplers.optuna import TpeParams, TpeSampler
+from trainwright.samplers.base import Observation, Parameter, Space, exists
+from trainwright.samplers.optuna import TpeParams, TpeSampler
 
 Objective = Callable[[Mapping[str, Any]], float]
 _LEAST = 1e-12

@@ -30,8 +30,8 @@ import torch
 from harness import machine, table, temporary_folder
 from sklearn.datasets import load_iris
 
-import trainyard
-from trainyard.samplers.optuna import TpeSampler
+import trainwright
+from trainwright.samplers.optuna import TpeSampler
 
 STEPS, EVALUATIONS = 40, 5
 SPACE = {
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--functions-only", action="store_true", help="leave the studies of runs out")
     arguments = parser.parse_args()
-    logging.getLogger("trainyard").setLevel(logging.ERROR)
+    logging.getLogger("trainwright").setLevel(logging.ERROR)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     print(machine(), flush=True)
     clock = Clock()
@@ -110,10 +110,10 @@ def main() -> None:
 def _of_runs(trials: int, clock: Clock) -> list[str]:
     """Measure a study whose trials are runs; the first trial, with the imports, is left out."""
     tuning = {"metric": "val_loss", "horizon": 1, "space": SPACE}
-    trainyard.tune({**CONFIG, "tuning": {**tuning, "trials": 1}})
+    trainwright.tune({**CONFIG, "tuning": {**tuning, "trials": 1}})
     clock.seconds.clear()
     began = time.perf_counter()
-    study = trainyard.tune({**CONFIG, "tuning": {**tuning, "trials": trials}}, resume=True)
+    study = trainwright.tune({**CONFIG, "tuning": {**tuning, "trials": trials}}, resume=True)
     total = time.perf_counter() - began
     lines = (study.path / "trials.jsonl").read_text().splitlines()
     ends = [json.loads(line)["end"]["seconds"] for line in lines if '"end"' in line][1:]
@@ -191,7 +191,7 @@ def _by_hand(
 
 
 def _of_ours(trials: int) -> None:
-    trainyard.tune(objective, {"tuning.trials": trials}, runs_dir="functions")
+    trainwright.tune(objective, {"tuning.trials": trials}, runs_dir="functions")
 
 
 def _of_optuna(trials: int) -> None:

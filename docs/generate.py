@@ -1,6 +1,6 @@
 """Write `docs/config.md` from the schema: `make docs`, or `python docs/generate.py`.
 
-Only Trainyard's own adapters are described, whatever plugins are installed here.
+Only Trainwright's own adapters are described, whatever plugins are installed here.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard import registry
-from trainyard.config.adapters import Kind
-from trainyard.config.reference import reference
-from trainyard.runs.catalog import Catalog
+from trainwright import registry
+from trainwright.config.adapters import Kind
+from trainwright.config.reference import reference
+from trainwright.runs.catalog import Catalog
 
 TARGET = Path(__file__).with_name("config.md")
 
@@ -20,7 +20,7 @@ class BuiltIn(Catalog):
     """The catalog without plugins."""
 
     def names(self, kind: Kind, framework: str | None = None) -> Sequence[str]:
-        """Return the names that Trainyard's own adapters give a meaning."""
+        """Return the names that Trainwright's own adapters give a meaning."""
         if kind in ("framework", "tracker"):
             return sorted(registry.BUILT_IN[kind])
         if kind == "dataset":
@@ -34,7 +34,7 @@ class BuiltIn(Catalog):
 
 
 def _is_ours(data_type: str) -> bool:
-    return bool(registry.dataset_of(data_type).__module__.startswith("trainyard."))
+    return bool(registry.dataset_of(data_type).__module__.startswith("trainwright."))
 
 
 def render() -> str:

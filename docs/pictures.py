@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import trainyard
+import trainwright
 
 IMAGES = Path(__file__).resolve().parent / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -42,10 +42,10 @@ def main() -> int:
     browser = given.chromium or next((found for name in BROWSERS if (found := shutil.which(name))), None)
     with tempfile.TemporaryDirectory() as work:
         os.chdir(work)  # pages name the directory of the runs' commands
-        first = trainyard.train(BASE, runs_dir="runs")
-        second = trainyard.train(BASE, {"training.learning_rate": 0.03}, runs_dir="runs")
-        report = trainyard.report(second)
-        several = trainyard.report(first, second, output=Path("runs.html"))
+        first = trainwright.train(BASE, runs_dir="runs")
+        second = trainwright.train(BASE, {"training.learning_rate": 0.03}, runs_dir="runs")
+        report = trainwright.report(second)
+        several = trainwright.report(first, second, output=Path("runs.html"))
         cut_out(report, "ROC", folder / "roc.svg")
         if given.pages:
             for page in (report, several):

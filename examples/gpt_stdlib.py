@@ -1,8 +1,8 @@
 """Train a GPT on the text of Python's standard library, and let it write some Python.
 
 Run it with `python examples/gpt_stdlib.py`: it takes 5 to 10 minutes on 2 cores, downloads nothing, and ends
-below 2.2 bits per byte on modules that it has not seen. It needs `trainyard[torch,text]`. Interrupt it when
-you like: `trainyard resume last` goes on.
+below 2.2 bits per byte on modules that it has not seen. It needs `trainwright[torch,text]`. Interrupt it when
+you like: `trainwright resume last` goes on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import sysconfig
 from typing import Any
 
-import trainyard
+import trainwright
 
 CONFIG: dict[str, Any] = {
     "experiment": {"name": "gpt-stdlib", "seed": 1},
@@ -48,10 +48,10 @@ CONFIG: dict[str, Any] = {
 def main() -> None:
     """Train the model, and print a function that it makes up."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("overrides", nargs="*", help="as for `trainyard train`: training.max_steps=300")
-    run = trainyard.train(CONFIG, parser.parse_args().overrides)
+    parser.add_argument("overrides", nargs="*", help="as for `trainwright train`: training.max_steps=300")
+    run = trainwright.train(CONFIG, parser.parse_args().overrides)
     print(f"{run.metrics['test_bits_per_byte']:.3f} bits per byte of modules that it has not seen")
-    print(trainyard.load(run).generate("def read_", max_tokens=120, temperature=0.8, top_k=50))
+    print(trainwright.load(run).generate("def read_", max_tokens=120, temperature=0.8, top_k=50))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from PIL import Image
 from rich.console import Console
 from sklearn.datasets import load_digits
 
-import trainyard
+import trainwright
 
 SIDE = 16  # pixels
 
@@ -27,10 +27,10 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=15)
     given = parser.parse_args()
     write_images(given.folder, given.images)
-    run = trainyard.train(config(given.folder, given.epochs))
+    run = trainwright.train(config(given.folder, given.epochs))
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"accuracy on the test images: {run.result['metrics']['test_accuracy']:.3f}")
-    console.print(trainyard.predict(run, given.folder / "7")[["image", "prediction"]].head().to_string())
+    console.print(trainwright.predict(run, given.folder / "7")[["image", "prediction"]].head().to_string())
 
 
 def write_images(folder: Path, count: int) -> None:

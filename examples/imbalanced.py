@@ -13,7 +13,7 @@ import pandas as pd
 from rich.console import Console
 from sklearn.datasets import load_breast_cancer
 
-import trainyard
+import trainwright
 
 LOSSES: dict[str, dict[str, Any]] = {
     "cross entropy": {},
@@ -47,7 +47,7 @@ def main() -> None:
             "evaluation": {"metrics": ["accuracy", "balanced_accuracy", "f1_macro"]},
             "checkpoint": {"metric": "val_balanced_accuracy"},
         }
-        metrics = trainyard.train(config, data=frame).metrics
+        metrics = trainwright.train(config, data=frame).metrics
         found = ", ".join(
             f"{metric} {metrics[f'test_{metric}']:.3f}"
             for metric in ("accuracy", "balanced_accuracy", "f1_macro")

@@ -1,6 +1,6 @@
-"""Predict on raw rows with an exported booster, without Trainyard: copy this file, and change what you like.
+"""Predict on raw rows with an exported booster, without Trainwright: copy this file and change what you like.
 
-    trainyard export last model.ubj --format native      # also writes model.ubj.columns.json
+    trainwright export last model.ubj --format native      # also writes model.ubj.columns.json
     python predict_native.py model.ubj new_rows.csv
 
 It needs pandas and the model's own library (xgboost, lightgbm or catboost). `model.ubj.columns.json` says how

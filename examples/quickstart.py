@@ -1,6 +1,6 @@
 """Train a model, train it again but kill the process, resume that run, and compare the weights.
 
-Run it with `make quickstart` or `python examples/quickstart.py`. Every training is a `trainyard` command in
+Run it with `make quickstart` or `python examples/quickstart.py`. Every training is a `trainwright` command in
 its own process, so the one that is killed is a real training. The exit code is 1 if the digests differ, or if
 the test accuracy is below 0.97.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-import trainyard
+import trainwright
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = "examples/digits.yaml"
@@ -53,7 +53,9 @@ def main() -> int:
     _write_sample()
     _show_next(uninterrupted, resumed, started_in)
     if not same:
-        console.print("\nThe digests differ. This is a bug in Trainyard; please report it.", style="bold red")
+        console.print(
+            "\nThe digests differ. This is a bug in Trainwright; please report it.", style="bold red"
+        )
     if accuracy < MIN_ACCURACY:
         console.print(
             f"\nThe test accuracy is {accuracy:.4f}; at least {MIN_ACCURACY} was expected.", style="bold red"
@@ -69,25 +71,25 @@ def _program(name: str) -> str:
 
 def _command(*words: str) -> list[str]:
     """Print a training command; return it with JSON on stdout, and progress only on a terminal."""
-    console.print(f"$ {shlex.join([_program('trainyard'), *words])}", style="cyan")
-    return [_program("trainyard"), *words, "--json", *([] if sys.stderr.isatty() else ["--quiet"])]
+    console.print(f"$ {shlex.join([_program('trainwright'), *words])}", style="cyan")
+    return [_program("trainwright"), *words, "--json", *([] if sys.stderr.isatty() else ["--quiet"])]
 
 
 def _result(*words: str) -> dict[str, Any]:
     """Run a training command and return its result."""
     process = subprocess.run(_command(*words), stdout=subprocess.PIPE, check=False)
     if process.returncode != 0:
-        raise SystemExit(f"`trainyard {shlex.join(words)}` ended with exit code {process.returncode}")
+        raise SystemExit(f"`trainwright {shlex.join(words)}` ended with exit code {process.returncode}")
     result: dict[str, Any] = json.loads(process.stdout)
     return result
 
 
-def _train_and_kill() -> trainyard.Run:
+def _train_and_kill() -> trainwright.Run:
     """Start a training, kill it with SIGKILL once it has committed a checkpoint, and return the run."""
-    others = {run.path for run in trainyard.list_runs(experiment=EXPERIMENT)}
+    others = {run.path for run in trainwright.list_runs(experiment=EXPERIMENT)}
     victim = subprocess.Popen(_command("train", CONFIG), stdout=subprocess.DEVNULL)
     while victim.poll() is None:
-        for run in trainyard.list_runs(experiment=EXPERIMENT):
+        for run in trainwright.list_runs(experiment=EXPERIMENT):
             if run.path not in others and (step := _last_commit(run)) >= KILL_AFTER_STEP:
                 victim.kill()
                 victim.wait()
@@ -103,13 +105,13 @@ def _train_and_kill() -> trainyard.Run:
     raise SystemExit(f"the training ended before it could be killed, with exit code {victim.returncode}")
 
 
-def _last_commit(run: trainyard.Run) -> int:
+def _last_commit(run: trainwright.Run) -> int:
     """Return the step of the newest committed checkpoint, or 0 if there is none."""
     manifests = run.path.glob("checkpoints/step-*/manifest.json")
     return max((int(path.parent.name.split("-")[1]) for path in manifests), default=0)
 
 
-def _resumed_from(run: trainyard.Run) -> int:
+def _resumed_from(run: trainwright.Run) -> int:
     """Return the step from which the last attempt started, from the first line of its journal."""
     segments = sorted((run.path / "journal").glob("*.jsonl"))
     with open(segments[-1], encoding="utf-8") as journal:
@@ -158,7 +160,7 @@ def _show_next(uninterrupted: dict[str, Any], resumed: dict[str, Any], started_i
             "show the differences between the two runs",
         ),
     ):
-        console.print(f"[dim]# {meaning}[/]\n{shlex.join([_program('trainyard'), *words])}")
+        console.print(f"[dim]# {meaning}[/]\n{shlex.join([_program('trainwright'), *words])}")
 
 
 def _title(text: str) -> None:

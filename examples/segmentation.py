@@ -1,8 +1,8 @@
 """Learn which pixels belong to which shape: draw images and masks, and train a U-Net on them.
 
 Run it with `python examples/segmentation.py [FOLDER]`; the default is a folder `shapes` here. It downloads
-nothing, and takes less than a minute. `trainyard predict last FOLDER/images -o FOLDER/found` then writes the
-masks that the model finds.
+nothing, and takes less than a minute. `trainwright predict last FOLDER/images -o FOLDER/found` then writes
+the masks that the model finds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 from rich.console import Console
 
-import trainyard
+import trainwright
 
 SIDE = 32  # pixels
 NAMES = ["ground", "disc", "square"]  # the classes 0, 1 and 2
@@ -29,12 +29,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     given = parser.parse_args()
     draw_images(given.folder, given.images)
-    run = trainyard.train(config(given.folder, given.epochs))
+    run = trainwright.train(config(given.folder, given.epochs))
     console = Console(highlight=False, soft_wrap=True)
     metrics = run.metrics
     for name in NAMES:
         console.print(f"intersection over union of {name}: {metrics[f'test_iou_{name}']:.3f}")
-    mask = trainyard.predict(run, given.folder / "images" / "000.png")["prediction"][0]  # (SIDE, SIDE)
+    mask = trainwright.predict(run, given.folder / "images" / "000.png")["prediction"][0]  # (SIDE, SIDE)
     console.print("\n".join("".join(".o#"[number] for number in row) for row in mask))
 
 

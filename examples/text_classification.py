@@ -1,7 +1,7 @@
 """Classify texts: tell from a docstring which package of Python's standard library it is from.
 
 Run it with `python examples/text_classification.py`; it downloads nothing, and takes a minute or two on 2
-cores. It needs `trainyard[torch,tabular,text]`.
+cores. It needs `trainwright[torch,tabular,text]`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import trainyard
+import trainwright
 
 PACKAGES = ("asyncio", "email", "http", "importlib", "logging", "multiprocessing", "unittest", "xml")
 QUESTIONS = [
@@ -28,13 +28,13 @@ def main() -> None:
     """Write the table of docstrings, train, and ask the model about texts that no package has."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", type=Path, default=Path("docstrings.csv"))
-    parser.add_argument("overrides", nargs="*", help="as for `trainyard train`: training.epochs=3")
+    parser.add_argument("overrides", nargs="*", help="as for `trainwright train`: training.epochs=3")
     given = parser.parse_args()
     rows = write_table(given.table)
-    run = trainyard.train(config(given.table), given.overrides)
+    run = trainwright.train(config(given.table), given.overrides)
     accuracy = run.metrics["test_accuracy"]
     print(f"{rows} docstrings; {accuracy:.3f} of those that it has not seen are put into the right package")
-    answers = trainyard.load(run).predict(QUESTIONS)["prediction"]
+    answers = trainwright.load(run).predict(QUESTIONS)["prediction"]
     for question, package in zip(QUESTIONS, answers, strict=True):
         print(f"{question} -> {package}")
 

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-import trainyard
+import trainwright
 
 WORDS = 50  # that reviews are made of
 
@@ -79,7 +79,7 @@ CONFIG: dict[str, Any] = {
 def main() -> None:
     """Train, and look at both heads."""
     data = orders(2000)
-    run = trainyard.train(CONFIG, data=data)
+    run = trainwright.train(CONFIG, data=data)
     metrics = run.metrics
     console = Console(highlight=False, soft_wrap=True)
     console.print(
@@ -89,7 +89,7 @@ def main() -> None:
         f"root mean squared error of the cost {metrics['test_rmse_cost']:.3f}, "
         f"of always the mean {data['cost'].std():.3f}"
     )
-    model = trainyard.load(run, trust=True).native  # the module itself, for what it says of one order
+    model = trainwright.load(run, trust=True).native  # the module itself, for what it says of one order
     with torch.no_grad():
         outputs = model(torch.from_numpy(data["numbers"][:1]), torch.from_numpy(data["words"][:1]))
     console.print(f"the first order costs {data['cost'][0]:.2f}, and {outputs['cost'][0]:.2f} is predicted")

@@ -20,7 +20,7 @@ from cpu_time import CpuTime
 from gs_server import GsServer
 from postgres_server import PostgresServer, postgresql
 from s3_server import S3Server
-from trainyard import redact
+from trainwright import redact
 
 # Tests run side by side: threads that wait for each other must not keep the processors from those that work.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -60,11 +60,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--gpu"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # `training.device: auto` is the CPU everywhere
     if not (config.getoption("--soak") or "TMPDIR" in os.environ) and MEMORY.is_mount():
-        for left in MEMORY.glob("trainyard-tests-*"):  # by sessions that were killed
+        for left in MEMORY.glob("trainwright-tests-*"):  # by sessions that were killed
             if not Path("/proc", left.name.split("-")[2]).exists():
                 shutil.rmtree(left, ignore_errors=True)
         if shutil.disk_usage(MEMORY).free >= ROOM:
-            config.temporary = tempfile.mkdtemp(prefix=f"trainyard-tests-{os.getpid()}-", dir=MEMORY)
+            config.temporary = tempfile.mkdtemp(prefix=f"trainwright-tests-{os.getpid()}-", dir=MEMORY)
             os.environ["TMPDIR"] = config.temporary  # of the workers, too
             tempfile.tempdir = None  # ask again
     if (folder := config.getoption("--cpu")) and not getattr(config.option, "numprocesses", None):
@@ -221,4 +221,4 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServe
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test leaves working copies of runs in the user's cache."""
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))

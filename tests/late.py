@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from trainyard.frameworks.keras.backend import import_keras
+from trainwright.frameworks.keras.backend import import_keras
 
 
 class Late:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from trainyard.types import Array
+from trainwright.types import Array
 
 
 class Messy(NamedTuple):

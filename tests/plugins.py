@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainyard import registry
+from trainwright import registry
 
 SOURCES = Path(registry.__file__).parent.parent
 
@@ -39,6 +39,6 @@ def python(site: Path, *words: object, cwd: Path) -> subprocess.CompletedProcess
     )
 
 
-def trainyard(site: Path, *words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+def trainwright(site: Path, *words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a command of ours with the packages of `site` installed."""
-    return python(site, "-m", "trainyard", *words, cwd=cwd)
+    return python(site, "-m", "trainwright", *words, cwd=cwd)

@@ -40,7 +40,7 @@ def other_user() -> str:
 
 
 class PostgresServer:
-    """A server with the user `trainyard`, who has the password `open sesame`."""
+    """A server with the user `trainwright`, who has the password `open sesame`."""
 
     PASSWORD = "open sesame"
 
@@ -65,7 +65,7 @@ class PostgresServer:
             "-A",
             "scram-sha-256",
             "-U",
-            "trainyard",
+            "trainwright",
             "--pwfile",
             secret,
             "--no-sync",
@@ -77,7 +77,7 @@ class PostgresServer:
         self.start()
 
     def url(self, password: str = "open%20sesame") -> str:
-        return f"postgresql://trainyard:{password}@127.0.0.1:{self.port}/postgres"
+        return f"postgresql://trainwright:{password}@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
         own = ["-h", "127.0.0.1", "-p", self.port, "-k", self._folder, "-c", "fsync=off"]

@@ -7,10 +7,10 @@ import resource
 import signal
 import sys
 
-from trainyard import registry
-from trainyard.cli import main as entry
-from trainyard.engine.loop import Loop
-from trainyard.testing import victim
+from trainwright import registry
+from trainwright.cli import main as entry
+from trainwright.engine.loop import Loop
+from trainwright.testing import victim
 
 
 def fill_disk(step: int) -> None:

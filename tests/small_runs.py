@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-import trainyard
-from trainyard.callbacks.base import Callback
-from trainyard.engine.saver import Saver
-from trainyard.records.journal import evaluations, losses, read
-from trainyard.records.listing import all_runs
-from trainyard.runs.run import Run
+import trainwright
+from trainwright.callbacks.base import Callback
+from trainwright.engine.saver import Saver
+from trainwright.records.journal import evaluations, losses, read
+from trainwright.records.listing import all_runs
+from trainwright.runs.run import Run
 
 # 120 training rows: 8 steps in an epoch. No cadence divides another.
 SMALL: dict[str, Any] = {
@@ -78,7 +78,7 @@ class CrashAt(Callback):
 
 def preempted(runs: Path, overrides: Mapping[str, Any] | None = None, *, at: int = 13, **objects: Any) -> Run:
     """A run that SIGTERM ended after step `at`."""
-    run = trainyard.train(SMALL, overrides or {}, runs_dir=runs, callbacks=[SignalAt(at)], **objects)
+    run = trainwright.train(SMALL, overrides or {}, runs_dir=runs, callbacks=[SignalAt(at)], **objects)
     assert (run.status, run.result["steps"]) == ("preempted", at)
     return run
 
@@ -90,9 +90,9 @@ def crashed(runs: Path, overrides: Mapping[str, Any] | None = None, *, at: int =
     """
     try:
         with every_save_on_disk():
-            trainyard.train(SMALL, overrides or {}, runs_dir=runs, callbacks=[CrashAt(at)], **objects)
+            trainwright.train(SMALL, overrides or {}, runs_dir=runs, callbacks=[CrashAt(at)], **objects)
     except Crash:
-        return trainyard.get("last", runs_dir=runs)
+        return trainwright.get("last", runs_dir=runs)
     raise AssertionError("it did not crash")
 
 
@@ -117,12 +117,12 @@ def whole_and_resumed(
     """
     whole, cut = folder / "whole", folder / "cut"
     with every_save_on_disk():
-        run = trainyard.train(
+        run = trainwright.train(
             SMALL, overrides or {}, runs_dir=whole, callbacks=[ImageAt(at, whole, cut)], **objects
         )
-    image = trainyard.get("last", runs_dir=cut)
+    image = trainwright.get("last", runs_dir=cut)
     assert image.status == "crashed"
-    return run, trainyard.resume(image, **objects)
+    return run, trainwright.resume(image, **objects)
 
 
 def journal_values(run: Run) -> tuple[dict[int, float], list[Any]]:

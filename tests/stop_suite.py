@@ -6,17 +6,17 @@ from typing import Any, ClassVar
 
 import pytest
 
-import trainyard
-from trainyard import registry
-from trainyard.config import load
-from trainyard.frameworks.base import Plan
-from trainyard.records.journal import evaluations, losses, read
-from trainyard.records.listing import all_runs
-from trainyard.records.run_dir import RunDir
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.wiring import load_data
-from trainyard.testing.framework_suite import DATA_MODULES, VICTIM, FrameworkSuite
-from trainyard.testing.warm import WarmProcesses
+import trainwright
+from trainwright import registry
+from trainwright.config import load
+from trainwright.frameworks.base import Plan
+from trainwright.records.journal import evaluations, losses, read
+from trainwright.records.listing import all_runs
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.wiring import load_data
+from trainwright.testing.framework_suite import DATA_MODULES, VICTIM, FrameworkSuite
+from trainwright.testing.warm import WarmProcesses
 
 # "start-up": of the attempt that finds the decision; "step": before the run is asked to stop.
 PHASES = ("start-up", "step", "decision", "evaluation", "write", "commit", "final-evaluation", "end")
@@ -104,14 +104,14 @@ class StopSuite:
         _resumed(processes, run)
 
         assert run.status() == "completed"
-        kinds = [decision["kind"] for decision in trainyard.Run(run).decisions]
+        kinds = [decision["kind"] for decision in trainwright.Run(run).decisions]
         assert [kind for kind in kinds if kind != "choice"] == ["stop", "resume"]
         now, then = run.require_result(), whole.require_result()
         assert (now.steps, now.digest) == (then.steps, then.digest)
         assert losses(read(run.journal)) == losses(read(whole.journal))
         monkeypatch.chdir(config_file.parent)
-        assert trainyard.reproduce(run.path).verdict == "identical"
-        assert trainyard.reproduce(stopped.path).verdict == "identical"
+        assert trainwright.reproduce(run.path).verdict == "identical"
+        assert trainwright.reproduce(stopped.path).verdict == "identical"
 
 
 def _victim(

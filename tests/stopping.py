@@ -15,10 +15,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import trainyard
-from trainyard.callbacks.base import Callback
-from trainyard.errors import TrainyardError
-from trainyard.runs.run import Run
+import trainwright
+from trainwright.callbacks.base import Callback
+from trainwright.errors import TrainwrightError
+from trainwright.runs.run import Run
 
 
 class SignalOnce(Callback):
@@ -58,15 +58,15 @@ class Meeting(Callback):
 
 def train(callbacks: list[Callback], first: str, second: str) -> Run:
     if first == "--resume":
-        return trainyard.resume(second, callbacks=callbacks)
+        return trainwright.resume(second, callbacks=callbacks)
     if first == "--work":
-        return trainyard.work(second, callbacks=callbacks)
-    return trainyard.train(Path(first), runs_dir=second, callbacks=callbacks)
+        return trainwright.work(second, callbacks=callbacks)
+    return trainwright.train(Path(first), runs_dir=second, callbacks=callbacks)
 
 
 def main(name: str, step: str, first: str, second: str, cache: str = "", *meeting: str) -> None:
     if cache:
-        os.environ["TRAINYARD_CACHE"] = cache
+        os.environ["TRAINWRIGHT_CACHE"] = cache
     callbacks: list[Callback] = [SignalOnce(getattr(signal, name), int(step))]
     met = Meeting(Path(meeting[0]), meeting[1], int(meeting[2])) if meeting else None
     if met:
@@ -74,7 +74,7 @@ def main(name: str, step: str, first: str, second: str, cache: str = "", *meetin
         callbacks.append(met)
     try:
         run = train(callbacks, first, second)
-    except TrainyardError as error:
+    except TrainwrightError as error:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(error.exit_code) from None
     finally:

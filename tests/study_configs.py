@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.callbacks.base import Callback, RunView
-from trainyard.digest import write_file
-from trainyard.studies.study import Study
+from trainwright.callbacks.base import Callback, RunView
+from trainwright.digest import write_file
+from trainwright.studies.study import Study
 
 # 150 rows; with 3 folds 90 train, 10 validate and 50 test.
 TOY: dict[str, Any] = {
@@ -70,6 +70,6 @@ def full_disk(after: int) -> Iterator[None]:
         update(study, **values)
 
     with pytest.MonkeyPatch.context() as disk:
-        disk.setattr("trainyard.engine.checkpoint.write_file", write)
-        disk.setattr("trainyard.studies.study.Study.update", update_unless_full)
+        disk.setattr("trainwright.engine.checkpoint.write_file", write)
+        disk.setattr("trainwright.studies.study.Study.update", update_unless_full)
         yield

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import CompletedProcess
 
-import trainyard
-from trainyard.records.run_dir import RunDir
-from trainyard.runs.run import Run
-from trainyard.runs.wiring import run_checkpoints
-from trainyard.testing.warm import WarmProcesses
+import trainwright
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.run import Run
+from trainwright.runs.wiring import run_checkpoints
+from trainwright.testing.warm import WarmProcesses
 from warm_commands import warm
 
 
@@ -52,4 +52,4 @@ def check_race(done: list[CompletedProcess[str]], run: Run, whole: Run) -> None:
     assert complaints == []
     assert commit is not None
     assert commit.step == whole.result["steps"]
-    trainyard.load(run)
+    trainwright.load(run)

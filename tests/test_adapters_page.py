@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plugins import install, python, trainyard
+from plugins import install, python, trainwright
 
 PAGE = Path(__file__).parent.parent / "docs" / "adapters.md"
 BLOCK = re.compile(r"^```(\w+)\n(?:# (\S+)\n)?(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -46,14 +46,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_it_trains_and_resumes_with_all_of_them(site: Path, tmp_path: Path) -> None:
-    doctor = json.loads(trainyard(site, "doctor", "--json", "--runs-dir", tmp_path, cwd=tmp_path).stdout)
+    doctor = json.loads(trainwright(site, "doctor", "--json", "--runs-dir", tmp_path, cwd=tmp_path).stdout)
     ours = {
         plugin["name"]: plugin["error"]
         for plugin in doctor["plugins"]
         if plugin["package"] == "toy-adapters 1.0"
     }
     assert ours == {"counts": None, "lines": None, "moons": None, "softmax": None, "table": None}
-    done = trainyard(site, "train", site / "toy.yaml", "--json", "--quiet", cwd=tmp_path)
+    done = trainwright(site, "train", site / "toy.yaml", "--json", "--quiet", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)
     assert run["status"] == "completed"
@@ -62,21 +62,23 @@ def test_it_trains_and_resumes_with_all_of_them(site: Path, tmp_path: Path) -> N
     values = {(name, step): value for name, step, value in map(json.loads, points.read_text().splitlines())}
     assert values["val_loss", 40] == run["metrics"]["val_loss"]
     assert (points.parent / "status").read_text() == "completed"
-    again = trainyard(site, "reproduce", run["run_id"], "--quiet", cwd=tmp_path)
+    again = trainwright(site, "reproduce", run["run_id"], "--quiet", cwd=tmp_path)
     assert again.stdout.startswith("identical"), again.stderr
     url = f"table://{tmp_path}/runs.db"
-    done = trainyard(site, "train", site / "toy.yaml", "--json", "--quiet", "--runs-dir", url, cwd=tmp_path)
+    done = trainwright(site, "train", site / "toy.yaml", "--json", "--quiet", "--runs-dir", url, cwd=tmp_path)
     assert json.loads(done.stdout)["digest"] == run["digest"], done.stderr
-    listed = json.loads(trainyard(site, "runs", "list", "--json", "--runs-dir", url, cwd=tmp_path).stdout)
+    listed = json.loads(trainwright(site, "runs", "list", "--json", "--runs-dir", url, cwd=tmp_path).stdout)
     assert [one["digest"] for one in listed] == [run["digest"]]
-    wrong = trainyard(site, "config", "check", site / "toy.yaml", "model.nois=1", "data.rows=3", cwd=tmp_path)
+    wrong = trainwright(
+        site, "config", "check", site / "toy.yaml", "model.nois=1", "data.rows=3", cwd=tmp_path
+    )
     assert "did you mean 'noise'?" in wrong.stderr
     assert "expected a whole number of at least 10, got 3" in wrong.stderr
 
 
 COUNTS = """
 import csv, json
-import numpy as np, trainyard
+import numpy as np, trainwright
 from sklearn.metrics import mean_poisson_deviance
 draw = np.random.default_rng(0)
 x = draw.normal(size=(600, 2)).astype("float32")
@@ -89,13 +91,13 @@ config = {
     "model": {"type": "mlp"}, "experiment": {"name": "counts"},
     "training": {"epochs": 12, "learning_rate": 1e-2, "threads": 1},
 }
-run = trainyard.train(config)
+run = trainwright.train(config)
 
 # The columns of predictions, and intervals around them.
-told = trainyard.predict(run.id, "calls.csv", keep=["id"], interval=0.8)
+told = trainwright.predict(run.id, "calls.csv", keep=["id"], interval=0.8)
 assert list(told) == ["id", "prediction", "lower", "upper"], list(told)
 tested = json.loads((run.path / "evaluation" / "test.json").read_text())
-oof = trainyard.load(run.id).predict(x)["prediction"]
+oof = trainwright.load(run.id).predict(x)["prediction"]
 assert np.abs(told["prediction"] - oof).max() < 1e-5
 reached = ((told["lower"] <= y) & (y <= told["upper"])).mean()
 assert 0.7 < reached < 0.95, reached
@@ -109,22 +111,22 @@ assert constant["gains"]["poisson_deviance"]["mean"] > 0.5, constant
 assert run.metrics["test_poisson_deviance"] < 0.75 * constant["metrics"]["test_poisson_deviance"]
 everything = mean_poisson_deviance(y, oof)
 assert abs(everything - run.metrics["test_poisson_deviance"]) < 0.4, everything
-page = trainyard.report(run.id).read_text()
+page = trainwright.report(run.id).read_text()
 assert "Better than always predicting the mean" in page and "predict the value of calls" in page
 
 # Which column matters, and why a worse run is worse.
-explained = trainyard.explain(run.id)
+explained = trainwright.explain(run.id)
 assert explained["permutation"]["features"][0]["name"] == "heat", explained
-slow = trainyard.train(config, {"training.learning_rate": 1e-5})
-why = trainyard.why(run.id, slow.id, max_runs=8)
+slow = trainwright.train(config, {"training.learning_rate": 1e-5})
+why = trainwright.why(run.id, slow.id, max_runs=8)
 assert "test_poisson_deviance" in why.answer and why.moved_by == ["training.learning_rate"], why
 
 # A study minimizes the task's own loss if no metric is named, and the metrics of the task if one is.
 judged = {"tuning.trials": 2, "checkpoint.metric": "val_poisson_deviance"}
-best = trainyard.tune(config, judged,
+best = trainwright.tune(config, judged,
     space={"training.learning_rate": {"choices": [1e-5, 1e-2]}})
 assert best.best_params == {"training.learning_rate": 1e-2}, best
-folds = trainyard.cross_validate(config, {"training.epochs": 1}, folds=2)
+folds = trainwright.cross_validate(config, {"training.epochs": 1}, folds=2)
 low, high = folds.interval["test_poisson_deviance"]
 assert low >= 0 and folds.mean["test_poisson_deviance"] < high, folds
 assert list(folds.out_of_fold) == ["row", "fold", "target", "prediction"]

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from trainyard import alarms
-from trainyard.alarms import _Clock, call_later
+from trainwright import alarms
+from trainwright.alarms import _Clock, call_later
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_function_that_fails_does_not_stop_the_others(
     call_later(0.01, done.set)
     assert done.wait(30)
     assert "ZeroDivisionError" in caplog.text
-    assert logging.getLogger("trainyard").name in caplog.records[0].name
+    assert logging.getLogger("trainwright").name in caplog.records[0].name
 
 
 def test_a_forked_child_has_a_clock_of_its_own() -> None:

@@ -3,7 +3,7 @@
 import logging
 import threading
 
-from trainyard.announce import announced
+from trainwright.announce import announced
 
 
 def test_long_work_is_said_once_and_short_work_is_not() -> None:
@@ -16,7 +16,7 @@ def test_long_work_is_said_once_and_short_work_is_not() -> None:
             lines.append(record.getMessage())
             said.set()
 
-    log = logging.getLogger("trainyard")
+    log = logging.getLogger("trainwright")
     level, handler = log.level, Said()
     log.addHandler(handler)
     log.setLevel(logging.INFO)

@@ -13,22 +13,22 @@ from typing import Any
 import pytest
 
 import architecture as rules
-import trainyard
+import trainwright
 from architecture import NothingToCheck, Tree
 from name_rules import askers_of_frameworks, askers_of_tasks
-from trainyard.cli.main import main
-from trainyard.records.manifest import Manifest
-from trainyard.records.result import Result
-from trainyard.records.study import StudyRecord
-from trainyard.registry import BUILT_IN
+from trainwright.cli.main import main
+from trainwright.records.manifest import Manifest
+from trainwright.records.result import Result
+from trainwright.records.study import StudyRecord
+from trainwright.registry import BUILT_IN
 
-ROOT = Path(trainyard.__file__).parent
+ROOT = Path(trainwright.__file__).parent
 TESTS = Path(__file__).parent
 PYPROJECT = TESTS.parent / "pyproject.toml"
 
 # Each layer imports only from itself and from those further down this list.
 LAYERS = (
-    ("cli", "__main__", "trainyard"),
+    ("cli", "__main__", "trainwright"),
     ("testing",),
     ("api",),
     ("studies", "integrations"),
@@ -158,7 +158,7 @@ def test_optional_libraries_are_imported_late(ours: Tree, heavy: set[str]) -> No
         "google",
         "lightning",
     } <= heavy
-    assert not heavy & {"numpy", "pydantic", "click", "trainyard"}
+    assert not heavy & {"numpy", "pydantic", "click", "trainwright"}
     shared = "frameworks.support.torch_draws"  # two adapters import it, where they import torch
     assert rules.heavy_imports(ours, heavy, BUILT_IN, ["testing", shared]) == []
 
@@ -191,9 +191,9 @@ def test_faults_are_put_into_all_of_the_engine() -> None:
 
 def test_a_step_imports_its_way(ours: Tree) -> None:
     modules = [file.removesuffix(".py").replace("/", ".") for file in WAY[:-1]]
-    # `trainyard.train` is `api.train`, which the package itself imports when it is asked for.
-    assert rules.missing_links(ours, [modules[0], "trainyard", "api", modules[1]]) == []
-    assert trainyard.train.__module__ == f"trainyard.{modules[1]}"
+    # `trainwright.train` is `api.train`, which the package itself imports when it is asked for.
+    assert rules.missing_links(ours, [modules[0], "trainwright", "api", modules[1]]) == []
+    assert trainwright.train.__module__ == f"trainwright.{modules[1]}"
     assert rules.missing_links(ours, modules[1:]) == []
     assert rules.missing_links(ours, ["engine.loop", "frameworks.base"]) == [], (
         "the loop reaches it by its contract"
@@ -204,8 +204,8 @@ def test_a_step_imports_its_way(ours: Tree) -> None:
 
 @pytest.mark.slow
 def test_a_step_passes_through_the_files_of_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainyard.engine.loop import Loop
-    from trainyard.frameworks.torch.step import TorchStep
+    from trainwright.engine.loop import Loop
+    from trainwright.frameworks.torch.step import TorchStep
 
     made = record_stack(monkeypatch, Loop, "__init__")
     stepped = record_stack(monkeypatch, TorchStep, "_microbatch")

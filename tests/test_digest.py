@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainyard import digest as module
-from trainyard.digest import (
+from trainwright import digest as module
+from trainwright.digest import (
     FileRecord,
     damage,
     digest,
@@ -24,7 +24,7 @@ from trainyard.digest import (
     write_tensors,
     write_together,
 )
-from trainyard.types import NamedBuffer
+from trainwright.types import NamedBuffer
 
 
 def buffer(name: str, array: np.ndarray) -> NamedBuffer:

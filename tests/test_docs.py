@@ -16,14 +16,14 @@ import click
 import pytest
 
 import warm_commands
-from trainyard import api
-from trainyard.callbacks.progress import line
-from trainyard.cli.commands import cli
+from trainwright import api
+from trainwright.callbacks.progress import line
+from trainwright.cli.commands import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-INLINE = re.compile(r"`trainyard ([a-z][a-z-]*(?: [^`]*)?)`")
+INLINE = re.compile(r"`trainwright ([a-z][a-z-]*(?: [^`]*)?)`")
 
 
 def blocks(language: str) -> Iterator[Any]:
@@ -35,7 +35,7 @@ def blocks(language: str) -> Iterator[Any]:
 
 
 def test_the_layout_names_what_is_there() -> None:
-    sources = ROOT / "src" / "trainyard"
+    sources = ROOT / "src" / "trainwright"
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (layout,) = (text for language, text in BLOCK.findall(page) if language == "text")
     named, folder = [], sources
@@ -51,7 +51,7 @@ def test_the_layout_names_what_is_there() -> None:
 
 
 def commands() -> Iterator[Any]:
-    """Every `trainyard ...` line that the pages tell people to type."""
+    """Every `trainwright ...` line that the pages tell people to type."""
     for page in PAGES:
         shown = [
             text
@@ -60,12 +60,12 @@ def commands() -> Iterator[Any]:
         ]
         for text in "\n".join(shown).splitlines():
             words = shlex.split(text.removeprefix("$ ").partition(">")[0], comments=True)
-            if words[:1] == ["trainyard"]:
+            if words[:1] == ["trainwright"]:
                 yield pytest.param(words[1:], id=" ".join(words))
 
 
 def inline_commands() -> Iterator[Any]:
-    """Every `trainyard ...` within a sentence or a table, where arguments may be left out or be placeholders."""
+    """Every `trainwright ...` within a sentence or a table, where arguments may be left out or be placeholders."""
     for page in PAGES:
         text = BLOCK.sub("", page.read_text(encoding="utf-8"))
         for found in sorted(set(INLINE.findall(text))):
@@ -75,7 +75,7 @@ def inline_commands() -> Iterator[Any]:
 def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
     """The command that the words name, and the words that follow its name."""
     command: click.Command = cli
-    context = click.Context(cli, info_name="trainyard")
+    context = click.Context(cli, info_name="trainwright")
     while isinstance(command, click.Group) and words:
         found = command.get_command(context, words[0])
         assert found is not None, f"there is no command {words[0]!r}"
@@ -114,7 +114,7 @@ def test_the_first_screen_shows_the_example() -> None:
 @pytest.mark.parametrize("words", list(commands()))
 def test_commands_parse(words: list[str]) -> None:
     command, arguments = command_of(words)
-    command.make_context("trainyard", arguments)
+    command.make_context("trainwright", arguments)
 
 
 @pytest.mark.parametrize("words", list(inline_commands()))
@@ -157,7 +157,7 @@ def run(command: list[str], place: Path) -> subprocess.CompletedProcess[str]:
     environment = {
         key: value
         for key, value in os.environ.items()
-        if key not in ("TRAINYARD_RUNS", "MLFLOW_TRACKING_URI")
+        if key not in ("TRAINWRIGHT_RUNS", "MLFLOW_TRACKING_URI")
     }
     return subprocess.run(
         command, cwd=place, env=environment, capture_output=True, text=True, timeout=280, check=False
@@ -211,6 +211,6 @@ def test_the_quickstart_and_the_commands_that_it_prints(tracking: str, place: Pa
     assert len(following) == 3
     for shown in following:
         program, *words = shlex.split(shown)
-        assert program.endswith("bin/trainyard")
+        assert program.endswith("bin/trainwright")
         tried = warm_commands.command(*words, folder=place)
         assert tried.returncode == 0, f"{shown}\n{tried.stdout}{tried.stderr}"

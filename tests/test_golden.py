@@ -13,20 +13,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from trainyard import order
-from trainyard.config import load
-from trainyard.config.schema import DataConfig
-from trainyard.config.splits import SplitConfig
-from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.objects import from_objects
-from trainyard.digest import array_buffer, digest, sha256_bytes, tensor_records, write_tensors
-from trainyard.engine.rules import Rules
-from trainyard.evaluation.metrics import evaluate_predictions, mode_of, names
-from trainyard.frameworks.base import Plan
-from trainyard.global_random import preserved_global_random, seed_global_random
-from trainyard.order import KeyedPermutation, SampleOrder, random_keys, stream_seed
-from trainyard.records.document import dump
-from trainyard.types import DataInfo, Evaluation, Predictions, features_spec
+from trainwright import order
+from trainwright.config import load
+from trainwright.config.schema import DataConfig
+from trainwright.config.splits import SplitConfig
+from trainwright.datasets.base import DataBundle
+from trainwright.datasets.rows.objects import from_objects
+from trainwright.digest import array_buffer, digest, sha256_bytes, tensor_records, write_tensors
+from trainwright.engine.rules import Rules
+from trainwright.evaluation.metrics import evaluate_predictions, mode_of, names
+from trainwright.frameworks.base import Plan
+from trainwright.global_random import preserved_global_random, seed_global_random
+from trainwright.order import KeyedPermutation, SampleOrder, random_keys, stream_seed
+from trainwright.records.document import dump
+from trainwright.types import DataInfo, Evaluation, Predictions, features_spec
 
 
 def short(*arrays: Any) -> str:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL, preempted
-from trainyard.errors import ChangedInputsError
-from trainyard.module_sources import source_hash, watch
+from trainwright.errors import ChangedInputsError
+from trainwright.module_sources import source_hash, watch
 from warm_commands import command
 
 NET = """
@@ -48,7 +48,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def train(**more: Any) -> Any:
     model = importlib.import_module("edited_net").Net()
-    return trainyard.train(SMALL, {"training.max_steps": 2}, model=model, **more)
+    return trainwright.train(SMALL, {"training.max_steps": 2}, model=model, **more)
 
 
 def test_what_was_imported_is_hashed_and_an_edit_is_said(own: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -63,7 +63,7 @@ def test_what_was_imported_is_hashed_and_an_edit_is_said(own: Path, caplog: pyte
     code = run.manifest["code"]
     assert code["modules"] == before
     assert code["edited"] == {"edited_sizes": sha256(own / "edited_sizes.py")}
-    same = trainyard.reproduce(run, model=importlib.import_module("edited_net").Net())
+    same = trainwright.reproduce(run, model=importlib.import_module("edited_net").Net())
     assert not [difference for difference in same.inputs if difference.input == "code"]
 
 
@@ -98,9 +98,9 @@ def test_a_resume_in_the_process_of_an_edit_is_refused(own: Path) -> None:
     source = (own / "edited_net.py").read_text()
     (own / "edited_net.py").write_text(source + "# edited\n")
     with pytest.raises(ChangedInputsError, match=r"code: module edited_net was .* edited on disk"):
-        trainyard.resume(cut)
+        trainwright.resume(cut)
     (own / "edited_net.py").write_text(source)
-    assert trainyard.resume(cut).status == "completed"
+    assert trainwright.resume(cut).status == "completed"
 
 
 @pytest.mark.slow
@@ -108,10 +108,10 @@ def test_a_fresh_process_reports_the_module_as_changed(own: Path) -> None:
     config = own / "config.yaml"
     config.write_text(json.dumps({**SMALL, "model": {"type": "edited_net:Net", "params": {}}}))
     script = f"""
-import edited_net, trainyard  # the module first: it was imported before there was anyone to watch
+import edited_net, trainwright  # the module first: it was imported before there was anyone to watch
 from pathlib import Path
 Path("edited_sizes.py").write_text("WIDTH = 50  # edited\\n")
-print(trainyard.train({str(config)!r}, {{"training.max_steps": 2}}).id)
+print(trainwright.train({str(config)!r}, {{"training.max_steps": 2}}).id)
 """
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=own, capture_output=True, text=True, timeout=240, check=False
@@ -137,4 +137,4 @@ def test_watching_is_light(own: Path) -> None:
     import torch
 
     assert source_hash("torch", Path(torch.__file__)) is None
-    assert source_hash("trainyard", Path(trainyard.__file__)) is None
+    assert source_hash("trainwright", Path(trainwright.__file__)) is None

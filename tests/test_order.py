@@ -5,8 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from trainyard import order
-from trainyard.order import (
+from trainwright import order
+from trainwright.order import (
     EPOCH,
     Cursor,
     KeyedPermutation,
@@ -16,7 +16,7 @@ from trainyard.order import (
     random_keys,
     stream_seed,
 )
-from trainyard.semantics import PARTS
+from trainwright.semantics import PARTS
 
 
 def test_keys_are_those_of_semantics_1() -> None:

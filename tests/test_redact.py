@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from trainyard import redact
-from trainyard.redact import is_secret, redacted, without_literals
+from trainwright import redact
+from trainwright.redact import is_secret, redacted, without_literals
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from trainyard.redact import is_secret, redacted, without_literals
         ("https://u:p/w@host/x", "https://***@host/x"),
         ("https://host/x?token=abc&page=2", "https://host/x?token=***&page=2"),
         ("https://acc.blob.example/x?sv=1&sig=abc%3D", "https://acc.blob.example/x?sv=1&sig=***"),
-        ("trainyard train c.yaml tracker.api_key=abc", "trainyard train c.yaml tracker.api_key=***"),
+        ("trainwright train c.yaml tracker.api_key=abc", "trainwright train c.yaml tracker.api_key=***"),
         ("params:\n  api_key: abc\n  - password: x y", "params:\n  api_key: ***\n  - password: ***"),
     ],
 )

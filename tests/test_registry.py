@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from plugins import install, python, trainyard
-from trainyard import registry
-from trainyard.errors import InputError, MissingExtraError, ModelError
-from trainyard.frameworks.base import Framework
-from trainyard.registry import BUILT_IN, KINDS, BuiltIn
-from trainyard.stores.local import LocalStore
+from plugins import install, python, trainwright
+from trainwright import registry
+from trainwright.errors import InputError, MissingExtraError, ModelError
+from trainwright.frameworks.base import Framework
+from trainwright.registry import BUILT_IN, KINDS, BuiltIn
+from trainwright.stores.local import LocalStore
 
 FLAWS = {  # name of the entry point: (its value, what is said of it)
     "boom": ("flawed_raises:Thing", "RuntimeError: no license found"),
@@ -48,7 +48,7 @@ class Rings:
         self.config, self.params = config, params
     def load(self):
         import numpy as np
-        from trainyard.datasets.rows.objects import from_objects
+        from trainwright.datasets.rows.objects import from_objects
         y = np.arange(self.params.rows) % 2
         return from_objects((np.stack([y, y + 1], axis=1).astype("float32"), y), self.config)
 """,
@@ -66,10 +66,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = tmp_path_factory.mktemp("site")
     flawed = "\n".join(f"{name} = {target}" for name, (target, _) in FLAWS.items() if name != "function")
     flawed += "\nfun = flawed_shape:function"
-    lines = [line for kind in KINDS for line in (f"[trainyard.{kind}s]", flawed)]
+    lines = [line for kind in KINDS for line in (f"[trainwright.{kind}s]", flawed)]
     install(site, "flawed-things", "\n".join(lines), MODULES)
-    install(site, "working-thing", "[trainyard.datasets]\nrings = working:Rings\ncsv = working:Rings\n", {})
-    install(site, "yet-another-thing", "[trainyard.datasets]\nrings = nowhere:Rings\n", {})
+    install(site, "working-thing", "[trainwright.datasets]\nrings = working:Rings\ncsv = working:Rings\n", {})
+    install(site, "yet-another-thing", "[trainwright.datasets]\nrings = nowhere:Rings\n", {})
     return site
 
 
@@ -95,15 +95,15 @@ def test_the_table_says_what_the_classes_say() -> None:
 def test_only_what_is_asked_for_is_imported(tmp_path: Path) -> None:
     code = """
 import sys
-from trainyard import registry
+from trainwright import registry
 registry.framework_of("mlp"), registry.dataset_of("npz"), registry.names("tracker")
-print([name for name in sys.modules if name.startswith("trainyard.") and name.count(".") == 2
+print([name for name in sys.modules if name.startswith("trainwright.") and name.count(".") == 2
        and name.split(".")[1] in ("frameworks", "datasets", "trackers") and ".base" not in name])
 """
     done = python(tmp_path, "-c", code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     imported = set(eval(done.stdout))
-    assert imported == {"trainyard.datasets.npz", "trainyard.datasets.rows"}
+    assert imported == {"trainwright.datasets.npz", "trainwright.datasets.rows"}
 
 
 def test_a_framework_is_named_as_it_is_registered_wherever_its_class_is_from() -> None:
@@ -131,14 +131,14 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     entry = BuiltIn("adapter_of_ours:Thing", "tabular")
     monkeypatch.setitem(BUILT_IN["tracker"], "ours", entry)  # type: ignore[index]
     with pytest.raises(
-        MissingExtraError, match=r"library_that_is_missing.*pip install 'trainyard\[tabular\]'"
+        MissingExtraError, match=r"library_that_is_missing.*pip install 'trainwright\[tabular\]'"
     ):
         registry.adapter("tracker", "ours")
 
 
 @pytest.mark.slow
 def test_doctor_names_every_plugin_that_cannot_be_used(site: Path, tmp_path: Path) -> None:
-    done = trainyard(site, "doctor", "--json", "--runs-dir", tmp_path, cwd=tmp_path)
+    done = trainwright(site, "doctor", "--json", "--runs-dir", tmp_path, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     document = json.loads(done.stdout)
     plugins = {(plugin["kind"], plugin["name"], plugin["package"]): plugin for plugin in document["plugins"]}
@@ -149,7 +149,9 @@ def test_doctor_names_every_plugin_that_cannot_be_used(site: Path, tmp_path: Pat
             assert "\n" not in plugin["error"]
             assert plugin["target"] == target
     assert plugins["dataset", "rings", "working-thing 1.0"]["error"] is None
-    assert plugins["dataset", "csv", "working-thing 1.0"]["ignored"] == "trainyard has a dataset of this name"
+    assert (
+        plugins["dataset", "csv", "working-thing 1.0"]["ignored"] == "trainwright has a dataset of this name"
+    )
     assert (
         plugins["dataset", "rings", "yet-another-thing 1.0"]["ignored"]
         == "working-thing 1.0 has one of this name"
@@ -158,7 +160,7 @@ def test_doctor_names_every_plugin_that_cannot_be_used(site: Path, tmp_path: Pat
     assert problems.count("repair or uninstall flawed-things") == len(KINDS) * len(FLAWS)
     assert "working-thing" not in problems
 
-    lines = trainyard(site, "doctor", "--runs-dir", tmp_path, cwd=tmp_path).stdout.splitlines()
+    lines = trainwright(site, "doctor", "--runs-dir", tmp_path, cwd=tmp_path).stdout.splitlines()
     (line,) = [line for line in lines if line.startswith("problem: tracker 'boom'")]
     assert line.endswith(
         "of flawed-things 1.0 (flawed_raises:Thing) cannot be used: RuntimeError: no license found; "
@@ -168,17 +170,17 @@ def test_doctor_names_every_plugin_that_cannot_be_used(site: Path, tmp_path: Pat
 
 @pytest.mark.slow
 def test_everything_else_works(site: Path, config: Path, tmp_path: Path) -> None:
-    assert "Train models" in trainyard(site, "--help", cwd=tmp_path).stdout
+    assert "Train models" in trainwright(site, "--help", cwd=tmp_path).stdout
     for overrides in ([], ["model=random_forest"], ["data.type=rings"], ["tracking=[tensorboard]"]):
-        done = trainyard(site, "config", "check", config, *overrides, cwd=tmp_path)
+        done = trainwright(site, "config", "check", config, *overrides, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
-    schema = trainyard(site, "config", "schema", cwd=tmp_path)
+    schema = trainwright(site, "config", "schema", cwd=tmp_path)
     assert schema.returncode == 0
     assert {"rings", "iris"} <= set(
         json.loads(schema.stdout)["$defs"]["DataConfig"]["anyOf"][0]["anyOf"][0]["enum"]
     )
     assert "left out of the schema: tracker 'boom' of flawed-things 1.0" in schema.stderr
-    done = trainyard(site, "train", config, "data.type=rings", "--quiet", cwd=tmp_path)
+    done = trainwright(site, "train", config, "data.type=rings", "--quiet", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "flawed" not in done.stderr
 
@@ -196,13 +198,13 @@ def test_everything_else_works(site: Path, config: Path, tmp_path: Path) -> None
 def test_a_plugin_that_is_asked_for_is_refused_in_one_line(
     command: tuple[str, ...], override: str, key: str, site: Path, config: Path, tmp_path: Path
 ) -> None:
-    done = trainyard(site, *command, config, override, cwd=tmp_path)
+    done = trainwright(site, *command, config, override, cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if key in line]
     kind = {"model": "framework", "data": "dataset", "tracking": "tracker"}[key.split(".")[0]]
     assert line.endswith(
-        f"{kind} 'boom' of flawed-things 1.0 (entry point boom = flawed_raises:Thing in trainyard.{kind}s) "
+        f"{kind} 'boom' of flawed-things 1.0 (entry point boom = flawed_raises:Thing in trainwright.{kind}s) "
         "cannot be used: RuntimeError: no license found; repair or uninstall flawed-things"
     )
     assert not (tmp_path / "runs").exists()
@@ -218,7 +220,7 @@ def test_an_unknown_name_names_the_plugins_that_might_have_had_it(
         "tracking=[nope]": "tracker",
     }
     for override, kind in unknown.items():
-        done = trainyard(site, "config", "check", config, override, cwd=tmp_path)
+        done = trainwright(site, "config", "check", config, override, cwd=tmp_path)
         assert done.returncode == 2
         assert f"{kind} 'gone' of flawed-things 1.0 (entry point" in done.stderr
         assert done.stderr.count("flawed_nowhere:Thing in") == 1
@@ -229,7 +231,7 @@ def test_ours_win_over_others(site: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for cached in (registry.plugins, registry._load):
         cached.cache_clear()
     try:
-        assert registry.adapter("dataset", "csv").__module__ == "trainyard.datasets.csv"
+        assert registry.adapter("dataset", "csv").__module__ == "trainwright.datasets.csv"
         assert registry.dataset_of("rings").__module__ == "working"
     finally:
         monkeypatch.undo()
@@ -261,7 +263,7 @@ TRACKER = {
             "names must be a sequence",
         ),
         ("dataset", type("Set", (), {"Params": Plain}), "it lacks load, names"),
-        ("framework", type("Frame", (), {}), "it is not a subclass of trainyard.frameworks.base.Framework"),
+        ("framework", type("Frame", (), {}), "it is not a subclass of trainwright.frameworks.base.Framework"),
         ("framework", type("Frame", (Framework,), {}), "it lacks base_modules, models"),
         (
             "framework",

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy
 import pytest
 
-from trainyard.errors import InputError
-from trainyard.require import import_path, installed_version
+from trainwright.errors import InputError
+from trainwright.require import import_path, installed_version
 
 MODULE = """
 import functools, os

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL, every_save_on_disk
-from trainyard import registry
-from trainyard.engine import lease
-from trainyard.engine.interval import best_interval
-from trainyard.stores.local import LocalStore
-from trainyard.testing.faults import FaultyStore
+from trainwright import registry
+from trainwright.engine import lease
+from trainwright.engine.interval import best_interval
+from trainwright.stores.local import LocalStore
+from trainwright.testing.faults import FaultyStore
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 
@@ -125,10 +125,10 @@ def test_the_requests_of_a_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lease, "_BEAT", 1e9)
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
     settings = {"checkpoint.save_top_k": 0, "training.max_steps": 60}
     with every_save_on_disk():
-        run = trainyard.train(SMALL, settings, runs_dir=(tmp_path / "runs").as_uri())
+        run = trainwright.train(SMALL, settings, runs_dir=(tmp_path / "runs").as_uri())
     (newest, *_) = sorted((run.path / "checkpoints").iterdir(), reverse=True)
     files = [path for path in newest.iterdir() if path.name not in ("state.json", "manifest.json")]
     entries = [
@@ -148,9 +148,9 @@ def test_the_requests_of_a_heartbeat(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(lease, "_BEAT", 0.01)
-    trainyard.train(SMALL, runs_dir=(tmp_path / "runs").as_uri())
+    trainwright.train(SMALL, runs_dir=(tmp_path / "runs").as_uri())
     beats = Counter(kind for kind, key in calls if key.startswith("alive/"))
     assert beats["put"] >= 1
     assert beats["list"] == pytest.approx(beats["put"], abs=1)

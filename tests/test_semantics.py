@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-import trainyard
-from trainyard import semantics
-from trainyard.registry import BUILT_IN
-from trainyard.semantics import Part, computing_by, in_force, older_versions, version, versions
-from trainyard.types import DataInfo, features_spec
+import trainwright
+from trainwright import semantics
+from trainwright.registry import BUILT_IN
+from trainwright.semantics import Part, computing_by, in_force, older_versions, version, versions
+from trainwright.types import DataInfo, features_spec
 
-ROOT = Path(trainyard.__file__).parent
+ROOT = Path(trainwright.__file__).parent
 # Folders of the package whose code decides bits: every source in them belongs to a part.
 DECIDING = ("engine", "tasks", "datasets", "frameworks")
 SHARED = ("frameworks/base.py", "frameworks/__init__.py")

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from trainyard.testing.framework_suite import DATA_MODULES
-from trainyard.testing.warm import WarmProcess, WarmProcesses
+from trainwright.testing.framework_suite import DATA_MODULES
+from trainwright.testing.warm import WarmProcess, WarmProcesses
 
 TESTS = Path(__file__).parent
 IMPORTS = (*DATA_MODULES, "torch")
@@ -26,12 +26,12 @@ def warm(
 
 
 def started(*words: object, folder: Path) -> AbstractContextManager[WarmProcess]:
-    """Start `trainyard WORDS` in a process of its own, while `command` may run others."""
+    """Start `trainwright WORDS` in a process of its own, while `command` may run others."""
     return warm("signaller", number=1).started("-", "-", "0", *map(str, words), folder=folder)
 
 
 def command(
     *words: object, folder: Path, killed: tuple[str, str, int] = ("-", "-", 0)
 ) -> subprocess.CompletedProcess[str]:
-    """Run `trainyard WORDS` in a process of its own; with `killed`, it gets a signal in a phase."""
+    """Run `trainwright WORDS` in a process of its own; with `killed`, it gets a signal in a phase."""
     return warm("signaller").run(*map(str, (*killed, *words)), folder=folder)

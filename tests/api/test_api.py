@@ -14,19 +14,19 @@ import torch
 from safetensors.numpy import load_file, save_file
 from torch import nn
 
-import trainyard
+import trainwright
 from small_runs import SMALL, SignalAt, assert_same, checkpoints, crashed, preempted
-from trainyard.errors import ChangedInputsError, ConfigError, InputError, ModelError, RunNotFoundError
-from trainyard.records.listing import all_runs
-from trainyard.records.run_dir import RunDir
-from trainyard.runs.run import Run
+from trainwright.errors import ChangedInputsError, ConfigError, InputError, ModelError, RunNotFoundError
+from trainwright.records.listing import all_runs
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.run import Run
 
 WITHOUT_DATA = {key: value for key, value in SMALL.items() if key != "data"}
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trainyard.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
+    return trainwright.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
 
 
 # -- train --resume
@@ -37,17 +37,17 @@ def test_resume_takes_the_newest_unfinished_run_of_the_same_computation(whole: R
     newest = preempted(tmp_path, at=11)
     other = preempted(tmp_path, {"experiment.seed": 4}, at=12)
     elsewhere = preempted(tmp_path, {"experiment.name": "elsewhere"}, at=12)
-    done = trainyard.train(SMALL, runs_dir=tmp_path)
+    done = trainwright.train(SMALL, runs_dir=tmp_path)
     # Runs of one second are in no order: this one is made the newest of the two.
     first, second = sorted((older.path, newest.path))
     expected = second if first.name[:15] == second.name[:15] else newest.path
 
-    resumed = trainyard.train(SMALL, {"logging.every_n_steps": 1}, runs_dir=tmp_path, resume=True)
+    resumed = trainwright.train(SMALL, {"logging.every_n_steps": 1}, runs_dir=tmp_path, resume=True)
     assert resumed.path == expected
     assert_same(resumed, whole)
-    then = trainyard.train(SMALL, runs_dir=tmp_path, resume=True)
+    then = trainwright.train(SMALL, runs_dir=tmp_path, resume=True)
     assert {then.path, resumed.path} == {older.path, newest.path}
-    fresh = trainyard.train(SMALL, runs_dir=tmp_path, resume=True)
+    fresh = trainwright.train(SMALL, runs_dir=tmp_path, resume=True)
     assert fresh.path not in {older.path, newest.path, other.path, elsewhere.path, done.path}
     assert [run.status for run in (other, elsewhere)] == ["preempted", "preempted"]
 
@@ -55,14 +55,14 @@ def test_resume_takes_the_newest_unfinished_run_of_the_same_computation(whole: R
 def test_resume_knows_a_run_by_its_computation_not_by_what_is_recorded(whole: Run, tmp_path: Path) -> None:
     cut = preempted(tmp_path)
     changes = {"logging.every_n_steps": 3, "checkpoint.every_n_steps": 9}
-    assert trainyard.train(SMALL, changes, runs_dir=tmp_path, resume=True).path == cut.path
+    assert trainwright.train(SMALL, changes, runs_dir=tmp_path, resume=True).path == cut.path
     for change in (
         {"training.learning_rate": 0.02},
         {"training.max_steps": 31},
         {"model.params.hidden": [15]},
     ):
         before = len(list(all_runs(tmp_path)))
-        trainyard.train(SMALL, change, runs_dir=tmp_path, resume=True)
+        trainwright.train(SMALL, change, runs_dir=tmp_path, resume=True)
         assert len(list(all_runs(tmp_path))) == before + 1
 
 
@@ -71,7 +71,7 @@ def test_resume_names_what_the_run_does_not_take_up(
 ) -> None:
     cut = preempted(tmp_path)
     changes = {"checkpoint.keep_last": 5, "tracking": [{"type": "mlflow", "uri": "http://me:PASSWORD@host"}]}
-    assert_same(trainyard.train(SMALL, changes, runs_dir=tmp_path, resume=True), whole)
+    assert_same(trainwright.train(SMALL, changes, runs_dir=tmp_path, resume=True), whole)
     warned = [
         record.getMessage() for record in caplog.records if "keeps its own value" in record.getMessage()
     ]
@@ -81,7 +81,7 @@ def test_resume_names_what_the_run_does_not_take_up(
 
     preempted(tmp_path)
     caplog.clear()
-    trainyard.train(SMALL, runs_dir=tmp_path, resume=True)
+    trainwright.train(SMALL, runs_dir=tmp_path, resume=True)
     assert "keeps its own value" not in caplog.text
 
 
@@ -90,7 +90,7 @@ def test_one_process_where_several_were_enabled_is_a_warning(
 ) -> None:
     config = {**WITHOUT_DATA, "distributed": {"enabled": True}}
     with pytest.raises(ConfigError, match="no data section"):
-        trainyard.train(config, runs_dir=tmp_path)
+        trainwright.train(config, runs_dir=tmp_path)
     (record,) = [record for record in caplog.records if "distributed.enabled means" in record.message]
     assert record.levelname == "WARNING"
 
@@ -98,7 +98,7 @@ def test_one_process_where_several_were_enabled_is_a_warning(
 def test_a_training_key_without_effect_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = {"model": "random_forest", "training": {"batch_size": 8}}
     with pytest.raises(ConfigError, match="no data section"):
-        trainyard.train(config, runs_dir=tmp_path)
+        trainwright.train(config, runs_dir=tmp_path)
     (record,) = [record for record in caplog.records if "training.batch_size has no effect" in record.message]
     assert record.levelname == "WARNING"
 
@@ -106,21 +106,21 @@ def test_a_training_key_without_effect_is_a_warning(tmp_path: Path, caplog: pyte
 def test_a_file_that_writes_down_all_defaults_is_not_warned_of(tmp_path: Path) -> None:
     file = tmp_path / "best.yaml"
     file.write_text("model: random_forest\ndata: wine\ntraining: {compile: false, batch_size: 32}\n")
-    assert len(trainyard.check(file).unused) == 2, "a user may expect that they have an effect"
-    file.write_text(trainyard.check({"model": "random_forest", "data": "wine"}).dump())
-    assert not trainyard.check(file).unused
+    assert len(trainwright.check(file).unused) == 2, "a user may expect that they have an effect"
+    file.write_text(trainwright.check({"model": "random_forest", "data": "wine"}).dump())
+    assert not trainwright.check(file).unused
     file.write_text(file.read_text().replace("batch_size: 32", "batch_size: 33"))
-    (line,) = trainyard.check(file).unused
+    (line,) = trainwright.check(file).unused
     assert "training.batch_size has no effect" in line
 
 
 def test_resume_takes_up_a_run_that_died_before_its_manifest(whole: Run, tmp_path: Path) -> None:
-    from trainyard.config import load
-    from trainyard.runs.catalog import Catalog
+    from trainwright.config import load
+    from trainwright.runs.catalog import Catalog
 
     run = RunDir.create(tmp_path, "small", load(SMALL, adapters=Catalog()).dump())
     assert run.status() == "created"
-    resumed = trainyard.train(SMALL, runs_dir=tmp_path, resume=True)
+    resumed = trainwright.train(SMALL, runs_dir=tmp_path, resume=True)
     assert resumed.path == run.path
     assert_same(resumed, whole)
 
@@ -135,7 +135,7 @@ def test_resume_is_not_stopped_by_a_damaged_neighbor(whole: Run, tmp_path: Path)
     (torn / "config.yaml").write_text("model: {type: mlp}\n")
     (torn / "manifest.json").write_text('{"computation_ha')
     (torn / "attempts" / "0001.json").write_text('{"status')
-    assert_same(trainyard.train(SMALL, runs_dir=tmp_path, resume=True), whole)
+    assert_same(trainwright.train(SMALL, runs_dir=tmp_path, resume=True), whole)
 
 
 def test_a_run_that_is_under_way_is_not_taken_from_its_owner(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_run_that_is_under_way_is_not_taken_from_its_owner(tmp_path: Path) -> 
     owner = RunDir(cut.path)
     owner.acquire()
     try:
-        assert trainyard.train(SMALL, runs_dir=tmp_path, resume=True).path != cut.path
+        assert trainwright.train(SMALL, runs_dir=tmp_path, resume=True).path != cut.path
     finally:
         owner.release()
     assert cut.status == "preempted"
@@ -160,7 +160,7 @@ def test_a_run_is_found_from_any_directory(
     table().to_csv("rows.csv", index=False)
     cut = preempted(Path("runs"), {"data": {"type": "csv", "path": "rows.csv", "target": "y"}})
     monkeypatch.chdir(other)
-    resumed = trainyard.resume(cut.path)
+    resumed = trainwright.resume(cut.path)
     assert resumed.status == "completed"
     assert Path.cwd() == other
     assert str(start) not in sys.path
@@ -190,13 +190,13 @@ def test_code_is_not_imported_from_where_a_run_says_that_it_was_started(
         "data": {"type": "csv", "path": "rows.csv", "target": "y"},
         "model": {"type": "planted_net:Net"},
     }
-    run = trainyard.train(config, {"training.max_steps": 2}, runs_dir=tmp_path / "runs")
+    run = trainwright.train(config, {"training.max_steps": 2}, runs_dir=tmp_path / "runs")
     (other / "rows.csv").write_bytes((start / "rows.csv").read_bytes())
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     verbs: list[Callable[[], Any]] = [
-        lambda: trainyard.load(run),
-        lambda: trainyard.evaluate(run),
-        lambda: trainyard.predict(run, other / "rows.csv"),
+        lambda: trainwright.load(run),
+        lambda: trainwright.evaluate(run),
+        lambda: trainwright.predict(run, other / "rows.csv"),
     ]
 
     monkeypatch.chdir(other)
@@ -210,28 +210,28 @@ def test_code_is_not_imported_from_where_a_run_says_that_it_was_started(
     (other / "planted_net.py").write_text(MODULE)
     (other / "rows.csv").unlink()  # the data are those where the run was started
     importlib.invalidate_caches()
-    assert "test_loss" in trainyard.evaluate(run)
+    assert "test_loss" in trainwright.evaluate(run)
     assert sys.modules.pop("planted_net").__file__ == str(other / "planted_net.py")
 
     monkeypatch.chdir(start / "sub")  # the caller's own project
-    assert "test_loss" in trainyard.evaluate(run)
+    assert "test_loss" in trainwright.evaluate(run)
     assert sys.modules.pop("planted_net").__file__ == str(start / "planted_net.py")
     monkeypatch.chdir(other)
     (other / "planted_net.py").unlink()
     with pytest.raises(InputError, match="there is no module 'planted_net'"):
-        trainyard.reproduce(run)
-    assert trainyard.reproduce(run, trust=True).verdict == "identical"
+        trainwright.reproduce(run)
+    assert trainwright.reproduce(run, trust=True).verdict == "identical"
     assert sys.path == before
     sys.modules.pop("planted_net")
 
 
 def test_errors_of_names(tmp_path: Path) -> None:
     with pytest.raises(RunNotFoundError, match="no run 'nothing'"):
-        trainyard.resume("nothing", runs_dir=tmp_path)
+        trainwright.resume("nothing", runs_dir=tmp_path)
     with pytest.raises(InputError, match="preempted; only a completed, stopped or pruned run can be"):
-        trainyard.reproduce(preempted(tmp_path))
+        trainwright.reproduce(preempted(tmp_path))
     with pytest.raises(ConfigError, match="no data section: train needs one"):
-        trainyard.train(WITHOUT_DATA, runs_dir=tmp_path)
+        trainwright.train(WITHOUT_DATA, runs_dir=tmp_path)
 
 
 # -- initial weights
@@ -239,20 +239,20 @@ def test_errors_of_names(tmp_path: Path) -> None:
 
 def test_init_from_a_run_begins_with_its_best_weights(whole: Run, tmp_path: Path) -> None:
     frozen = {"training.learning_rate": 1e-30, "training.max_steps": 1, "training.optimizer": {"type": "sgd"}}
-    run = trainyard.train(SMALL, frozen | {"model.init_from": str(whole.path)}, runs_dir=tmp_path)
+    run = trainwright.train(SMALL, frozen | {"model.init_from": str(whole.path)}, runs_dir=tmp_path)
     assert run.digest == whole.result["best"]["digest"] == run.manifest["weights"]["initial"]
 
 
 def test_init_from_last_is_the_run_before_and_stays_it(whole: Run, tmp_path: Path) -> None:
-    before = trainyard.train(SMALL, {"experiment.seed": 8}, runs_dir=tmp_path)
+    before = trainwright.train(SMALL, {"experiment.seed": 8}, runs_dir=tmp_path)
     last = {"model.init_from": "last"}
-    uninterrupted = trainyard.train(
+    uninterrupted = trainwright.train(
         SMALL, {"model.init_from": str(before.path)}, runs_dir=tmp_path / "elsewhere"
     )
     cut = crashed(tmp_path, last)
     assert cut.manifest["weights"]["initial"] == before.result["best"]["digest"]
-    trainyard.train(SMALL, {"experiment.seed": 9}, runs_dir=tmp_path)  # now this is the last one
-    resumed = trainyard.resume(cut)
+    trainwright.train(SMALL, {"experiment.seed": 9}, runs_dir=tmp_path)  # now this is the last one
+    resumed = trainwright.resume(cut)
     assert_same(resumed, uninterrupted)
 
 
@@ -260,14 +260,14 @@ def test_init_from_a_safetensors_file(whole: Run, tmp_path: Path) -> None:
     weights = load_file(checkpoints(whole)[-1] / "weights.safetensors")
     save_file({name: array * 2 for name, array in weights.items()}, tmp_path / "mine.safetensors")
     overrides = {"model.init_from": str(tmp_path / "mine.safetensors")}
-    run = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "a")
+    run = trainwright.train(SMALL, overrides, runs_dir=tmp_path / "a")
     assert run.manifest["weights"]["initial"] != whole.manifest["weights"]["initial"]
-    assert_same(trainyard.resume(crashed(tmp_path / "b", overrides)), run)
+    assert_same(trainwright.resume(crashed(tmp_path / "b", overrides)), run)
 
     cut = crashed(tmp_path / "c", overrides)
     save_file(weights, tmp_path / "mine.safetensors")
     with pytest.raises(ChangedInputsError, match="weights: initial was"):
-        trainyard.resume(cut)
+        trainwright.resume(cut)
 
 
 def test_initial_weights_that_do_not_fit(whole: Run, tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_initial_weights_that_do_not_fit(whole: Run, tmp_path: Path) -> None:
     ]
     for source, overrides, message in wrong:
         with pytest.raises(InputError, match=f"(?s){message}"):
-            trainyard.train(SMALL, overrides | {"model.init_from": source}, runs_dir=tmp_path / "runs")
+            trainwright.train(SMALL, overrides | {"model.init_from": source}, runs_dir=tmp_path / "runs")
         assert not list(all_runs(tmp_path / "runs"))
 
 
@@ -314,73 +314,73 @@ def arrays(seed: int = 0) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
 
 
 def test_objects_train_resume_and_reproduce(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    whole = trainyard.train(WITHOUT_DATA, runs_dir=tmp_path / "whole", model=Net(), data=arrays())
+    whole = trainwright.train(WITHOUT_DATA, runs_dir=tmp_path / "whole", model=Net(), data=arrays())
     assert "model and data given as objects: only their author can reproduce this run" in caplog.text
     assert whole.manifest["objects"] == ["model", "data"]
     assert "test_api" in " ".join(whole.manifest["code"]["modules"])
     assert whole.metrics["test_accuracy"] > 0.5
 
-    cut = trainyard.train(
+    cut = trainwright.train(
         WITHOUT_DATA, runs_dir=tmp_path / "cut", model=Net(), data=arrays(), callbacks=[SignalAt(13)]
     )
     for missing in ({}, {"model": Net()}, {"data": arrays()}):
         with pytest.raises(
             InputError, match=r"was trained with (data|model and data) objects passed from Python"
         ):
-            trainyard.resume(cut, **missing)
+            trainwright.resume(cut, **missing)
     with pytest.raises(ChangedInputsError, match="data: train split, sha256"):
-        trainyard.resume(cut, model=Net(), data=arrays(seed=1))
+        trainwright.resume(cut, model=Net(), data=arrays(seed=1))
     with pytest.raises(ChangedInputsError, match="weights: initial was"):
-        trainyard.resume(cut, model=Net(seed=1), data=arrays())
-    assert_same(trainyard.resume(cut, model=Net(), data=arrays()), whole)
+        trainwright.resume(cut, model=Net(seed=1), data=arrays())
+    assert_same(trainwright.resume(cut, model=Net(), data=arrays()), whole)
 
     with pytest.raises(InputError, match="with model and data objects passed from Python"):
-        trainyard.reproduce(whole)
-    assert trainyard.reproduce(whole, model=Net(), data=arrays()).verdict == "identical"
-    different = trainyard.reproduce(whole, model=Net(seed=1), data=arrays())
+        trainwright.reproduce(whole)
+    assert trainwright.reproduce(whole, model=Net(), data=arrays()).verdict == "identical"
+    different = trainwright.reproduce(whole, model=Net(seed=1), data=arrays())
     assert (different.verdict, different.step, [found.input for found in different.inputs]) == (
         "different",
         1,
         ["weights"],
     )
 
-    predictor = trainyard.load(whole, model=Net())
+    predictor = trainwright.load(whole, model=Net())
     assert repr(predictor) == f"<Predictor of run {whole.id}: Net, classification>"
     features, targets = arrays()[2]
     predicted = predictor.predict(features)["prediction"].to_numpy()
     assert (predicted == targets).mean() == pytest.approx(whole.metrics["test_accuracy"])
-    for verb in (trainyard.load, trainyard.evaluate):
+    for verb in (trainwright.load, trainwright.evaluate):
         with pytest.raises(
             InputError,
-            match=rf"passed from Python; pass (it|them) again: trainyard\.{verb.__name__}\('{whole.id}', model=.*command line cannot",
+            match=rf"passed from Python; pass (it|them) again: trainwright\.{verb.__name__}\('{whole.id}', model=.*command line cannot",
         ):
             verb(whole)
 
 
 def test_a_class_in_place_of_the_model_is_refused(tmp_path: Path) -> None:
-    run = trainyard.train(WITHOUT_DATA, runs_dir=tmp_path, model=Net(), data=arrays())
+    run = trainwright.train(WITHOUT_DATA, runs_dir=tmp_path, model=Net(), data=arrays())
     with pytest.raises(InputError, match=r"model is the class Net; give an object of it$"):
-        trainyard.load(run, model=Net)
-    named = trainyard.train(SMALL, runs_dir=tmp_path)
+        trainwright.load(run, model=Net)
+    named = trainwright.train(SMALL, runs_dir=tmp_path)
     with pytest.raises(
         InputError, match="an object of it, or leave it out: the run's config names its class"
     ):
-        trainyard.load(named, model=Net)
+        trainwright.load(named, model=Net)
 
 
 def test_runs_of_objects_are_evaluated_with_them(tmp_path: Path) -> None:
-    run = trainyard.train(WITHOUT_DATA, runs_dir=tmp_path, model=Net(), data=arrays())
+    run = trainwright.train(WITHOUT_DATA, runs_dir=tmp_path, model=Net(), data=arrays())
     for split in ("val", "test"):
         known = {name: value for name, value in run.metrics.items() if name.startswith(split)}
-        assert trainyard.evaluate(run, split=split, model=Net(), data=arrays()) == pytest.approx(known)
+        assert trainwright.evaluate(run, split=split, model=Net(), data=arrays()) == pytest.approx(known)
     with pytest.raises(InputError, match="the data are not those that run"):
-        trainyard.evaluate(run, model=Net(), data=arrays(seed=1))
+        trainwright.evaluate(run, model=Net(), data=arrays(seed=1))
     with pytest.raises(InputError, match="with model and data objects passed from Python"):
-        trainyard.evaluate(run, model=Net())
+        trainwright.evaluate(run, model=Net())
 
-    other = trainyard.train(SMALL, runs_dir=tmp_path, model=Net(seed=2))
+    other = trainwright.train(SMALL, runs_dir=tmp_path, model=Net(seed=2))
     tested = {name: value for name, value in other.metrics.items() if name.startswith("test_")}
-    assert trainyard.evaluate(other, model=Net()) == pytest.approx(tested)
+    assert trainwright.evaluate(other, model=Net()) == pytest.approx(tested)
 
 
 def test_a_run_with_a_model_object_predicts_for_a_file(
@@ -394,40 +394,40 @@ def test_a_run_with_a_model_object_predicts_for_a_file(
     frame = csv_run[1][["size", "weight", "y"]]
     frame.to_csv(tmp_path / "rows.csv", index=False)
     config = {**SMALL, "data": {"type": "csv", "path": str(tmp_path / "rows.csv"), "target": "y"}}
-    run = trainyard.train(config, {"training.batch_size": 4}, runs_dir=tmp_path / "runs", model=Two())
-    assert len(trainyard.predict(run, tmp_path / "rows.csv", model=Two())) == len(frame)
-    assert "test_loss" in trainyard.evaluate(run, data=tmp_path / "rows.csv", model=Two())
+    run = trainwright.train(config, {"training.batch_size": 4}, runs_dir=tmp_path / "runs", model=Two())
+    assert len(trainwright.predict(run, tmp_path / "rows.csv", model=Two())) == len(frame)
+    assert "test_loss" in trainwright.evaluate(run, data=tmp_path / "rows.csv", model=Two())
     with pytest.raises(InputError, match="with a model object passed from Python; pass it again"):
-        trainyard.predict(run, tmp_path / "rows.csv")
+        trainwright.predict(run, tmp_path / "rows.csv")
 
 
 @pytest.mark.parametrize("name", ["Local", "Größe", "Überall", "my model"])
 def test_a_model_object_of_any_class(tmp_path: Path, name: str) -> None:
     """In a notebook it is `__main__`'s, and made in a function it has no import path at all."""
     model = type(name, (Net,), {"__qualname__": f"make.<locals>.{name}", "__module__": "__main__"})()
-    run = trainyard.train(SMALL, {"training.max_steps": 2}, runs_dir=tmp_path, model=model)
+    run = trainwright.train(SMALL, {"training.max_steps": 2}, runs_dir=tmp_path, model=model)
     assert run.manifest["computation"]["model.type"].startswith("__main__:")
-    assert trainyard.reproduce(run, model=model.__class__()).verdict == "identical"
+    assert trainwright.reproduce(run, model=model.__class__()).verdict == "identical"
 
 
 def test_a_model_object_alone_with_data_from_the_config(tmp_path: Path) -> None:
-    run = trainyard.train(SMALL, runs_dir=tmp_path, model=Net())
+    run = trainwright.train(SMALL, runs_dir=tmp_path, model=Net())
     assert run.manifest["objects"] == ["model"]
-    assert trainyard.reproduce(run, model=Net()).verdict == "identical"
+    assert trainwright.reproduce(run, model=Net()).verdict == "identical"
 
 
 def test_a_model_object_that_does_not_fit_or_is_none(tmp_path: Path) -> None:
     features = np.arange(480, dtype=np.float32).reshape(120, 4)
     with pytest.raises(ModelError, match=r"gives \(1, 3\), but the data has 2 classes"):
-        trainyard.train(WITHOUT_DATA, runs_dir=tmp_path, model=Net(), data=(features, np.arange(120) % 2))
+        trainwright.train(WITHOUT_DATA, runs_dir=tmp_path, model=Net(), data=(features, np.arange(120) % 2))
     with pytest.raises(InputError, match="belongs to no known framework"):
-        trainyard.train(SMALL, runs_dir=tmp_path, model=object())
+        trainwright.train(SMALL, runs_dir=tmp_path, model=object())
     assert not list(all_runs(tmp_path))
 
 
 def test_the_users_arrays_are_left_as_they_were(tmp_path: Path) -> None:
     data, untouched = arrays(), arrays()
-    trainyard.train(WITHOUT_DATA, runs_dir=tmp_path, data=data)
+    trainwright.train(WITHOUT_DATA, runs_dir=tmp_path, data=data)
     for (features, targets), (x, y) in zip(data, untouched, strict=True):
         np.testing.assert_array_equal(features, x)
         np.testing.assert_array_equal(targets, y)
@@ -455,12 +455,12 @@ def csv_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, pd.DataFrame
         f"{name}_path": str(folder / f"{name}.csv") for name in ("train", "val", "test")
     }
     config = {**SMALL, "data": data}
-    return trainyard.train(config, {"training.max_steps": 60}, runs_dir=folder / "runs"), test
+    return trainwright.train(config, {"training.max_steps": 60}, runs_dir=folder / "runs"), test
 
 
 def test_predictions_of_a_frame_are_what_was_tested(csv_run: tuple[Run, pd.DataFrame]) -> None:
     run, test = csv_run
-    frame = trainyard.load(run).predict(test.drop(columns="y"))
+    frame = trainwright.load(run).predict(test.drop(columns="y"))
     assert list(frame.columns) == ["prediction", "probability_no", "probability_yes"]
     assert list(frame.index) == list(test.index)
     assert (frame["prediction"] == test["y"]).mean() == pytest.approx(run.metrics["test_accuracy"])
@@ -471,10 +471,10 @@ def test_predictions_of_a_frame_are_what_was_tested(csv_run: tuple[Run, pd.DataF
 
 def test_columns_may_come_in_any_order_with_others_among_them(csv_run: tuple[Run, pd.DataFrame]) -> None:
     run, test = csv_run
-    plain = trainyard.load(run).predict(test)
-    shuffled = trainyard.load(run).predict(test[["weight", "y", "color", "size"]].assign(more=1))
+    plain = trainwright.load(run).predict(test)
+    shuffled = trainwright.load(run).predict(test[["weight", "y", "color", "size"]].assign(more=1))
     pd.testing.assert_frame_equal(plain, shuffled)
-    as_mappings = trainyard.load(run).predict(test.to_dict(orient="records"))
+    as_mappings = trainwright.load(run).predict(test.to_dict(orient="records"))
     np.testing.assert_array_equal(as_mappings["prediction"], plain["prediction"])
 
 
@@ -483,16 +483,16 @@ def test_predictions_from_a_file_and_their_evaluation(
 ) -> None:
     run, test = csv_run
     test.to_csv(tmp_path / "rows.csv", index=False)
-    frame = trainyard.predict(run, tmp_path / "rows.csv")
-    np.testing.assert_array_equal(frame["prediction"], trainyard.load(run).predict(test)["prediction"])
+    frame = trainwright.predict(run, tmp_path / "rows.csv")
+    np.testing.assert_array_equal(frame["prediction"], trainwright.load(run).predict(test)["prediction"])
     tested = {name: value for name, value in run.metrics.items() if name.startswith("test_")}
-    assert trainyard.evaluate(run) == pytest.approx(tested)
-    assert trainyard.evaluate(run, data=tmp_path / "rows.csv") == pytest.approx(tested)
+    assert trainwright.evaluate(run) == pytest.approx(tested)
+    assert trainwright.evaluate(run, data=tmp_path / "rows.csv") == pytest.approx(tested)
 
 
 def test_rows_that_cannot_be_used_are_named(csv_run: tuple[Run, pd.DataFrame]) -> None:
     run, test = csv_run
-    predictor = trainyard.load(run)
+    predictor = trainwright.load(run)
     with pytest.raises(InputError, match="color"):
         predictor.predict(test.drop(columns="color"))
     with pytest.raises(InputError, match="weight"):
@@ -504,7 +504,7 @@ def test_unseen_categories_are_warned_of(
     csv_run: tuple[Run, pd.DataFrame], caplog: pytest.LogCaptureFixture
 ) -> None:
     run, test = csv_run
-    predictor = trainyard.load(run)
+    predictor = trainwright.load(run)
     predictor.predict(test)
     assert "no training row" not in caplog.text
     changed = test.copy()
@@ -515,20 +515,20 @@ def test_unseen_categories_are_warned_of(
         "column 'color': 1 row has a value that no training row has: 'new'; taken as no category (all zeros)"
     )
     assert caplog.messages == [line]
-    trainyard.load(run).predict(changed.assign(note="x"))
+    trainwright.load(run).predict(changed.assign(note="x"))
     assert caplog.messages[1:] == [line, "1 column is not used by the model: 'note'"]
 
 
 def test_a_run_without_weights_says_so(tmp_path: Path) -> None:
-    from trainyard.config import load
-    from trainyard.runs.catalog import Catalog
+    from trainwright.config import load
+    from trainwright.runs.catalog import Catalog
 
     run = RunDir.create(tmp_path, "small", load(SMALL, adapters=Catalog()).dump())
     with pytest.raises(
         InputError,
         match="no weights yet: it is created and has no checkpoint yet; resume it first",
     ):
-        trainyard.load(run.path)
+        trainwright.load(run.path)
 
 
 # -- a run, as one looks at it
@@ -545,20 +545,20 @@ def test_a_run_shows_what_it_is(whole: Run) -> None:
 
 
 def test_runs_are_listed_and_cleaned(whole: Run, tmp_path: Path) -> None:
-    done, cut = trainyard.train(SMALL, runs_dir=tmp_path), preempted(tmp_path)
+    done, cut = trainwright.train(SMALL, runs_dir=tmp_path), preempted(tmp_path)
     failed = crashed(tmp_path)
-    assert {run.id for run in trainyard.list_runs(tmp_path)} == {done.id, cut.id, failed.id}
-    assert trainyard.list_runs(tmp_path, "other") == []
-    assert trainyard.clean(tmp_path, dry_run=False) == [], "its checkpoints can be resumed from"
-    assert [run.id for run in trainyard.clean(tmp_path, statuses=[failed.status])] == [failed.id]
+    assert {run.id for run in trainwright.list_runs(tmp_path)} == {done.id, cut.id, failed.id}
+    assert trainwright.list_runs(tmp_path, "other") == []
+    assert trainwright.clean(tmp_path, dry_run=False) == [], "its checkpoints can be resumed from"
+    assert [run.id for run in trainwright.clean(tmp_path, statuses=[failed.status])] == [failed.id]
     assert failed.path.exists(), "a dry run has deleted"
     shutil.rmtree(failed.path / "checkpoints")
-    assert [run.id for run in trainyard.clean(tmp_path, dry_run=False)] == [failed.id]
-    assert {run.id for run in trainyard.list_runs(tmp_path)} == {done.id, cut.id}
+    assert [run.id for run in trainwright.clean(tmp_path, dry_run=False)] == [failed.id]
+    assert {run.id for run in trainwright.list_runs(tmp_path)} == {done.id, cut.id}
 
 
 def created(runs: Path) -> RunDir:
-    return RunDir.create(runs, "small", trainyard.check(SMALL).dump())
+    return RunDir.create(runs, "small", trainwright.check(SMALL).dump())
 
 
 def test_clean_leaves_what_is_owned_taken_up_or_damaged(
@@ -578,7 +578,7 @@ def test_clean_leaves_what_is_owned_taken_up_or_damaged(
         acquire(run)
 
     monkeypatch.setattr(RunDir, "acquire", taken_up_before)
-    cleaned = trainyard.clean(tmp_path, statuses=["created", "crashed"], dry_run=False)
+    cleaned = trainwright.clean(tmp_path, statuses=["created", "crashed"], dry_run=False)
     assert [run.path for run in cleaned] == [plain.path]
     assert f"run {damaged.id} is skipped" in caplog.text
     assert {run.path for run in all_runs(tmp_path)} == {owned.path, taken.path, damaged.path}
@@ -590,14 +590,14 @@ def test_clean_loses_the_race_for_a_run_with_grace(tmp_path: Path, monkeypatch: 
     owner = RunDir(run.path)
     owner.acquire()
     monkeypatch.setattr(RunDir, "is_owned", lambda _: False)  # as it was when it was looked at
-    assert trainyard.clean(tmp_path, statuses=["created"], dry_run=False) == []
+    assert trainwright.clean(tmp_path, statuses=["created"], dry_run=False) == []
     assert run.path.exists()
     owner.release()
 
 
 def test_overrides_as_text_and_as_mapping_are_the_same(tmp_path: Path) -> None:
-    first = trainyard.check(SMALL, ["training.max_steps=3", "model.params.hidden=[4, 5]"])
-    second = trainyard.check(SMALL, {"training.max_steps": 3, "model.params.hidden": [4, 5]})
+    first = trainwright.check(SMALL, ["training.max_steps=3", "model.params.hidden=[4, 5]"])
+    second = trainwright.check(SMALL, {"training.max_steps": 3, "model.params.hidden": [4, 5]})
     assert first.computation_hash() == second.computation_hash()
     assert first.config.model.params["hidden"] == [4, 5]
 
@@ -605,18 +605,18 @@ def test_overrides_as_text_and_as_mapping_are_the_same(tmp_path: Path) -> None:
 def test_the_package_is_light() -> None:
     import subprocess
 
-    code = "import sys, trainyard; trainyard.train; print(sorted({'torch', 'numpy', 'pandas', 'sklearn'} & set(sys.modules)))"
+    code = "import sys, trainwright; trainwright.train; print(sorted({'torch', 'numpy', 'pandas', 'sklearn'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "torch" not in done.stdout
     assert "sklearn" not in done.stdout
-    assert importlib.import_module("trainyard").__all__
+    assert importlib.import_module("trainwright").__all__
 
 
 def test_an_array_is_prepared_as_the_training_rows_were(tmp_path: Path) -> None:
     from sklearn.datasets import load_iris
 
     frame = load_iris(as_frame=True).data
-    predictor = trainyard.load(trainyard.train(SMALL, runs_dir=tmp_path))
+    predictor = trainwright.load(trainwright.train(SMALL, runs_dir=tmp_path))
     assert predictor.predict(frame.to_numpy()).equals(predictor.predict(frame))
     with pytest.raises(InputError, match="in this order"):
         predictor.predict(frame.to_numpy()[:, :2])
@@ -626,7 +626,7 @@ def test_values_given_as_objects_are_learned_in_units_of_their_spread(tmp_path: 
     generator = np.random.default_rng(0)
     x = generator.normal(size=(300, 3)).astype(np.float32)
     y = (1e6 + 1e4 * x[:, 0]).astype(np.float32)
-    run = trainyard.train(
+    run = trainwright.train(
         {"model": "mlp", "training": {"epochs": 30, "threads": 1}}, runs_dir=tmp_path, data=(x, y)
     )
     assert run.metrics["test_r2"] > 0.9
@@ -635,25 +635,25 @@ def test_values_given_as_objects_are_learned_in_units_of_their_spread(tmp_path: 
 def test_an_optimizer_that_refuses_its_options_is_wrong_input(tmp_path: Path) -> None:
     config = {**SMALL, "training": {**SMALL["training"], "optimizer": {"type": "sgd", "nesterov": True}}}
     with pytest.raises(InputError, match=r"training.optimizer: sgd refuses its options .*Nesterov momentum"):
-        trainyard.train(config, runs_dir=tmp_path)
-    assert trainyard.list_runs(tmp_path) == []
+        trainwright.train(config, runs_dir=tmp_path)
+    assert trainwright.list_runs(tmp_path) == []
 
 
 def test_a_data_section_beside_objects_need_not_name_a_source(tmp_path: Path) -> None:
     frame = pd.DataFrame({"age": range(90), "code": [7, 8, 9] * 30, "ill": [0, 1] * 45})
     config = {**WITHOUT_DATA, "data": {"target": "ill", "exclude": ["code"], "split": {"test": 0.3}}}
-    run = trainyard.train(config, runs_dir=tmp_path, data=frame)
+    run = trainwright.train(config, runs_dir=tmp_path, data=frame)
     splits = {name: split["rows"] for name, split in run.manifest["data"]["splits"].items()}
     assert (run.manifest["data"]["target"], splits["test"]) == ("ill", pytest.approx(27, abs=2))
-    assert trainyard.load(run).info.input_shape == (1,)
-    by_key = trainyard.train(
+    assert trainwright.load(run).info.input_shape == (1,)
+    by_key = trainwright.train(
         {**WITHOUT_DATA, "data": None}, ["data.target=ill"], runs_dir=tmp_path, data=frame
     )
     assert by_key.manifest["data"]["target"] == "ill"
     with pytest.raises(ConfigError, match="names no source"):
-        trainyard.train(config, runs_dir=tmp_path)
+        trainwright.train(config, runs_dir=tmp_path)
     with pytest.raises(InputError, match=r"data\.targte: there is no such setting .* did you mean 'target'"):
-        trainyard.train({**WITHOUT_DATA, "data": {"targte": "ill"}}, runs_dir=tmp_path, data=frame)
+        trainwright.train({**WITHOUT_DATA, "data": {"targte": "ill"}}, runs_dir=tmp_path, data=frame)
 
 
 def test_an_export_is_refused_an_ending_of_no_format(whole: Run, tmp_path: Path) -> None:
@@ -661,7 +661,7 @@ def test_an_export_is_refused_an_ending_of_no_format(whole: Run, tmp_path: Path)
         InputError,
         match=r"model\.pkl: its suffix is not one of this model's formats; use \.safetensors, or give",
     ):
-        trainyard.export(whole, tmp_path / "model.pkl")
+        trainwright.export(whole, tmp_path / "model.pkl")
     assert not list(tmp_path.iterdir())
     for name, form in (("model", None), ("model.safetensors", None), ("model.bin", "safetensors")):
-        assert load_file(trainyard.export(whole, tmp_path / name, form))
+        assert load_file(trainwright.export(whole, tmp_path / name, form))

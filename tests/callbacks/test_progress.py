@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from trainyard.callbacks import progress as module
-from trainyard.callbacks.base import RunView
-from trainyard.callbacks.progress import PlainProgress, RichProgress, line, progress
+from trainwright.callbacks import progress as module
+from trainwright.callbacks.base import RunView
+from trainwright.callbacks.progress import PlainProgress, RichProgress, line, progress
 
 PAIR = re.compile(r"(?P<name>[a-z0-9_]+)=(?P<value>\S+)")  # as the module documents it
 RUN = RunView("r1", "digits", 900, 45, 1437, 32)
@@ -42,7 +42,7 @@ def pairs(text: str) -> list[dict[str, str]]:
     found = []
     for shown in text.splitlines():
         word, *rest = shown.split(" ")
-        assert word == "trainyard"
+        assert word == "trainwright"
         assert all(PAIR.fullmatch(pair) for pair in rest), shown
         found.append(dict(PAIR.findall(shown)))
     return found
@@ -157,7 +157,7 @@ def test_values_hold_no_white_space_and_names_fit(plain: PlainProgress, stream: 
     ("value", "text"), [(float("nan"), "nan"), (float("-inf"), "-inf"), (1e-7, "1e-07"), (3, "3")]
 )
 def test_numbers(value: float, text: str) -> None:
-    assert line({}, {"val_loss": value}) == f"trainyard val_loss={text}"
+    assert line({}, {"val_loss": value}) == f"trainwright val_loss={text}"
 
 
 def test_a_resumed_attempt_estimates_by_its_own_steps(clock: list[float], stream: io.StringIO) -> None:

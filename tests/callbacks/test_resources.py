@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.callbacks import resources as module
-from trainyard.callbacks.base import RunView
-from trainyard.callbacks.resources import Resources
+from trainwright.callbacks import resources as module
+from trainwright.callbacks.base import RunView
+from trainwright.callbacks.resources import Resources
 
 RUN = RunView("r1", "digits", 900, 45, 1437, 32)
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from commandline import CONFIG, Command, Outcome, write_run
 
-from trainyard.cli.main import main
+from trainwright.cli.main import main
 
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs `trainyard WORDS`."""
+    """Runs `trainwright WORDS`."""
 
     def run(*words: object) -> Outcome:
         capsys.readouterr()

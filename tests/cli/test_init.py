@@ -16,7 +16,7 @@ def test_the_config_that_init_writes_is_good(command: Command, rows: Path) -> No
     output = rows.with_name("new.yaml")
     done = command("init", rows, "--target", "y", "-o", output)
     assert done.code == 0, done.err
-    assert f"next: trainyard train {output}" in done.out
+    assert f"next: trainwright train {output}" in done.out
     assert command("config", "check", output).code == 0
 
 

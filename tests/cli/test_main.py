@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from commandline import Command, write_run
 
-import trainyard
-from trainyard import api
-from trainyard.cli import main
-from trainyard.engine.signals import STATUS_OF, Stopped
-from trainyard.errors import CheckpointError, InputError, RunNotFoundError
-from trainyard.runs.run import Run
+import trainwright
+from trainwright import api
+from trainwright.cli import main
+from trainwright.engine.signals import STATUS_OF, Stopped
+from trainwright.errors import CheckpointError, InputError, RunNotFoundError
+from trainwright.runs.run import Run
 
 COMMANDS = [
     "init",
@@ -64,19 +64,19 @@ def test_lists_of_commands_have_whole_sentences(command: Command, group: str) ->
 def test_every_command_explains_itself(command: Command, name: str) -> None:
     done = command(*name.split(), "--help")
     assert done.code == 0
-    assert done.out.startswith(f"Usage: trainyard {name}")
+    assert done.out.startswith(f"Usage: trainwright {name}")
 
 
 def test_version(command: Command) -> None:
-    assert command("--version").out == f"trainyard {trainyard.__version__}\n"
+    assert command("--version").out == f"trainwright {trainwright.__version__}\n"
 
 
 def test_help_imports_nothing_heavy() -> None:
     done = python("""
         import sys
-        from trainyard.cli.main import main
+        from trainwright.cli.main import main
         assert main(["--help"]) == 0
-        heavy = {"numpy", "pydantic", "torch", "rich", "ruamel", "jinja2", "trainyard.api"} & set(sys.modules)
+        heavy = {"numpy", "pydantic", "torch", "rich", "ruamel", "jinja2", "trainwright.api"} & set(sys.modules)
         assert not heavy, heavy
     """)
     assert done.returncode == 0, done.stderr
@@ -85,7 +85,7 @@ def test_help_imports_nothing_heavy() -> None:
 def test_config_check_imports_no_framework(config: Path) -> None:
     done = python(f"""
         import sys
-        from trainyard.cli.main import main
+        from trainwright.cli.main import main
         assert main(["config", "check", {str(config)!r}]) == 0
         heavy = {{"torch", "sklearn", "pandas", "pyarrow", "mlflow", "jinja2"}} & set(sys.modules)
         assert not heavy, heavy
@@ -102,8 +102,8 @@ def test_wrong_usage(command: Command, words: list[str]) -> None:
     assert done.code == 2
     assert done.out == ""
     *usage, error = done.err.splitlines()
-    assert usage[0].startswith("Usage: trainyard")
-    assert error.startswith("trainyard: error: ")
+    assert usage[0].startswith("Usage: trainwright")
+    assert error.startswith("trainwright: error: ")
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -116,14 +116,18 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (InputError("no data section"), 2, "trainyard: error: no data section\n"),
-        (RunNotFoundError("no run 'x'"), 2, "trainyard: error: no run 'x'\n"),
-        (CheckpointError("none is whole"), 1, "trainyard: error: none is whole\n"),
-        (PermissionError(13, "Permission denied", "runs"), 1, "trainyard: error: runs: Permission denied\n"),
-        (KeyboardInterrupt(), 130, "trainyard: interrupted\n"),
-        (Stopped("preempted"), 75, "trainyard: preempted before the first step"),
-        (Stopped("interrupted"), 130, "trainyard: interrupted before the first step"),
-        (KeyError("weight"), 1, "trainyard: internal error: KeyError: 'weight' ("),
+        (InputError("no data section"), 2, "trainwright: error: no data section\n"),
+        (RunNotFoundError("no run 'x'"), 2, "trainwright: error: no run 'x'\n"),
+        (CheckpointError("none is whole"), 1, "trainwright: error: none is whole\n"),
+        (
+            PermissionError(13, "Permission denied", "runs"),
+            1,
+            "trainwright: error: runs: Permission denied\n",
+        ),
+        (KeyboardInterrupt(), 130, "trainwright: interrupted\n"),
+        (Stopped("preempted"), 75, "trainwright: preempted before the first step"),
+        (Stopped("interrupted"), 130, "trainwright: interrupted before the first step"),
+        (KeyError("weight"), 1, "trainwright: internal error: KeyError: 'weight' ("),
     ],
 )
 def test_errors_are_one_message_and_an_exit_code(
@@ -176,7 +180,7 @@ def test_the_status_of_the_run_is_the_exit_code(
     monkeypatch.setattr(api, "train", lambda *_, **__: Run(path))
     done = command("train", "a.yaml", "--runs-dir", tmp_path)
     assert done.code == code
-    resume = f"resume with: trainyard resume 20260101-000000-aaaaaa --runs-dir {tmp_path}\n"
+    resume = f"resume with: trainwright resume 20260101-000000-aaaaaa --runs-dir {tmp_path}\n"
     assert done.out.endswith(resume) == (status != "completed")
     assert str(path) in done.out
 
@@ -184,7 +188,7 @@ def test_the_status_of_the_run_is_the_exit_code(
 def test_a_reader_that_went_away_changes_nothing(runs_dir: Path) -> None:
     read, write = os.pipe()
     os.close(read)
-    words = [sys.executable, "-m", "trainyard", "runs", "list", "--runs-dir", str(runs_dir)]
+    words = [sys.executable, "-m", "trainwright", "runs", "list", "--runs-dir", str(runs_dir)]
     done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -197,11 +201,11 @@ def test_a_signal_while_loading_ends_cleanly(
     done = python(
         f"""
         import os, sys
-        from trainyard.cli.main import main
+        from trainwright.cli.main import main
 
         class Preemption:
             def find_spec(self, name, *_):
-                if name == "trainyard.api":
+                if name == "trainwright.api":
                     os.kill(os.getpid(), {int(signum)})
 
         sys.meta_path.insert(0, Preemption())
@@ -211,7 +215,7 @@ def test_a_signal_while_loading_ends_cleanly(
     )
     assert done.returncode == code
     assert done.stdout == ""
-    assert re.fullmatch(rf"trainyard: \w+ by {signum.name}: nothing was under way.*\n", done.stderr)
+    assert re.fullmatch(rf"trainwright: \w+ by {signum.name}: nothing was under way.*\n", done.stderr)
     assert not (tmp_path / "runs").exists()
 
 
@@ -235,16 +239,16 @@ def test_log_lines_go_to_stderr_and_quiet_keeps_warnings(
     path = write_run(tmp_path, "20260101-000000-aaaaaa")
 
     def train(*_: object, **__: object) -> Run:
-        logging.getLogger("trainyard").info("config: translated")
-        logging.getLogger("trainyard").warning("data: constant column")
+        logging.getLogger("trainwright").info("config: translated")
+        logging.getLogger("trainwright").warning("data: constant column")
         return Run(path)
 
     monkeypatch.setattr(api, "train", train)
     done = command("train", "a.yaml", "--json")
-    assert done.err == "trainyard: config: translated\ntrainyard: warning: data: constant column\n"
+    assert done.err == "trainwright: config: translated\ntrainwright: warning: data: constant column\n"
     assert json.loads(done.out)["run_id"] == path.name
     assert (
-        command("train", "a.yaml", "--json", "--quiet").err == "trainyard: warning: data: constant column\n"
+        command("train", "a.yaml", "--json", "--quiet").err == "trainwright: warning: data: constant column\n"
     )
 
 

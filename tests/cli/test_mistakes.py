@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from commandline import Command
 
-import trainyard
-from trainyard.errors import TrainyardError
+import trainwright
+from trainwright.errors import TrainwrightError
 
 ROWS = "a,b,kind,y\n" + "".join(
     f"{i % 7},{i % 5}.5,{'uvw'[i % 3]},{'yes' if i % 2 else 'no'}\n" for i in range(60)
@@ -29,7 +29,7 @@ OVERRIDES = {
     "a model typo": (["model=xgbost"], "did you mean 'xgboost'?"),
     "a model of another library": (["model=efficientnet_b0"], "torchvision.models:efficientnet_b0"),
     "a language model": (["model=bert-base-uncased"], "AutoModel"),
-    "no such model": (["model=nonsense"], "trainyard config names model"),
+    "no such model": (["model=nonsense"], "trainwright config names model"),
     "a model of another framework": (["model.type=rf", "model.framework=torch"], "leave model.framework out"),
     "a class for the other task": (
         ["model=XGBRegressor", "data.task=classification"],
@@ -37,7 +37,7 @@ OVERRIDES = {
     ),
     "a missing package": (["model=absent.models:Net"], "there is no module 'absent'"),
     "a metric typo": (["evaluation.metrics=[acuracy]"], "did you mean 'accuracy'?"),
-    "a metric that is none": (["checkpoint.metric=quality"], "trainyard config names metric"),
+    "a metric that is none": (["checkpoint.metric=quality"], "trainwright config names metric"),
     "a metric of another task": (["evaluation.metrics=[rmse]"], "regression"),
     "the training loss decides": (["checkpoint.metric=train_loss"], "use val_loss"),
     "no such optimizer": (["model=mlp", "optimizer=adamz"], "did you mean 'adam"),
@@ -54,7 +54,7 @@ OVERRIDES = {
     "a folder as data": (["data.path=."], "data.type"),
     "a header alone": (["data.path=header.csv"], "there are columns, but no rows"),
     "no rows to test on": (["data.split={val: 0.6, test: 0.5}"], "their sum must be below 1"),
-    "an unset variable": (["experiment.name=${env:TRAINYARD_UNSET}"], "TRAINYARD_UNSET is not set"),
+    "an unset variable": (["experiment.name=${env:TRAINWRIGHT_UNSET}"], "TRAINWRIGHT_UNSET is not set"),
     "a function that is not there": (["data.path=null", "data.type=absent:rows"], "no module 'absent'"),
     "a batch that is too large": (["model=mlp", "batch_size=6400"], "1 to"),
 }
@@ -118,21 +118,21 @@ def test_every_wrong_key_has_a_line_and_no_list_comes_twice(folder: Path, comman
 
 
 def test_python_calls(folder: Path) -> None:
-    with pytest.raises(AttributeError, match=r"did you mean trainyard\.train\?"):
-        trainyard.fit  # noqa: B018
-    with pytest.raises(TrainyardError, match="give a list"):
-        trainyard.train("c.yaml", "training.epochs=3")
-    with pytest.raises(TrainyardError, match="no data section"):
-        trainyard.train({"model": "xgboost"})
-    with pytest.raises(TrainyardError, match="did you mean 'xgboost'"):
-        trainyard.check({"data": "wine", "model": "xgbost"})
+    with pytest.raises(AttributeError, match=r"did you mean trainwright\.train\?"):
+        trainwright.fit  # noqa: B018
+    with pytest.raises(TrainwrightError, match="give a list"):
+        trainwright.train("c.yaml", "training.epochs=3")
+    with pytest.raises(TrainwrightError, match="no data section"):
+        trainwright.train({"model": "xgboost"})
+    with pytest.raises(TrainwrightError, match="did you mean 'xgboost'"):
+        trainwright.check({"data": "wine", "model": "xgbost"})
 
 
 @pytest.mark.slow  # trains
 def test_a_header_alone_has_no_rows_to_predict_for(folder: Path, command: Command) -> None:
     assert command("train", "c.yaml", "model=gaussian_nb", "data.exclude=[kind]", "-q").code == 0
     done = command("predict", "last", "header.csv")
-    assert (done.code, done.err) == (2, "trainyard: error: header.csv: there are columns, but no rows\n")
+    assert (done.code, done.err) == (2, "trainwright: error: header.csv: there are columns, but no rows\n")
     Path("others.csv").write_text("speed,weight\n1,2\n")
     done = command("predict", "last", "others.csv")
     assert done.code == 2

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 from commandline import Command
 
-import trainyard
-from trainyard.datasets.rows import chunks
-from trainyard.errors import DataError, InputError
-from trainyard.runs.prediction import predictor as models
-from trainyard.runs.prediction.file_predictions import write_predictions
-from trainyard.runs.run import Run
+import trainwright
+from trainwright.datasets.rows import chunks
+from trainwright.errors import DataError, InputError
+from trainwright.runs.prediction import predictor as models
+from trainwright.runs.prediction.file_predictions import write_predictions
+from trainwright.runs.run import Run
 
 MODELS: dict[str, dict[str, Any]] = {
     "mlp": {"model": {"type": "mlp", "hidden": [8]}, "training": {"max_steps": 20, "threads": 1}},
@@ -43,7 +43,7 @@ def train(folder: Path, settings: dict[str, Any], frame: pd.DataFrame, **data: A
     frame.to_csv(folder / "rows.csv", index=False)
     section = {"type": "csv", "path": str(folder / "rows.csv"), "target": "y", "exclude": ["id"], **data}
     config = {"experiment": {"name": "predict"}, "data": section, "tracking": [], **settings}
-    return Trained(trainyard.train(config, runs_dir=folder / "runs"), folder, folder / "rows.csv")
+    return Trained(trainwright.train(config, runs_dir=folder / "runs"), folder, folder / "rows.csv")
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -86,9 +86,9 @@ def test_the_command_and_python_agree(command: Command, trained: Trained, tmp_pa
     frame = table()
     assert list(written) == ["id", "color", "prediction", "probability_no", "probability_yes"]
     assert written[["id", "color"]].equals(frame[["id", "color"]])
-    in_python = trainyard.predict(trained.run, trained.rows, keep=["id", "color"])
+    in_python = trainwright.predict(trained.run, trained.rows, keep=["id", "color"])
     pd.testing.assert_frame_equal(in_python, written, check_dtype=False, rtol=0, atol=1e-7)
-    predictor = trainyard.load(trained.run)
+    predictor = trainwright.load(trained.run)
     probabilities = predictor.predict_proba(frame)
     np.testing.assert_allclose(probabilities, in_python.iloc[:, 3:], atol=1e-5)
     assert (predictor.predict(frame)["prediction"] == written["prediction"]).all()
@@ -97,7 +97,7 @@ def test_the_command_and_python_agree(command: Command, trained: Trained, tmp_pa
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_chunks")
 def test_chunks_of_a_file_have_the_bits_of_the_rows_in_memory(trained: Trained) -> None:
-    in_chunks = trainyard.predict(trained.run, trained.rows)
+    in_chunks = trainwright.predict(trained.run, trained.rows)
     predictor = models.Predictor(trained.run._dir, pinned=True)
     assert predictor.chunk_rows % predictor.model.rows_together == 0
     pd.testing.assert_frame_equal(in_chunks, predictor.predict(pd.read_csv(trained.rows)), check_exact=True)
@@ -108,7 +108,7 @@ def test_chunks_of_a_file_have_the_bits_of_the_rows_in_memory(trained: Trained) 
 @pytest.mark.usefixtures("in_chunks")
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_files_are_written_in_chunks(suffix: str, command: Command, booster: Trained, tmp_path: Path) -> None:
-    whole = trainyard.predict(booster.run, booster.rows, keep=["size"])
+    whole = trainwright.predict(booster.run, booster.rows, keep=["size"])
     path = tmp_path / f"o.{suffix}"
     runs = ("--runs-dir", booster.folder / "runs")
     command("predict", "last", booster.rows, "-o", path, "--keep", "size", *runs)
@@ -152,7 +152,7 @@ def test_a_threshold(command: Command, booster: Trained) -> None:
         "predict", "last", booster.rows, "--threshold", "0.2", "--no-proba", *runs
     ).out.splitlines()
     assert bare == ["prediction", *(document["prediction"] for document in documents)]
-    frame = trainyard.load(booster.run).predict(table(), threshold=0.2)
+    frame = trainwright.load(booster.run).predict(table(), threshold=0.2)
     assert frame["prediction"].tolist() == bare[1:]
 
 
@@ -196,9 +196,9 @@ def test_intervals(command: Command, amounts: Trained, tmp_path: Path) -> None:
     command("predict", "last", amounts.rows, "-o", tmp_path / "o.csv", "--interval", "0.8", *runs)
     written = pd.read_csv(tmp_path / "o.csv")
     frame = pd.read_csv(amounts.rows)
-    predictor = trainyard.load(amounts.run)
+    predictor = trainwright.load(amounts.run)
     pd.testing.assert_frame_equal(predictor.predict_interval(frame, 0.8), written, check_dtype=False)
-    in_python = trainyard.predict(amounts.run, amounts.rows, interval=0.8)
+    in_python = trainwright.predict(amounts.run, amounts.rows, interval=0.8)
     pd.testing.assert_frame_equal(in_python, written, check_dtype=False)
     # By hand: the residuals on the scale that the model is trained on, of the validation rows.
     val = predictor.load_data().rows["val"]
@@ -216,7 +216,7 @@ def test_a_column_that_would_be_there_twice(amounts: Trained, tmp_path: Path) ->
     frame = pd.read_csv(amounts.rows).assign(prediction=1)
     frame.to_csv(tmp_path / "rows.csv", index=False)
     with pytest.raises(InputError, match="'prediction' cannot be kept"):
-        trainyard.predict(amounts.run, tmp_path / "rows.csv", keep=["prediction"])
+        trainwright.predict(amounts.run, tmp_path / "rows.csv", keep=["prediction"])
 
 
 def test_rows_that_cannot_be_read_are_not_called_a_file_that_cannot_be_written(tmp_path: Path) -> None:
@@ -237,9 +237,9 @@ def test_a_run_that_cannot_be_written_is_explained(
     def read_only(*_: Any, **__: Any) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    kept = trainyard.explain(booster.run)
-    monkeypatch.setattr("trainyard.records.run_dir.write_together", read_only)
-    explanation = trainyard.explain(booster.run)
+    kept = trainwright.explain(booster.run)
+    monkeypatch.setattr("trainwright.records.run_dir.write_together", read_only)
+    explanation = trainwright.explain(booster.run)
     reason = f"{booster.run.path} cannot be written (Read-only file system)"
     assert explanation == {**kept, "not_kept": reason}
     done = command("explain", "last", "--runs-dir", booster.folder / "runs")

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from commandline import CONFIG, Command, write_run
 
-from trainyard import api
-from trainyard.records.facts import facts
-from trainyard.records.run_dir import RunDir
-from trainyard.trackers.feed import SyncReport
+from trainwright import api
+from trainwright.records.facts import facts
+from trainwright.records.run_dir import RunDir
+from trainwright.trackers.feed import SyncReport
 
 A, B, FAILED = "20260101-000000-aaaaaa", "20260102-000000-bbbbbb", "20260103-000000-cccccc"
 

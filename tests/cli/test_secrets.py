@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from commandline import CONFIG, Command, write_run
 
-import trainyard
-from trainyard import api
-from trainyard.config import load
-from trainyard.config.messages import _schema_keys
-from trainyard.config.schema import RunConfig
-from trainyard.errors import DataError, InputError
-from trainyard.redact import redacted
-from trainyard.runs.run import Run
+import trainwright
+from trainwright import api
+from trainwright.config import load
+from trainwright.config.messages import _schema_keys
+from trainwright.config.schema import RunConfig
+from trainwright.errors import DataError, InputError
+from trainwright.redact import redacted
+from trainwright.runs.run import Run
 
 SECRET = "hunter2-s3cr3t"
 # The name of the experiment is that of a folder.
@@ -68,7 +68,7 @@ def chatter(uri):
     print("err", uri, file=sys.stderr)
     warnings.warn("about " + uri)
     logging.getLogger("mine").warning("log %s", uri)
-    logging.getLogger("trainyard").warning("ours %s", uri)
+    logging.getLogger("trainwright").warning("ours %s", uri)
     X = np.random.default_rng(0).normal(size=(60, 2))
     return X, (X[:, 0] > 0).astype(int)
 """
@@ -134,7 +134,7 @@ def test_what_the_users_own_code_prints_shows_no_secret(secret: str, tmp_path: P
         CONFIG.replace("{type: digits}", "{type: 'chatty_data:chatter', params: {uri: '${env:SECRET}'}}"),
         encoding="utf-8",
     )
-    words = [sys.executable, "-m", "trainyard", "train", "c.yaml", "--json"]
+    words = [sys.executable, "-m", "trainwright", "train", "c.yaml", "--json"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert secret not in done.stdout + done.stderr
@@ -185,20 +185,20 @@ def test_initial_weights_at_a_secret_path_are_found_again(
 ) -> None:
     from small_runs import SMALL
 
-    first = trainyard.train(SMALL, {"training.max_steps": 2}, runs_dir=tmp_path / secret)
-    run = trainyard.train(
+    first = trainwright.train(SMALL, {"training.max_steps": 2}, runs_dir=tmp_path / secret)
+    run = trainwright.train(
         SMALL,
         {"training.max_steps": 3, "model.init_from": "${env:SECRET}/small/" + first.id},
         runs_dir=tmp_path,
     )
     assert run.manifest["init_from"] == f"{tmp_path}/${{env:SECRET}}/small/{first.id}"
-    assert trainyard.reproduce(run.id, runs_dir=tmp_path).verdict == "identical"
+    assert trainwright.reproduce(run.id, runs_dir=tmp_path).verdict == "identical"
 
 
 def test_errors_in_python_hold_no_secret(secret: str) -> None:
     config = {"data": {"type": "chatty_data:fail", "params": {"uri": "${env:SECRET}"}}, "model": "mlp"}
     with pytest.raises(DataError) as caught:
-        trainyard.train(config)
+        trainwright.train(config)
     assert "cannot open ${env:SECRET}" in str(caught.value)
     assert secret not in repr(caught.value)
     assert secret not in repr(caught.value.args)
@@ -206,8 +206,8 @@ def test_errors_in_python_hold_no_secret(secret: str) -> None:
 
 def test_log_lines_in_python_hold_no_secret(secret: str, caplog: pytest.LogCaptureFixture) -> None:
     load({"model": {"type": "mlp", "params": {"key": "${env:SECRET}"}}})
-    logging.getLogger("trainyard").warning("key %s", secret)
-    logging.getLogger("trainyard").warning("uri", exc_info=ValueError(f"postgresql://ada:{secret}@db"))
+    logging.getLogger("trainwright").warning("key %s", secret)
+    logging.getLogger("trainwright").warning("uri", exc_info=ValueError(f"postgresql://ada:{secret}@db"))
     assert "key ${env:SECRET}" in caplog.text
     assert secret not in caplog.text
 

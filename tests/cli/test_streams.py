@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from commandline import Command, write_run
 
-from trainyard.callbacks.progress import line
-from trainyard.cli.output import json_document, table
-from trainyard.redact import printable
+from trainwright.callbacks.progress import line
+from trainwright.cli.output import json_document, table
+from trainwright.redact import printable
 
-TRAINYARD = f"{sys.executable} -m trainyard"
+TRAINWRIGHT = f"{sys.executable} -m trainwright"
 EVIL = "a\x1b[31mred\x1b]0;title\x07\x9b2Jb\u202egnp\r\x08c\x1bPq#\x1b\\d\x85e"
 SHOWN = "aredbgnpcde"
 UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -33,7 +33,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         f"data: {{path: '{folder}/rows.npz'}}\nmodel: xgboost\ntraining: {{epochs: 30, threads: 1}}\nlogging: {{every_n_steps: 1}}\n",
         encoding="utf-8",
     )
-    done = shell(f"{TRAINYARD} train rows.yaml --runs-dir runs", folder)
+    done = shell(f"{TRAINWRIGHT} train rows.yaml --runs-dir runs", folder)
     assert done.returncode == 0, done.stdout
     return config, digest(folder / "runs")
 
@@ -60,8 +60,8 @@ def digest(runs: Path) -> str:
 )
 def test_a_run_goes_on_when_nobody_reads(undisturbed: tuple[Path, str], tmp_path: Path, ending: str) -> None:
     config, expected = undisturbed
-    done = shell(f"{TRAINYARD} train {config} --runs-dir runs {ending}", tmp_path)
-    assert (done.returncode, done.stderr) in ((0, ""), (0, "trainyard: columns: 3 numbers\n"))
+    done = shell(f"{TRAINWRIGHT} train {config} --runs-dir runs {ending}", tmp_path)
+    assert (done.returncode, done.stderr) in ((0, ""), (0, "trainwright: columns: 3 numbers\n"))
     assert digest(tmp_path / "runs") == expected
 
 
@@ -78,7 +78,7 @@ def test_what_libraries_print_does_not_end_up_in_the_files_of_a_run(
         encoding="utf-8",
     )
     words = f"train {undisturbed[0]} data.type=noisy:load data.path=null --runs-dir runs"
-    done = shell(f"{TRAINYARD} {words} <&- >&- 2>&-", tmp_path)
+    done = shell(f"{TRAINWRIGHT} {words} <&- >&- 2>&-", tmp_path)
     assert done.returncode == 0
     files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
     assert files
@@ -89,7 +89,7 @@ def test_what_libraries_print_does_not_end_up_in_the_files_of_a_run(
 def test_a_terminal_that_hangs_up_ends_no_run(undisturbed: tuple[Path, str], tmp_path: Path) -> None:
     config, expected = undisturbed
     ours, theirs = pty.openpty()
-    words = [sys.executable, "-m", "trainyard", "train", str(config), "--runs-dir", str(tmp_path / "runs")]
+    words = [sys.executable, "-m", "trainwright", "train", str(config), "--runs-dir", str(tmp_path / "runs")]
     with subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as run:
         os.close(theirs)
         os.read(ours, 1)  # it has begun to print
@@ -100,13 +100,13 @@ def test_a_terminal_that_hangs_up_ends_no_run(undisturbed: tuple[Path, str], tmp
 
 @pytest.mark.slow
 def test_an_error_without_a_reader_keeps_its_exit_code(tmp_path: Path) -> None:
-    assert shell(f"{TRAINYARD} train nowhere.yaml 2>&1 | true", tmp_path).returncode == 2
-    assert shell(f"{TRAINYARD} train nowhere.yaml >&- 2>&-", tmp_path).returncode == 2
+    assert shell(f"{TRAINWRIGHT} train nowhere.yaml 2>&1 | true", tmp_path).returncode == 2
+    assert shell(f"{TRAINWRIGHT} train nowhere.yaml >&- 2>&-", tmp_path).returncode == 2
 
 
 @pytest.mark.slow
 def test_a_result_that_does_not_fit_on_the_disk_is_an_error(runs_dir: Path, tmp_path: Path) -> None:
-    done = shell(f"{TRAINYARD} runs list --runs-dir {runs_dir} > /dev/full", tmp_path)
+    done = shell(f"{TRAINWRIGHT} runs list --runs-dir {runs_dir} > /dev/full", tmp_path)
     assert done.returncode == 1
     assert "No space left" in done.stderr
 
@@ -122,7 +122,7 @@ def test_tables_and_progress_lines_are_printable() -> None:
         f"{SHOWN}  1",
         "x y          z",
     ]
-    assert line({"event": "best"}, {"metric": EVIL}) == f"trainyard event=best metric={SHOWN}"
+    assert line({"event": "best"}, {"metric": EVIL}) == f"trainwright event=best metric={SHOWN}"
 
 
 def test_json_keeps_every_character_and_shows_none_that_steers(command: Command, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from commandline import CONFIG, Command
 
-from trainyard import api
-from trainyard.cli.main import main
-from trainyard.records.manifest import Difference
-from trainyard.runs.reproduce import FirstTensor, Reproduction
+from trainwright import api
+from trainwright.cli.main import main
+from trainwright.records.manifest import Difference
+from trainwright.runs.reproduce import FirstTensor, Reproduction
 
 DIFFERENT = Reproduction(
     "different",
@@ -102,11 +102,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_train_shows_progress_and_results(command: Command, config: Path, tmp_path: Path) -> None:
     done = command("train", config, "--runs-dir", tmp_path / "runs")
     assert done.code == 0, done.err
-    assert re.search(r"^trainyard step=10/45 train_loss=\S+ ", done.out, re.MULTILINE)
-    assert re.search(r"^trainyard step=45/45 val_loss=\S+ val_accuracy=\S+", done.out, re.MULTILINE)
+    assert re.search(r"^trainwright step=10/45 train_loss=\S+ ", done.out, re.MULTILINE)
+    assert re.search(r"^trainwright step=45/45 val_loss=\S+ val_accuracy=\S+", done.out, re.MULTILINE)
     assert re.search(r"^digest +[0-9a-f]{64}$", done.out, re.MULTILINE)
     (run,) = (tmp_path / "runs" / "digits").iterdir()
-    next_commands = re.findall(r"^  trainyard (.+)$", done.out, re.MULTILINE)
+    next_commands = re.findall(r"^  trainwright (.+)$", done.out, re.MULTILINE)
     assert f"reproduce {run.name} --runs-dir {tmp_path / 'runs'}" in next_commands
 
 
@@ -115,7 +115,7 @@ def test_train_as_json(command: Command, config: Path, tmp_path: Path) -> None:
     done = command("train", config, "--runs-dir", tmp_path / "runs", "--json")
     assert (done.code, done.json["status"], done.json["steps"]) == (0, "completed", 45)
     assert Path(done.json["path"], "result.json").exists()
-    assert "trainyard event=end step=45/45 status=completed" in done.err
+    assert "trainwright event=end step=45/45 status=completed" in done.err
 
 
 @pytest.mark.slow
@@ -192,7 +192,7 @@ def test_reproduce_is_identical(command: Command, trained: Path) -> None:
 def stopped(words: list[str], folder: Path, signum: signal.Signals) -> tuple[int, str]:
     """Sends the signal when the first evaluation is shown; the exit code and all that was printed."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "trainyard", *words], cwd=folder, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "trainwright", *words], cwd=folder, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     shown = []
@@ -213,8 +213,8 @@ def test_stopped_by_a_signal_and_resumed_and_stopped_again(config: Path, tmp_pat
     code, shown = stopped(words, tmp_path, signal.SIGTERM)
     assert code == 75
     (run,) = (tmp_path / "runs" / "digits").iterdir()
-    assert shown.endswith(f"resume with: trainyard resume {run.name}\n")
-    step = re.findall(r"^trainyard event=end step=(\d+)/4000000 status=preempted$", shown, re.MULTILINE)
+    assert shown.endswith(f"resume with: trainwright resume {run.name}\n")
+    step = re.findall(r"^trainwright event=end step=(\d+)/4000000 status=preempted$", shown, re.MULTILINE)
     code, shown = stopped(["resume", run.name], tmp_path, signal.SIGINT)
     assert code == 130
     assert f"event=start step={step[0]}/4000000 run={run.name} experiment=digits attempt=2" in shown

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from commandline import Command, write_run
 
-import trainyard
+import trainwright
 from small_runs import SMALL
-from trainyard import api
-from trainyard.runs.run import Run
+from trainwright import api
+from trainwright.runs.run import Run
 
 TINY = SMALL | {"training": SMALL["training"] | {"max_steps": 3}}
 
@@ -29,7 +29,7 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def work(name: str, **_: Any) -> Run:
         if name.startswith("broken"):
             raise RuntimeError("code of the user's")
-        return trainyard.get(tmp_path / "runs" / "digits" / name)
+        return trainwright.get(tmp_path / "runs" / "digits" / name)
 
     monkeypatch.setattr(api, "work", work)
     return lambda name, status: write_run(tmp_path / "runs", name, status=status)
@@ -38,11 +38,11 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_create_prints_what_work_takes_and_nothing_else(command: Command, tiny: Path, tmp_path: Path) -> None:
     done = command("create", tiny, "experiment.seed=9", "--runs-dir", tmp_path / "runs")
     (path,) = done.out.splitlines()
-    assert (done.code, trainyard.get(path).status) == (0, "created")
+    assert (done.code, trainwright.get(path).status) == (0, "created")
     worked = command("work", path, "--json", "-q")
     (document,) = worked.json
     assert (worked.code, document["status"], document["steps"]) == (0, "completed", 3)
-    assert trainyard.get(path).manifest["seed"] == 9
+    assert trainwright.get(path).manifest["seed"] == 9
 
 
 def test_create_in_a_store_prints_the_url(command: Command, tiny: Path, tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_a_run_that_fails_does_not_keep_the_next_from_being_trained(
     runs = [command("create", tiny, "--runs-dir", tmp_path / "runs").out.strip() for _ in range(2)]
     done = command("work", runs[0], "nowhere", runs[1], "-q", "--runs-dir", tmp_path / "runs")
     assert done.code == 2
-    assert "trainyard: error: no run 'nowhere'" in done.err
-    assert [trainyard.get(run).status for run in runs] == ["completed", "completed"]
+    assert "trainwright: error: no run 'nowhere'" in done.err
+    assert [trainwright.get(run).status for run in runs] == ["completed", "completed"]
     assert done.out.count("test_accuracy") == 2
 
 

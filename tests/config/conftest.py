@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from trainyard.config.adapters import Meaning
-from trainyard.config.schema import TrainingConfig
+from trainwright.config.adapters import Meaning
+from trainwright.config.schema import TrainingConfig
 
 
 class Params(BaseModel):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainyard.config import load
-from trainyard.errors import ConfigError
+from trainwright.config import load
+from trainwright.errors import ConfigError
 
 GOOD = "data: {type: digits}\nmodel: {type: mlp}\n"
 
@@ -18,7 +18,7 @@ BROKEN = {
     "key typo": (
         GOOD + "training:\n  epoch: 3\n",
         "4:3: training.epoch",
-        "did you mean 'epochs'? Allowed: epochs ... (`trainyard config names training`",
+        "did you mean 'epochs'? Allowed: epochs ... (`trainwright config names training`",
     ),
     "nested typo": (
         GOOD + "training:\n  early_stopping: {patienc: 3}\n",
@@ -393,9 +393,9 @@ BROKEN = {
     ),
     # variables
     "unset variable": (
-        GOOD + "training: {epochs: '${env:TRAINYARD_UNSET}'}\n",
+        GOOD + "training: {epochs: '${env:TRAINWRIGHT_UNSET}'}\n",
         "3:20: training.epochs",
-        "environment variable TRAINYARD_UNSET is not set",
+        "environment variable TRAINWRIGHT_UNSET is not set",
     ),
     "shell variable": (
         GOOD + "experiment: {name: '${HOME}'}\n",

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from trainyard.config import load
-from trainyard.errors import ConfigError
+from trainwright.config import load
+from trainwright.errors import ConfigError
 
 GOOD: dict[str, Any] = {"data": "digits", "model": "mlp"}
 

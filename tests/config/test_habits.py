@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from pydantic import create_model
 
-from trainyard.config import load
-from trainyard.config.resolved import flatten
-from trainyard.errors import ConfigError
-from trainyard.runs.catalog import Catalog
+from trainwright.config import load
+from trainwright.config.resolved import flatten
+from trainwright.errors import ConfigError
+from trainwright.runs.catalog import Catalog
 
 BASE = {"data": {"type": "wine"}, "model": "mlp"}
 

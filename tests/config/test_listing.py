@@ -1,9 +1,9 @@
-"""What `trainyard config names` lists."""
+"""What `trainwright config names` lists."""
 
 import pytest
 
-from trainyard.config.listing import keys_of, kinds
-from trainyard.errors import InputError
+from trainwright.config.listing import keys_of, kinds
+from trainwright.errors import InputError
 
 
 def test_types_of_a_union_are_listed_with_what_they_do() -> None:
@@ -25,7 +25,7 @@ def test_keys_of_sections_and_of_one_type() -> None:
     [
         ("color", "no names of 'color'; allowed: dataset"),
         ("training.scheduler.cosin", "no names of 'training.scheduler.cosin'"),
-        ("training.epochs", "one value: `trainyard config names training` describes it"),
+        ("training.epochs", "one value: `trainwright config names training` describes it"),
     ],
 )
 def test_what_is_no_section_is_refused(name: str, message: str) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.config import load
-from trainyard.records import run_dir
-from trainyard.records.facts import facts
-from trainyard.records.manifest import Manifest
-from trainyard.records.run_dir import RunDir
-from trainyard.redact import fingerprinted, redacted
+from trainwright.config import load
+from trainwright.records import run_dir
+from trainwright.records.facts import facts
+from trainwright.records.manifest import Manifest
+from trainwright.records.run_dir import RunDir
+from trainwright.redact import fingerprinted, redacted
 
 SECRETS = {
     "api_key": "LITERALSECRET99",

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.config import Source, load
-from trainyard.config.schedules import CosineSchedule
-from trainyard.errors import ConfigError
+from trainwright.config import Source, load
+from trainwright.config.schedules import CosineSchedule
+from trainwright.errors import ConfigError
 
 GOOD = {"data": "digits", "model": "mlp"}
 

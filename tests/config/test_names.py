@@ -2,10 +2,10 @@
 
 import pytest
 
-from trainyard.config import load
-from trainyard.config.resolved import values
-from trainyard.errors import ConfigError
-from trainyard.runs.catalog import Catalog
+from trainwright.config import load
+from trainwright.config.resolved import values
+from trainwright.errors import ConfigError
+from trainwright.runs.catalog import Catalog
 
 # What is written -> the model in the resolved config, and the task that the name implies.
 SPELLINGS = {
@@ -123,8 +123,8 @@ def test_data_given_as_objects():
         "vit": "timm:create_model",
         "bert-base-uncased": "AutoModelForSequenceClassification', path: bert-base-uncased}",
         "gpt2": "path: gpt2}, or AutoModelForCausalLM",
-        "StackingClassifier": "trainyard.train(config, model=StackingClassifier(...))",
-        "KMeans": "Trainyard trains classifiers, regressors and language models",
+        "StackingClassifier": "trainwright.train(config, model=StackingClassifier(...))",
+        "KMeans": "Trainwright trains classifiers, regressors and language models",
         "gru": "my_module:Net",
         "lr": "logistic_regression for classes",
         "GBM": "write lightgbm",
@@ -133,7 +133,7 @@ def test_data_given_as_objects():
         "automl": "--model auto",
         "best": "--model auto",
         "xgbost": "did you mean 'xgboost'?",
-        "nonsense": "which `trainyard config names model` shows",
+        "nonsense": "which `trainwright config names model` shows",
         "{type: random_forest, framework: xgboost}": "sklearn has it as random_forest",
     }.items(),
 )

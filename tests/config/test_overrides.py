@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.config import Overrides, load
-from trainyard.config.overrides import keys_of, with_settings
-from trainyard.runs.catalog import Catalog
+from trainwright.config import Overrides, load
+from trainwright.config.overrides import keys_of, with_settings
+from trainwright.runs.catalog import Catalog
 
 CONFIG: dict[str, Any] = {"model": {"type": "mlp"}}
 # Values that a text must quote, or write out: a text that looks like a number, a list, a mapping, None.

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.config import flatten, load
-from trainyard.config.emit import emit
-from trainyard.config.tree import Problems, plain
-from trainyard.config.yaml import read
-from trainyard.runs.catalog import Catalog
+from trainwright.config import flatten, load
+from trainwright.config.emit import emit
+from trainwright.config.tree import Problems, plain
+from trainwright.config.yaml import read
+from trainwright.runs.catalog import Catalog
 
 OLDER = {
     "experiment": {"name": "n"},

@@ -6,10 +6,10 @@ import sys
 
 from pydantic import Field
 
-from trainyard.config.fields import Section, affects
-from trainyard.config.jsonschema import json_schema
-from trainyard.config.reference import _sections, reference
-from trainyard.config.schema import PLACEMENT, DistributedConfig, RunConfig
+from trainwright.config.fields import Section, affects
+from trainwright.config.jsonschema import json_schema
+from trainwright.config.reference import _sections, reference
+from trainwright.config.schema import PLACEMENT, DistributedConfig, RunConfig
 
 
 def references(schema):
@@ -125,7 +125,7 @@ def test_reference_has_every_section_and_option(adapters):
 
 def test_import_brings_no_heavy_library():
     code = (
-        "import sys; from trainyard.config import load; load({'model': 'mlp'});"
+        "import sys; from trainwright.config import load; load({'model': 'mlp'});"
         "print([name for name in ('numpy', 'torch', 'pandas', 'sklearn', 'rich') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainyard.config import load
-from trainyard.errors import ConfigError
-from trainyard.runs.catalog import Catalog
+from trainwright.config import load
+from trainwright.errors import ConfigError
+from trainwright.runs.catalog import Catalog
 
 LOG = {"low": 1e-4, "high": 0.1, "log": True}
 

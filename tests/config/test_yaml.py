@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.config import yaml
-from trainyard.config.tree import Problems, Source, find, plain
-from trainyard.config.yaml import read, scalar
+from trainwright.config import yaml
+from trainwright.config.tree import Problems, Source, find, plain
+from trainwright.config.yaml import read, scalar
 
 
 @pytest.mark.parametrize(

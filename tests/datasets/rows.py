@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from trainyard.config.schema import DataConfig
+from trainwright.config.schema import DataConfig
 
 
 def people(count: int = 120, seed: int = 0) -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from rows import config, csv_text, load, people
 
-from trainyard.datasets.csv import CsvDataset
-from trainyard.errors import DataError
+from trainwright.datasets.csv import CsvDataset
+from trainwright.errors import DataError
 
 ROWS = people(100)
 TEXT = csv_text(ROWS)

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from messy_tables import TABLES
-from trainyard.datasets.rows import chunks
-from trainyard.datasets.rows.frames import read_table, row_chunks
-from trainyard.datasets.rows.table import Table
-from trainyard.errors import DataError
-from trainyard.types import Array
+from trainwright.datasets.rows import chunks
+from trainwright.datasets.rows.frames import read_table, row_chunks
+from trainwright.datasets.rows.table import Table
+from trainwright.errors import DataError
+from trainwright.types import Array
 
 COLUMNS: dict[str, list[str]] = {  # of 40 cells each; a cell late in the column decides what it holds
     "whole": [str(i) for i in range(40)],

@@ -15,15 +15,15 @@ import pytest
 from PIL import Image
 
 import small_runs
-import trainyard
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import Draw, SampleSplit, settling
-from trainyard.datasets.parquet import ParquetDataset, ParquetParams
-from trainyard.datasets.rows import decoders
-from trainyard.datasets.rows.objects import from_objects
-from trainyard.datasets.webdataset import WebdatasetDataset, WebdatasetParams
-from trainyard.errors import DataError
-from trainyard.records.decision import Decision, journalled_decisions
+import trainwright
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import Draw, SampleSplit, settling
+from trainwright.datasets.parquet import ParquetDataset, ParquetParams
+from trainwright.datasets.rows import decoders
+from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.webdataset import WebdatasetDataset, WebdatasetParams
+from trainwright.errors import DataError
+from trainwright.records.decision import Decision, journalled_decisions
 
 SKIP = DataConfig(on_corrupt="skip")
 
@@ -54,7 +54,7 @@ def loaded(dataset: Any, config: DataConfig = SKIP) -> Any:
 def test_items_that_cannot_be_read_are_left_out_and_others_stay_what_they_are(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "trainyard")
+    caplog.set_level(logging.INFO, "trainwright")
     bundle = loaded(Faulty())
     train = bundle.splits["train"]
     kept = [i for i in range(40) if i not in (3, 17)]
@@ -102,7 +102,7 @@ def test_what_was_found_before_is_not_looked_for() -> None:
 def test_rows_in_memory_are_refused(tmp_path: Path) -> None:
     config = {"data": {"type": "iris", "on_error": "skip"}, "model": "mlp"}
     with pytest.raises(DataError, match=r"data\.on_corrupt is for samples that are read one by one"):
-        trainyard.train(config, runs_dir=tmp_path)
+        trainwright.train(config, runs_dir=tmp_path)
 
 
 def picture(i: int) -> bytes:
@@ -130,7 +130,7 @@ def tar_bundle(path: str, **settings: Any) -> Any:
 def test_a_corrupt_file_in_a_tar_shard_is_named_or_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
     path = write_tar(tmp_path / "a.tar")
     with pytest.raises(DataError, match=r"a\.tar: 004\.png \(sample 4\) cannot be decoded"):
         tar_bundle(path)  # which reads some samples for what they are
@@ -150,7 +150,7 @@ def test_a_corrupt_file_in_a_tar_shard_is_named_or_left_out(
 def test_a_corrupt_row_of_a_parquet_shard_is_named_or_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
     for shard in range(2):
         rows = range(shard * 4, shard * 4 + 4)
         columns = {"image": [picture(i + (shard == 0)) for i in rows], "target": [i % 2 for i in rows]}
@@ -203,15 +203,15 @@ def test_a_resume_and_a_repetition_leave_out_the_same(
     (tmp_path / "holey_set.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(small_runs.SMALL, "data", {"type": "holey_set:ByHand"})
-    by_hand = trainyard.train(small_runs.SMALL, runs_dir=tmp_path / "by_hand")
+    by_hand = trainwright.train(small_runs.SMALL, runs_dir=tmp_path / "by_hand")
     small_runs.SMALL["data"] = {"type": "holey_set:Some", "on_corrupt": "skip"}
-    resume = trainyard.resume
+    resume = trainwright.resume
 
     def after_a_repair(run: Any, **objects: Any) -> Any:
         (tmp_path / "repaired").touch()  # what was decided holds
         return resume(run, **objects)
 
-    monkeypatch.setattr(trainyard, "resume", after_a_repair)
+    monkeypatch.setattr(trainwright, "resume", after_a_repair)
     whole, resumed = small_runs.whole_and_resumed(tmp_path)
     small_runs.assert_same(resumed, whole)
     assert whole.digest == by_hand.digest
@@ -220,4 +220,4 @@ def test_a_resume_and_a_repetition_leave_out_the_same(
     names = [f"item {i} of the {split} dataset" for split, i in (("train", 3), ("train", 17), ("val", 0))]
     positions = {"train": [3, 17], "val": [0]}
     assert skip == Decision(0, "skip", {"count": 3, "samples": names, "positions": positions})
-    assert trainyard.reproduce(whole).verdict == "identical"
+    assert trainwright.reproduce(whole).verdict == "identical"

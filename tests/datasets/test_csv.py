@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from rows import config, csv_text, load, people
 
-from trainyard.datasets.base import Dataset
-from trainyard.datasets.csv import CsvDataset
-from trainyard.datasets.rows.table import as_table, kind_of
-from trainyard.semantics import computing_by
-from trainyard.testing.dataset_suite import DatasetSuite
+from trainwright.datasets.base import Dataset
+from trainwright.datasets.csv import CsvDataset
+from trainwright.datasets.rows.table import as_table, kind_of
+from trainwright.semantics import computing_by
+from trainwright.testing.dataset_suite import DatasetSuite
 
 
 class TestCsv(DatasetSuite):
@@ -140,7 +140,7 @@ def test_a_parquet_of_the_same_rows_trains_the_same(place: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    from trainyard.datasets.parquet import ParquetDataset
+    from trainwright.datasets.parquet import ParquetDataset
 
     parquet.write_table(pyarrow.Table.from_pylist(people()), "a.parquet")
     one = load(CsvDataset, config(path=write(place, csv_text(people()))))

@@ -1,4 +1,4 @@
-"""`trainyard init FOLDER`: drafts that train as they stand."""
+"""`trainwright init FOLDER`: drafts that train as they stand."""
 
 import importlib.util
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trainyard
-from trainyard.config import load as load_config
-from trainyard.errors import DataError, InputError
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.wiring import load_data
+import trainwright
+from trainwright.config import load as load_config
+from trainwright.errors import DataError, InputError
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.wiring import load_data
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def images(count: int, *sides: int) -> dict[str, Any]:
 
 def drafted(folder: str = ".") -> tuple[str, Any, Any]:
     """Return the draft, its config and its data."""
-    text = trainyard.init(folder)
+    text = trainwright.init(folder)
     Path("config.yaml").write_text(text)
     config = load_config(Path("config.yaml"), adapters=Catalog()).config
     return text, config, load_data(config)
@@ -84,7 +84,7 @@ def test_texts_with_classes() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("tokenizers") is None, reason="tokenizers is not installed")
 def test_many_bytes_of_text_are_read_as_pairs() -> None:
     write({f"{name}/{i}.txt": f"{name} {i} " * 2000 for name in ("yes", "no") for i in range(10)})
-    assert "tokenizer: bpe" in trainyard.init(".")
+    assert "tokenizer: bpe" in trainwright.init(".")
 
 
 def test_texts_alone_are_for_a_language_model() -> None:
@@ -98,13 +98,13 @@ def test_texts_alone_are_for_a_language_model() -> None:
 def test_what_is_no_data(tmp_path: Path) -> None:
     (tmp_path / "empty" / "inside").mkdir(parents=True)
     with pytest.raises(DataError, match="empty is a folder without data: it needs images"):
-        trainyard.init("empty")
+        trainwright.init("empty")
     with pytest.raises(
         InputError, match="empty is a folder, whose files say what they need; leave --target out"
     ):
-        trainyard.init("empty", "y")
+        trainwright.init("empty", "y")
     write({"table.csv": "a,b\n1,2\n"})
     with pytest.raises(
         InputError, match=r"table\.csv is a table: say which column to predict, with --target COLUMN: a, b"
     ):
-        trainyard.init("table.csv")
+        trainwright.init("table.csv")

@@ -11,13 +11,13 @@ from pydantic import ValidationError
 from rows import config as data_config
 from rows import csv_text, load, people
 
-from trainyard.config.splits import SplitConfig
-from trainyard.datasets.csv import CsvDataset
-from trainyard.datasets.rows.objects import from_objects
-from trainyard.datasets.rows.splitting import Rows, split_rows
-from trainyard.datasets.rows.table import Table
-from trainyard.datasets.sklearn import SklearnDataset
-from trainyard.errors import DataError
+from trainwright.config.splits import SplitConfig
+from trainwright.datasets.csv import CsvDataset
+from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.rows.splitting import Rows, split_rows
+from trainwright.datasets.rows.table import Table
+from trainwright.datasets.sklearn import SklearnDataset
+from trainwright.errors import DataError
 
 QUICK = settings(max_examples=60, deadline=None)
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from rows import load
 
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import Dataset
-from trainyard.datasets.function import FunctionDataset
-from trainyard.errors import DataError
-from trainyard.testing.dataset_suite import DatasetSuite
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import Dataset
+from trainwright.datasets.function import FunctionDataset
+from trainwright.errors import DataError
+from trainwright.testing.dataset_suite import DatasetSuite
 
 MODULE = '''
 import os

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trainyard
-from trainyard.datasets.base import Reading
-from trainyard.datasets.rows.items import Items
-from trainyard.errors import DataError
+import trainwright
+from trainwright.datasets.base import Reading
+from trainwright.datasets.rows.items import Items
+from trainwright.errors import DataError
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +53,8 @@ def test_a_sample_that_hangs_at_the_start_ends_the_run_and_is_named(
     monkeypatch.chdir(tmp_path)
     config = {"data": {"timeout": 0.05, "on_corrupt": on_corrupt}, "model": "mlp"}
     with pytest.raises(DataError, match=r"train dataset: item 7 hangs: .* 0\.05 s .*, at \S+:\d+; resume"):
-        trainyard.train(config, data={"train": Waits(7), "val": Waits(-1)})
-    assert trainyard.list_runs() == []
+        trainwright.train(config, data={"train": Waits(7), "val": Waits(-1)})
+    assert trainwright.list_runs() == []
 
 
 def items(seconds: float = 0.05) -> Items:

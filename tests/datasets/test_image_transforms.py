@@ -7,13 +7,13 @@ import pytest
 from PIL import Image, ImageEnhance
 from pydantic import TypeAdapter, ValidationError
 
-from trainyard.config.transforms import Transform
-from trainyard.datasets.base import Draw, Reading
-from trainyard.datasets.rows.images import transforms
-from trainyard.datasets.rows.images.pixels import resized
-from trainyard.datasets.rows.images.split import ImageSplit, Pipeline, generator
-from trainyard.errors import DataError
-from trainyard.types import FEATURES, TARGET
+from trainwright.config.transforms import Transform
+from trainwright.datasets.base import Draw, Reading
+from trainwright.datasets.rows.images import transforms
+from trainwright.datasets.rows.images.pixels import resized
+from trainwright.datasets.rows.images.split import ImageSplit, Pipeline, generator
+from trainwright.errors import DataError
+from trainwright.types import FEATURES, TARGET
 
 LISTED: TypeAdapter[list[Any]] = TypeAdapter(list[Transform])
 

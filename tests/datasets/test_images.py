@@ -12,23 +12,23 @@ import pytest
 import torch
 from PIL import Image
 
-import trainyard
+import trainwright
 from small_runs import SMALL, assert_same, whole_and_resumed
-from trainyard.config import load
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import Draw
-from trainyard.datasets.image_folder import ImageFolderDataset
-from trainyard.datasets.image_table import ImageTableDataset
-from trainyard.datasets.rows import file_hashes
-from trainyard.datasets.rows.decoders import decoder_of
-from trainyard.datasets.rows.images.pixels import decode
-from trainyard.datasets.rows.images.preparation import files_of
-from trainyard.errors import ConfigError, DataError, InputError, ModelError
-from trainyard.order import SampleOrder
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.wiring import load_data
-from trainyard.testing.dataset_suite import DatasetSuite
-from trainyard.types import FEATURES, TARGET
+from trainwright.config import load
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import Draw
+from trainwright.datasets.image_folder import ImageFolderDataset
+from trainwright.datasets.image_table import ImageTableDataset
+from trainwright.datasets.rows import file_hashes
+from trainwright.datasets.rows.decoders import decoder_of
+from trainwright.datasets.rows.images.pixels import decode
+from trainwright.datasets.rows.images.preparation import files_of
+from trainwright.errors import ConfigError, DataError, InputError, ModelError
+from trainwright.order import SampleOrder
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.wiring import load_data
+from trainwright.testing.dataset_suite import DatasetSuite
+from trainwright.types import FEATURES, TARGET
 
 SIDE = 6
 
@@ -63,7 +63,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
 def bundle_of(**data: Any) -> Any:
@@ -157,7 +157,7 @@ def test_only_files_that_are_images_are_taken_and_the_others_are_counted(
     (top / "folder.png").mkdir()
     for name in ("a.svg", "b.SVG", "notes"):
         (top / name).write_text("text")
-    with caplog.at_level("INFO", "trainyard"):
+    with caplog.at_level("INFO", "trainwright"):
         bundle = bundle_of(path=str(tmp_path), split={"val": 0, "test": 0})
     names = [Path(name).name for name in bundle.identifiers["train"].values]
     assert sorted(names) == ["000.png", "001.png", "002.png", "003.png", "004.png", "005.png", "8.gif"]
@@ -240,14 +240,14 @@ def test_corrupt_images_are_skipped_counted_and_recorded_and_runs_resume(
     assert set(said) == {f"data: 2 corrupt images are left out: {names} (data.on_corrupt: skip)"}
     (root / "bottom/007.png").unlink()
     caplog.clear()
-    found = trainyard.predict(whole, root)
+    found = trainwright.predict(whole, root)
     assert [Path(name) for name in found["image"]] == [
         path for path in sorted(root.rglob("*.png")) if path.name != "004.png"
     ]
     (said,) = [line for line in caplog.messages if "corrupt image" in line]
     assert said == f"data: 1 corrupt image is left out: {root / 'top/004.png'} (data.on_corrupt: skip)"
     with pytest.raises(DataError, match=r"004\.png cannot be decoded: [^;]*; remove or repair it$"):
-        trainyard.load(whole).predict([root / "top/004.png"])
+        trainwright.load(whole).predict([root / "top/004.png"])
 
 
 FLAT = """
@@ -277,7 +277,7 @@ def test_a_run_is_the_loop_by_hand(pictures: Path, tmp_path: Path, monkeypatch: 
         "training": {"max_steps": 7, "batch_size": 8, "optimizer": "sgd", "learning_rate": 0.1, "threads": 1},
         "checkpoint": {"save_top_k": 0},
     }
-    run = trainyard.train(config, runs_dir=tmp_path / "runs")
+    run = trainwright.train(config, runs_dir=tmp_path / "runs")
     split = load_data(load(config, adapters=Catalog()).config).splits["train"]
     order, size = SampleOrder(len(split), 8, 4), 3 * SIDE * SIDE
     weight, bias = torch.zeros(2, size, requires_grad=True), torch.zeros(2, requires_grad=True)
@@ -289,7 +289,7 @@ def test_a_run_is_the_loop_by_hand(pictures: Path, tmp_path: Path, monkeypatch: 
             (weight, bias), torch.autograd.grad(loss, (weight, bias)), strict=True
         ):
             parameter.data -= 0.1 * gradient
-    torch.testing.assert_close(trainyard.load(run).native.weight.detach(), weight.detach())
+    torch.testing.assert_close(trainwright.load(run).native.weight.detach(), weight.detach())
 
 
 def test_weights_of_classes_and_rows(tmp_path: Path) -> None:
@@ -300,8 +300,8 @@ def test_weights_of_classes_and_rows(tmp_path: Path) -> None:
     data = {"type": "image_table", "path": str(tmp_path / "table.csv"), "target": "label", "weight": "weight"}
     given = {"data": {**data, "split": {"val": 0.25, "test": 0.0}}, "model": {"type": "cnn", "filters": [2]}}
     training = {"max_steps": 2, "batch_size": 4, "threads": 1, "class_weights": {"true": 3.0}}
-    run = trainyard.train({**given, "training": training}, runs_dir=tmp_path / "runs")
-    model, bundle = trainyard.load(run), load_data(load(given, adapters=Catalog()).config)
+    run = trainwright.train({**given, "training": training}, runs_dir=tmp_path / "runs")
+    model, bundle = trainwright.load(run), load_data(load(given, adapters=Catalog()).config)
     batch = bundle.splits["val"].take(np.arange(len(bundle.splits["val"])))
     rate = model.predict_proba([tmp_path / str(name) for name in bundle.identifiers["val"].values])
     losses = -np.log(rate[np.arange(len(rate)), batch[TARGET]])
@@ -313,7 +313,7 @@ def test_weights_of_classes_and_rows(tmp_path: Path) -> None:
         load_data(load({**given, "data": {**given["data"], **mixing}}, adapters=Catalog()).config)
     mixing = {"data.transforms": ["mixup"], "data.weight": None}
     with pytest.raises(InputError, match="blends the classes of two images"):
-        trainyard.train({**given, "training": training}, mixing, runs_dir=tmp_path / "runs")
+        trainwright.train({**given, "training": training}, mixing, runs_dir=tmp_path / "runs")
 
 
 @pytest.mark.parametrize("form", ["csv", "paths", "bytes", "structs"])
@@ -347,14 +347,14 @@ def test_tables_of_images(form: str, pictures: Path, tmp_path: Path) -> None:
 def test_predictions_of_folders_paths_bytes_and_arrays_are_those_of_the_evaluation(
     pictures: Path, tmp_path: Path
 ) -> None:
-    run = trainyard.train(
+    run = trainwright.train(
         {"training": {"threads": 1}, **{k: v for k, v in settings(pictures).items() if "." not in k}},
         {k: v for k, v in settings(pictures).items() if "." in k},
         runs_dir=tmp_path,
     )
-    model = trainyard.load(run)
+    model = trainwright.load(run)
     files = sorted(pictures.rglob("*.png"))
-    found = trainyard.predict(run, pictures)
+    found = trainwright.predict(run, pictures)
     assert [Path(name) for name in found["image"]] == files
     arrays = [pixels(int(file.stem)) for file in files]
     for rows in (
@@ -367,7 +367,7 @@ def test_predictions_of_folders_paths_bytes_and_arrays_are_those_of_the_evaluati
     (pictures.parent / "t.csv").write_text(
         "image\n" + "".join(f"{file.relative_to(pictures.parent)}\n" for file in files)
     )
-    by_table = trainyard.predict(run, pictures.parent / "t.csv")
+    by_table = trainwright.predict(run, pictures.parent / "t.csv")
     assert by_table["probability_top"].tolist() == pytest.approx(found["probability_top"].tolist(), rel=1e-6)
     with pytest.raises(DataError, match="int64 of shape"):
         model.predict([np.zeros((SIDE, SIDE, 3), np.int64)])
@@ -380,9 +380,9 @@ def test_how_images_are_read_changes_no_bit(other: dict[str, Any], pictures: Pat
     given["data"]["transforms"].append("mixup")
     whole, resumed = whole_and_resumed(tmp_path / "one", given)
     assert_same(resumed, whole)
-    again = trainyard.train(SMALL, {**given, **other}, runs_dir=tmp_path / "two")
+    again = trainwright.train(SMALL, {**given, **other}, runs_dir=tmp_path / "two")
     assert again.digest == whole.digest
-    assert trainyard.reproduce(whole).verdict == "identical"
+    assert trainwright.reproduce(whole).verdict == "identical"
 
 
 @pytest.mark.parametrize(
@@ -407,13 +407,13 @@ def test_settings_that_do_not_fit_are_refused(
     given = {"type": "image_folder", "path": str(pictures), **data}
     given = {key: value for key, value in given.items() if given["type"] == "image_folder" or key != "path"}
     with pytest.raises(error, match=message):
-        trainyard.train({"data": given, "model": "mlp", "training": {"max_steps": 1}}, runs_dir=tmp_path)
+        trainwright.train({"data": given, "model": "mlp", "training": {"max_steps": 1}}, runs_dir=tmp_path)
 
 
 def test_random_transforms_need_torch(pictures: Path, tmp_path: Path) -> None:
     data = {"type": "image_folder", "path": str(pictures), "transforms": ["horizontal_flip"]}
     with pytest.raises(ModelError, match="horizontal_flip changes images at random"):
-        trainyard.train({"data": data, "model": "random_forest"}, runs_dir=tmp_path)
+        trainwright.train({"data": data, "model": "random_forest"}, runs_dir=tmp_path)
 
 
 def test_a_transform_of_ones_own(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,11 +438,11 @@ def test_a_transform_that_draws_from_another_generator_is_not_called_exact(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     given = {**settings(pictures, transforms=[{"type": "their_aug:flip"}]), "training.max_steps": 1}
-    run = trainyard.train(SMALL, given, runs_dir=tmp_path / "runs")
+    run = trainwright.train(SMALL, given, runs_dir=tmp_path / "runs")
     reason = "a function of data.transforms returns another image when it is called again"
     assert run.result["determinism"] == {"tier": "statistical", "reason": reason}
     with pytest.raises(InputError, match=f"bitwise was requested, .* statistical: {reason}"):
-        trainyard.train(SMALL, {**given, "training.determinism": "bitwise"}, runs_dir=tmp_path / "runs")
+        trainwright.train(SMALL, {**given, "training.determinism": "bitwise"}, runs_dir=tmp_path / "runs")
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -455,5 +455,5 @@ def test_the_examples_run_in_a_small_size(
     monkeypatch.setattr("sys.argv", ["image_folder.py", "digits", "--images", "150", "--epochs", "2"])
     runpy.run_path(str(EXAMPLES / "image_folder.py"), run_name="__main__")
     assert "digits/7/0007.png" in capsys.readouterr().out
-    run = trainyard.train(EXAMPLES / "digits_cnn.yaml", {"training.epochs": 2}, runs_dir=tmp_path / "runs")
+    run = trainwright.train(EXAMPLES / "digits_cnn.yaml", {"training.epochs": 2}, runs_dir=tmp_path / "runs")
     assert run.result["metrics"]["test_accuracy"] > 0.8

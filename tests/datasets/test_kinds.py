@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from rows import config, csv_text, load, people
 
-from trainyard.datasets.csv import CsvDataset
-from trainyard.datasets.rows import tabular
-from trainyard.datasets.rows.kinds import infer, judge
-from trainyard.datasets.rows.preparation import from_json
-from trainyard.datasets.rows.table import Table, as_table
-from trainyard.datasets.rows.times import read_time, reading_of
-from trainyard.datasets.rows.typed import ColumnKind, typed
-from trainyard.datasets.rows.written import read_number, writing_of
-from trainyard.errors import DataError
-from trainyard.semantics import computing_by
+from trainwright.datasets.csv import CsvDataset
+from trainwright.datasets.rows import tabular
+from trainwright.datasets.rows.kinds import infer, judge
+from trainwright.datasets.rows.preparation import from_json
+from trainwright.datasets.rows.table import Table, as_table
+from trainwright.datasets.rows.times import read_time, reading_of
+from trainwright.datasets.rows.typed import ColumnKind, typed
+from trainwright.datasets.rows.written import read_number, writing_of
+from trainwright.errors import DataError
+from trainwright.semantics import computing_by
 
 
 def column(values: list[Any], **settings: Any) -> tuple[Any, list[Any], str]:

@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.preprocessing import MultiLabelBinarizer
 
-import trainyard
+import trainwright
 from late import Late
 from small_runs import SMALL
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import DataBundle
-from trainyard.datasets.parquet import ParquetDataset, ParquetParams
-from trainyard.datasets.text_table import TextTableDataset, TextTableParams
-from trainyard.errors import DataError
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import DataBundle
+from trainwright.datasets.parquet import ParquetDataset, ParquetParams
+from trainwright.datasets.text_table import TextTableDataset, TextTableParams
+from trainwright.errors import DataError
 
 tokenizers = Late(lambda: importlib.import_module("tokenizers"))
 LENGTH, NONE = 16, -100
@@ -28,7 +28,7 @@ LENGTH, NONE = 16, -100
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
 
@@ -191,7 +191,7 @@ def test_a_model_answers_for_each_word(tmp_path: Path) -> None:
         "model": {"type": "lstm", "hidden_size": 16},
         "training": {**SMALL["training"], "learning_rate": 0.05},
     }
-    model = trainyard.load(trainyard.train(config, runs_dir=tmp_path / "runs"))
+    model = trainwright.load(trainwright.train(config, runs_dir=tmp_path / "runs"))
     answers = model.predict(data)["prediction"].tolist()
     assert [len(row) for row in answers] == [len(row) for row in data["words"]]
     assert answers[1][4:] == [None] * 8, "words beyond max_length have no answer"

@@ -17,10 +17,10 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-import trainyard
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.rows.objects import from_objects
-from trainyard.errors import DataError
+import trainwright
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.rows.objects import from_objects
+from trainwright.errors import DataError
 
 RNG = np.random.default_rng(0)
 X = torch.from_numpy(RNG.normal(3, 2, size=(120, 4)))
@@ -56,7 +56,7 @@ def prints(bundle: Any) -> list[str]:
 
 
 def test_loaders_give_their_data_sets_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "trainyard")
+    caplog.set_level(logging.INFO, "trainwright")
     loaders = tuple(DataLoader(pair, batch_size=16, shuffle=True) for pair in PAIRS)
     assert prints(from_objects(loaders)) == prints(from_objects(PAIRS))
     assert "the train split is a data loader: its data set is used, shuffled by the run's seed" in caplog.text
@@ -106,11 +106,11 @@ def test_a_collate_function_gets_each_row_alone() -> None:
 def test_the_batch_size_is_the_loaders_unless_the_config_has_one(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"model": "mlp", "training": {"max_steps": 4, "threads": 1}}
     loaders = tuple(DataLoader(pair, batch_size=15) for pair in PAIRS)
-    run = trainyard.train(settings, data=loaders, runs_dir=tmp_path)
+    run = trainwright.train(settings, data=loaders, runs_dir=tmp_path)
     assert run.manifest["computation"]["training.batch_size"] == 15
-    own = trainyard.train(settings, {"training.batch_size": 20}, data=loaders, runs_dir=tmp_path)
+    own = trainwright.train(settings, {"training.batch_size": 20}, data=loaders, runs_dir=tmp_path)
     assert own.manifest["computation"]["training.batch_size"] == 20
-    assert trainyard.reproduce(run, data=loaders).verdict == "identical"
+    assert trainwright.reproduce(run, data=loaders).verdict == "identical"
 
 
 MODULE = Path(__file__).read_text().partition("class Images")[2].partition("\n\n\n")[0]
@@ -129,14 +129,14 @@ def test_a_class_of_data_sets_with_dict_samples(
     (tmp_path / "own_images.py").write_text(heading + MODULE + model)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    caplog.set_level(logging.INFO, "trainyard")
+    caplog.set_level(logging.INFO, "trainwright")
     data = {"type": "own_images:Images", "target": "label", "params": {"count": 64}}
     settings: dict[str, Any] = {
         "data": data,
         "model": "own_images:Net",
         "training": {"max_steps": 40, "batch_size": 16, "learning_rate": 0.05, "threads": 1},
     }
-    run = trainyard.train(settings, runs_dir=tmp_path / "runs")
+    run = trainwright.train(settings, runs_dir=tmp_path / "runs")
     rows = {name: split["rows"] for name, split in run.manifest["data"]["splits"].items()}
     assert rows == {"train": 64, "val": 8}
     assert "own_images:Images has no test split: there is no test split" in caplog.text

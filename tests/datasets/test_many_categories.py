@@ -10,14 +10,14 @@ from rows import config
 from sklearn.model_selection import PredefinedSplit
 from sklearn.preprocessing import TargetEncoder
 
-from trainyard.datasets.rows.encoders.base import TrainingRows
-from trainyard.datasets.rows.encoders.many_categories import SMOOTHING, _folds
-from trainyard.datasets.rows.preparation import MAX_ONEHOT, TabularPreparation, fit, from_json
-from trainyard.datasets.rows.table import Table, as_table
-from trainyard.datasets.rows.tabular import build
-from trainyard.datasets.rows.target import Target
-from trainyard.semantics import computing_by
-from trainyard.types import FEATURES
+from trainwright.datasets.rows.encoders.base import TrainingRows
+from trainwright.datasets.rows.encoders.many_categories import SMOOTHING, _folds
+from trainwright.datasets.rows.preparation import MAX_ONEHOT, TabularPreparation, fit, from_json
+from trainwright.datasets.rows.table import Table, as_table
+from trainwright.datasets.rows.tabular import build
+from trainwright.datasets.rows.target import Target
+from trainwright.semantics import computing_by
+from trainwright.types import FEATURES
 
 ROWS = 400
 TARGETS = {

@@ -12,20 +12,20 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-import trainyard
+import trainwright
 from small_runs import SMALL, assert_same, whole_and_resumed
-from trainyard.api import predict_chunks
-from trainyard.config import load
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import DataBundle, Draw
-from trainyard.datasets.image_folder import ImageFolderDataset
-from trainyard.datasets.rows.images.pixels import MASK, resized, transformed
-from trainyard.datasets.rows.objects import from_objects
-from trainyard.errors import DataError, InputError
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.wiring import load_data
-from trainyard.testing.dataset_suite import DatasetSuite
-from trainyard.types import FEATURES, NO_LABEL, TARGET
+from trainwright.api import predict_chunks
+from trainwright.config import load
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import DataBundle, Draw
+from trainwright.datasets.image_folder import ImageFolderDataset
+from trainwright.datasets.rows.images.pixels import MASK, resized, transformed
+from trainwright.datasets.rows.objects import from_objects
+from trainwright.errors import DataError, InputError
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.wiring import load_data
+from trainwright.testing.dataset_suite import DatasetSuite
+from trainwright.types import FEATURES, NO_LABEL, TARGET
 
 SIDE = 8
 MOVING = [
@@ -61,7 +61,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
 def data_of(root: Path, **data: Any) -> dict[str, Any]:
@@ -240,7 +240,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the images have masks"):
         bundle_of(root, task="regression")
     with pytest.raises(DataError, match="ignore_index is for masks"):
-        trainyard.train({"data": {"type": "iris", "ignore_index": 3}, "model": "mlp"}, runs_dir=tmp_path)
+        trainwright.train({"data": {"type": "iris", "ignore_index": 3}, "model": "mlp"}, runs_dir=tmp_path)
     save(root / "masks" / "0" / "000.bmp", np.zeros((SIDE, 3), np.uint8))
     with pytest.raises(DataError, match=r"000\.bmp has 8 x 3 pixels, but its image .*000\.png 8 x 8"):
         first_rows(bundle_of(root))
@@ -280,20 +280,20 @@ def test_runs_resume_to_the_same_bits_and_corrupt_masks_are_skipped(tmp_path: Pa
     assert (skipped["count"], [Path(name).name for name in skipped["samples"]]) == (1, ["003.png"])
     assert {"val_iou", "test_dice", "test_pixel_accuracy_200"} <= set(whole.result["metrics"])
     # Masks that the model predicts, in Python and as files.
-    found = trainyard.predict(whole, root / "images")
-    written = trainyard.predict_file(whole, root / "images", tmp_path / "found")
+    found = trainwright.predict(whole, root / "images")
+    written = trainwright.predict_file(whole, root / "images", tmp_path / "found")
     assert (written.rows, len(found)) == (20, 20)
     for file, mask in zip(found["image"], found["prediction"], strict=True):
         saved = tmp_path / "found" / Path(file).relative_to(root / "images")
         np.testing.assert_array_equal(np.asarray(Image.open(saved)), mask)
         assert set(np.unique(mask)) <= {0, 40, 200}
-    probabilities = trainyard.load(whole).predict_proba(root / "images")
+    probabilities = trainwright.load(whole).predict_proba(root / "images")
     assert probabilities.shape == (20, 3, 10, 10)
     np.testing.assert_array_equal(
         np.array([0, 40, 200])[probabilities.argmax(axis=1)], np.stack(found["prediction"])
     )
     with pytest.raises(InputError, match="is evaluated on its own splits only"):
-        trainyard.evaluate(whole, data=root / "images")
+        trainwright.evaluate(whole, data=root / "images")
     with pytest.raises(InputError, match="which do not fit into a table: write them to a folder"):
         list(predict_chunks(whole, root / "images"))
 
@@ -305,10 +305,10 @@ def test_virtual_ranks_give_the_loss_of_the_batch(pictures: Path, tmp_path: Path
     weights = []
     for ranks, size in ((1, 4), (2, 1)):
         given["training.microbatch_size"] = size
-        run = trainyard.train(
+        run = trainwright.train(
             {**_nested(given), "distributed": {"virtual_ranks": ranks}}, runs_dir=tmp_path / str(ranks)
         )
-        weights.append([one.detach().numpy() for one in trainyard.load(run).native.parameters()])
+        weights.append([one.detach().numpy() for one in trainwright.load(run).native.parameters()])
     for one, other in zip(*weights, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
@@ -332,9 +332,9 @@ def test_how_masks_are_read_changes_no_bit(other: dict[str, Any], pictures: Path
     given = {**run_settings(pictures), "distributed.virtual_ranks": 2, "training.microbatch_size": 1}
     whole, resumed = whole_and_resumed(tmp_path / "one", given, at=7)
     assert_same(resumed, whole)
-    again = trainyard.train(SMALL, {**given, **other}, runs_dir=tmp_path / "two")
+    again = trainwright.train(SMALL, {**given, **other}, runs_dir=tmp_path / "two")
     assert again.digest == whole.digest
-    assert trainyard.reproduce(whole).verdict == "identical"
+    assert trainwright.reproduce(whole).verdict == "identical"
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trainyard
-from trainyard.config.schema import DataConfig
-from trainyard.config.splits import SplitConfig
-from trainyard.datasets.npy import MappedRows, NpyDataset
-from trainyard.datasets.rows.arrays import Arrays
-from trainyard.datasets.rows.objects import from_objects
-from trainyard.errors import DataError
-from trainyard.testing.dataset_suite import DatasetSuite
+import trainwright
+from trainwright.config.schema import DataConfig
+from trainwright.config.splits import SplitConfig
+from trainwright.datasets.npy import MappedRows, NpyDataset
+from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.rows.objects import from_objects
+from trainwright.errors import DataError
+from trainwright.testing.dataset_suite import DatasetSuite
 
 GENERATOR = np.random.default_rng(5)
 X = GENERATOR.normal(size=(90, 3, 2))
@@ -115,7 +115,7 @@ def test_an_archive_is_no_array(tmp_path: Path) -> None:
 
 
 def test_values_are_looked_at_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard.datasets.npy._BLOCK_BYTES", 10 * X[:1].nbytes)
+    monkeypatch.setattr("trainwright.datasets.npy._BLOCK_BYTES", 10 * X[:1].nbytes)
     changed = X.copy()
     changed[34, 1, 0] = 1e300
     with pytest.raises(DataError, match=r"in row 34 \(from 0\)"):
@@ -135,8 +135,8 @@ def test_trains(tmp_path: Path) -> None:
         "model": {"type": "mlp", "hidden": [8]},
         "training": {"epochs": 2},
     }
-    run = trainyard.train(config, runs_dir=tmp_path / "runs")
-    assert trainyard.evaluate(run, split="val")["val_loss"] == run.metrics["val_loss"]
+    run = trainwright.train(config, runs_dir=tmp_path / "runs")
+    assert trainwright.evaluate(run, split="val")["val_loss"] == run.metrics["val_loss"]
 
 
 @pytest.mark.parametrize("names", ["x y", "data target", "images labels", "X target"])

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from rows import config, load, people
 
-from trainyard.datasets.base import DataBundle, Dataset
-from trainyard.datasets.npz import NpzDataset, inputs_in
-from trainyard.errors import DataError
-from trainyard.testing.dataset_suite import DatasetSuite
-from trainyard.types import SplitName
+from trainwright.datasets.base import DataBundle, Dataset
+from trainwright.datasets.npz import NpzDataset, inputs_in
+from trainwright.errors import DataError
+from trainwright.testing.dataset_suite import DatasetSuite
+from trainwright.types import SplitName
 
 
 def rings(count: int = 100, seed: int = 0) -> tuple[Any, Any]:

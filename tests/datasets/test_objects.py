@@ -9,9 +9,9 @@ import pytest
 from rows import config as frame_config
 from rows import people
 
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.rows.objects import from_objects
-from trainyard.errors import DataError
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.rows.objects import from_objects
+from trainwright.errors import DataError
 
 
 def config(**settings: Any) -> DataConfig:

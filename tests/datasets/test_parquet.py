@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rows import config, load, people
 
-from trainyard.datasets.base import Dataset
-from trainyard.datasets.parquet import ParquetDataset
-from trainyard.errors import DataError
-from trainyard.testing.dataset_suite import DatasetSuite
+from trainwright.datasets.base import Dataset
+from trainwright.datasets.parquet import ParquetDataset
+from trainwright.errors import DataError
+from trainwright.testing.dataset_suite import DatasetSuite
 
 pyarrow: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")

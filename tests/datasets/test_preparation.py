@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from rows import config
 
-from trainyard.datasets.rows.preparation import TabularPreparation, fit, from_json
-from trainyard.datasets.rows.table import Table, as_table
-from trainyard.datasets.rows.tabular import build
-from trainyard.datasets.rows.target import Target
-from trainyard.errors import DataError
+from trainwright.datasets.rows.preparation import TabularPreparation, fit, from_json
+from trainwright.datasets.rows.table import Table, as_table
+from trainwright.datasets.rows.tabular import build
+from trainwright.datasets.rows.target import Target
+from trainwright.errors import DataError
 
 
 def fitted(rows: list[dict[str, Any]], **settings: Any) -> TabularPreparation:
@@ -259,5 +259,7 @@ def test_the_preparation_of_an_older_run_is_read(encode: str) -> None:
 
 def test_a_newer_kind_of_column_is_refused() -> None:
     columns = [{"kind": "hologram", "name": "x"}]
-    with pytest.raises(DataError, match="columns of kind hologram; this version of Trainyard reads number, "):
+    with pytest.raises(
+        DataError, match="columns of kind hologram; this version of Trainwright reads number, "
+    ):
         from_json({"version": 1, "columns": columns, "target": Target("y", "regression").to_json()})

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 import torch
 
-import trainyard
+import trainwright
 from small_runs import SMALL, assert_same, preempted, whole_and_resumed
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import SampleSplit
-from trainyard.datasets.rows.objects import from_objects
-from trainyard.errors import DataError, InputError, ModelError, TrainingError
-from trainyard.frameworks.support.ahead import Ahead, Samples
-from trainyard.frameworks.torch.data import TensorSource
-from trainyard.order import SAMPLE, stream_seed
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import SampleSplit
+from trainwright.datasets.rows.objects import from_objects
+from trainwright.errors import DataError, InputError, ModelError, TrainingError
+from trainwright.frameworks.support.ahead import Ahead, Samples
+from trainwright.frameworks.torch.data import TensorSource
+from trainwright.order import SAMPLE, stream_seed
 
 MAIN = os.getpid()
 
@@ -137,11 +137,11 @@ class Counting(Drawn):
 def test_samples_that_are_other_ones_each_time_lower_the_tier(tmp_path: Path) -> None:
     reason = "the train dataset returns different items when it is read again"
     config = {"model": {"type": "mlp", "hidden": [2]}, "training": {"max_steps": 1, "threads": 1}}
-    run = trainyard.train(config, data=(Counting(), Drawn()), runs_dir=tmp_path)
+    run = trainwright.train(config, data=(Counting(), Drawn()), runs_dir=tmp_path)
     manifest = json.loads((run.path / "manifest.json").read_text())
     assert manifest["determinism"] == {"tier": "statistical", "reason": reason}
     with pytest.raises(InputError, match=f"bitwise was requested, but this run gives statistical: {reason}"):
-        trainyard.train(
+        trainwright.train(
             config, {"training.determinism": "bitwise"}, data=(Counting(), Drawn()), runs_dir=tmp_path
         )
 
@@ -295,7 +295,7 @@ def test_the_number_of_workers_changes_no_bit_and_a_resume_is_exact(tmp_path: Pa
     data = {"train": Drawn(), "val": Drawn(20)}
     whole, resumed = whole_and_resumed(tmp_path, {"data": {"workers": 2}}, data=data)
     assert_same(resumed, whole)
-    alone = trainyard.train(SMALL, {"data": {"workers": 0}}, data=data, runs_dir=tmp_path)
+    alone = trainwright.train(SMALL, {"data": {"workers": 0}}, data=data, runs_dir=tmp_path)
     assert_same(alone, whole)
 
 
@@ -306,9 +306,9 @@ def test_a_run_may_go_on_without_workers(again: str, tmp_path: Path, monkeypatch
     without = short | {"data": {"workers": 0, "timeout": 9.0}}
     monkeypatch.setattr(Ahead, "_started", None)  # which starts workers
     if again == "resume":
-        run = trainyard.resume(run, {"data.workers": 0, "data.timeout": 9.0}, data={"train": Drawn()})
+        run = trainwright.resume(run, {"data.workers": 0, "data.timeout": 9.0}, data={"train": Drawn()})
     else:
-        run = trainyard.train(SMALL, without, runs_dir=tmp_path, resume=True, data={"train": Drawn()})
+        run = trainwright.train(SMALL, without, runs_dir=tmp_path, resume=True, data={"train": Drawn()})
     assert (run.status, run.result["determinism"]["tier"]) == ("completed", "bitwise")
 
 
@@ -325,10 +325,10 @@ def test_settings_that_have_no_effect_are_said_or_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one_step, rows = {"training.max_steps": 1, "data.type": ""}, (np.ones((20, 2)), np.arange(20) % 2)
-    trainyard.train(SMALL, {**one_step, "data.workers": 2}, data=rows, runs_dir=tmp_path)
+    trainwright.train(SMALL, {**one_step, "data.workers": 2}, data=rows, runs_dir=tmp_path)
     assert "data.workers: 2 has no effect, as the rows are in memory" in caplog.text
     with pytest.raises(DataError, match=r"data\.collate is for map-style data sets"):
-        trainyard.train(
+        trainwright.train(
             SMALL,
             {**one_step, "data.collate": "test_reading_ahead:padded_together"},
             data=rows,
@@ -338,4 +338,4 @@ def test_settings_that_have_no_effect_are_said_or_refused(
     with pytest.raises(
         ModelError, match=r"data\.workers: 2 given, but random_forest reads its samples itself"
     ):
-        trainyard.train(forest, data={"train": Drawn()}, runs_dir=tmp_path)
+        trainwright.train(forest, data={"train": Drawn()}, runs_dir=tmp_path)

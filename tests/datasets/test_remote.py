@@ -15,24 +15,24 @@ import pytest
 from rows import config, csv_text, load, people
 
 from s3_server import S3Server
-from trainyard.cli.main import main
-from trainyard.datasets.csv import CsvDataset
-from trainyard.datasets.npy import NpyDataset
-from trainyard.datasets.rows import cache
-from trainyard.datasets.rows.cache import LIMIT, DataCache, data_cache
-from trainyard.datasets.rows.files import existing_file, files_below, files_matching, names_in
-from trainyard.datasets.text import TextDataset
-from trainyard.errors import DataError, InputError
-from trainyard.records.urls import open_store
-from trainyard.runs.data.identity import data_inputs
+from trainwright.cli.main import main
+from trainwright.datasets.csv import CsvDataset
+from trainwright.datasets.npy import NpyDataset
+from trainwright.datasets.rows import cache
+from trainwright.datasets.rows.cache import LIMIT, DataCache, data_cache
+from trainwright.datasets.rows.files import existing_file, files_below, files_matching, names_in
+from trainwright.datasets.text import TextDataset
+from trainwright.errors import DataError, InputError
+from trainwright.records.urls import open_store
+from trainwright.runs.data.identity import data_inputs
 from troubled_server import Environ, Trouble, TroubledServer
 
 _PROCESSES = 4
-FETCH = "import sys; from trainyard.datasets.rows.remote import fetched; print(fetched(sys.argv[1]))"
+FETCH = "import sys; from trainwright.datasets.rows.remote import fetched; print(fetched(sys.argv[1]))"
 KILLED = """
 import os, signal, sys
-from trainyard.datasets.rows.remote import fetched
-from trainyard.stores.support.objects import ObjectStore
+from trainwright.datasets.rows.remote import fetched
+from trainwright.stores.support.objects import ObjectStore
 
 def half(self, key, target):
     target.write_bytes(b"half")
@@ -46,7 +46,7 @@ fetched(sys.argv[1])
 @pytest.fixture(autouse=True)
 def _afresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test has a cache of its own, and no copy is in use at first."""
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "_in_use", {})
     yield
     free_all()
@@ -84,7 +84,7 @@ def downloads(server: TroubledServer) -> Iterator[Callable[[], int]]:
 
 
 def copies() -> list[Path]:
-    return list(Path(os.environ["TRAINYARD_CACHE"]).glob("data/*/content"))
+    return list(Path(os.environ["TRAINWRIGHT_CACHE"]).glob("data/*/content"))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_pattern_matches_what_it_does_on_the_disk(
         (tmp_path / "local" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "local" / name).touch()
     monkeypatch.setattr(
-        "trainyard.datasets.rows.remote.urls_below",
+        "trainwright.datasets.rows.remote.urls_below",
         lambda url: [f"{bucket}/{name}" for name in names if f"{bucket}/{name}".startswith(f"{url}/")],
     )
     on_disk = [file for file in files_matching(f"{tmp_path}/local/{pattern}") if Path(file).is_file()]
@@ -177,7 +177,7 @@ def test_an_object_is_downloaded_once_and_again_when_it_changed(upload: Upload, 
 def test_an_object_that_changes_while_it_is_downloaded_is_refused(
     upload: Upload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainyard.stores.support.objects import ObjectStore
+    from trainwright.stores.support.objects import ObjectStore
 
     url = upload("data/x", b"one")
     download = ObjectStore.download
@@ -235,7 +235,7 @@ def test_a_download_that_is_killed_leaves_nothing_that_counts(upload: Upload) ->
     url = upload("data/x", b"the whole of it")
     killed = subprocess.run([sys.executable, "-c", KILLED, url], check=False)
     assert killed.returncode == -signal.SIGKILL
-    folder = Path(os.environ["TRAINYARD_CACHE"]) / "data"
+    folder = Path(os.environ["TRAINWRIGHT_CACHE"]) / "data"
     assert list(folder.glob(".new-*/*/content"))
     assert copies() == []
     assert existing_file(url).read_bytes() == b"the whole of it"
@@ -285,7 +285,9 @@ def test_a_disk_without_room_is_an_error_with_the_remedy(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(DataError, match=r"No space left on device; make room there, or set TRAINYARD_CACHE"):
+    with pytest.raises(
+        DataError, match=r"No space left on device; make room there, or set TRAINWRIGHT_CACHE"
+    ):
         existing_file(url)
     assert copies() == []
 
@@ -320,7 +322,7 @@ def test_without_the_service_the_command_ends_with_an_error(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("trainyard.stores.support.objects._HASTY", {"max_retries": 0})
+    monkeypatch.setattr("trainwright.stores.support.objects._HASTY", {"max_retries": 0})
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     config_file = tmp_path / "config.yaml"
     config_file.write_text(f"{{data: {{path: '{bucket}/data/x.csv'}}, model: mlp}}", encoding="utf-8")
@@ -332,7 +334,7 @@ def test_without_the_service_the_command_ends_with_an_error(
 
 def test_a_cache_is_for_its_user_alone(upload: Upload) -> None:
     existing_file(upload("data/x", b"one"))
-    assert Path(os.environ["TRAINYARD_CACHE"], "data").stat().st_mode & 0o777 == 0o700
+    assert Path(os.environ["TRAINWRIGHT_CACHE"], "data").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_copy_that_was_deleted_by_hand_is_downloaded_again(upload: Upload) -> None:

@@ -13,14 +13,14 @@ from rows import people
 from sklearn.datasets import load_wine
 from sklearn.preprocessing import StandardScaler
 
-import trainyard
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.csv import CsvDataset, CsvParams
-from trainyard.datasets.parquet import ParquetDataset
-from trainyard.datasets.rows.objects import from_objects
-from trainyard.datasets.sklearn import SklearnDataset
-from trainyard.errors import DataError, InputError
-from trainyard.semantics import computing_by
+import trainwright
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.csv import CsvDataset, CsvParams
+from trainwright.datasets.parquet import ParquetDataset
+from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.sklearn import SklearnDataset
+from trainwright.errors import DataError, InputError
+from trainwright.semantics import computing_by
 
 RNG = np.random.default_rng(0)
 X = RNG.normal([5, -300, 0.02, 1e4], [1, 40, 0.01, 900], size=(200, 4))
@@ -134,16 +134,16 @@ SETTINGS: dict[str, Any] = {
 
 def test_a_run_has_one_digest_however_its_rows_came(tmp_path: Path) -> None:
     BOTH.to_csv(tmp_path / "rows.csv", index=False)
-    of_file = trainyard.train(
+    of_file = trainwright.train(
         {**SETTINGS, "data": {"path": str(tmp_path / "rows.csv"), "target": "target"}}, runs_dir=tmp_path
     )
-    of_arrays = trainyard.train(SETTINGS, data=(X, Y), runs_dir=tmp_path)
-    of_frames = trainyard.train(SETTINGS, data=(FRAME, BOTH["target"]), runs_dir=tmp_path)
+    of_arrays = trainwright.train(SETTINGS, data=(X, Y), runs_dir=tmp_path)
+    of_frames = trainwright.train(SETTINGS, data=(FRAME, BOTH["target"]), runs_dir=tmp_path)
     assert of_file.digest == of_arrays.digest == of_frames.digest
     assert of_file.metrics == of_arrays.metrics == of_frames.metrics
     assert of_arrays.metrics["test_accuracy"] > 0.8
 
-    model = trainyard.load(of_arrays)
+    model = trainwright.load(of_arrays)
     expected = model.predict(FRAME)
     other_names = FRAME.rename(columns={"x0": "height", "x2": "age"})
     for rows in (X, X.tolist(), torch.from_numpy(X), other_names, BOTH, FRAME[["x3", "x1", "x0", "x2"]]):
@@ -177,9 +177,9 @@ def test_a_triple_is_learned_with_its_weights(tmp_path: Path) -> None:
         "data": {"standardize": False, "split": {"val": 0}},
     }
     parts = {"train": (X[:150], Y[:150], weights[:150]), "test": (X[150:], Y[150:], weights[150:])}
-    run = trainyard.train(settings, data=parts, runs_dir=tmp_path)
+    run = trainwright.train(settings, data=parts, runs_dir=tmp_path)
     hand = LogisticRegression().fit(X[:150], Y[:150], sample_weight=weights[:150])
-    found = trainyard.load(run).predict(X[150:])["probability_1"]
+    found = trainwright.load(run).predict(X[150:])["probability_1"]
     np.testing.assert_allclose(found, hand.predict_proba(X[150:])[:, 1], rtol=1e-6)
 
 

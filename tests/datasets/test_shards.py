@@ -18,21 +18,21 @@ from PIL import Image
 
 from s3_server import S3Server
 from small_runs import SMALL, assert_same, whole_and_resumed
-from trainyard.config import load
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.huggingface import HuggingfaceDataset, HuggingfaceParams
-from trainyard.datasets.parquet import ParquetDataset, ParquetParams
-from trainyard.datasets.rows import arrow_rows, file_hashes
-from trainyard.datasets.rows.shards import expanded
-from trainyard.datasets.webdataset import WebdatasetDataset, WebdatasetParams
-from trainyard.errors import DataError
-from trainyard.records.manifest import DataIdentity
-from trainyard.records.run_dir import RunDir
-from trainyard.records.urls import open_store
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.data.identity import data_inputs
-from trainyard.runs.wiring import load_data
-from trainyard.testing.dataset_suite import DatasetSuite
+from trainwright.config import load
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.huggingface import HuggingfaceDataset, HuggingfaceParams
+from trainwright.datasets.parquet import ParquetDataset, ParquetParams
+from trainwright.datasets.rows import arrow_rows, file_hashes
+from trainwright.datasets.rows.shards import expanded
+from trainwright.datasets.webdataset import WebdatasetDataset, WebdatasetParams
+from trainwright.errors import DataError
+from trainwright.records.manifest import DataIdentity
+from trainwright.records.run_dir import RunDir
+from trainwright.records.urls import open_store
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.data.identity import data_inputs
+from trainwright.runs.wiring import load_data
+from trainwright.testing.dataset_suite import DatasetSuite
 from troubled_server import Trouble
 
 RNG = np.random.default_rng(0)
@@ -42,7 +42,7 @@ ROWS = RNG.normal(size=(2500, 3)).astype(np.float32)
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
 
 
 def png(image: Any) -> bytes:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from rows import config, load
 
-from trainyard.datasets.base import Dataset
-from trainyard.datasets.sklearn import SklearnDataset
-from trainyard.errors import DataError
-from trainyard.testing.dataset_suite import DatasetSuite
+from trainwright.datasets.base import Dataset
+from trainwright.datasets.sklearn import SklearnDataset
+from trainwright.errors import DataError
+from trainwright.testing.dataset_suite import DatasetSuite
 
 pytest.importorskip("sklearn")
 

@@ -1,4 +1,4 @@
-"""`trainyard init`: drafts that train as they stand."""
+"""`trainwright init`: drafts that train as they stand."""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from rows import csv_text, people
 
-from trainyard import init
-from trainyard.config import load as load_config
-from trainyard.datasets.rows.sniff import draft_config
-from trainyard.errors import DataError
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.wiring import load_data
+from trainwright import init
+from trainwright.config import load as load_config
+from trainwright.datasets.rows.sniff import draft_config
+from trainwright.errors import DataError
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.wiring import load_data
 
 
 @pytest.fixture(autouse=True)

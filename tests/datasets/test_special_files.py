@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from rows import config, load
 
-from trainyard.cli.main import main
-from trainyard.datasets.csv import CsvDataset
-from trainyard.datasets.npy import NpyDataset
-from trainyard.datasets.rows import files
-from trainyard.datasets.rows.files import available_memory, existing_file, read_bytes
-from trainyard.datasets.rows.frames import read_table
-from trainyard.errors import DataError
+from trainwright.cli.main import main
+from trainwright.datasets.csv import CsvDataset
+from trainwright.datasets.npy import NpyDataset
+from trainwright.datasets.rows import files
+from trainwright.datasets.rows.files import available_memory, existing_file, read_bytes
+from trainwright.datasets.rows.frames import read_table
+from trainwright.errors import DataError
 
 TERABYTE = 1 << 40
 

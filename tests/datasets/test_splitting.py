@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.config.splits import SplitConfig
-from trainyard.datasets.rows.splitting import Rows, split_rows
-from trainyard.datasets.rows.table import Table
-from trainyard.errors import DataError
-from trainyard.types import SPLITS
+from trainwright.config.splits import SplitConfig
+from trainwright.datasets.rows.splitting import Rows, split_rows
+from trainwright.datasets.rows.table import Table
+from trainwright.errors import DataError
+from trainwright.types import SPLITS
 
 SHARES = st.tuples(st.sampled_from([0.0, 0.1, 0.25]), st.sampled_from([0.0, 0.1, 0.3]))
 QUICK = settings(max_examples=60, deadline=None)

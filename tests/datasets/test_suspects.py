@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.objects import from_objects
-from trainyard.datasets.rows.sniff import draft_config
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import DataBundle
+from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.rows.sniff import draft_config
 
 ROWS = 60
 

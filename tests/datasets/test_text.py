@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.text import TextDataset, TextParams, Windows
-from trainyard.errors import DataError
-from trainyard.testing.dataset_suite import DatasetSuite
-from trainyard.types import INPUT_IDS, LABELS, NO_LABEL
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.text import TextDataset, TextParams, Windows
+from trainwright.errors import DataError
+from trainwright.testing.dataset_suite import DatasetSuite
+from trainwright.types import INPUT_IDS, LABELS, NO_LABEL
 
 TEXT = bytes(np.random.default_rng(0).integers(0, 256, 1000, dtype=np.uint8))
 

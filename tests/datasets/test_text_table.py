@@ -14,14 +14,14 @@ import pandas as pd
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
-import trainyard
+import trainwright
 from late import Late
 from small_runs import SMALL, assert_same, whole_and_resumed
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import DataBundle
-from trainyard.datasets.text_table import TextTableDataset, TextTableParams
-from trainyard.errors import DataError
-from trainyard.testing.dataset_suite import DatasetSuite
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import DataBundle
+from trainwright.datasets.text_table import TextTableDataset, TextTableParams
+from trainwright.errors import DataError
+from trainwright.testing.dataset_suite import DatasetSuite
 
 tokenizers = Late(lambda: importlib.import_module("tokenizers"))
 GOOD, BAD = ["lovely", "superb", "fine", "Käse"], ["awful", "dull", "sad", "漢字"]
@@ -44,7 +44,7 @@ def frame(rows: int = 60) -> pd.DataFrame:
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRAINYARD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("TRAINWRIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 
 
@@ -167,7 +167,7 @@ def test_a_run_ends_with_the_same_bits_and_predicts_raw_rows(tmp_path: Path) -> 
     own |= {"data.split.val": 0.3, "data.weight": "weight", "distributed.virtual_ranks": 2}
     whole, resumed = whole_and_resumed(tmp_path / "runs", {**SETTINGS, **own})
     assert_same(resumed, whole)
-    model, rows = trainyard.load(whole), frame()
+    model, rows = trainwright.load(whole), frame()
     found = model.evaluate(rows=rows).metrics
     predicted = model.predict(rows)["prediction"]
     weights = rows["weight"]
@@ -181,7 +181,7 @@ def test_a_run_ends_with_the_same_bits_and_predicts_raw_rows(tmp_path: Path) -> 
     np.testing.assert_array_equal(model.predict_proba(texts), model.predict_proba(rows))
     assert model.predict([{"review": texts[5]}])["prediction"][0] == predicted[5]
     assert model.tokenizer.to_json() == json.loads(json.dumps(model.preparation.to_json()))["tokenizer"]
-    written = trainyard.predict_file(whole, tmp_path / "reviews.csv", tmp_path / "out.csv", keep=["review"])
+    written = trainwright.predict_file(whole, tmp_path / "reviews.csv", tmp_path / "out.csv", keep=["review"])
     out = pd.read_csv(tmp_path / "out.csv", keep_default_na=False, dtype={"review": str})
     assert written.rows == 60
     assert out["prediction"].tolist() == predicted.tolist()
@@ -190,7 +190,7 @@ def test_a_run_ends_with_the_same_bits_and_predicts_raw_rows(tmp_path: Path) -> 
     strange.parent.mkdir()
     strange.write_text(texts[5], encoding="utf-8")
     for name, read in (("out.csv", pd.read_csv), ("out.parquet", pd.read_parquet)):
-        trainyard.predict_file(whole, strange.parent, tmp_path / name)
+        trainwright.predict_file(whole, strange.parent, tmp_path / name)
         assert read(tmp_path / name)["file"].tolist() == [f"{tmp_path}/more/\\xff.txt"]
 
 
@@ -215,7 +215,7 @@ def test_texts_in_folders_are_those_of_a_table(
         }
 
     folder = {"type": "text_folder", "path": "all"}
-    caplog.set_level("INFO", "trainyard")
+    caplog.set_level("INFO", "trainwright")
     assert arrays(dataset(tmp_path, folder).load()) == arrays(dataset(tmp_path / "texts.csv").load())
     assert "all that are no texts are left out: 1 .md" in caplog.text
     splits = dataset(tmp_path, {**folder, "path": "split"}).load().splits
@@ -240,8 +240,8 @@ def test_two_processes_give_the_same_bits(tmp_path: Path) -> None:
     own = {**SETTINGS, "data.path": str(tmp_path / "reviews.csv"), "distributed.virtual_ranks": 2}
     own |= {"data.tokenizer": "bpe", "data.vocab_size": 270}
     own |= {"model": {"type": "text_transformer", "hidden_size": 12, "num_heads": 2}}
-    alone = trainyard.train(SMALL, own, runs_dir=tmp_path / "alone")
-    both = trainyard.train(SMALL, {**own, "distributed.nproc": 2}, runs_dir=tmp_path / "both")
+    alone = trainwright.train(SMALL, own, runs_dir=tmp_path / "alone")
+    both = trainwright.train(SMALL, {**own, "distributed.nproc": 2}, runs_dir=tmp_path / "both")
     assert (both.digest, both.metrics) == (alone.digest, alone.metrics)
 
 
@@ -256,7 +256,7 @@ def test_the_example_learns_in_a_small_size(
     made = runpy.run_path(str(example))
     made["main"].__globals__["PACKAGES"] = ("http", "logging")
     made["main"]()
-    run = trainyard.get("last")
+    run = trainwright.get("last")
     rows = pd.read_csv("docstrings.csv")
     assert run.metrics["test_accuracy"] > rows["package"].value_counts(normalize=True).max()
     assert f"{len(rows)} docstrings; {run.metrics['test_accuracy']:.3f}" in capsys.readouterr().out

@@ -8,13 +8,13 @@ import pytest
 from rows import config
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from trainyard.datasets.rows.encoders import texts
-from trainyard.datasets.rows.preparation import TabularPreparation, fit, from_json
-from trainyard.datasets.rows.table import Table, as_table
-from trainyard.datasets.rows.tabular import build
-from trainyard.datasets.rows.target import Target
-from trainyard.datasets.rows.typed import ColumnKind
-from trainyard.errors import DataError
+from trainwright.datasets.rows.encoders import texts
+from trainwright.datasets.rows.preparation import TabularPreparation, fit, from_json
+from trainwright.datasets.rows.table import Table, as_table
+from trainwright.datasets.rows.tabular import build
+from trainwright.datasets.rows.target import Target
+from trainwright.datasets.rows.typed import ColumnKind
+from trainwright.errors import DataError
 
 NOTES = [
     "The parcel was late, and the parcel was wet!",

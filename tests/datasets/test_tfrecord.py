@@ -17,13 +17,13 @@ import pytest
 from rows import config, load, people
 
 from late import keras_in_one_thread
-from trainyard.datasets.base import DataBundle, Dataset
-from trainyard.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
-from trainyard.datasets.tfrecord import TfrecordDataset, examples
-from trainyard.datasets.tfrecord.examples import read_examples
-from trainyard.datasets.tfrecord.records import _masked, _scalar, crc32c, read_records
-from trainyard.errors import DataError
-from trainyard.testing.dataset_suite import DatasetSuite
+from trainwright.datasets.base import DataBundle, Dataset
+from trainwright.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
+from trainwright.datasets.tfrecord import TfrecordDataset, examples
+from trainwright.datasets.tfrecord.examples import read_examples
+from trainwright.datasets.tfrecord.records import _masked, _scalar, crc32c, read_records
+from trainwright.errors import DataError
+from trainwright.testing.dataset_suite import DatasetSuite
 
 pytest.importorskip("google.protobuf")
 
@@ -105,7 +105,7 @@ def test_checksums_of_many_messages_of_any_length() -> None:
 
 
 def test_checksums_of_more_than_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard.datasets.tfrecord.records._BLOCK_LANES", 3)
+    monkeypatch.setattr("trainwright.datasets.tfrecord.records._BLOCK_LANES", 3)
     test_checksums_of_many_messages_of_any_length()
 
 
@@ -123,7 +123,7 @@ for name, option in (("plain", None), ("packed", "GZIP")):
 """
 CONVERTING = """
 import numpy as np
-from trainyard.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
+from trainwright.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
 x, y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1, 2] * 2)
 plain = tf.data.Dataset.from_tensor_slices((x, y))
 for dataset in (plain, plain.batch(4), plain.batch(3, drop_remainder=True)):
@@ -166,7 +166,7 @@ def test_what_tensorflow_writes_is_read(by_tensorflow: tuple[Path, str]) -> None
 def test_what_tensorflow_writes_is_read_record_by_record(
     by_tensorflow: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path))
     streaming = TfrecordDataset.Params(streaming=True)
 
     def streamed(name: str) -> DataBundle:
@@ -406,7 +406,7 @@ def test_a_run_trains_on_it_without_tensorflow(tmp_path: Path) -> None:
     model = {"type": "mlp", "hidden": [4]}
     data = {"type": "tfrecord", "path": "a.tfrecord", "target": "bought"}
     code = (
-        "import json, sys, trainyard; trainyard.train(json.loads(sys.argv[1]), runs_dir='r'); "
+        "import json, sys, trainwright; trainwright.train(json.loads(sys.argv[1]), runs_dir='r'); "
         "print('tensorflow' in sys.modules)"
     )
     run = json.dumps({"data": data, "model": model, "training": {"epochs": 1}})

@@ -12,10 +12,10 @@ from PIL import Image
 from test_tfrecord import example, framed, write
 
 import small_runs
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.tfrecord import TfrecordDataset, TfrecordParams
-from trainyard.errors import DataError
-from trainyard.testing.dataset_suite import DatasetSuite
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.tfrecord import TfrecordDataset, TfrecordParams
+from trainwright.errors import DataError
+from trainwright.testing.dataset_suite import DatasetSuite
 
 ROWS: list[dict[str, Any]] = [
     {"v": [i / 4, -float(i)], "n": i, "label": i % 3, "note": f"row {i}"} for i in range(70)
@@ -24,7 +24,7 @@ ROWS: list[dict[str, Any]] = [
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
 
 
 def write_shards(folder: Path) -> str:

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from rows import config
 
-from trainyard.datasets.rows.preparation import TabularPreparation, fit, from_json
-from trainyard.datasets.rows.table import as_table, iso_times
-from trainyard.datasets.rows.target import Target
-from trainyard.datasets.rows.times import read_format, read_period
-from trainyard.errors import DataError
+from trainwright.datasets.rows.preparation import TabularPreparation, fit, from_json
+from trainwright.datasets.rows.table import as_table, iso_times
+from trainwright.datasets.rows.target import Target
+from trainwright.datasets.rows.times import read_format, read_period
+from trainwright.errors import DataError
 
 
 def fitted(rows: Any, **settings: Any) -> TabularPreparation:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from late import Late
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.tokenizers import ByteTokenizer, LibraryTokenizer, from_json
-from trainyard.datasets.text import TextDataset, TextParams, documents, tokens
-from trainyard.errors import DataError
-from trainyard.testing.dataset_suite import DatasetSuite
-from trainyard.types import INPUT_IDS, LABELS, NO_LABEL, TEXT_BYTES
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import DataBundle
+from trainwright.datasets.rows.tokenizers import ByteTokenizer, LibraryTokenizer, from_json
+from trainwright.datasets.text import TextDataset, TextParams, documents, tokens
+from trainwright.errors import DataError
+from trainwright.testing.dataset_suite import DatasetSuite
+from trainwright.types import INPUT_IDS, LABELS, NO_LABEL, TEXT_BYTES
 
 tokenizers = Late(lambda: importlib.import_module("tokenizers"))
 PLAIN = Path(argparse.__file__).read_text()[:40_000]
@@ -173,7 +173,7 @@ def test_a_pattern_names_files(tmp_path: Path) -> None:
 
 
 def test_tokens_are_made_once_and_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
     path = write(tmp_path)
     made = dataset(path).load()
     fingerprints = {name: split.fingerprint() for name, split in made.splits.items()}
@@ -204,7 +204,7 @@ def test_long_texts_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.Monke
     assert [piece.ends for piece in pieces] == [False] * (len(pieces) - 1) + [True]
     assert all(len(piece.content) <= 51 and piece.content.decode() for piece in pieces)
     assert pieces[0].content == b"a line\n" * 7
-    monkeypatch.setattr("trainyard.datasets.text._IN_MEMORY", 0)
+    monkeypatch.setattr("trainwright.datasets.text._IN_MEMORY", 0)
     bundle = dataset(tmp_path / "long.txt", tokenizer="bytes", vocab_size=None, length=8).load()
     assert bytes(bundle.splits["train"]._text) == text.encode()[: int(len(text.encode()) * 0.8)]  # type: ignore[attr-defined]
     assert bundle.info.outputs == 256

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import trainyard
-from trainyard.datasets.rows import items
-from trainyard.errors import DataError, InputError
-from trainyard.records.journal import losses, read
+import trainwright
+from trainwright.datasets.rows import items
+from trainwright.errors import DataError, InputError
+from trainwright.records.journal import losses, read
 
 CONFIG: dict[str, Any] = {
     "experiment": {"seed": 5},
@@ -57,9 +57,9 @@ def rows(count: int = 40, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return draw.normal(size=(count, 1, 3, 4)).astype(np.float32), draw.choice(3, count, p=[0.6, 0.3, 0.1])
 
 
-def train(weights: Any, data: Any, **training: Any) -> trainyard.Run:
+def train(weights: Any, data: Any, **training: Any) -> trainwright.Run:
     given = CONFIG["training"] | {"class_weights": weights} | training
-    return trainyard.train(CONFIG | {"training": given}, model=Flat(), data=data)
+    return trainwright.train(CONFIG | {"training": given}, model=Flat(), data=data)
 
 
 @pytest.fixture(autouse=True)

@@ -10,26 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.callbacks.base import Callback
-from trainyard.config import load
-from trainyard.config.schema import RunConfig
-from trainyard.digest import FileRecord, write_tensors
-from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
-from trainyard.engine.journal import Journal
-from trainyard.engine.loop import Loop, LoopParts
-from trainyard.engine.outside import Outside
-from trainyard.engine.recorder import Recorder
-from trainyard.engine.rules import Rules
-from trainyard.engine.saver import FollowerSaver, Saver
-from trainyard.engine.signals import Signals
-from trainyard.engine.state import RunState
-from trainyard.evaluation.metrics import mode_of
-from trainyard.frameworks.base import Plan
-from trainyard.order import SampleOrder
-from trainyard.runs.catalog import Catalog
-from trainyard.stores.local import LocalStore
-from trainyard.types import Metrics, NamedBuffer, StepResult
-from trainyard.world import ALONE, World
+from trainwright.callbacks.base import Callback
+from trainwright.config import load
+from trainwright.config.schema import RunConfig
+from trainwright.digest import FileRecord, write_tensors
+from trainwright.engine.checkpoint import Checkpoints, RunCheckpoints
+from trainwright.engine.journal import Journal
+from trainwright.engine.loop import Loop, LoopParts
+from trainwright.engine.outside import Outside
+from trainwright.engine.recorder import Recorder
+from trainwright.engine.rules import Rules
+from trainwright.engine.saver import FollowerSaver, Saver
+from trainwright.engine.signals import Signals
+from trainwright.engine.state import RunState
+from trainwright.evaluation.metrics import mode_of
+from trainwright.frameworks.base import Plan
+from trainwright.order import SampleOrder
+from trainwright.runs.catalog import Catalog
+from trainwright.stores.local import LocalStore
+from trainwright.types import Metrics, NamedBuffer, StepResult
+from trainwright.world import ALONE, World
 
 SAMPLES, BATCH = 44, 10  # 5 steps in an epoch, the last of them of 4 samples
 STEPS = 23

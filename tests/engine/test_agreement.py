@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from scripted import BATCH, Bench
 
-from trainyard.engine import agreement
-from trainyard.engine.agreement import Agreement, SharedAgreement, _Report
-from trainyard.engine.step_times import StepTimes
-from trainyard.frameworks.base import Plan
-from trainyard.world import World
+from trainwright.engine import agreement
+from trainwright.engine.agreement import Agreement, SharedAgreement, _Report
+from trainwright.engine.step_times import StepTimes
+from trainwright.frameworks.base import Plan
+from trainwright.world import World
 
 RARE = {"every_n_steps": 10_000}
 

@@ -6,10 +6,10 @@ import pytest
 from scripted import Weights, checkpoints_of
 
 from small_runs import flip
-from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
-from trainyard.engine.lease import Lease
-from trainyard.records.log import Log, committed
-from trainyard.stores.local import LocalStore
+from trainwright.engine.checkpoint import Checkpoints, RunCheckpoints
+from trainwright.engine.lease import Lease
+from trainwright.records.log import Log, committed
+from trainwright.stores.local import LocalStore
 
 
 @pytest.mark.parametrize("damage", ["flipped", "gone", "none"])

@@ -7,16 +7,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from test_saver import FullDisk
-from trainyard_toy import ToyFramework, ToyLearner
+from trainwright_toy import ToyFramework, ToyLearner
 
-import trainyard
+import trainwright
 from small_runs import SMALL, SignalAt, assert_same, checkpoints
-from trainyard.errors import CheckpointError
-from trainyard.frameworks.base import WEIGHTS_FILE, LearnerInputs, Plan, Snapshot
-from trainyard.frameworks.support.stored import StoredSnapshot, buffers
-from trainyard.records.commit import step_of
-from trainyard.records.journal import SegmentReader, segments
-from trainyard.types import NamedBuffer, StepResult
+from trainwright.errors import CheckpointError
+from trainwright.frameworks.base import WEIGHTS_FILE, LearnerInputs, Plan, Snapshot
+from trainwright.frameworks.support.stored import StoredSnapshot, buffers
+from trainwright.records.commit import step_of
+from trainwright.records.journal import SegmentReader, segments
+from trainwright.types import NamedBuffer, StepResult
 
 TOY: dict[str, Any] = {**SMALL, "model": {"type": "toy", "params": {"noise": 0.1}}}
 BOUNDARY = 8
@@ -59,14 +59,14 @@ def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_forced_save_falls_back_to_the_last_boundary(
     at: int, config: dict[str, Any], tmp_path: Path
 ) -> None:
-    whole = trainyard.train(config, runs_dir=tmp_path / "whole")
-    run = trainyard.train(config, runs_dir=tmp_path / "cut", callbacks=[SignalAt(at)])
+    whole = trainwright.train(config, runs_dir=tmp_path / "whole")
+    run = trainwright.train(config, runs_dir=tmp_path / "cut", callbacks=[SignalAt(at)])
     assert run.status == "preempted"
     boundary = at - at % BOUNDARY
     saved = [step_of(folder.name) for folder in (run.path / "checkpoints").glob("step-*")]
     assert all(step % BOUNDARY == 0 for step in saved)
     assert max(saved, default=0) == boundary
-    resumed = trainyard.resume(run)
+    resumed = trainwright.resume(run)
     assert next(iter(SegmentReader(segments(run.path / "journal")[-1])))["from_step"] == boundary
     assert_same(resumed, whole)
 
@@ -75,18 +75,18 @@ def test_a_forced_save_falls_back_to_the_last_boundary(
 def test_a_save_that_fails_at_the_end_is_an_error(
     config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = trainyard.train(config, runs_dir=tmp_path / "whole")
+    whole = trainwright.train(config, runs_dir=tmp_path / "whole")
     with monkeypatch.context() as patch:
         FullDisk(patch, "checkpoints", 10**6)
         with pytest.raises(CheckpointError, match="No space left"):
-            trainyard.train(config, runs_dir=tmp_path / "cut", callbacks=[SignalAt(13)])
-    (run,) = trainyard.list_runs(tmp_path / "cut")
-    assert_same(trainyard.resume(run), whole)
+            trainwright.train(config, runs_dir=tmp_path / "cut", callbacks=[SignalAt(13)])
+    (run,) = trainwright.list_runs(tmp_path / "cut")
+    assert_same(trainwright.resume(run), whole)
 
 
 @pytest.mark.usefixtures("bounded")
 def test_a_finished_run_is_kept_at_its_last_step(config: dict[str, Any], tmp_path: Path) -> None:
-    run = trainyard.train(config, runs_dir=tmp_path)
+    run = trainwright.train(config, runs_dir=tmp_path)
     assert step_of(checkpoints(run)[-1].name) == run.result["steps"] == 30
 
 
@@ -144,9 +144,9 @@ def cumulative(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_best_models_are_taken_out_of_later_ones(
     config: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    plain = trainyard.train(config, runs_dir=tmp_path / "plain")
+    plain = trainwright.train(config, runs_dir=tmp_path / "plain")
     request.getfixturevalue("cumulative")
-    run = trainyard.train(config, runs_dir=tmp_path / "cumulative")
+    run = trainwright.train(config, runs_dir=tmp_path / "cumulative")
     assert run.result["best"] == plain.result["best"]
     assert run.metrics == plain.metrics
     if config["checkpoint"]["every_n_steps"] > 30:
@@ -156,8 +156,8 @@ def test_best_models_are_taken_out_of_later_ones(
 @pytest.mark.usefixtures("cumulative")
 @pytest.mark.parametrize("at", [9, 17])
 def test_a_resumed_run_has_the_best_models_of_before(at: int, config: dict[str, Any], tmp_path: Path) -> None:
-    whole = trainyard.train(config, runs_dir=tmp_path / "whole")
-    run = trainyard.train(config, runs_dir=tmp_path / "cut", callbacks=[SignalAt(at)])
+    whole = trainwright.train(config, runs_dir=tmp_path / "whole")
+    run = trainwright.train(config, runs_dir=tmp_path / "cut", callbacks=[SignalAt(at)])
     best = {step_of(folder.name) for folder in (run.path / "best").iterdir()}
     assert best, "a commit without the best model that it knows of"
-    assert_same(trainyard.resume(run), whole)
+    assert_same(trainwright.resume(run), whole)

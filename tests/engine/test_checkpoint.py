@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainyard.digest import FileRecord, sha256_json, write_tensors
-from trainyard.engine.checkpoint import Checkpoints, StoredCommit
-from trainyard.errors import CheckpointError
-from trainyard.stores.local import LocalStore
-from trainyard.types import NamedBuffer
+from trainwright.digest import FileRecord, sha256_json, write_tensors
+from trainwright.engine.checkpoint import Checkpoints, StoredCommit
+from trainwright.errors import CheckpointError
+from trainwright.stores.local import LocalStore
+from trainwright.types import NamedBuffer
 
 
 class FakeSnapshot:

@@ -13,9 +13,9 @@ import pytest
 from safetensors.numpy import load_file
 from scripted import checkpoints_of
 
-from trainyard import digest
-from trainyard.digest import FileRecord, array_buffer, write_tensors
-from trainyard.types import NamedBuffer
+from trainwright import digest
+from trainwright.digest import FileRecord, array_buffer, write_tensors
+from trainwright.types import NamedBuffer
 
 ARRAYS: dict[str, Any] = {
     "b.weight": np.arange(40, dtype=np.float32).reshape(8, 5),

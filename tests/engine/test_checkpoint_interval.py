@@ -13,16 +13,16 @@ from scipy.optimize import minimize_scalar
 from scipy.special import lambertw
 from scripted import STEPS, Bench, Scripted, Weights, steps_in
 
-import trainyard
+import trainwright
 from small_runs import SMALL, Crash, CrashAt, assert_same
-from trainyard.alarms import Alarm, call_later
-from trainyard.callbacks.base import Callback
-from trainyard.engine import saver as saver_module
-from trainyard.engine.interval import SaveCost, best_interval, chosen_interval, interval_in_words
-from trainyard.engine.loop import Loop
-from trainyard.engine.state import RunState
-from trainyard.records.decision import Decision, Decisions
-from trainyard.runs.run import Run
+from trainwright.alarms import Alarm, call_later
+from trainwright.callbacks.base import Callback
+from trainwright.engine import saver as saver_module
+from trainwright.engine.interval import SaveCost, best_interval, chosen_interval, interval_in_words
+from trainwright.engine.loop import Loop
+from trainwright.engine.state import RunState
+from trainwright.records.decision import Decision, Decisions
+from trainwright.runs.run import Run
 
 AUTO: dict[str, Any] = {"every_n_steps": None, "every_n_minutes": "auto"}
 CASES = [(0.05, 3.6e7), (1.0, 36_000.0), (30.0, 3600.0), (60.0, 600.0)]  # seconds of a save, between failures
@@ -131,7 +131,7 @@ def rung(
 def test_the_first_save_decides_the_interval(
     tmp_path: Path, clocks: list[Clock], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "trainyard")
+    caplog.set_level(logging.INFO, "trainwright")
     bench, loop = rung(tmp_path, clocks, at=3, mtbf_hours=5)
     (decision,) = decided(tmp_path)
     detail = decision["detail"]
@@ -254,12 +254,12 @@ def intervals(run: Run) -> list[dict[str, Any]]:
 def test_a_resume_and_a_repetition_replay_the_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = trainyard.train(SMALL, runs_dir=tmp_path / "whole")
+    whole = trainwright.train(SMALL, runs_dir=tmp_path / "whole")
     monkeypatch.setattr(saver_module, "_FIRST_MINUTES", 0.0005)
     auto = {"checkpoint.every_n_minutes": "auto", "checkpoint.every_n_steps": None}
     with pytest.raises(Crash):
-        trainyard.train(SMALL, auto, runs_dir=tmp_path / "runs", callbacks=[Slow(), CrashAt(25)])
-    crashed = trainyard.get("last", runs_dir=tmp_path / "runs")
+        trainwright.train(SMALL, auto, runs_dir=tmp_path / "runs", callbacks=[Slow(), CrashAt(25)])
+    crashed = trainwright.get("last", runs_dir=tmp_path / "runs")
     (decision,) = intervals(crashed)
     assert decision["detail"]["minutes"] > 0
     seconds: list[float] = []
@@ -269,12 +269,12 @@ def test_a_resume_and_a_repetition_replay_the_interval(
         return call_later(interval, function)
 
     monkeypatch.setattr(saver_module, "call_later", counted)
-    run = trainyard.resume(crashed)
+    run = trainwright.resume(crashed)
     assert_same(run, whole)
     assert intervals(run) == [decision]
     assert set(seconds) == {60 * decision["detail"]["minutes"]}
-    repetition = trainyard.reproduce(run)
+    repetition = trainwright.reproduce(run)
     assert repetition.verdict == "identical"
-    assert intervals(trainyard.get(repetition.repetition, runs_dir=tmp_path / "runs")) == [decision]
+    assert intervals(trainwright.get(repetition.repetition, runs_dir=tmp_path / "runs")) == [decision]
     assert set(seconds) == {60 * decision["detail"]["minutes"]}
     assert "checkpoint interval" in (run.path / "report.html").read_text()

@@ -10,14 +10,14 @@ from typing import Any, Literal
 import pytest
 from scripted import BATCH, STEPS, Bench, checkpoints_of, steps_in
 
-from trainyard.alarms import Alarm
-from trainyard.engine import outside as outside_module
-from trainyard.engine.outside import Outside, StopRequest
-from trainyard.engine.state import RunState
-from trainyard.errors import InputError, TrainingError
-from trainyard.frameworks.base import Plan
-from trainyard.records.decision import Decision, Decisions, journalled_decisions
-from trainyard.types import Metrics
+from trainwright.alarms import Alarm
+from trainwright.engine import outside as outside_module
+from trainwright.engine.outside import Outside, StopRequest
+from trainwright.engine.state import RunState
+from trainwright.errors import InputError, TrainingError
+from trainwright.frameworks.base import Plan
+from trainwright.records.decision import Decision, Decisions, journalled_decisions
+from trainwright.types import Metrics
 
 STOP, GO_ON = Decision(9, "stop"), Decision(9, "resume", {"after": "stopped", "train_seconds": 0.0})
 

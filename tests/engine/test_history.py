@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from trainyard.config import load
-from trainyard.config.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
-from trainyard.engine.history import Patience, best_evaluations
-from trainyard.engine.rules import Inherited, Rules
-from trainyard.engine.schedules import learning_rate
-from trainyard.evaluation.metrics import mode_of
-from trainyard.frameworks.base import Plan
-from trainyard.runs.catalog import Catalog
-from trainyard.types import Evaluation
+from trainwright.config import load
+from trainwright.config.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
+from trainwright.engine.history import Patience, best_evaluations
+from trainwright.engine.rules import Inherited, Rules
+from trainwright.engine.schedules import learning_rate
+from trainwright.evaluation.metrics import mode_of
+from trainwright.frameworks.base import Plan
+from trainwright.runs.catalog import Catalog
+from trainwright.types import Evaluation
 
 NAN = math.nan
 

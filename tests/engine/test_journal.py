@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard import digest
-from trainyard.engine import journal
-from trainyard.engine.journal import Journal
-from trainyard.records import journal as records_journal
-from trainyard.records.decision import Decision
-from trainyard.records.journal import SegmentReader, losses, number, read
+from trainwright import digest
+from trainwright.engine import journal
+from trainwright.engine.journal import Journal
+from trainwright.records import journal as records_journal
+from trainwright.records.decision import Decision
+from trainwright.records.journal import SegmentReader, losses, number, read
 
 
 def write(folder: Path, attempt: int, from_step: int, upto: int, *, loss: float = 1.0) -> None:
@@ -152,8 +152,8 @@ def test_a_segment_has_a_durable_name_from_its_start(tmp_path: Path, monkeypatch
 
 def test_reading_the_journal_and_the_records_does_without_numpy() -> None:
     code = (
-        "import sys; import trainyard.records.journal, trainyard.records.index; "
-        "from trainyard.api import summaries; sys.exit('numpy' in sys.modules)"
+        "import sys; import trainwright.records.journal, trainwright.records.index; "
+        "from trainwright.api import summaries; sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.engine import lease as lease_module
-from trainyard.engine.lease import Lease
-from trainyard.errors import CheckpointError, RunLockedError, RunLostError
-from trainyard.records import log as entries
-from trainyard.records.log import Entry, Log, StoredFile, committed
-from trainyard.stores.local import LocalStore
-from trainyard.testing.faults import Faults, FaultyStore, fail
+from trainwright.engine import lease as lease_module
+from trainwright.engine.lease import Lease
+from trainwright.errors import CheckpointError, RunLockedError, RunLostError
+from trainwright.records import log as entries
+from trainwright.records.log import Entry, Log, StoredFile, committed
+from trainwright.stores.local import LocalStore
+from trainwright.testing.faults import Faults, FaultyStore, fail
 
 ENTRIES = {"operations": ["put_if_absent"]}
 
@@ -325,7 +325,7 @@ def test_heartbeats_go_on_until_the_release_and_hear_of_a_stop(
     assert entries.has_ended(lease._writer)
     assert not thread.is_alive()
     assert set(uploads.beats) == {3}
-    assert uploads.threads == {"trainyard-heartbeat, True"}
+    assert uploads.threads == {"trainwright-heartbeat, True"}
     lease.release()
     assert uploads.stopped == [3], "only once"
 

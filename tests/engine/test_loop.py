@@ -13,12 +13,12 @@ import pytest
 from scripted import BATCH, SAMPLES, STEPS, Bench, checkpoints_of, steps_in
 
 from small_runs import Crash, CrashAt
-from trainyard.callbacks.base import Callback
-from trainyard.engine import loop as loop_module
-from trainyard.engine.loop import Loop
-from trainyard.engine.state import RunState
-from trainyard.errors import TrainingError
-from trainyard.frameworks.base import Plan
+from trainwright.callbacks.base import Callback
+from trainwright.engine import loop as loop_module
+from trainwright.engine.loop import Loop
+from trainwright.engine.state import RunState
+from trainwright.errors import TrainingError
+from trainwright.frameworks.base import Plan
 
 SIZES = [BATCH if step % 5 < 4 else 4 for step in range(STEPS)]
 

@@ -4,10 +4,10 @@ from functools import partial
 
 import pytest
 
-from trainyard.config.schema import RunConfig
-from trainyard.engine.rules import Rules
-from trainyard.evaluation.metrics import mode_in
-from trainyard.frameworks.base import Plan
+from trainwright.config.schema import RunConfig
+from trainwright.engine.rules import Rules
+from trainwright.evaluation.metrics import mode_in
+from trainwright.frameworks.base import Plan
 
 
 @pytest.mark.parametrize(

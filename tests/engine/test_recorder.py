@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from trainyard.callbacks.base import Callback
-from trainyard.engine.journal import Journal
-from trainyard.engine.recorder import Recorder
-from trainyard.records.decision import Decision
+from trainwright.callbacks.base import Callback
+from trainwright.engine.journal import Journal
+from trainwright.engine.recorder import Recorder
+from trainwright.records.decision import Decision
 
 
 class Listener(Callback):

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 from test_checkpoint import FakeSnapshot
 
-import trainyard
+import trainwright
 from small_runs import SMALL, every_save_on_disk
-from trainyard.callbacks.base import Callback
-from trainyard.engine.checkpoint import Checkpoints
-from trainyard.errors import CheckpointError
-from trainyard.runs.run import Run
-from trainyard.stores.local import LocalStore
+from trainwright.callbacks.base import Callback
+from trainwright.engine.checkpoint import Checkpoints
+from trainwright.errors import CheckpointError
+from trainwright.runs.run import Run
+from trainwright.stores.local import LocalStore
 
 CONFIG: dict[str, Any] = {**SMALL, "checkpoint": {"every_n_steps": 5, "keep_last": 2, "save_top_k": 2}}
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trainyard.train(CONFIG, runs_dir=tmp_path_factory.mktemp("whole"))
+    return trainwright.train(CONFIG, runs_dir=tmp_path_factory.mktemp("whole"))
 
 
 def outcome(run: Run) -> tuple[Any, ...]:
@@ -50,7 +50,7 @@ def test_a_best_model_whose_save_failed_is_saved_later(
 ) -> None:
     disk = FullDisk(monkeypatch, "best", times)
     with every_save_on_disk():  # else the last save may be the third
-        run = trainyard.train(CONFIG, runs_dir=tmp_path)
+        run = trainwright.train(CONFIG, runs_dir=tmp_path)
     assert disk.left == 0
     assert outcome(run) == outcome(whole)
 
@@ -61,9 +61,9 @@ def test_no_commit_knows_of_a_best_model_that_is_not_on_disk(
     with monkeypatch.context() as patch:
         FullDisk(patch, "best", 10**6)
         with pytest.raises(CheckpointError, match="No space left"):
-            trainyard.train(CONFIG, runs_dir=tmp_path)
-    (run,) = trainyard.list_runs(tmp_path)
-    assert outcome(trainyard.resume(run)) == outcome(whole)
+            trainwright.train(CONFIG, runs_dir=tmp_path)
+    (run,) = trainwright.list_runs(tmp_path)
+    assert outcome(trainwright.resume(run)) == outcome(whole)
 
 
 class Visitor(Callback):
@@ -80,7 +80,7 @@ class Visitor(Callback):
 
 
 def test_what_others_put_beside_the_checkpoints_is_left_alone(whole: Run, tmp_path: Path) -> None:
-    run = trainyard.train(CONFIG, runs_dir=tmp_path, callbacks=[Visitor(tmp_path)])
+    run = trainwright.train(CONFIG, runs_dir=tmp_path, callbacks=[Visitor(tmp_path)])
     assert outcome(run) == outcome(whole)
     assert (run.path / "checkpoints" / "backup" / "notes.txt").read_text() == "mine"
 

@@ -15,17 +15,17 @@ import pytest
 from scripted import BATCH, STEPS, Bench, Weights, checkpoints_of, steps_in
 
 from small_runs import SMALL, flip, preempted
-from trainyard import resume
-from trainyard.engine import saver as saver_module
-from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
-from trainyard.engine.loop import Loop
-from trainyard.engine.state import RunState
-from trainyard.engine.writer import PendingWrite
-from trainyard.errors import CheckpointError, TrainingError
-from trainyard.frameworks.base import Plan
-from trainyard.frameworks.torch.learner import TorchLearner
-from trainyard.records.commit import step_of
-from trainyard.types import Evaluation
+from trainwright import resume
+from trainwright.engine import saver as saver_module
+from trainwright.engine.checkpoint import Checkpoints, RunCheckpoints
+from trainwright.engine.loop import Loop
+from trainwright.engine.state import RunState
+from trainwright.engine.writer import PendingWrite
+from trainwright.errors import CheckpointError, TrainingError
+from trainwright.frameworks.base import Plan
+from trainwright.frameworks.torch.learner import TorchLearner
+from trainwright.records.commit import step_of
+from trainwright.types import Evaluation
 
 
 def state_at(step: int, *values: float) -> RunState:
@@ -549,7 +549,7 @@ def test_the_journal_is_stored_after_the_saves_that_wait(is_in_store: bool, tmp_
     saver.save(state_at(5), [])
     threading.Timer(0.05, release.set).start()
     saver.store_journal(6)
-    assert lease.renewed == (["trainyard-writer"] if is_in_store else [])
+    assert lease.renewed == (["trainwright-writer"] if is_in_store else [])
     ended(loop)
     assert list(steps_in(tmp_path / "checkpoints")) == [5]
 

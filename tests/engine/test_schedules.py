@@ -13,10 +13,10 @@ from pydantic import TypeAdapter
 from torch.optim import lr_scheduler
 
 from small_runs import assert_same, whole_and_resumed
-from trainyard.config.schedules import ConstantSchedule, OwnSchedule, Schedule
-from trainyard.engine.schedules import learning_rate
-from trainyard.errors import InputError, ModelError
-from trainyard.frameworks.torch.schedule import torch_schedule
+from trainwright.config.schedules import ConstantSchedule, OwnSchedule, Schedule
+from trainwright.engine.schedules import learning_rate
+from trainwright.errors import InputError, ModelError
+from trainwright.frameworks.torch.schedule import torch_schedule
 
 STEPS, BASE = 40, 0.3
 

@@ -16,23 +16,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trainyard
+import trainwright
 import warm_commands
 from small_runs import SMALL, SignalAt, assert_same
-from trainyard import registry
-from trainyard.callbacks.base import Callback
-from trainyard.config import load
-from trainyard.engine.loop import Loop
-from trainyard.engine.signals import Signals, Stopped
-from trainyard.engine.writer import Writer
-from trainyard.records.journal import SegmentReader, segments
-from trainyard.records.listing import all_runs
-from trainyard.records.run_dir import RunDir
-from trainyard.runs import attempt, startup
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.run import Run
-from trainyard.runs.wiring import run_checkpoints
-from trainyard.testing import victim
+from trainwright import registry
+from trainwright.callbacks.base import Callback
+from trainwright.config import load
+from trainwright.engine.loop import Loop
+from trainwright.engine.signals import Signals, Stopped
+from trainwright.engine.writer import Writer
+from trainwright.records.journal import SegmentReader, segments
+from trainwright.records.listing import all_runs
+from trainwright.records.run_dir import RunDir
+from trainwright.runs import attempt, startup
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.run import Run
+from trainwright.runs.wiring import run_checkpoints
+from trainwright.testing import victim
 
 SIGNALS = [(signal.SIGTERM, 75, "preempted"), (signal.SIGINT, 130, "interrupted")]
 # (phase, how often it is passed unharmed, the steps at which the run may stand then)
@@ -61,7 +61,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trainyard.train(config, runs_dir=tmp_path_factory.mktemp("whole"))
+    return trainwright.train(config, runs_dir=tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def arm(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def command(*words: str) -> int:
-    from trainyard.cli.main import main
+    from trainwright.cli.main import main
 
     return main([*words, "--quiet"])
 
@@ -135,13 +135,13 @@ def test_what_it_owes_is_logged_with_the_norm_of_its_last_step(
     tmp_path: Path, arm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overrides = {"training.log_grad_norm": True, "logging.every_n_steps": 7}
-    whole = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "whole")
+    whole = trainwright.train(SMALL, overrides, runs_dir=tmp_path / "whole")
     with monkeypatch.context():
         arm("evaluation", 2, signal.SIGTERM)
-        cut = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "cut")
+        cut = trainwright.train(SMALL, overrides, runs_dir=tmp_path / "cut")
     monkeypatch.undo()
     assert cut.status == "preempted"
-    assert norms(trainyard.resume(cut)) == norms(whole)
+    assert norms(trainwright.resume(cut)) == norms(whole)
 
 
 def norms(run: Run) -> list[tuple[int, Any]]:
@@ -168,7 +168,7 @@ class SignalAtLine:
 
 @pytest.fixture(scope="module")
 def seldom_logged(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trainyard.train(SMALL, {"logging.every_n_steps": 10}, runs_dir=tmp_path_factory.mktemp("seldom"))
+    return trainwright.train(SMALL, {"logging.every_n_steps": 10}, runs_dir=tmp_path_factory.mktemp("seldom"))
 
 
 @pytest.mark.parametrize("line", range(1, 8))
@@ -178,12 +178,12 @@ def test_a_signal_between_any_two_lines_of_the_loop_loses_nothing(
     before = sys.gettrace()
     sys.settrace(SignalAtLine(3, line))
     try:
-        run = trainyard.train(SMALL, {"logging.every_n_steps": 10}, runs_dir=tmp_path)
+        run = trainwright.train(SMALL, {"logging.every_n_steps": 10}, runs_dir=tmp_path)
     finally:
         sys.settrace(before)
     assert run.status == "preempted"
     assert 3 <= run.result["steps"] <= 5
-    assert_same(trainyard.resume(run), seldom_logged)
+    assert_same(trainwright.resume(run), seldom_logged)
 
 
 def test_a_signal_in_the_start_up_of_a_resume_leaves_the_commit(
@@ -206,15 +206,15 @@ def test_after_the_result_there_is_nothing_to_stop(
 ) -> None:
     arm("end", 1, signal.SIGTERM)
     assert command("train", str(config), "--runs-dir", str(tmp_path)) == 0
-    assert_same(trainyard.get("last", runs_dir=tmp_path), whole)
+    assert_same(trainwright.get("last", runs_dir=tmp_path), whole)
 
 
 def test_a_signal_at_each_step_still_ends_with_the_same_bits(whole: Run, tmp_path: Path) -> None:
-    run = trainyard.train(SMALL, runs_dir=tmp_path, callbacks=[SignalAt(1)])
+    run = trainwright.train(SMALL, runs_dir=tmp_path, callbacks=[SignalAt(1)])
     for step in range(2, 12):
-        run = trainyard.resume(run, callbacks=[SignalAt(step)])
+        run = trainwright.resume(run, callbacks=[SignalAt(step)])
         assert run.result["steps"] == step
-    assert_same(trainyard.resume(run), whole)
+    assert_same(trainwright.resume(run), whole)
 
 
 # -- real processes
@@ -242,7 +242,7 @@ def test_the_exit_code_of_a_process(
         assert "nothing is lost" in done.stderr
     else:
         assert json.loads(done.stdout)["status"] == found.status()
-    assert_same(trainyard.resume(found.path), whole)
+    assert_same(trainwright.resume(found.path), whole)
 
 
 def endless(folder: Path) -> list[str]:
@@ -255,7 +255,7 @@ def endless(folder: Path) -> list[str]:
 
 def begin(config: Path, runs: Path) -> "subprocess.Popen[str]":
     """A training process that has made its first steps, of very many."""
-    words = [sys.executable, "-m", "trainyard", "train", str(config), "--runs-dir", str(runs)]
+    words = [sys.executable, "-m", "trainwright", "train", str(config), "--runs-dir", str(runs)]
     words += endless(runs)
     process = subprocess.Popen(words, cwd=runs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -278,7 +278,7 @@ def test_a_signal_from_outside_commits_and_says_how_to_resume(
     (run,) = all_runs(tmp_path)
     assert run.status() == status
     assert first_commit(run)[0] == run.require_result().steps > 0
-    assert f"trainyard resume {run.id}" in out
+    assert f"trainwright resume {run.id}" in out
 
 
 @pytest.mark.slow
@@ -306,7 +306,7 @@ def test_a_second_process_is_refused_and_told_who_owns_the_run(config: Path, tmp
 def test_a_second_ctrl_c_ends_at_once() -> None:
     code = (
         "import os, signal\n"
-        "from trainyard.engine.signals import Signals\n"
+        "from trainwright.engine.signals import Signals\n"
         "with Signals() as signals:\n"
         "    signals.wake = lambda: None\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
@@ -348,14 +348,14 @@ def test_training_in_another_thread_leaves_signals_alone(whole: Run, tmp_path: P
             seen.append((status, signal.getsignal(signal.SIGTERM)))
 
     def work() -> None:
-        trainyard.train(SMALL, runs_dir=tmp_path, callbacks=[Look()])
+        trainwright.train(SMALL, runs_dir=tmp_path, callbacks=[Look()])
 
     before = signal.getsignal(signal.SIGTERM)
     thread = threading.Thread(target=work)
     thread.start()
     thread.join(120)
     assert seen == [("completed", before)]
-    assert trainyard.get("last", runs_dir=tmp_path).digest == whole.digest
+    assert trainwright.get("last", runs_dir=tmp_path).digest == whole.digest
 
 
 def test_a_signal_during_a_step_wakes_the_loop() -> None:

@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from trainyard.engine.state import RunState
-from trainyard.global_random import preserved_global_random, seed_global_random
-from trainyard.types import Evaluation
+from trainwright.engine.state import RunState
+from trainwright.global_random import preserved_global_random, seed_global_random
+from trainwright.types import Evaluation
 
 
 def draws() -> list[float]:

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from trainyard.engine import state as module
-from trainyard.engine.state import RunState
-from trainyard.types import Evaluation
+from trainwright.engine import state as module
+from trainwright.engine.state import RunState
+from trainwright.types import Evaluation
 
 
 def test_a_save_encodes_only_the_evaluations_since_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:

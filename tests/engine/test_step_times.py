@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from trainyard.engine import step_times
-from trainyard.engine.journal import Journal
-from trainyard.engine.recorder import Recorder
-from trainyard.engine.step_times import StepClock, StepTimes, Stragglers
+from trainwright.engine import step_times
+from trainwright.engine.journal import Journal
+from trainwright.engine.recorder import Recorder
+from trainwright.engine.step_times import StepClock, StepTimes, Stragglers
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_who_is_a_straggler(
 def test_a_warning_says_who_and_how_much(
     tmp_path: Path, stragglers: Stragglers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "trainyard"):
+    with caplog.at_level(logging.WARNING, "trainwright"):
         stragglers.record(9, window(0.1, 0.1, 0.1, 0.25))
     assert caplog.messages == [
         "process 3 on node-1 slows down all others: its steps take 2.5 times as long as the median "

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from scripted import BATCH, STEPS, Bench, steps_in
 
-from trainyard.engine import agreement
-from trainyard.engine.agreement import _Report
-from trainyard.engine.loop import Loop
-from trainyard.engine.outside import Outside
-from trainyard.engine.state import RunState
-from trainyard.frameworks.base import Plan
-from trainyard.records.decision import Decision
-from trainyard.types import Evaluation
-from trainyard.world import World
+from trainwright.engine import agreement
+from trainwright.engine.agreement import _Report
+from trainwright.engine.loop import Loop
+from trainwright.engine.outside import Outside
+from trainwright.engine.state import RunState
+from trainwright.frameworks.base import Plan
+from trainwright.records.decision import Decision
+from trainwright.types import Evaluation
+from trainwright.world import World
 
 SELDOM: dict[str, Any] = {
     "evaluation": {"every_n_steps": 1000},

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.engine.writer import PendingWrite, Writer
-from trainyard.errors import CheckpointError, RunGoneError, RunLostError
+from trainwright.engine.writer import PendingWrite, Writer
+from trainwright.errors import CheckpointError, RunGoneError, RunLostError
 
 
 def blocked(writer: Writer) -> threading.Event:

@@ -22,12 +22,12 @@ from torchmetrics import (
 )
 from torchmetrics.classification import MulticlassF1Score
 
-import trainyard
+import trainwright
 from small_runs import SMALL, assert_same, whole_and_resumed
-from trainyard.errors import InputError, ModelError
-from trainyard.registry import find
-from trainyard.runs.data.checks import check_accumulators
-from trainyard.tasks.support.accumulators import Accumulator
+from trainwright.errors import InputError, ModelError
+from trainwright.registry import find
+from trainwright.runs.data.checks import check_accumulators
+from trainwright.tasks.support.accumulators import Accumulator
 
 SOURCE = """
 import torch
@@ -355,9 +355,9 @@ def test_a_metric_that_decides_has_the_bits_of_ours_and_resumes(adding: Path) ->
     assert whole.metrics["test_Pixels"] == whole.metrics["test_pixel_accuracy"]
     assert whole.metrics["test_jaccard_index"] == pytest.approx(whole.metrics["test_iou"], abs=1e-6)
     assert whole.result["best"]["metric"] == "val_Pixels"
-    assert trainyard.evaluate(whole)["test_Pixels"] == whole.metrics["test_Pixels"]
-    other = trainyard.train(SEGMENTATION, {**overrides, "experiment.seed": 4}, runs_dir="runs")
-    assert [test.metric for test in trainyard.compare(whole, other).tests] == ["pixel_accuracy", "iou"]
+    assert trainwright.evaluate(whole)["test_Pixels"] == whole.metrics["test_Pixels"]
+    other = trainwright.train(SEGMENTATION, {**overrides, "experiment.seed": 4}, runs_dir="runs")
+    assert [test.metric for test in trainwright.compare(whole, other).tests] == ["pixel_accuracy", "iou"]
 
 
 def test_text_is_counted_from_its_logits_and_own_losses_get_its_labels(adding: Path) -> None:
@@ -368,9 +368,9 @@ def test_text_is_counted_from_its_logits_and_own_losses_get_its_labels(adding: P
         "training": {"max_steps": 3, "batch_size": 8, "threads": 1, "loss": "adding:token_loss"},
         "evaluation": {"metrics": ["adding:Nats"], "batch_size": 3},
     }
-    run = trainyard.train(config, runs_dir="runs")
+    run = trainwright.train(config, runs_dir="runs")
     assert run.metrics["test_Nats"] == pytest.approx(run.metrics["test_loss"], rel=1e-5)
-    usual = trainyard.train(config, {"training.loss": "auto"}, runs_dir="runs")
+    usual = trainwright.train(config, {"training.loss": "auto"}, runs_dir="runs")
     assert usual.metrics["test_loss"] == pytest.approx(run.metrics["test_loss"], rel=1e-5)
 
 
@@ -389,9 +389,9 @@ def test_a_second_head_is_measured(adding: Path) -> None:
         "evaluation": {"metrics": ["accuracy", "adding:CostError"], "batch_size": 7},
         "checkpoint": {"metric": "val_CostError"},
     }
-    run = trainyard.train(config, model=Heads(), data=(train, val, test), runs_dir="runs")
+    run = trainwright.train(config, model=Heads(), data=(train, val, test), runs_dir="runs")
     with torch.no_grad():
-        module = trainyard.load(run, model=Heads()).native
+        module = trainwright.load(run, model=Heads()).native
         found = module(torch.from_numpy(test["numbers"]))["cost"].numpy()
     assert run.metrics["test_CostError"] == pytest.approx(np.abs(found - test["cost"]).sum(), rel=1e-5)
 
@@ -439,13 +439,13 @@ def test_what_does_not_add_up_is_refused_before_a_step(
     if "model" in overrides:
         del config["training"]
     with pytest.raises(error, match=message):
-        trainyard.train(config, overrides, runs_dir="runs")
-    assert all(run.steps == 0 for run in trainyard.list_runs("runs"))
+        trainwright.train(config, overrides, runs_dir="runs")
+    assert all(run.steps == 0 for run in trainwright.list_runs("runs"))
 
 
 def test_a_head_names_it_in_the_list_of_all(adding: Path) -> None:
     heads = {"cost": {"task": "regression", "metrics": ["adding:CostError"]}}
-    config = trainyard.check(SMALL, {"training.heads": heads}).config
+    config = trainwright.check(SMALL, {"training.heads": heads}).config
     with pytest.raises(
         InputError, match=r"heads\.cost\.metrics: adding:CostError adds up .* list it in evaluation"
     ):
@@ -460,8 +460,8 @@ def test_an_object_in_ones_own_module_is_evaluated_in_another_process(adding: Pa
         "training": {"max_steps": 2, "threads": 1},
         "evaluation": {"metrics": ["adding:jaccard_index"]},
     }
-    run = trainyard.train(config, runs_dir="runs")
-    code = f"import trainyard; print(trainyard.evaluate({str(run.path)!r})['test_jaccard_index'])"
+    run = trainwright.train(config, runs_dir="runs")
+    code = f"import trainwright; print(trainwright.evaluate({str(run.path)!r})['test_jaccard_index'])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert told.stdout.strip() == str(run.metrics["test_jaccard_index"]), told.stderr
 
@@ -471,7 +471,7 @@ def test_two_processes_count_the_same(adding: Path) -> None:
     np.savez("masks.npz", **masks())
     overrides = {"evaluation.metrics": ["adding:Pixels", "adding:jaccard_index"], "training.max_steps": 4}
     shared = {**overrides, "distributed.virtual_ranks": 2}
-    alone = trainyard.train(SEGMENTATION, shared, runs_dir="alone")
-    both = trainyard.train(SEGMENTATION, {**shared, "distributed.nproc": 2}, runs_dir="both")
+    alone = trainwright.train(SEGMENTATION, shared, runs_dir="alone")
+    both = trainwright.train(SEGMENTATION, {**shared, "distributed.nproc": 2}, runs_dir="both")
     assert both.digest == alone.digest
     assert both.metrics == alone.metrics

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import DataBundle, Identifiers
-from trainyard.datasets.rows.arrays import Arrays
-from trainyard.evaluation.baselines import compared, fitted, kept_evaluations
-from trainyard.evaluation.linear import LinearModel
-from trainyard.evaluation.metrics import evaluate_predictions
-from trainyard.evaluation.origin import with_origin
-from trainyard.evaluation.profile import profile
-from trainyard.tasks.support import ranking
-from trainyard.tasks.support.links import softmax
-from trainyard.types import DataInfo, Predictions, features_spec
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import DataBundle, Identifiers
+from trainwright.datasets.rows.arrays import Arrays
+from trainwright.evaluation.baselines import compared, fitted, kept_evaluations
+from trainwright.evaluation.linear import LinearModel
+from trainwright.evaluation.metrics import evaluate_predictions
+from trainwright.evaluation.origin import with_origin
+from trainwright.evaluation.profile import profile
+from trainwright.tasks.support import ranking
+from trainwright.tasks.support.links import softmax
+from trainwright.types import DataInfo, Predictions, features_spec
 
 
 def drawn(rows: int = 600):

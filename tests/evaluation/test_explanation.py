@@ -13,22 +13,22 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.tree import DecisionTreeRegressor
 
-import trainyard
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import DataBundle, Split
-from trainyard.datasets.rows.arrays import Arrays
-from trainyard.datasets.rows.encoders.categories import CategoryColumn
-from trainyard.datasets.rows.encoders.numbers import NumberColumn
-from trainyard.datasets.rows.preparation import TabularPreparation, fit
-from trainyard.datasets.rows.table import Table
-from trainyard.datasets.rows.target import Target
-from trainyard.datasets.rows.typed import ColumnKind
-from trainyard.errors import InputError, MissingExtraError
-from trainyard.evaluation import explanation, shapley
-from trainyard.evaluation.explained import Column, ExplainedModel, data_columns
-from trainyard.evaluation.explanation import Model, explain
-from trainyard.evaluation.permutation import permutation_importance
-from trainyard.types import DataInfo, Predictions, features_spec
+import trainwright
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import DataBundle, Split
+from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.rows.encoders.categories import CategoryColumn
+from trainwright.datasets.rows.encoders.numbers import NumberColumn
+from trainwright.datasets.rows.preparation import TabularPreparation, fit
+from trainwright.datasets.rows.table import Table
+from trainwright.datasets.rows.target import Target
+from trainwright.datasets.rows.typed import ColumnKind
+from trainwright.errors import InputError, MissingExtraError
+from trainwright.evaluation import explanation, shapley
+from trainwright.evaluation.explained import Column, ExplainedModel, data_columns
+from trainwright.evaluation.explanation import Model, explain
+from trainwright.evaluation.permutation import permutation_importance
+from trainwright.types import DataInfo, Predictions, features_spec
 
 Function = Callable[[np.ndarray], np.ndarray]
 ROWS = 300
@@ -91,7 +91,7 @@ def no_shap(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the shap library, which takes seconds to import, were not installed."""
 
     def require(module: str, extra: str) -> Any:
-        raise MissingExtraError(f"{module} is not installed: run `pip install 'trainyard[{extra}]'`")
+        raise MissingExtraError(f"{module} is not installed: run `pip install 'trainwright[{extra}]'`")
 
     monkeypatch.setattr(explanation, "require", require)
 
@@ -115,7 +115,7 @@ class TestWithoutShap:
             "repeats": 5,
             "features": 0,
         }
-        assert [note for note in made["notes"] if "trainyard[explain]" in note] == made["notes"]
+        assert [note for note in made["notes"] if "trainwright[explain]" in note] == made["notes"]
         assert made["shap"] is None
 
     def test_of_a_metric_where_more_is_better_the_drop_counts(self):
@@ -363,7 +363,7 @@ class TestPermutation:
             assert row["std"] == pytest.approx(own.importances_std[column], rel=0.3)
 
     def test_columns_of_many_features_get_fewer_rows(self, monkeypatch):
-        monkeypatch.setattr("trainyard.evaluation.permutation.MAX_ROWS", 3000)
+        monkeypatch.setattr("trainwright.evaluation.permutation.MAX_ROWS", 3000)
         x = numbers(400, 4)
         part = explained_model(predictor(lambda x: x[:, 0]), regression(x, x[:, 0]))
         made = permutation_importance(part, "loss", part.columns)
@@ -572,8 +572,8 @@ class TestShap:
             "model": {"type": "mlp"},
             "training": {"epochs": 30, "threads": 1, "learning_rate": 0.01},
         }
-        run = trainyard.train(config, runs_dir=tmp_path)
-        predictor = trainyard.load(run)
+        run = trainwright.train(config, runs_dir=tmp_path)
+        predictor = trainwright.load(run)
         split = predictor.load_data().splits["test"]
         bundle = DataBundle(predictor.info, {"test": split}, predictor._preparation)
         model = predictor.model

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.arrays import Arrays
-from trainyard.datasets.text.windows import Windows
-from trainyard.evaluation.baselines import compared, fitted
-from trainyard.evaluation.metrics import evaluate_predictions
-from trainyard.evaluation.tables import tables
-from trainyard.reports.verdict import judge
-from trainyard.tasks.support.guesses import PairTable, shares
-from trainyard.types import ArraySpec, DataInfo, Predictions
+from trainwright.datasets.base import DataBundle
+from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.text.windows import Windows
+from trainwright.evaluation.baselines import compared, fitted
+from trainwright.evaluation.metrics import evaluate_predictions
+from trainwright.evaluation.tables import tables
+from trainwright.reports.verdict import judge
+from trainwright.tasks.support.guesses import PairTable, shares
+from trainwright.types import ArraySpec, DataInfo, Predictions
 
 TEXT = b"the cat sat on the mat; the rat ate the hat of the cat, and that was that. " * 6
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from trainyard import registry
-from trainyard.errors import InputError, ModelError
-from trainyard.evaluation import metrics
-from trainyard.evaluation.metrics import evaluate_predictions
-from trainyard.types import DataInfo, Predictions, features_spec
+from trainwright import registry
+from trainwright.errors import InputError, ModelError
+from trainwright.evaluation import metrics
+from trainwright.evaluation.metrics import evaluate_predictions
+from trainwright.types import DataInfo, Predictions, features_spec
 
 sk = pytest.importorskip("sklearn.metrics")
 
@@ -306,7 +306,7 @@ def test_modes():
 def test_an_unknown_metric_names_the_nearest():
     with pytest.raises(
         InputError,
-        match=r"unknown metric 'val_acuracy'; did you mean 'accuracy'\? Allowed: accuracy, .* \.\.\. \(`trainyard config names metric`",
+        match=r"unknown metric 'val_acuracy'; did you mean 'accuracy'\? Allowed: accuracy, .* \.\.\. \(`trainwright config names metric`",
     ):
         metrics.mode_of("val_acuracy")
     with pytest.raises(InputError, match="unknown metric 'val_'"):
@@ -342,7 +342,7 @@ def test_metrics_of_one_name_have_one_mode():
 
 
 def test_no_heavy_library_is_imported():
-    code = "import sys, trainyard.evaluation.tables; print(*{'sklearn', 'pandas', 'torch', 'scipy'} & set(sys.modules))"
+    code = "import sys, trainwright.evaluation.tables; print(*{'sklearn', 'pandas', 'torch', 'scipy'} & set(sys.modules))"
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import sklearn.metrics as sk
 
-import trainyard
+import trainwright
 from small_runs import SMALL, assert_same, crashed, whole_and_resumed
-from trainyard.errors import ChangedInputsError, ConfigError, InputError, ModelError
-from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions, mode_of
-from trainyard.runs.prediction.predictor import Predictor
-from trainyard.types import DataInfo, Predictions, features_spec
+from trainwright.errors import ChangedInputsError, ConfigError, InputError, ModelError
+from trainwright.evaluation.metrics import EvaluationResult, evaluate_predictions, mode_of
+from trainwright.runs.prediction.predictor import Predictor
+from trainwright.types import DataInfo, Predictions, features_spec
 
 SOURCE = """
 import numpy as np
@@ -173,8 +173,8 @@ def test_which_is_better_is_read_from_the_function_or_its_name(mine: Path) -> No
 )
 def test_what_is_no_metric_is_refused_before_training(mine: Path, path: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        trainyard.train(SMALL, {"evaluation.metrics": [path]}, runs_dir="runs")
-    assert trainyard.list_runs("runs") == []
+        trainwright.train(SMALL, {"evaluation.metrics": [path]}, runs_dir="runs")
+    assert trainwright.list_runs("runs") == []
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_task_that_keeps_sums_says_why_it_has_no_own_metrics(mine: Path) -> No
 @pytest.mark.parametrize(
     ("metrics", "deciding", "message"),
     [
-        (["mine:accuracy"], "val_loss", "would be called 'accuracy', as is a metric of Trainyard"),
+        (["mine:accuracy"], "val_loss", "would be called 'accuracy', as is a metric of Trainwright"),
         (["mine:profit", "yours:profit"], "val_loss", "would be called 'profit', as is mine:profit"),
         (["mine:2"], "val_loss", "expected package.module:Name"),
         ([], "mine:profit", "list mine:profit in evaluation.metrics, and write val_profit here"),
@@ -214,7 +214,7 @@ def test_a_task_that_keeps_sums_says_why_it_has_no_own_metrics(mine: Path) -> No
 )
 def test_names_are_checked_without_an_import(metrics: list[str], deciding: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        trainyard.check(SMALL, {"evaluation.metrics": metrics, "checkpoint.metric": deciding})
+        trainwright.check(SMALL, {"evaluation.metrics": metrics, "checkpoint.metric": deciding})
     assert "mine" not in sys.modules
 
 
@@ -231,11 +231,11 @@ def test_a_metric_decides_and_a_resumed_run_has_its_bits(mine: Path) -> None:
     whole, resumed = whole_and_resumed(mine, OVERRIDES)
     assert_same(resumed, whole)
     assert whole.result["best"]["metric"] == "val_profit"
-    assert trainyard.evaluate(whole)["test_profit"] == whole.metrics["test_profit"]
+    assert trainwright.evaluate(whole)["test_profit"] == whole.metrics["test_profit"]
     assert "mine" in whole.manifest["code"]["modules"]
-    assert trainyard.reproduce(whole).verdict == "identical"
-    other = trainyard.train(SMALL, {**OVERRIDES, "experiment.seed": 4}, runs_dir="runs")
-    assert [test.metric for test in trainyard.compare(whole, other).tests] == ["accuracy", "profit"]
+    assert trainwright.reproduce(whole).verdict == "identical"
+    other = trainwright.train(SMALL, {**OVERRIDES, "experiment.seed": 4}, runs_dir="runs")
+    assert [test.metric for test in trainwright.compare(whole, other).tests] == ["accuracy", "profit"]
 
 
 def test_a_changed_metric_is_a_changed_input(mine: Path) -> None:
@@ -243,16 +243,16 @@ def test_a_changed_metric_is_a_changed_input(mine: Path) -> None:
     (mine / "mine.py").write_text(SOURCE.replace("5 * won", "6 * won"))
     del sys.modules["mine"]
     with pytest.raises(ChangedInputsError, match="module mine"):
-        trainyard.resume(run)
+        trainwright.resume(run)
 
 
 def test_without_a_direction_the_key_says_what_to_set(mine: Path) -> None:
     overrides = {"evaluation.metrics": ["mine:cost"], "checkpoint.metric": "val_cost"}
     with pytest.raises(InputError, match=r"checkpoint\.metric: whether a higher cost.*set `mode`"):
-        trainyard.train(SMALL, overrides, runs_dir="runs")
-    run = trainyard.train(SMALL, {**overrides, "checkpoint.mode": "min"}, runs_dir="runs")
+        trainwright.train(SMALL, overrides, runs_dir="runs")
+    run = trainwright.train(SMALL, {**overrides, "checkpoint.mode": "min"}, runs_dir="runs")
     assert run.result["best"]["metric"] == "val_cost"
-    assert trainyard.explain(run)["permutation"]["metric"] == "loss"
+    assert trainwright.explain(run)["permutation"]["metric"] == "loss"
 
 
 @pytest.mark.parametrize("model", ["logistic_regression", "xgboost"])
@@ -261,7 +261,7 @@ def test_other_frameworks_compute_it_too(mine: Path, model: str) -> None:
     overrides: dict[str, Any] = {"evaluation.metrics": ["accuracy", "mine:profit"]}
     if model == "xgboost":
         overrides |= {"training.max_steps": 3, "checkpoint.metric": "val_profit"}
-    run = trainyard.train(config, overrides, runs_dir="runs")
+    run = trainwright.train(config, overrides, runs_dir="runs")
     predictor = Predictor(run._dir, pinned=True)
     parts = list(predictor.model.predict(predictor.load_data().splits["test"]))
     guess = np.concatenate([part.outputs for part in parts]).argmax(axis=1)
@@ -272,7 +272,7 @@ def test_other_frameworks_compute_it_too(mine: Path, model: str) -> None:
 
 def test_a_benchmark_ranks_by_it(mine: Path) -> None:
     config = {**SMALL, "data": {"type": "breast_cancer"}, "evaluation": {"metrics": ["mine:profit"]}}
-    study = trainyard.benchmark(config, models=["mlp", "dummy"], metric="profit", runs_dir="runs")
+    study = trainwright.benchmark(config, models=["mlp", "dummy"], metric="profit", runs_dir="runs")
     rows = study.result["models"]
     assert rows[0]["metric"] == "test_profit"
     assert rows[0]["mean"] >= rows[1]["mean"]
@@ -282,15 +282,15 @@ def test_a_benchmark_ranks_by_it(mine: Path) -> None:
 def test_a_run_of_someone_else_imports_no_metric(
     mine: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    run = trainyard.train(SMALL, {"evaluation.metrics": ["mine:profit"]}, runs_dir="runs")
+    run = trainwright.train(SMALL, {"evaluation.metrics": ["mine:profit"]}, runs_dir="runs")
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     code = (
-        "import sys, trainyard, trainyard.errors\n"
-        "try:\n    trainyard.evaluate(sys.argv[1])\n"
-        "except trainyard.errors.InputError as error:\n    print(error)\n"
-        "print(trainyard.evaluate(sys.argv[2]))\n"
+        "import sys, trainwright, trainwright.errors\n"
+        "try:\n    trainwright.evaluate(sys.argv[1])\n"
+        "except trainwright.errors.InputError as error:\n    print(error)\n"
+        "print(trainwright.evaluate(sys.argv[2]))\n"
     )
-    other = trainyard.train(
+    other = trainwright.train(
         SMALL, {"evaluation.metrics": ["sklearn.metrics:cohen_kappa_score"]}, runs_dir="runs"
     )
     done = subprocess.run(

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from trainyard.errors import InputError
-from trainyard.evaluation import significance
-from trainyard.evaluation.significance import (
+from trainwright.errors import InputError
+from trainwright.evaluation import significance
+from trainwright.evaluation.significance import (
     all_pairs,
     bootstrap,
     bootstrap_p,
@@ -24,9 +24,9 @@ from trainyard.evaluation.significance import (
     same_rows,
     sign_flips,
 )
-from trainyard.tasks.base import Scores
-from trainyard.tasks.classification import ClassificationTask
-from trainyard.tasks.regression import RegressionTask
+from trainwright.tasks.base import Scores
+from trainwright.tasks.classification import ClassificationTask
+from trainwright.tasks.regression import RegressionTask
 
 QUICK = settings(max_examples=100, deadline=None)
 

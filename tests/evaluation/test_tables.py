@@ -7,12 +7,12 @@ import math
 
 import numpy as np
 
-from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
-from trainyard.evaluation.tables import tables
-from trainyard.tasks.classification import MAX_CONFUSION
-from trainyard.tasks.regression import MAX_POINTS
-from trainyard.tasks.support.columns import as_json
-from trainyard.types import DataInfo, Predictions, features_spec
+from trainwright.evaluation.metrics import EvaluationResult, evaluate_predictions
+from trainwright.evaluation.tables import tables
+from trainwright.tasks.classification import MAX_CONFUSION
+from trainwright.tasks.regression import MAX_POINTS
+from trainwright.tasks.support.columns import as_json
+from trainwright.types import DataInfo, Predictions, features_spec
 
 LABELS = DataInfo("classification", features_spec((2,)), 3, ("cat", "dog", "eel"))
 OUTPUTS = np.array([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.05, 0.9, 0.05], [0.2, 0.2, 0.6]], np.float32)

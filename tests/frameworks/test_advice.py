@@ -5,18 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trainyard_toy import ToyFramework
+from trainwright_toy import ToyFramework
 
-import trainyard
-from trainyard.config import load
-from trainyard.datasets.rows import proposals
-from trainyard.registry import adapter
-from trainyard.reports.card import write_card
-from trainyard.reports.diagnosis.restraint import restraint
-from trainyard.reports.framework import framework_of
-from trainyard.reports.rundir import read_run
-from trainyard.runs.catalog import Catalog
-from trainyard.types import Proposal, Suggestion, TableShape
+import trainwright
+from trainwright.config import load
+from trainwright.datasets.rows import proposals
+from trainwright.registry import adapter
+from trainwright.reports.card import write_card
+from trainwright.reports.diagnosis.restraint import restraint
+from trainwright.reports.framework import framework_of
+from trainwright.reports.rundir import read_run
+from trainwright.runs.catalog import Catalog
+from trainwright.types import Proposal, Suggestion, TableShape
 
 CONFIG = {"data": {"type": "iris"}, "model": {"type": "toy"}}
 TABLE = TableShape(100, 3, 3)
@@ -42,12 +42,12 @@ def test_a_table_gets_its_proposal() -> None:
 
 
 def test_a_search_gets_its_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = trainyard.suggest_tuning(CONFIG)
+    text = trainwright.suggest_tuning(CONFIG)
     assert "    training.learning_rate: " in text
     assert "    training.batch_size: " in text
     noise = Suggestion({"low": 0.0, "high": 1.0}, "shakes")
     monkeypatch.setattr(ToyFramework, "search_space", staticmethod(lambda model: {"model.noise": noise}))
-    text = trainyard.suggest_tuning(CONFIG)
+    text = trainwright.suggest_tuning(CONFIG)
     assert text.splitlines()[-1] == "    model.noise: {low: 0.0, high: 1.0}  # shakes"
 
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import trainyard
-from trainyard.errors import ModelError
-from trainyard.frameworks.torch.batch_norm import BatchNorms
-from trainyard.frameworks.torch.lockstep import Lockstep
-from trainyard.frameworks.torch.virtual_ranks import PartGradients
-from trainyard.world import ALONE
+import trainwright
+from trainwright.errors import ModelError
+from trainwright.frameworks.torch.batch_norm import BatchNorms
+from trainwright.frameworks.torch.lockstep import Lockstep
+from trainwright.frameworks.torch.virtual_ranks import PartGradients
+from trainwright.world import ALONE
 
 EDGES = [0, 2, 5, 7, 10]  # of the virtual ranks of a batch of 10
 SMALL: dict[str, Any] = {
@@ -142,10 +142,10 @@ def test_one_that_fails_or_normalizes_less_often_ends_all(broken: int) -> None:
 
 def test_a_run_of_virtual_ranks_is_close_to_one_of_whole_batches(tmp_path: Path) -> None:
     runs = [
-        trainyard.train(SMALL, {"distributed.virtual_ranks": ranks}, runs_dir=tmp_path) for ranks in (1, 4)
+        trainwright.train(SMALL, {"distributed.virtual_ranks": ranks}, runs_dir=tmp_path) for ranks in (1, 4)
     ]
     assert runs[0].digest != runs[1].digest
-    states = [trainyard.load(run).native.state_dict() for run in runs]
+    states = [trainwright.load(run).native.state_dict() for run in runs]
     torch.testing.assert_close(states[1], states[0], rtol=1e-3, atol=1e-4)
 
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_divided_is_refused(
     model = nn.Sequential(nn.Linear(4, 8), layer(8), nn.Linear(8, 3))
     settings = {"distributed.virtual_ranks": 4, "model": {}, **overrides}
     with pytest.raises(ModelError, match=message):
-        trainyard.train(SMALL, settings, runs_dir=tmp_path, model=model)
+        trainwright.train(SMALL, settings, runs_dir=tmp_path, model=model)
 
 
 class Keeps(nn.Module):
@@ -212,7 +212,9 @@ def test_what_the_virtual_ranks_would_mix_up_is_refused(
     make: Callable[[], nn.Module], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ModelError, match=message):
-        trainyard.train(SMALL, {"distributed.virtual_ranks": 2, "model": {}}, runs_dir=tmp_path, model=make())
+        trainwright.train(
+            SMALL, {"distributed.virtual_ranks": 2, "model": {}}, runs_dir=tmp_path, model=make()
+        )
 
 
 def test_the_threads_of_virtual_ranks_compute_in_as_many_threads() -> None:
@@ -235,4 +237,4 @@ def test_the_threads_of_virtual_ranks_compute_in_as_many_threads() -> None:
 def test_hooks_on_gradients_are_refused(tmp_path: Path) -> None:
     overrides = {"distributed.virtual_ranks": 2, "model": {"type": "faulty_models:Hooked"}}
     with pytest.raises(ModelError, match=r"hooks, as on the gradient of 1\.weight, would not be called"):
-        trainyard.train(SMALL, overrides, runs_dir=tmp_path)
+        trainwright.train(SMALL, overrides, runs_dir=tmp_path)

@@ -10,20 +10,20 @@ import catboost
 import numpy as np
 import pytest
 
-import trainyard
-from trainyard import registry
-from trainyard.config import load
-from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.objects import from_objects
-from trainyard.digest import tensor_records
-from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
-from trainyard.order import INIT, stream_seed
-from trainyard.records.journal import evaluations, losses, read
-from trainyard.records.run_dir import RunDir
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.wiring import Components, Objects, build
-from trainyard.semantics import computing_by
-from trainyard.types import Array, Batch, DataInfo, Ids, SplitName, features_spec
+import trainwright
+from trainwright import registry
+from trainwright.config import load
+from trainwright.datasets.base import DataBundle
+from trainwright.datasets.rows.objects import from_objects
+from trainwright.digest import tensor_records
+from trainwright.errors import ConfigError, InputError, ModelError, TrainingError
+from trainwright.order import INIT, stream_seed
+from trainwright.records.journal import evaluations, losses, read
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.wiring import Components, Objects, build
+from trainwright.semantics import computing_by
+from trainwright.types import Array, Batch, DataInfo, Ids, SplitName, features_spec
 
 ROUNDS = 24
 COUNTS = {"two": 2, "three": 3, "values": 1, "amounts": 1, "pairs": 2}
@@ -300,7 +300,7 @@ def test_the_best_model_does_not_depend_on_when_the_run_saves(params: dict[str, 
             "evaluation": {"every_n_steps": 1},
             "checkpoint": {"every_n_steps": every, "save_top_k": 2},
         }
-        run = trainyard.train(config, runs_dir=tmp_path / "runs")
+        run = trainwright.train(config, runs_dir=tmp_path / "runs")
         records = list(read(RunDir(run.path).journal))
         found.append((run.result["best"], run.digest, losses(records), evaluations(records)))
     assert found[0] == found[1] == found[2]
@@ -483,7 +483,7 @@ def test_a_csv_with_categories_and_gaps_trains_as_it_is(tmp_path: Path) -> None:
     ]
     (tmp_path / "data.csv").write_text("n,color of it,answer\n" + "\n".join(lines), encoding="utf-8")
     data = {"path": str(tmp_path / "data.csv"), "target": "answer"}
-    run = trainyard.train(
+    run = trainwright.train(
         {"data": data, "model": {"type": "catboost"}, "training": {"epochs": 20}}, runs_dir=tmp_path / "runs"
     )
     assert run.metrics["test_accuracy"] == 1.0
@@ -572,7 +572,7 @@ def test_a_scheduler_has_no_effect_and_the_log_says_so() -> None:
 
 def test_what_catboost_cannot_do_is_refused() -> None:
     with pytest.raises(InputError, match="learning rate is constant"):
-        trainyard.train(
+        trainwright.train(
             {"training": {"scheduler": "cosine"}, "data": {"type": "iris"}},
             model=catboost.CatBoostClassifier(),
         )
@@ -589,14 +589,18 @@ def test_an_estimator_gives_its_options(tmp_path: Path) -> None:
         iterations=12, depth=3, l2_leaf_reg=2, random_seed=4, verbose=False
     )
     config = {"data": {"type": "iris", "standardize": False}, "training": {"threads": 1}}
-    run = trainyard.train(config, model=estimator, runs_dir=tmp_path)
+    run = trainwright.train(config, model=estimator, runs_dir=tmp_path)
     config |= {"experiment": {"seed": 4}}
     assert run.result["steps"] == 12
     options = {"n_estimators": 12, "max_depth": 3, "reg_lambda": 2.0}
-    by_name = trainyard.train(config | {"model": {"type": "catboost", "params": options}}, runs_dir=tmp_path)
+    by_name = trainwright.train(
+        config | {"model": {"type": "catboost", "params": options}}, runs_dir=tmp_path
+    )
     by_path = {"type": "catboost:CatBoostClassifier", "params": options}
     assert (
-        run.digest == by_name.digest == trainyard.train(config | {"model": by_path}, runs_dir=tmp_path).digest
+        run.digest
+        == by_name.digest
+        == trainwright.train(config | {"model": by_path}, runs_dir=tmp_path).digest
     )
 
 
@@ -614,4 +618,4 @@ def test_an_estimator_that_cannot_be_followed_is_refused(
     estimator: Any, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ModelError, match=message):
-        trainyard.train({"data": {"type": "iris"}}, model=estimator, runs_dir=tmp_path)
+        trainwright.train({"data": {"type": "iris"}}, model=estimator, runs_dir=tmp_path)

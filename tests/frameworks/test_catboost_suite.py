@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 from test_catboost import table
 
-from trainyard.testing.framework_suite import FEW_KILLS, FrameworkSuite
+from trainwright.testing.framework_suite import FEW_KILLS, FrameworkSuite
 
 
 class TestCatboost(FrameworkSuite):

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-import trainyard
+import trainwright
 from small_runs import SMALL
-from trainyard.errors import ModelError
-from trainyard.frameworks.torch import losses
-from trainyard.frameworks.torch.losses import LossOptions
-from trainyard.tasks.classification import ClassificationTask
-from trainyard.tasks.multilabel import MultilabelTask
-from trainyard.types import TARGET, DataInfo, features_spec
+from trainwright.errors import ModelError
+from trainwright.frameworks.torch import losses
+from trainwright.frameworks.torch.losses import LossOptions
+from trainwright.tasks.classification import ClassificationTask
+from trainwright.tasks.multilabel import MultilabelTask
+from trainwright.types import TARGET, DataInfo, features_spec
 
 ROWS, CLASSES = 40, 5
 
@@ -131,6 +131,6 @@ def test_a_run_takes_its_options(tmp_path: Path) -> None:
     training = {"loss": "focal", "focal_gamma": 1.0, "label_smoothing": 0.1, "max_steps": 3}
     given = {f"training.{key}": value for key, value in training.items()}
     weighted = {**given, "training.class_weights": {"0": 2.0}, "training.microbatch_size": 5}
-    one, two = (trainyard.train(SMALL, how, runs_dir=tmp_path) for how in (given, weighted))
-    other = trainyard.train(SMALL, given | {"training.focal_gamma": 3.0}, runs_dir=tmp_path)
+    one, two = (trainwright.train(SMALL, how, runs_dir=tmp_path) for how in (given, weighted))
+    other = trainwright.train(SMALL, given | {"training.focal_gamma": 3.0}, runs_dir=tmp_path)
     assert len({one.digest, two.digest, other.digest}) == 3

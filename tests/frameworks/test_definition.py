@@ -17,10 +17,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from xgboost import XGBClassifier
 
-import trainyard
+import trainwright
 from small_runs import SignalAt
-from trainyard.errors import ChangedInputsError
-from trainyard.frameworks.support.definition import describe_value
+from trainwright.errors import ChangedInputsError
+from trainwright.frameworks.support.definition import describe_value
 
 CONFIG = {"data": {"type": "wine"}, "training": {"threads": 1}, "logging": {"every_n_steps": 1}}
 OBJECTIVE = """\
@@ -75,11 +75,11 @@ def test_an_object_with_other_options_is_refused(
     make: Callable[[Any], Any], values: tuple[Any, Any], changed: str, tmp_path: Path
 ) -> None:
     config = CONFIG | {"training": {"threads": 1, "max_steps": 12, "batch_size": 32}}
-    cut = trainyard.train(config, runs_dir=tmp_path, model=make(values[0]), callbacks=[SignalAt(3)])
+    cut = trainwright.train(config, runs_dir=tmp_path, model=make(values[0]), callbacks=[SignalAt(3)])
     assert cut.status == "preempted"
     with pytest.raises(ChangedInputsError, match=changed):
-        trainyard.resume(cut, model=make(values[1]))
-    assert trainyard.resume(cut, model=make(values[0])).status == "completed"
+        trainwright.resume(cut, model=make(values[1]))
+    assert trainwright.resume(cut, model=make(values[0])).status == "completed"
 
 
 def test_the_code_of_an_objective_is_an_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,17 +87,17 @@ def test_the_code_of_an_objective_is_an_input(tmp_path: Path, monkeypatch: pytes
     file = tmp_path / "defined_objective.py"
     file.write_text(OBJECTIVE.format(factor=2.0), encoding="utf-8")
     model = {"type": "xgboost", "params": {"objective": "defined_objective:objective", "n_estimators": 12}}
-    cut = trainyard.train(CONFIG | {"model": model}, runs_dir=tmp_path, callbacks=[SignalAt(3)])
+    cut = trainwright.train(CONFIG | {"model": model}, runs_dir=tmp_path, callbacks=[SignalAt(3)])
     assert list(cut.manifest["code"]["modules"]) == ["defined_objective"]
     file.write_text(OBJECTIVE.format(factor=1.0), encoding="utf-8")
     with pytest.raises(ChangedInputsError, match="code: module defined_objective was"):
-        trainyard.resume(cut)
+        trainwright.resume(cut)
 
 
 def test_the_code_of_an_objects_parts_is_an_input(tmp_path: Path) -> None:
     config = CONFIG | {"training": {"threads": 1, "max_steps": 2, "batch_size": 32}}
     for model in (net(0.1), forest(2)):
-        run = trainyard.train(config, runs_dir=tmp_path, model=model)
+        run = trainwright.train(config, runs_dir=tmp_path, model=model)
         assert any("test_definition" in name for name in run.manifest["code"]["modules"]), (
             "Block, and doubled"
         )

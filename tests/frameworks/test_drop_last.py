@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from late import keras_in_one_thread
 from small_runs import SMALL, assert_same, checkpoints, whole_and_resumed
-from trainyard.errors import ConfigError
-from trainyard.records.journal import evaluations, losses, read
+from trainwright.errors import ConfigError
+from trainwright.records.journal import evaluations, losses, read
 
 # 120 training rows: 7 whole batches of 16, and 8 rows that are left out.
 OVERRIDES: dict[str, Any] = {
@@ -46,21 +46,21 @@ def test_a_resumed_run_has_the_steps_and_the_bits_of_the_whole_one(name: str, tm
 
 
 def test_a_fork_within_an_epoch_repeats_the_bits(tmp_path: Path) -> None:
-    run = trainyard.train(SMALL, OVERRIDES, runs_dir=tmp_path)
-    assert trainyard.fork(run, step=10).digest == run.digest
+    run = trainwright.train(SMALL, OVERRIDES, runs_dir=tmp_path)
+    assert trainwright.fork(run, step=10).digest == run.digest
     # From step 10 on, 48 rows of the second epoch are consumed: 72 are left.
-    other = trainyard.fork(run, {"training.batch_size": 20}, step=10)
+    other = trainwright.fork(run, {"training.batch_size": 20}, step=10)
     assert other.result["steps"] == 10 + 72 // 20 + 2 * (120 // 20)
-    kept = trainyard.fork(run, {"training.drop_last": False}, step=10)
+    kept = trainwright.fork(run, {"training.drop_last": False}, step=10)
     assert kept.result["steps"] == 10 + -(-72 // 16) + 2 * -(-120 // 16)
 
 
 def test_it_has_no_effect_where_steps_use_all_rows() -> None:
     config = {"data": "iris", "model": "xgboost", "training": {"drop_last": True}}
-    assert any("training.drop_last has no effect" in line for line in trainyard.check(config).unused)
+    assert any("training.drop_last has no effect" in line for line in trainwright.check(config).unused)
 
 
 def test_two_cadences_of_evaluations_are_refused() -> None:
     config = {"data": "iris", "model": "mlp", "evaluation": {"every_n_steps": 5, "every_n_epochs": 2}}
     with pytest.raises(ConfigError, match="both every_n_steps and every_n_epochs are given"):
-        trainyard.check(config)
+        trainwright.check(config)

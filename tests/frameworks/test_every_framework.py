@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 
-import trainyard
+import trainwright
 from warm_commands import command
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -87,7 +87,7 @@ def test_the_tabular_dialect_trains_as_it_stands(model: str, shop: Path, empty_m
     (shop / f"{model}.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     done = command("train", f"{model}.yaml", "--runs-dir", model, folder=shop)
     assert done.returncode == 0, done.stderr
-    run = trainyard.get("last", runs_dir=shop / model)
+    run = trainwright.get("last", runs_dir=shop / model)
     assert run.metrics["test_accuracy"] > 0.8
     unused = [line for line in done.stderr.splitlines() if "has no effect" in line]
     named = [
@@ -105,7 +105,7 @@ def trained(model: dict[str, Any], shop: Path, folder: Path) -> Any:
         "model": model,
         "training": {"epochs": 1, "threads": 1},
     }
-    return trainyard.train(config, runs_dir=folder).manifest["data"]
+    return trainwright.train(config, runs_dir=folder).manifest["data"]
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +129,8 @@ def test_a_run_imports_no_other_framework(model: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", X=draw.normal(size=(160, 4)), y=draw.integers(0, 3, 160))
     config = {"data": {"path": "rows.npz"}, "model": {"type": model}, "training": {"epochs": 1}}
     code = (
-        "import json, sys, trainyard\n"
-        "trainyard.train(json.loads(sys.argv[1]), runs_dir='runs')\n"
+        "import json, sys, trainwright\n"
+        "trainwright.train(json.loads(sys.argv[1]), runs_dir='runs')\n"
         "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))\n"
     )
     words = [sys.executable, "-c", code, json.dumps(config)]
@@ -143,7 +143,7 @@ def test_a_run_imports_no_other_framework(model: str, tmp_path: Path) -> None:
 
 COMMAND = """
 import sys
-from trainyard.cli import main
+from trainwright.cli import main
 def end(code):
     print("sklearn" in sys.modules)
     sys.exit(code)
@@ -193,7 +193,7 @@ class Without:
         if name.split(".")[0] == {library!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Without())
-from trainyard.cli.main import main
+from trainwright.cli.main import main
 sys.exit(main(["train", "config.yaml", "--runs-dir", "runs"]))
 """
 
@@ -218,6 +218,6 @@ def test_a_framework_that_is_not_installed_is_named_with_its_extra(model: str, t
     )
     assert done.returncode == 2, done.stderr
     assert f"{library} is not installed" in done.stderr
-    assert f"trainyard[{library}]" in done.stderr
+    assert f"trainwright[{library}]" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / "runs").glob("*/*")), "a run is left behind"

@@ -11,19 +11,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainyard.config.schema import TrainingConfig
-from trainyard.errors import WorldError
-from trainyard.frameworks.support.ahead import Samples
-from trainyard.frameworks.torch.optim import build_optimizer
-from trainyard.frameworks.torch.parallel import exchange as module
-from trainyard.frameworks.torch.parallel.exchange import Bucket, GradientExchange, _buckets, gather_tensor
-from trainyard.frameworks.torch.precision import Precision
-from trainyard.frameworks.torch.step import StepSettings, TorchStep
-from trainyard.frameworks.torch.update import Clipping, Update
-from trainyard.frameworks.torch.virtual_ranks import GradientTree
-from trainyard.order import STEP, Cursor, stream_seed
-from trainyard.types import Ids
-from trainyard.world import ALONE, World
+from trainwright.config.schema import TrainingConfig
+from trainwright.errors import WorldError
+from trainwright.frameworks.support.ahead import Samples
+from trainwright.frameworks.torch.optim import build_optimizer
+from trainwright.frameworks.torch.parallel import exchange as module
+from trainwright.frameworks.torch.parallel.exchange import Bucket, GradientExchange, _buckets, gather_tensor
+from trainwright.frameworks.torch.precision import Precision
+from trainwright.frameworks.torch.step import StepSettings, TorchStep
+from trainwright.frameworks.torch.update import Clipping, Update
+from trainwright.frameworks.torch.virtual_ranks import GradientTree
+from trainwright.order import STEP, Cursor, stream_seed
+from trainwright.types import Ids
+from trainwright.world import ALONE, World
 
 T = TypeVar("T")
 SAMPLES, FEATURES = 40, 6

@@ -11,12 +11,12 @@ import torch
 from torch.nn import functional
 
 from late import Late
-from trainyard.errors import ModelError
-from trainyard.frameworks.torch import work
-from trainyard.frameworks.torch.models import build_model
-from trainyard.frameworks.torch.models.gpt import Gpt, rotated, rotation_of
-from trainyard.frameworks.torch.params import GptParams
-from trainyard.types import ArraySpec, DataInfo
+from trainwright.errors import ModelError
+from trainwright.frameworks.torch import work
+from trainwright.frameworks.torch.models import build_model
+from trainwright.frameworks.torch.models.gpt import Gpt, rotated, rotation_of
+from trainwright.frameworks.torch.params import GptParams
+from trainwright.types import ArraySpec, DataInfo
 
 transformers = Late(lambda: importlib.import_module("transformers"))
 

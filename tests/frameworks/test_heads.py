@@ -11,10 +11,10 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, root_mean_squared_error
 from torch.nn import functional
 
-import trainyard
+import trainwright
 from small_runs import assert_same, whole_and_resumed
-from trainyard.errors import ConfigError, DataError, InputError, ModelError
-from trainyard.records.journal import losses, read
+from trainwright.errors import ConfigError, DataError, InputError, ModelError
+from trainwright.records.journal import losses, read
 
 SOURCE = """
 import torch
@@ -108,9 +108,9 @@ def given() -> dict[str, Any]:
     }
 
 
-def train(heads: dict[str, Any], data: Any = None, **training: Any) -> trainyard.Run:
+def train(heads: dict[str, Any], data: Any = None, **training: Any) -> trainwright.Run:
     config = CONFIG | {"training": CONFIG["training"] | {"heads": heads} | training}
-    return trainyard.train(config, data=data or given())
+    return trainwright.train(config, data=data or given())
 
 
 def test_the_weighted_sum_is_that_of_a_loss_of_ones_own() -> None:
@@ -139,10 +139,10 @@ def test_each_head_has_the_metrics_of_scikit_learn(weighted: bool) -> None:
     if weighted:
         config |= {"data": {"weight": "importance"}}
         data["train"]["importance"], data["val"]["importance"] = weights[:120], weights[120:]
-    run = trainyard.train(config, data=data)
+    run = trainwright.train(config, data=data)
     val, weights = data["val"], weights[120:] if weighted else np.ones(40)
     with torch.no_grad():
-        found = trainyard.load(run).native(torch.from_numpy(val["features"]))
+        found = trainwright.load(run).native(torch.from_numpy(val["features"]))
     by = {name: output.numpy() for name, output in found.items()}
     kinds, flags = by["kind"].argmax(axis=1), by["flags"] > 0
     wanted = {
@@ -168,7 +168,7 @@ def test_microbatches_and_virtual_ranks_change_only_rounding() -> None:
         "training": CONFIG["training"] | {"heads": OTHERS},
         "distributed": {"virtual_ranks": 2},
     }
-    run = trainyard.train(parted, data=given())
+    run = trainwright.train(parted, data=given())
     assert list(losses(read(run.path / "journal")).values()) == pytest.approx(whole, rel=1e-4)
 
 
@@ -184,14 +184,14 @@ def test_a_metric_of_a_head_decides_and_a_resume_has_the_same_bits(tmp_path: Pat
     assert_same(resumed, run)
     assert resumed.result["best"]["metric"] == "val_rmse_amount"
     with torch.no_grad():
-        amounts = trainyard.load(run).native(torch.from_numpy(given()["val"]["features"]))["amount"].numpy()
+        amounts = trainwright.load(run).native(torch.from_numpy(given()["val"]["features"]))["amount"].numpy()
     best = root_mean_squared_error(given()["val"]["amount"], amounts)
     assert run.metrics["val_rmse_amount"] == pytest.approx(best, rel=1e-5)
 
 
 def test_rows_are_predicted_without_the_targets_of_heads() -> None:
     run = train(AMOUNT_AND_KIND)
-    assert len(trainyard.load(run).predict({"features": rows()["features"][:5]})) == 5
+    assert len(trainwright.load(run).predict({"features": rows()["features"][:5]})) == 5
 
 
 class Items:
@@ -217,7 +217,7 @@ def test_samples_one_by_one_give_the_same_bits(form: str) -> None:
     items = {split: Items(arrays, form) for split, arrays in named.items()}
     ours = train(OTHERS, items, microbatch_size=5)
     assert ours.digest == train(OTHERS, named, microbatch_size=5).digest
-    assert len(trainyard.load(ours).predict({"features": rows()["features"][:5]})) == 5
+    assert len(trainwright.load(ours).predict({"features": rows()["features"][:5]})) == 5
 
 
 class Pairs(Items):
@@ -259,4 +259,4 @@ def test_items_whose_targets_have_no_names_of_their_own_are_refused(form: str, s
 def test_what_does_not_fit_is_said(heads: dict[str, Any], said: str, model: str) -> None:
     config = CONFIG | {"training": CONFIG["training"] | {"heads": heads}, "model": f"own_heads:{model}"}
     with pytest.raises((InputError, ModelError), match=said):
-        trainyard.train(config, data=given())
+        trainwright.train(config, data=given())

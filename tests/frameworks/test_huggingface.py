@@ -11,17 +11,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import trainyard
+import trainwright
 from late import Late
 from small_runs import SMALL, assert_same, checkpoints, flip, preempted, whole_and_resumed
-from trainyard.config import load
-from trainyard.errors import ChangedInputsError, ConfigError, ModelError
-from trainyard.frameworks.torch.huggingface.build import ARCHITECTURE, build
-from trainyard.order import INIT, stream_seed
-from trainyard.records.journal import losses, read
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.run import Run
-from trainyard.testing.framework_suite import FrameworkSuite, Kills
+from trainwright.config import load
+from trainwright.errors import ChangedInputsError, ConfigError, ModelError
+from trainwright.frameworks.torch.huggingface.build import ARCHITECTURE, build
+from trainwright.order import INIT, stream_seed
+from trainwright.records.journal import losses, read
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.run import Run
+from trainwright.testing.framework_suite import FrameworkSuite, Kills
 
 transformers = Late(lambda: importlib.import_module("transformers"))
 peft = Late(lambda: importlib.import_module("peft"))
@@ -72,7 +72,7 @@ def language_model(folder: Path, config: dict[str, Any], **options: Any) -> dict
 
 
 def trained(folder: Path, overrides: dict[str, Any], steps: int = 3, **objects: Any) -> Run:
-    run = trainyard.train(
+    run = trainwright.train(
         SMALL, {**overrides, "training.max_steps": steps}, runs_dir=folder / "runs", **objects
     )
     assert isinstance(run, Run)
@@ -113,7 +113,7 @@ def test_a_classifier_learns_as_a_loop_by_hand(tmp_path):
         optimizer.zero_grad()
         expected.append(output.loss.item())
     assert losses_of(run) == pytest.approx(expected, abs=2e-6)
-    assert [label for _, label in sorted(trainyard.load(run).native.config.id2label.items())] == [
+    assert [label for _, label in sorted(trainwright.load(run).native.config.id2label.items())] == [
         "0",
         "1",
         "2",
@@ -149,8 +149,8 @@ def test_adapters_learn_as_a_loop_by_hand_with_peft(tmp_path):
         expected.append(loss.item())
     assert losses_of(run) == pytest.approx(expected, abs=2e-6)
 
-    trainyard.export(run, tmp_path / "adapters", "peft")
-    trainyard.export(run, tmp_path / "merged", "huggingface")
+    trainwright.export(run, tmp_path / "adapters", "peft")
+    trainwright.export(run, tmp_path / "merged", "huggingface")
     base = transformers.AutoModelForCausalLM.from_pretrained(path)
     adapted = peft.PeftModel.from_pretrained(base, tmp_path / "adapters").eval()
     merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
@@ -158,7 +158,7 @@ def test_adapters_learn_as_a_loop_by_hand_with_peft(tmp_path):
         wanted = model.eval()(ids[:, :-1]).logits
         assert torch.allclose(adapted(ids[:, :-1]).logits, wanted, atol=1e-5)
         assert torch.allclose(merged(ids[:, :-1]).logits, wanted, atol=1e-5)
-        assert torch.allclose(trainyard.load(run).native(ids[:, :-1]).logits, wanted, atol=1e-5)
+        assert torch.allclose(trainwright.load(run).native(ids[:, :-1]).logits, wanted, atol=1e-5)
     assert not any("lora" in name for name, _ in merged.named_parameters())
 
 
@@ -194,9 +194,9 @@ def test_the_loss_is_that_of_the_task(task, targets, loss, tmp_path):
 
 def test_the_example(tmp_path):
     small = {"training.max_steps": 2, "data.path": str(ROOT / "docs"), "data.pattern": "security.md"}
-    run = trainyard.train(ROOT / "examples" / "lora.yaml", small, runs_dir=tmp_path / "runs")
+    run = trainwright.train(ROOT / "examples" / "lora.yaml", small, runs_dir=tmp_path / "runs")
     assert run.result["metrics"]["val_loss"] < np.log(256) + 0.1
-    trained = {name for name, one in trainyard.load(run).native.named_parameters() if one.requires_grad}
+    trained = {name for name, one in trainwright.load(run).native.named_parameters() if one.requires_grad}
     assert {name.rpartition(".default")[0].rpartition(".")[2] for name in trained} == {
         "lora_A",
         "lora_B",
@@ -229,8 +229,8 @@ def test_adapters_resume_to_the_same_bits(tmp_path):
     changed = {name for name in begun if not torch.equal(begun[name], ended[name])}
     assert changed
     assert all("lora_" in name for name in changed)
-    text = trainyard.load(whole).generate("the ", 8, seed=2)
-    assert text == trainyard.load(resumed).generate("the ", 8, seed=2)
+    text = trainwright.load(whole).generate("the ", 8, seed=2)
+    assert text == trainwright.load(resumed).generate("the ", 8, seed=2)
     assert len(text) > 0
 
 
@@ -262,8 +262,8 @@ def test_architectures_resume_to_the_same_bits(kind, tmp_path):
 
 @pytest.mark.soak
 def test_two_processes_have_the_bits_of_one(tmp_path):
-    whole = trainyard.train(SMALL, heavy(tmp_path), runs_dir=tmp_path / "one")
-    two = trainyard.train(SMALL, {**heavy(tmp_path), "distributed.nproc": 2}, runs_dir=tmp_path / "two")
+    whole = trainwright.train(SMALL, heavy(tmp_path), runs_dir=tmp_path / "one")
+    two = trainwright.train(SMALL, {**heavy(tmp_path), "distributed.nproc": 2}, runs_dir=tmp_path / "two")
     assert two.result["digest"] == whole.result["digest"]
     assert losses_of(two) == losses_of(whole)
 
@@ -324,18 +324,18 @@ def test_weights_and_architecture_are_inputs(tmp_path):
     run = preempted(tmp_path / "runs", short, at=2, data=split())
     flip(weights)
     with pytest.raises(ChangedInputsError, match="weights"):
-        trainyard.resume(run, data=split())
+        trainwright.resume(run, data=split())
     weights.write_bytes(begun[weights])
     config.write_text(json.dumps({**json.loads(begun[config]), "hidden_dropout_prob": 0.5}))
     with pytest.raises(ChangedInputsError, match="architecture"):
-        trainyard.resume(run, data=split())
+        trainwright.resume(run, data=split())
     config.write_bytes(begun[config])
-    run = trainyard.resume(run, data=split())
+    run = trainwright.resume(run, data=split())
 
     rows = {name: value for name, value in rows_of_tokens().items() if name != "target"}
-    before = trainyard.load(run).predict_proba(rows)
+    before = trainwright.load(run).predict_proba(rows)
     shutil.rmtree(path)  # a trained model needs the folder no more
-    assert np.array_equal(trainyard.load(run).predict_proba(rows), before)
+    assert np.array_equal(trainwright.load(run).predict_proba(rows), before)
 
 
 def test_a_model_of_the_hub(tmp_path, monkeypatch):
@@ -367,10 +367,10 @@ def test_a_folder_executes_nothing(tmp_path):
     config = path / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), **evil}))
     run = trained(tmp_path, classifier(path=str(path)), steps=1, data=split())
-    assert trainyard.load(run).native.config._attn_implementation == "sdpa"
+    assert trainwright.load(run).native.config._attn_implementation == "sdpa"
     # A run directory may come from someone else, too: a checkpoint says what model it is of.
     stored = {"path": str(path), ARCHITECTURE: json.loads(config.read_text())}
-    made = build(CLASSIFIER, stored, trainyard.load(run).info).config
+    made = build(CLASSIFIER, stored, trainwright.load(run).info).config
     assert made._attn_implementation == "sdpa"
     assert "auto_map" not in made.to_dict()  # nor does an export lead anyone to that code
 
@@ -447,7 +447,7 @@ def test_the_tokens_of_a_model_are_those_of_the_tokenizer(size, tmp_path):
     ids = torch.tensor([list(b"the quick brown ")])
     with torch.no_grad():
         wanted = model(ids).logits[..., :256]
-        assert torch.allclose(trainyard.load(run).native(ids).logits, wanted, atol=1e-6)
+        assert torch.allclose(trainwright.load(run).native(ids).logits, wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import trainyard
+import trainwright
 from small_runs import SMALL, assert_same, whole_and_resumed
-from trainyard.errors import ModelError
-from trainyard.frameworks.torch.models import build_model
-from trainyard.frameworks.torch.params import MODELS
-from trainyard.image_shape import size_of
-from trainyard.types import DataInfo, features_spec
+from trainwright.errors import ModelError
+from trainwright.frameworks.torch.models import build_model
+from trainwright.frameworks.torch.params import MODELS
+from trainwright.image_shape import size_of
+from trainwright.types import DataInfo, features_spec
 
 CNN = {"data": {"type": "digits"}, "model": {"type": "cnn", "filters": [4, 6], "hidden": [8]}}
 
@@ -127,11 +127,11 @@ def test_the_small_stem_keeps_the_size_of_small_images() -> None:
 
 def test_digits_are_images_of_known_shape(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
-        run = trainyard.train(CNN, {"training.max_steps": 2, "training.threads": 1}, runs_dir=tmp_path)
+        run = trainwright.train(CNN, {"training.max_steps": 2, "training.threads": 1}, runs_dir=tmp_path)
     assert "64 pixels, the rows of images of 8 x 8" in caplog.text
-    assert trainyard.load(run).native.images.shape == (8, 8)
+    assert trainwright.load(run).native.images.shape == (8, 8)
     with pytest.raises(ModelError, match=r"\(63,\) are not images"):
-        trainyard.train(CNN, {"data.exclude": ["pixel_0_1"]}, runs_dir=tmp_path)
+        trainwright.train(CNN, {"data.exclude": ["pixel_0_1"]}, runs_dir=tmp_path)
 
 
 def test_a_cnn_ends_with_the_same_bits(tmp_path: Path) -> None:
@@ -156,5 +156,5 @@ def test_a_resnet_ends_with_the_same_bits_in_virtual_ranks(tmp_path: Path) -> No
     }
     whole, resumed = whole_and_resumed(tmp_path / "runs", settings)
     assert_same(resumed, whole)
-    other = trainyard.train(SMALL, {**settings, "distributed.nproc": 2}, runs_dir=tmp_path / "other")
+    other = trainwright.train(SMALL, {**settings, "distributed.nproc": 2}, runs_dir=tmp_path / "other")
     assert other.digest == whole.digest

@@ -20,23 +20,23 @@ import pytest
 from safetensors.numpy import load_file
 
 import small_runs
-import trainyard
+import trainwright
 from late import Late, keras_in_one_thread
 from small_runs import SMALL, assert_same, checkpoints, journal_values
-from trainyard.config import load
-from trainyard.digest import sha256_file
-from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
-from trainyard.frameworks.base import ModelInputs
-from trainyard.frameworks.keras import KerasFramework
-from trainyard.frameworks.keras.backend import _pin_tensorflow
-from trainyard.frameworks.keras.building import _last_activation
-from trainyard.frameworks.keras.losses import Outputs
-from trainyard.frameworks.keras.params import COMPILED, OPTIMIZERS
-from trainyard.records.run_dir import RunDir
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.run import Run
-from trainyard.runs.wiring import Objects, build
-from trainyard.types import DataInfo, features_spec
+from trainwright.config import load
+from trainwright.digest import sha256_file
+from trainwright.errors import ConfigError, InputError, ModelError, TrainingError
+from trainwright.frameworks.base import ModelInputs
+from trainwright.frameworks.keras import KerasFramework
+from trainwright.frameworks.keras.backend import _pin_tensorflow
+from trainwright.frameworks.keras.building import _last_activation
+from trainwright.frameworks.keras.losses import Outputs
+from trainwright.frameworks.keras.params import COMPILED, OPTIMIZERS
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.run import Run
+from trainwright.runs.wiring import Objects, build
+from trainwright.types import DataInfo, features_spec
 
 pytestmark = pytest.mark.skipif(
     None in map(find_spec, ("keras", "tensorflow")), reason="Keras or TensorFlow is not installed"
@@ -58,7 +58,7 @@ def whole_and_resumed(
 
 
 def train(tmp_path: Path, overrides: Mapping[str, Any] | None = None, **objects: Any) -> Run:
-    return trainyard.train(SMALL, {"model": KERAS, **(overrides or {})}, runs_dir=tmp_path, **objects)
+    return trainwright.train(SMALL, {"model": KERAS, **(overrides or {})}, runs_dir=tmp_path, **objects)
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +265,7 @@ def test_rows_that_make_no_image(shape: list[int] | None, message: str, tmp_path
 def test_regression_with_every_loss(loss: str, diabetes: Run, tmp_path: Path) -> None:
     run = diabetes if loss == "auto" else train(tmp_path, {"data.type": "diabetes", "training.loss": loss})
     assert_learns(run)
-    found = trainyard.load(run).evaluate("test")
+    found = trainwright.load(run).evaluate("test")
     assert found.outputs.ndim == 1
     assert 20 < found.outputs.mean() < 300, "predictions are in the units of the data"
 
@@ -274,12 +274,12 @@ def test_losses_mean_what_they_mean_elsewhere(iris: Run, diabetes: Run) -> None:
     """The loss of a split is the mean of -log(p of the true class), and that of values the mean squared error in units of
     their variance.
     """
-    classes = trainyard.load(iris).evaluate("val")
+    classes = trainwright.load(iris).evaluate("val")
     rows = np.arange(len(classes.targets))
     assert classes.metrics["val_loss"] == pytest.approx(
         -np.log(classes.outputs[rows, classes.targets]).mean(), rel=1e-5
     )
-    values = trainyard.load(diabetes).evaluate("val")
+    values = trainwright.load(diabetes).evaluate("val")
     scale = json.loads((diabetes.path / "data.json").read_text())["info"]["target_scale"]
     errors = ((values.outputs - values.targets) / scale) ** 2
     assert values.metrics["val_loss"] == pytest.approx(errors.mean(), rel=1e-4)
@@ -581,7 +581,7 @@ def test_metrics_that_a_model_computes_itself_are_told(
 
 
 def test_a_generator_of_tensorflows_own_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "trainyard")
+    caplog.set_level(logging.WARNING, "trainwright")
     train(tmp_path, own("Unrepeatable") | {"training.max_steps": 2})
     assert "draws from TensorFlow's own generators (RandomStandardNormal)" in caplog.text
     with pytest.raises(ModelError, match=r"bitwise was requested, but .*keras.random.SeedGenerator"):
@@ -629,7 +629,7 @@ def test_probabilities_and_logits_are_told_apart(tmp_path: Path) -> None:
     few = {"training.max_steps": 10}
     runs = [train(tmp_path, own("net", activation=activation) | few) for activation in (None, "softmax")]
     np.testing.assert_allclose(loss_of(runs[0]), loss_of(runs[1]), rtol=1e-4)
-    found = [trainyard.load(run).evaluate("test").outputs for run in runs]
+    found = [trainwright.load(run).evaluate("test").outputs for run in runs]
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
 
@@ -718,9 +718,9 @@ def test_a_loss_that_takes_the_outputs_for_something_else_is_refused(
     )
     model.compile(optimizer="adam", loss=made(loss))
     with pytest.raises(ModelError, match=message):
-        trainyard.train(SMALL, AUTO | data, runs_dir=tmp_path, model=model)
+        trainwright.train(SMALL, AUTO | data, runs_dir=tmp_path, model=model)
     named = {"training.loss": "cross_entropy", "training.max_steps": 2}
-    assert trainyard.train(SMALL, AUTO | data | named, runs_dir=tmp_path, model=model).status == "completed"
+    assert trainwright.train(SMALL, AUTO | data | named, runs_dir=tmp_path, model=model).status == "completed"
 
 
 def test_the_last_activation_is_found() -> None:
@@ -743,7 +743,7 @@ def test_the_last_activation_is_found() -> None:
 def test_one_output_serves_two_classes(activation: str | None, tmp_path: Path) -> None:
     overrides = own("net", activation=activation, out_features=1) | {"data.type": "breast_cancer"}
     run = train(tmp_path, overrides)
-    found = trainyard.load(run).evaluate("test")
+    found = trainwright.load(run).evaluate("test")
     assert found.outputs.shape[1] == 2
     np.testing.assert_allclose(found.outputs.sum(axis=1), 1, atol=1e-6)
     assert found.metrics["test_accuracy"] > 0.8
@@ -808,7 +808,7 @@ def test_objects_of_any_layers_are_copied(kind: str, tmp_path: Path) -> None:
     }
     model = keras.Sequential([keras.Input((4,)), *stacks[kind]])
     before = model.predict(np.ones((2, 4)), verbose=0)
-    assert_learns(trainyard.train(SMALL, runs_dir=tmp_path, model=model))
+    assert_learns(trainwright.train(SMALL, runs_dir=tmp_path, model=model))
     np.testing.assert_array_equal(model.predict(np.ones((2, 4)), verbose=0), before)
 
 
@@ -818,7 +818,7 @@ def test_an_object_of_a_class_of_the_users_is_copied(tmp_path: Path) -> None:
     model = Net(out_features=3)
     model(np.zeros((1, 4), dtype=np.float32))
     before = model.get_weights()[0].copy()
-    run = trainyard.train(
+    run = trainwright.train(
         SMALL, {"training.learning_rate": 1e-30, "training.max_steps": 1}, runs_dir=tmp_path, model=model
     )
     np.testing.assert_array_equal(weights(run)["000.dense.kernel"], before)
@@ -837,7 +837,7 @@ def test_an_object_that_cannot_be_copied_is_refused(tmp_path: Path) -> None:
             return self.last(x)
 
     with pytest.raises(ModelError, match=r"cannot be copied \(.*no config.*\); give its class a get_config"):
-        trainyard.train(SMALL, runs_dir=tmp_path, model=Closed(object()))
+        trainwright.train(SMALL, runs_dir=tmp_path, model=Closed(object()))
 
 
 def test_what_a_model_is_compiled_with_is_what_trains_it(tmp_path: Path) -> None:
@@ -848,12 +848,12 @@ def test_what_a_model_is_compiled_with_is_what_trains_it(tmp_path: Path) -> None
     assert {row["learning_rate"] for row in whole.history() if "learning_rate" in row} == {0.05}
     assert any("momentum" in name for name in load_file(checkpoints(whole)[-1] / "optimizer.safetensors"))
     named = {"training.optimizer": {"type": "sgd", "momentum": 0.9}, "training.learning_rate": 0.05}
-    assert trainyard.train(SMALL, named, runs_dir=tmp_path, model=model).digest == whole.digest
+    assert trainwright.train(SMALL, named, runs_dir=tmp_path, model=model).digest == whole.digest
 
 
 def test_the_config_wins_over_what_a_model_is_compiled_with(tmp_path: Path) -> None:
     model = functional(optimizer=keras.optimizers.SGD(0.05), loss="categorical_crossentropy")
-    run = trainyard.train(SMALL, {**AUTO, "training.learning_rate": 0.2}, runs_dir=tmp_path, model=model)
+    run = trainwright.train(SMALL, {**AUTO, "training.learning_rate": 0.2}, runs_dir=tmp_path, model=model)
     assert {row["learning_rate"] for row in run.history() if "learning_rate" in row} == {0.2}
 
 
@@ -878,7 +878,7 @@ def test_every_form_of_a_compiled_cross_entropy_is_the_same(loss: Any, tmp_path:
     losses = []
     for some in (None, made(loss)):
         model.compile(optimizer="adam", loss=some)
-        run = trainyard.train(SMALL, AUTO | {"training.max_steps": 5}, runs_dir=tmp_path, model=model)
+        run = trainwright.train(SMALL, AUTO | {"training.max_steps": 5}, runs_dir=tmp_path, model=model)
         losses.append(loss_of(run))
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
 
@@ -887,8 +887,8 @@ def test_a_compiled_loss_that_is_another_one_is_used(tmp_path: Path) -> None:
     model = functional()
     model.compile(optimizer="adam", loss=keras.losses.CategoricalFocalCrossentropy(gamma=3.0))
     one = AUTO | {"training.max_steps": 1}
-    focal = trainyard.train(SMALL, one, runs_dir=tmp_path, model=model)
-    plain = trainyard.train(SMALL, one | {"training.loss": "cross_entropy"}, runs_dir=tmp_path, model=model)
+    focal = trainwright.train(SMALL, one, runs_dir=tmp_path, model=model)
+    plain = trainwright.train(SMALL, one | {"training.loss": "cross_entropy"}, runs_dir=tmp_path, model=model)
     assert loss_of(focal)[0] < 0.7 * loss_of(plain)[0]
 
 
@@ -897,8 +897,8 @@ def test_a_compiled_loss_of_values(tmp_path: Path) -> None:
     model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
     model.compile(optimizer="adam", loss="mse")
     data = {"data.type": "diabetes", "training.max_steps": 5}
-    compiled = trainyard.train(SMALL, AUTO | data, runs_dir=tmp_path, model=model)
-    named = trainyard.train(SMALL, AUTO | data | {"training.loss": "mse"}, runs_dir=tmp_path, model=model)
+    compiled = trainwright.train(SMALL, AUTO | data, runs_dir=tmp_path, model=model)
+    named = trainwright.train(SMALL, AUTO | data | {"training.loss": "mse"}, runs_dir=tmp_path, model=model)
     np.testing.assert_allclose(loss_of(compiled), loss_of(named), rtol=1e-5)
 
 
@@ -926,7 +926,7 @@ def test_what_cannot_be_kept_of_a_compiled_model_is_refused(
     model = functional()
     model.compile(**made(compiled))
     with pytest.raises(ModelError, match=message):
-        trainyard.train(SMALL, AUTO, runs_dir=tmp_path, model=model)
+        trainwright.train(SMALL, AUTO, runs_dir=tmp_path, model=model)
 
 
 def test_a_function_that_compiles_must_agree_with_the_config(tmp_path: Path) -> None:
@@ -950,14 +950,14 @@ def distance(targets: Any, outputs: Any) -> Any:
 COMPARED = """
 import os
 import numpy as np
-from trainyard.frameworks.keras.backend import import_keras
+from trainwright.frameworks.keras.backend import import_keras
 
 keras = import_keras(backend)
 from keras import metrics
-from trainyard.config import load
-from trainyard.runs.wiring import Objects, build
-from trainyard.runs.catalog import Catalog
-from trainyard.evaluation.metrics import evaluate_predictions
+from trainwright.config import load
+from trainwright.runs.wiring import Objects, build
+from trainwright.runs.catalog import Catalog
+from trainwright.evaluation.metrics import evaluate_predictions
 
 
 def own(targets, outputs):
@@ -1020,7 +1020,7 @@ def test_compiled_metrics_are_in_every_result(tmp_path: Path, caplog: pytest.Log
     spread.update_state(np.zeros(2), np.full(2, 9.0))
     metrics = ["accuracy", first, keras.metrics.AUC(curve="PR"), spread, distance, keras.metrics.F1Score()]
     model = functional(optimizer="adam", loss="categorical_crossentropy", metrics=metrics)
-    whole = trainyard.train(SMALL, AUTO, runs_dir=tmp_path, model=model)
+    whole = trainwright.train(SMALL, AUTO, runs_dir=tmp_path, model=model)
     ours, theirs = ["loss", "accuracy", "f1"], ["auc", "auc_1", "spread_least", "spread_most", "distance"]
     assert list(whole.metrics) == [f"{split}_{name}" for split in ("val", "test") for name in ours + theirs]
     assert {name for row in whole.history() for name in row if name.startswith("val_")} == {
@@ -1030,11 +1030,11 @@ def test_compiled_metrics_are_in_every_result(tmp_path: Path, caplog: pytest.Log
     assert (float(spread.most), float(spread.least)) == (4.5, 0), "the user's own object has changed"
     assert "compiled metric f1_score is left out: it returns 3 values instead of one" in caplog.text
     assert (
-        trainyard.load(whole, model=model).evaluate("test").metrics["test_auc"] == whole.metrics["test_auc"]
+        trainwright.load(whole, model=model).evaluate("test").metrics["test_auc"] == whole.metrics["test_auc"]
     )
     plain = functional(optimizer="adam", loss="categorical_crossentropy")
     plain.set_weights(model.get_weights())
-    assert trainyard.train(SMALL, AUTO, runs_dir=tmp_path, model=plain).digest == whole.digest, (
+    assert trainwright.train(SMALL, AUTO, runs_dir=tmp_path, model=plain).digest == whole.digest, (
         "a metric has changed the model"
     )
 
@@ -1042,7 +1042,7 @@ def test_compiled_metrics_are_in_every_result(tmp_path: Path, caplog: pytest.Log
 def test_compiled_metrics_of_values_are_in_the_unit_of_the_data(tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input((10,)), keras.layers.Dense(1)])
     model.compile(loss="mse", metrics=[keras.metrics.MeanAbsoluteError(), distance])
-    found = trainyard.train(SMALL, AUTO | {"data.type": "diabetes"}, runs_dir=tmp_path, model=model).metrics
+    found = trainwright.train(SMALL, AUTO | {"data.type": "diabetes"}, runs_dir=tmp_path, model=model).metrics
     for name in ("mean_absolute_error", "distance"):
         assert found[f"test_{name}"] == pytest.approx(found["test_mae"], rel=1e-5)
 
@@ -1050,21 +1050,21 @@ def test_compiled_metrics_of_values_are_in_the_unit_of_the_data(tmp_path: Path) 
 def test_runs_with_metrics_of_their_models_are_reproduced_and_compared(tmp_path: Path) -> None:
     few = own("measured") | {"training.max_steps": 10}
     runs = [train(tmp_path, few | {"experiment.seed": seed}) for seed in (1, 2)]
-    assert trainyard.reproduce(runs[0]).verdict == "identical"
-    found = trainyard.compare(*runs)
+    assert trainwright.reproduce(runs[0]).verdict == "identical"
+    found = trainwright.compare(*runs)
     assert {"test_auc", "test_AUC", "test_precision"} & {pair.name for pair in found.numbers} == {
         "test_AUC",
         "test_precision",
     }
     assert {test.metric for test in found.tests} == {"accuracy", "f1"}
-    assert "validation AUC" in trainyard.report(runs[0]).read_text()
+    assert "validation AUC" in trainwright.report(runs[0]).read_text()
 
 
 def test_metrics_of_a_saved_model(tmp_path: Path) -> None:
     model = functional(
         optimizer="adam", loss="categorical_crossentropy", metrics=["AUC", keras.metrics.Precision()]
     )
-    run = trainyard.train(SMALL, saved(tmp_path, model) | {"training.max_steps": 2}, runs_dir=tmp_path)
+    run = trainwright.train(SMALL, saved(tmp_path, model) | {"training.max_steps": 2}, runs_dir=tmp_path)
     assert {"test_AUC", "test_precision"} < set(run.metrics)
 
 
@@ -1080,7 +1080,7 @@ def test_a_compiled_metric_that_fails_is_told_before_the_first_step(
 ) -> None:
     model = functional(optimizer="adam", loss="categorical_crossentropy", metrics=["AUC", metric])
     with pytest.raises(ModelError, match=message):
-        trainyard.train(SMALL, AUTO, runs_dir=tmp_path, model=model)
+        trainwright.train(SMALL, AUTO, runs_dir=tmp_path, model=model)
     assert not list(tmp_path.rglob("config.yaml")), "a run is left behind"
 
 
@@ -1100,7 +1100,7 @@ def test_a_saved_model_goes_on_learning(tmp_path: Path) -> None:
     assert_same(resumed, whole)
     assert {row["learning_rate"] for row in whole.history() if "learning_rate" in row} == {0.004}
     assert whole.manifest["model"] == {"file": sha256_file(tmp_path / "model.keras")}
-    frozen = trainyard.train(
+    frozen = trainwright.train(
         SMALL, overrides | {"training.learning_rate": 1e-30, "training.max_steps": 1}, runs_dir=tmp_path
     )
     for mine, old in zip(weights(frozen).values(), model.get_weights(), strict=True):
@@ -1111,7 +1111,7 @@ def test_a_saved_model_computes_in_halves_where_asked(tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(3)])
     overrides = saved(tmp_path, model) | {"training.max_steps": 5}
     runs = [
-        trainyard.train(SMALL, overrides | {"training.precision": name}, runs_dir=tmp_path)
+        trainwright.train(SMALL, overrides | {"training.precision": name}, runs_dir=tmp_path)
         for name in ("fp32", "bf16")
     ]
     assert runs[0].digest != runs[1].digest
@@ -1121,7 +1121,7 @@ def test_a_saved_model_computes_in_halves_where_asked(tmp_path: Path) -> None:
 def test_no_code_of_a_file_is_executed(tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x * 2), keras.layers.Dense(3)])
     with pytest.raises(ModelError, match="a Lambda layer holds code, which is never executed from a file"):
-        trainyard.train(SMALL, saved(tmp_path, model), runs_dir=tmp_path)
+        trainwright.train(SMALL, saved(tmp_path, model), runs_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -1144,9 +1144,9 @@ def test_classes_of_the_users_in_a_file_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         ModelError, match=r"list your own classes that it needs in model.params.custom_objects"
     ):
-        trainyard.train(SMALL, overrides, runs_dir=tmp_path)
+        trainwright.train(SMALL, overrides, runs_dir=tmp_path)
     overrides["model"]["params"]["custom_objects"] = ["keras_of_mine:Net"]
-    assert trainyard.train(SMALL, overrides, runs_dir=tmp_path).status == "completed"
+    assert trainwright.train(SMALL, overrides, runs_dir=tmp_path).status == "completed"
 
 
 # -- what comes out
@@ -1178,7 +1178,7 @@ def test_the_native_model_is_kerass(tmp_path: Path) -> None:
 
 def test_a_model_predicts_again_from_its_run(tmp_path: Path) -> None:
     run = train(tmp_path, own("Drawing") | {"training.max_steps": 10})
-    first, second = (trainyard.load(run).evaluate("test") for _ in range(2))
+    first, second = (trainwright.load(run).evaluate("test") for _ in range(2))
     np.testing.assert_array_equal(first.outputs, second.outputs)
     assert first.metrics["test_loss"] == run.metrics["test_loss"]
 
@@ -1268,9 +1268,9 @@ def test_images_of_bytes(tmp_path: Path) -> None:
     x = (draw.integers(0, 60, (160, 6, 6)) + 60 * y[:, None, None]).astype(np.uint8)
     model = {"type": "keras_cnn", "params": {"filters": [4], "hidden": []}}
     data = {"train": (x[:120], y[:120]), "val": (x[120:140], y[120:140]), "test": (x[140:], y[140:])}
-    run = trainyard.train(SMALL, {"model": model, "training.max_steps": 60}, runs_dir=tmp_path, data=data)
+    run = trainwright.train(SMALL, {"model": model, "training.max_steps": 60}, runs_dir=tmp_path, data=data)
     assert_learns(run)
-    assert trainyard.load(run, model=None).outputs(x[:5]).shape == (5, 3)
+    assert trainwright.load(run, model=None).outputs(x[:5]).shape == (5, 3)
 
 
 def test_several_values_at_once(tmp_path: Path) -> None:
@@ -1278,9 +1278,9 @@ def test_several_values_at_once(tmp_path: Path) -> None:
     x = draw.normal(size=(160, 4)).astype(np.float32)
     y = np.stack([x[:, 0] + x[:, 1], x[:, 2]], axis=1)
     data = {"train": (x[:120], y[:120]), "val": (x[120:140], y[120:140]), "test": (x[140:], y[140:])}
-    run = trainyard.train(SMALL, {"model": KERAS, "training.max_steps": 60}, runs_dir=tmp_path, data=data)
+    run = trainwright.train(SMALL, {"model": KERAS, "training.max_steps": 60}, runs_dir=tmp_path, data=data)
     assert_learns(run)
-    assert trainyard.load(run).outputs(x[:5]).shape == (5, 2)
+    assert trainwright.load(run).outputs(x[:5]).shape == (5, 2)
 
 
 # -- processes
@@ -1331,7 +1331,7 @@ def test_a_device_that_is_not_there_is_said_so(tmp_path: Path) -> None:
 
 
 def victim(*words: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trainyard.testing.victim", *words]
+    command = [sys.executable, "-m", "trainwright.testing.victim", *words]
     return subprocess.run(
         command,
         cwd=folder,
@@ -1347,7 +1347,7 @@ ON_BACKEND = """
 import sys
 from pathlib import Path
 import numpy as np
-from trainyard.frameworks.keras.backend import import_keras
+from trainwright.frameworks.keras.backend import import_keras
 
 backend, folder = sys.argv[1], Path(sys.argv[2])
 import_keras(backend)
@@ -1422,7 +1422,7 @@ def test_every_backend_resumes_to_the_same_bits(backend: str, micro: int | None,
 def test_a_run_imports_no_other_framework(tmp_path: Path) -> None:
     others = ("torch", "sklearn", "xgboost", "lightgbm", "catboost", "jax", "transformers")
     code = (
-        "import json, sys, trainyard; trainyard.train(json.loads(sys.argv[1]), runs_dir='runs'); "
+        "import json, sys, trainwright; trainwright.train(json.loads(sys.argv[1]), runs_dir='runs'); "
         f"print([name for name in {others} if name in sys.modules]); import sklearn"
     )
     draw = np.random.default_rng(0)
@@ -1437,8 +1437,8 @@ def test_a_run_imports_no_other_framework(tmp_path: Path) -> None:
 
 def test_a_backend_that_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
-        "import sys; sys.modules['tensorflow'] = None; from trainyard.frameworks.keras.backend import import_keras; "
+        "import sys; sys.modules['tensorflow'] = None; from trainwright.frameworks.keras.backend import import_keras; "
         "import_keras('tensorflow')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "tensorflow is not installed: run `pip install 'trainyard[keras]'`" in done.stderr
+    assert "tensorflow is not installed: run `pip install 'trainwright[keras]'`" in done.stderr

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from trainyard.frameworks.keras.backend import _without_chatter
+from trainwright.frameworks.keras.backend import _without_chatter
 
 CHATTER = (
     b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
@@ -30,6 +30,6 @@ def test_an_error_passes(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_debugging_shows_all(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, "trainyard"), _without_chatter():
+    with caplog.at_level(logging.DEBUG, "trainwright"), _without_chatter():
         os.write(2, CHATTER)
     assert capfd.readouterr().err == CHATTER.decode()

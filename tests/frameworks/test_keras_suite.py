@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.testing.framework_suite import FEW_KILLS, FrameworkSuite
+from trainwright.testing.framework_suite import FEW_KILLS, FrameworkSuite
 
 pytestmark = pytest.mark.skipif(
     None in map(find_spec, ("keras", "tensorflow")), reason="Keras or TensorFlow is not installed"

@@ -10,20 +10,20 @@ import lightgbm
 import numpy as np
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import Crash, CrashAt
-from trainyard import registry
-from trainyard.config import load
-from trainyard.datasets.base import DataBundle
-from trainyard.digest import tensor_records
-from trainyard.errors import ConfigError, InputError, ModelError
-from trainyard.frameworks.lightgbm import layout as layouts
-from trainyard.frameworks.lightgbm import learner as adapter
-from trainyard.frameworks.lightgbm.data import safe_names
-from trainyard.frameworks.lightgbm.layout import faster_layout
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.wiring import Components, Objects, build
-from trainyard.types import Array, Batch, DataInfo, Ids, SplitName, features_spec
+from trainwright import registry
+from trainwright.config import load
+from trainwright.datasets.base import DataBundle
+from trainwright.digest import tensor_records
+from trainwright.errors import ConfigError, InputError, ModelError
+from trainwright.frameworks.lightgbm import layout as layouts
+from trainwright.frameworks.lightgbm import learner as adapter
+from trainwright.frameworks.lightgbm.data import safe_names
+from trainwright.frameworks.lightgbm.layout import faster_layout
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.wiring import Components, Objects, build
+from trainwright.types import Array, Batch, DataInfo, Ids, SplitName, features_spec
 
 ROUNDS = 34
 COUNTS = {"two": 2, "three": 3, "values": 1, "amounts": 1}
@@ -369,10 +369,10 @@ def test_the_layout_is_chosen_once_in_the_life_of_a_run(
         "logging": {"every_n_steps": 1},
     }
     with pytest.raises(Crash):
-        trainyard.train(config, runs_dir=tmp_path, callbacks=[CrashAt(12)])
-    run = trainyard.resume("last", runs_dir=tmp_path)
+        trainwright.train(config, runs_dir=tmp_path, callbacks=[CrashAt(12)])
+    run = trainwright.resume("last", runs_dir=tmp_path)
     assert run.decisions == [{"step": 0, "kind": "choice", "detail": {"histograms": "row_wise"}}]
-    assert trainyard.reproduce(run).verdict == "identical"
+    assert trainwright.reproduce(run).verdict == "identical"
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ def test_the_loss_of_a_round_is_that_of_the_training_rows() -> None:
 
 
 def test_of_many_rows_a_sample_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard.frameworks.support.inputs.LOSS_SAMPLE", (100, 200))
+    monkeypatch.setattr("trainwright.frameworks.support.inputs.LOSS_SAMPLE", (100, 200))
     data = bundle("two")
     made = components(data, {})
     (loss,) = made.learner.read([made.learner.step(0, 0.1).loss])
@@ -487,7 +487,7 @@ def test_a_csv_with_categories_and_gaps_trains_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("n,color of it,answer\n" + "\n".join(lines), encoding="utf-8")
     data = {"path": str(tmp_path / "data.csv"), "target": "answer"}
     config = {"data": data, "model": {"type": "lightgbm"}, "training": {"epochs": 20}}
-    run = trainyard.train(config, runs_dir=tmp_path / "runs")
+    run = trainwright.train(config, runs_dir=tmp_path / "runs")
     assert run.metrics["test_accuracy"] == 1.0
     assert run.manifest["determinism"]["tier"] == "bitwise"
 
@@ -658,14 +658,18 @@ def test_an_estimator_gives_its_options(tmp_path: Path) -> None:
         n_estimators=12, num_leaves=5, subsample=0.8, subsample_freq=1, random_state=4
     )
     config = {"data": {"type": "iris", "standardize": False}, "training": {"threads": 1}}
-    run = trainyard.train(config, model=estimator, runs_dir=tmp_path)
+    run = trainwright.train(config, model=estimator, runs_dir=tmp_path)
     config |= {"experiment": {"seed": 4}}
     assert run.result["steps"] == 12
     options = {"n_estimators": 12, "num_leaves": 5, "subsample": 0.8, "subsample_freq": 1}
-    by_name = trainyard.train(config | {"model": {"type": "lightgbm", "params": options}}, runs_dir=tmp_path)
+    by_name = trainwright.train(
+        config | {"model": {"type": "lightgbm", "params": options}}, runs_dir=tmp_path
+    )
     by_path = {"type": "lightgbm:LGBMClassifier", "params": options}
     assert (
-        run.digest == by_name.digest == trainyard.train(config | {"model": by_path}, runs_dir=tmp_path).digest
+        run.digest
+        == by_name.digest
+        == trainwright.train(config | {"model": by_path}, runs_dir=tmp_path).digest
     )
 
 
@@ -683,7 +687,7 @@ def test_an_estimator_that_cannot_be_followed_is_refused(
     estimator: Any, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ModelError, match=message):
-        trainyard.train({"data": {"type": "iris"}}, model=estimator, runs_dir=tmp_path)
+        trainwright.train({"data": {"type": "iris"}}, model=estimator, runs_dir=tmp_path)
 
 
 def test_an_estimators_own_objective_gets_the_targets_first() -> None:

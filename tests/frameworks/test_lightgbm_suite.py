@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainyard.testing.framework_suite import FEW_KILLS, FrameworkSuite
+from trainwright.testing.framework_suite import FEW_KILLS, FrameworkSuite
 
 SAMPLES = {
     "subsample": 0.7,

@@ -18,20 +18,20 @@ import pytest
 import xgboost
 from threadpoolctl import threadpool_info
 
-from trainyard.config import load
-from trainyard.config.schema import RunConfig
-from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.arrays import Arrays
-from trainyard.digest import tensor_records
-from trainyard.errors import ModelError
-from trainyard.frameworks.base import Framework, Model, ModelInputs
-from trainyard.frameworks.lightgbm import LightgbmFramework
-from trainyard.frameworks.lightgbm.library import THREAD_NUMBER
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.frameworks import framework_for
-from trainyard.runs.objects import Objects
-from trainyard.runs.wiring import Components, build
-from trainyard.types import Array, DataInfo, features_spec
+from trainwright.config import load
+from trainwright.config.schema import RunConfig
+from trainwright.datasets.base import DataBundle
+from trainwright.datasets.rows.arrays import Arrays
+from trainwright.digest import tensor_records
+from trainwright.errors import ModelError
+from trainwright.frameworks.base import Framework, Model, ModelInputs
+from trainwright.frameworks.lightgbm import LightgbmFramework
+from trainwright.frameworks.lightgbm.library import THREAD_NUMBER
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.frameworks import framework_for
+from trainwright.runs.objects import Objects
+from trainwright.runs.wiring import Components, build
+from trainwright.types import Array, DataInfo, features_spec
 
 ROUNDS, ROWS, VAL, CALLERS = 12, 600, 400, 8
 NAMES = ["a", "b", "kind", "d", "e", "f"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainyard.testing.framework_suite import DATA_MODULES
+from trainwright.testing.framework_suite import DATA_MODULES
 from warm_commands import warm
 
 BACKENDS = ["tensorflow", "torch", "jax"]
@@ -74,15 +74,15 @@ import numpy as np
 
 sys.path.insert(0, os.getcwd())
 backend = words[0]
-from trainyard.frameworks.keras.backend import import_keras
+from trainwright.frameworks.keras.backend import import_keras
 
 environment = dict(os.environ)
 keras = import_keras(backend)
 ours = {"KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL", "NPROC"}
 assert all(os.environ.get(name) == environment.get(name) for name in ours)
 os.environ["KERAS_BACKEND"] = backend  # for models whose config names none
-import trainyard
-from trainyard.datasets.rows.arrays import Arrays
+import trainwright
+from trainwright.datasets.rows.arrays import Arrays
 
 THREADS, CALLS = 8, 6
 MODELS = {
@@ -127,7 +127,7 @@ def train_again(model, loaded, alone):
     threads = [threading.Thread(target=predict) for _ in range(2)]
     for thread in threads:
         thread.start()
-    again = trainyard.train({**SETTINGS, **model}, runs_dir="runs")
+    again = trainwright.train({**SETTINGS, **model}, runs_dir="runs")
     done.set()
     for thread in threads:
         thread.join()
@@ -137,14 +137,14 @@ def train_again(model, loaded, alone):
 
 runs = {}
 for name, model in MODELS.items():
-    first = trainyard.train({**SETTINGS, **model}, runs_dir="runs")
-    loaded = trainyard.load(first)
+    first = trainwright.train({**SETTINGS, **model}, runs_dir="runs")
+    loaded = trainwright.load(first)
     alone = outputs(loaded)
     if name != "plain":
         again = train_again(model, loaded, alone)
         assert again.result["digest"] == first.result["digest"], "predictions disturb a training"
     if name != "counting":  # whose evaluation in the training is one of its calls, too
-        assert trainyard.evaluate(first, split="test")["test_loss"] == first.metrics["test_loss"], name
+        assert trainwright.evaluate(first, split="test")["test_loss"] == first.metrics["test_loss"], name
     np.save(f"{name}.npy", alone)
     runs[name] = str(first.path)
 print(json.dumps(runs))
@@ -195,12 +195,12 @@ def state():
 
 
 before = state()
-loaded = [trainyard.load(run) for run in runs.values()]
+loaded = [trainwright.load(run) for run in runs.values()]
 expected = [outputs(one) for one in loaded]
 assert [outputs(one).tolist() for one in loaded] == [one.tolist() for one in expected]
 in_threads(loaded, expected)
 with ThreadPoolExecutor(4) as pool:  # models may be loaded in threads, too
-    for another in pool.map(trainyard.load, [runs["drawing"]] * 4):
+    for another in pool.map(trainwright.load, [runs["drawing"]] * 4):
         np.testing.assert_array_equal(outputs(another), expected[1])
 after = state()
 changed = [name for name in before if before[name] != after[name]]
@@ -210,8 +210,8 @@ for name, found in zip(MODELS, expected, strict=True):
     np.testing.assert_allclose(found, trained, rtol=1e-5, atol=1e-5 * np.abs(trained).max(), err_msg=name)
 
 from safetensors.numpy import load_file
-from trainyard.records.run_dir import RunDir
-from trainyard.runs.weights import stored_model
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.weights import stored_model
 
 layers = keras.layers  # the same network by hand
 by_hand = keras.Sequential([

@@ -36,13 +36,13 @@ from test_sklearn import (
 )
 from test_sklearn import X as ROWS
 
-from trainyard.datasets.rows.arrays import Arrays
-from trainyard.frameworks.base import Model
-from trainyard.frameworks.sklearn import SklearnFramework
-from trainyard.frameworks.sklearn.learner import SklearnLearner
-from trainyard.frameworks.sklearn.mutable import MutableParts, changes_settings
-from trainyard.frameworks.sklearn.process import SETTINGS_LOCK
-from trainyard.frameworks.sklearn.storage import import_skops
+from trainwright.datasets.rows.arrays import Arrays
+from trainwright.frameworks.base import Model
+from trainwright.frameworks.sklearn import SklearnFramework
+from trainwright.frameworks.sklearn.learner import SklearnLearner
+from trainwright.frameworks.sklearn.mutable import MutableParts, changes_settings
+from trainwright.frameworks.sklearn.process import SETTINGS_LOCK
+from trainwright.frameworks.sklearn.storage import import_skops
 
 THREADS, CALLS = 8, 10
 CONFIG = config_of("sgd")

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from small_runs import SMALL
-from trainyard.config import load
-from trainyard.digest import tensor_records
-from trainyard.errors import ModelError
-from trainyard.frameworks.base import Model, ModelInputs
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.objects import Objects
-from trainyard.runs.wiring import Components, build
-from trainyard.types import Array
+from trainwright.config import load
+from trainwright.digest import tensor_records
+from trainwright.errors import ModelError
+from trainwright.frameworks.base import Model, ModelInputs
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.objects import Objects
+from trainwright.runs.wiring import Components, build
+from trainwright.types import Array
 
 MODULES = """
 import random
@@ -238,11 +238,11 @@ def test_a_model_with_a_generator_of_its_own_is_for_one_thread(tmp_path: Path) -
 
 def test_loading_leaves_every_generator_as_it_was(tmp_path: Path) -> None:
     """Those of Python and NumPy are preserved by the caller, which also has the run directory."""
-    import trainyard
+    import trainwright
 
-    run = trainyard.train(SMALL, {"model": {"type": "loaded_nets:Draws"}}, runs_dir=tmp_path)
+    run = trainwright.train(SMALL, {"model": {"type": "loaded_nets:Draws"}}, runs_dir=tmp_path)
     states = [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # type: ignore[index, union-attr]
-    predictor = trainyard.load(run)
+    predictor = trainwright.load(run)
     predictor.outputs(np.zeros((3, 4), dtype=np.float32))
     assert states == [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # type: ignore[index, union-attr]
 

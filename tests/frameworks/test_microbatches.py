@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainyard.config import load
-from trainyard.frameworks.torch import outputs as torch_outputs
-from trainyard.frameworks.torch.learner import TorchLearner
-from trainyard.frameworks.torch.update import Update
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.objects import Objects
-from trainyard.runs.wiring import build
+from trainwright.config import load
+from trainwright.frameworks.torch import outputs as torch_outputs
+from trainwright.frameworks.torch.learner import TorchLearner
+from trainwright.frameworks.torch.update import Update
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.objects import Objects
+from trainwright.runs.wiring import build
 
 BATCH = 12
 CUTS = [(5, 1), (1, 1), (3, 4)]  # microbatch_size, virtual_ranks

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from test_ranks import HARD
 
-import trainyard
-from trainyard.errors import InputError
-from trainyard.frameworks.torch.parallel.nodes import interface_of, own_address
-from trainyard.records.run_dir import RunDir
-from trainyard.runs.processes.nodes import SharedFiles
-from trainyard.runs.run import Run
-from trainyard.world import World
+import trainwright
+from trainwright.errors import InputError
+from trainwright.frameworks.torch.parallel.nodes import interface_of, own_address
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.processes.nodes import SharedFiles
+from trainwright.runs.run import Run
+from trainwright.world import World
 
 
 def free_port() -> int:
@@ -44,9 +44,9 @@ class Nodes:
             node.mkdir(exist_ok=True)
             (node / "config.yaml").write_text(json.dumps(HARD))
             own = {name: values[index] for name, values in variables.items()}
-            cache = {"TRAINYARD_CACHE": str(node / "cache"), "PYTHONPATH": paths}
+            cache = {"TRAINWRIGHT_CACHE": str(node / "cache"), "PYTHONPATH": paths}
             process = subprocess.Popen(
-                [sys.executable, "-m", "trainyard", *words, "--runs-dir", self.url, "--quiet"],
+                [sys.executable, "-m", "trainwright", *words, "--runs-dir", self.url, "--quiet"],
                 cwd=node,
                 env=os.environ | cache | own,
                 stdout=subprocess.PIPE,
@@ -81,13 +81,13 @@ def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Nodes]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The run in one process."""
-    return trainyard.train(HARD, runs_dir=tmp_path_factory.mktemp("alone"))
+    return trainwright.train(HARD, runs_dir=tmp_path_factory.mktemp("alone"))
 
 
 def the_run(url: str) -> Run:
     """The only run in a store."""
-    (run,) = trainyard.list_runs(url)
-    return trainyard.get(run.id, runs_dir=url)
+    (run,) = trainwright.list_runs(url)
+    return trainwright.get(run.id, runs_dir=url)
 
 
 def same(run: Run, expected: Run) -> None:
@@ -166,13 +166,13 @@ def test_a_launcher_that_starts_again(alone: Run, tmp_path: Path, monkeypatch: p
     words = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
     paths = os.pathsep.join(path for path in sys.path if path)
     subprocess.run(
-        [sys.executable, "-m", *words, "-m", "trainyard", "train", "config.yaml", "--quiet"],
+        [sys.executable, "-m", *words, "-m", "trainwright", "train", "config.yaml", "--quiet"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo"},
         timeout=400,
         check=True,
     )
-    (run,) = trainyard.list_runs(tmp_path / "runs")
+    (run,) = trainwright.list_runs(tmp_path / "runs")
     same(run, alone)
     assert run.result["attempts"] == 2
 

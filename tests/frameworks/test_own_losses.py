@@ -12,18 +12,18 @@ import pytest
 import torch
 from torch.nn import functional
 
-import trainyard
+import trainwright
 from late import keras_in_one_thread
 from small_runs import SMALL, assert_same, crashed, whole_and_resumed
-from trainyard.errors import ChangedInputsError, ConfigError, ModelError
-from trainyard.frameworks.torch import losses
-from trainyard.frameworks.torch.losses import LossOptions
-from trainyard.frameworks.torch.outputs import class_logits
-from trainyard.records.journal import losses as losses_of
-from trainyard.records.journal import read
-from trainyard.tasks.classification import ClassificationTask
-from trainyard.tasks.regression import RegressionTask
-from trainyard.types import TARGET, DataInfo, features_spec
+from trainwright.errors import ChangedInputsError, ConfigError, ModelError
+from trainwright.frameworks.torch import losses
+from trainwright.frameworks.torch.losses import LossOptions
+from trainwright.frameworks.torch.outputs import class_logits
+from trainwright.records.journal import losses as losses_of
+from trainwright.records.journal import read
+from trainwright.tasks.classification import ClassificationTask
+from trainwright.tasks.regression import RegressionTask
+from trainwright.types import TARGET, DataInfo, features_spec
 
 SOURCE = """
 def focal(outputs, batch):
@@ -141,14 +141,14 @@ def test_options_of_an_own_loss_reach_classes_and_functions(mine: Path) -> None:
 
 
 def test_options_of_an_own_loss_are_inputs_of_the_run(mine: Path) -> None:
-    def train(loss: Any) -> trainyard.Run:
-        return trainyard.train(SMALL, {"training.loss": loss, "training.max_steps": 3})
+    def train(loss: Any) -> trainwright.Run:
+        return trainwright.train(SMALL, {"training.loss": loss, "training.max_steps": 3})
 
     plain, thrice = train("my_losses:scaled"), train({"type": "my_losses:scaled", "factor": 3.0})
     first = [next(iter(losses_of(read(one.path / "journal")).values())) for one in (plain, thrice)]
     assert first[1] == pytest.approx(3 * first[0], rel=1e-6)
     assert thrice.manifest["computation"]["training.loss_params.factor"] == 3.0
-    assert trainyard.reproduce(thrice).verdict == "identical"
+    assert trainwright.reproduce(thrice).verdict == "identical"
 
 
 def test_label_smoothing_is_that_of_torch() -> None:
@@ -161,9 +161,9 @@ def test_label_smoothing_is_that_of_torch() -> None:
 
 
 def keras_loss(name: str, info: DataInfo, single: bool = False, **training: Any) -> Any:
-    config = trainyard.check({**SMALL, "model": "keras_mlp"}, {"training.loss": name, **training}).config
-    from trainyard.frameworks.keras.backend import import_keras
-    from trainyard.frameworks.keras.losses import Outputs, build_loss
+    config = trainwright.check({**SMALL, "model": "keras_mlp"}, {"training.loss": name, **training}).config
+    from trainwright.frameworks.keras.backend import import_keras
+    from trainwright.frameworks.keras.losses import Outputs, build_loss
 
     return build_loss(import_keras(), config.training, None, Outputs(single=single, logits=True), info)
 
@@ -216,7 +216,7 @@ def test_a_run_with_an_own_loss_is_resumed_to_its_bits(mine: Path, model: str, l
     whole, resumed = whole_and_resumed(mine, overrides)
     assert_same(resumed, whole)
     assert "my_losses" in whole.manifest["code"]["modules"]
-    probabilities = trainyard.predict(whole, iris_test(mine)).filter(like="probability").to_numpy()
+    probabilities = trainwright.predict(whole, iris_test(mine)).filter(like="probability").to_numpy()
     assert probabilities.shape == (150, 3)
 
 
@@ -233,7 +233,7 @@ def test_a_changed_loss_is_a_changed_input(mine: Path) -> None:
     (mine / "my_losses.py").write_text(SOURCE.replace("** 2", "** 3"))
     del sys.modules["my_losses"]
     with pytest.raises(ChangedInputsError, match="module my_losses"):
-        trainyard.resume(run)
+        trainwright.resume(run)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_a_changed_loss_is_a_changed_input(mine: Path) -> None:
 )
 def test_losses_by_other_names_are_hinted_at(model: str, loss: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        trainyard.check({"data": "iris", "model": model, "training": {"loss": loss}})
+        trainwright.check({"data": "iris", "model": model, "training": {"loss": loss}})
 
 
 @pytest.mark.parametrize(
@@ -264,13 +264,13 @@ def test_losses_by_other_names_are_hinted_at(model: str, loss: str, message: str
     ],
 )
 def test_losses_by_other_names_are_read_as_ours(model: str, loss: str, ours: str) -> None:
-    resolved = trainyard.check({"data": "iris", "model": model, "training": {"loss": loss}})
+    resolved = trainwright.check({"data": "iris", "model": model, "training": {"loss": loss}})
     assert resolved.config.training.loss == ours
     assert any(loss in note and ours in note for note in resolved.notes)
 
 
 def test_a_name_that_a_booster_ignores_is_noted_with_its_key() -> None:
-    resolved = trainyard.check({"data": "iris", "model": "xgboost", "training": {"loss": "huber"}})
+    resolved = trainwright.check({"data": "iris", "model": "xgboost", "training": {"loss": "huber"}})
     assert any(
         "no effect on xgboost" in line and "model.params.objective" in line for line in resolved.unused
     )
@@ -340,14 +340,14 @@ def test_each_way_to_call_a_loss_is_the_mean_squared_error_of_standardized_targe
         *(f"my_conventions:{one}" for one in ("batched", "as_torch", "as_keras", "each", "Module")),
     ]
     runs = {
-        name: trainyard.train(
+        name: trainwright.train(
             {"model": {"type": "mlp", "hidden": [8]}, "training": training | {"loss": name}}, data=amounts()
         )
         for name in [*names, "torch.nn.MSELoss"]
     }
     assert len({run.digest for run in runs.values()}) == 1, {name: run.digest for name, run in runs.items()}
     with pytest.raises(ModelError, match="my_conventions:detached has no gradient"):
-        trainyard.train({"model": "mlp", "training": {"loss": "my_conventions:detached"}}, data=amounts())
+        trainwright.train({"model": "mlp", "training": {"loss": "my_conventions:detached"}}, data=amounts())
 
 
 @pytest.mark.usefixtures("conventions")
@@ -358,8 +358,8 @@ def test_one_logit_of_two_classes_is_that_of_the_second() -> None:
     kinds = (y > 5000).astype(np.int64)
     training = {"epochs": 1, "batch_size": 20, "learning_rate": 0.1, "optimizer": "sgd", "threads": 1}
     config = {"data": {"split": {"val": 0, "test": 0.2}}, "training": training | {"loss": "bce"}}
-    run = trainyard.train(config, model=my_conventions.OneLogit, data=(x, kinds))
-    outputs = trainyard.load(run.id).outputs(x[:5])
+    run = trainwright.train(config, model=my_conventions.OneLogit, data=(x, kinds))
+    outputs = trainwright.load(run.id).outputs(x[:5])
     np.testing.assert_allclose(outputs.sum(axis=1), 1, rtol=1e-6)  # (5, 2)
     assert run.metrics["test_accuracy"] > 0.5
     logits = torch.tensor([[0.3], [-2.0]])
@@ -387,7 +387,7 @@ def test_the_example_of_two_heads_runs_in_a_small_size(
     monkeypatch.setitem(two_heads.CONFIG["training"], "epochs", 2)
     two_heads.main()
     assert "loss of money" in capsys.readouterr().out
-    found = trainyard.get("last", runs_dir="runs").metrics
+    found = trainwright.get("last", runs_dir="runs").metrics
     assert found["test_loss"] == pytest.approx(found["test_loss_logits"] + found["test_rmse_cost"] ** 2 / 2)
 
 

@@ -12,15 +12,15 @@ from test_torch_reference import INIT, epoch_order, seed_torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainyard.config import load
-from trainyard.datasets.rows.arrays import Arrays
-from trainyard.errors import ModelError
-from trainyard.frameworks.base import LearnerInputs
-from trainyard.frameworks.torch.learner import TorchLearner
-from trainyard.frameworks.torch.models.unet import Unet
-from trainyard.order import SampleOrder
-from trainyard.runs.catalog import Catalog
-from trainyard.types import NO_LABEL, DataInfo, features_spec
+from trainwright.config import load
+from trainwright.datasets.rows.arrays import Arrays
+from trainwright.errors import ModelError
+from trainwright.frameworks.base import LearnerInputs
+from trainwright.frameworks.torch.learner import TorchLearner
+from trainwright.frameworks.torch.models.unet import Unet
+from trainwright.order import SampleOrder
+from trainwright.runs.catalog import Catalog
+from trainwright.types import NO_LABEL, DataInfo, features_spec
 
 ROWS, SHAPE, CLASSES, SEED = 8, (6, 5), 3, 3
 INFO = DataInfo("segmentation", features_spec((1, *SHAPE)), CLASSES, target_shape=SHAPE)

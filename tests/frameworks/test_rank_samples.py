@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL
-from trainyard.errors import TrainingError
-from trainyard.order import SampleOrder, WeightedDraws
+from trainwright.errors import TrainingError
+from trainwright.order import SampleOrder, WeightedDraws
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]  # four processes of torch each
 ROWS, BATCH, STEPS = 96, 12, 4  # within one epoch
@@ -64,9 +64,9 @@ def flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_each_process_reads_its_own_share_and_the_bits_are_those_of_one(
     sampling: Any, tmp_path: Path
 ) -> None:
-    alone = trainyard.train(config(sampling=sampling), runs_dir=tmp_path / "alone")
+    alone = trainwright.train(config(sampling=sampling), runs_dir=tmp_path / "alone")
     both = config(sampling=sampling, workers=2, prefetch=1)
-    run = trainyard.train(both, {"distributed.nproc": 2}, runs_dir=tmp_path / "both")
+    run = trainwright.train(both, {"distributed.nproc": 2}, runs_dir=tmp_path / "both")
     assert run.digest == alone.digest
     draws = None if sampling is None else WeightedDraws(Logged.weights.astype(float))
     order = SampleOrder(ROWS, BATCH, SMALL["experiment"]["seed"], draws=draws)
@@ -91,4 +91,4 @@ def test_a_worker_of_one_process_that_fails_is_named(
     monkeypatch.setenv("FAULT", fault)
     settings = {"distributed.nproc": 2, "distributed.max_restarts": 0, "training.max_steps": 16}
     with pytest.raises(TrainingError, match=message):
-        trainyard.train(config(workers=2, timeout=2.0), settings, runs_dir=tmp_path / "runs")
+        trainwright.train(config(workers=2, timeout=2.0), settings, runs_dir=tmp_path / "runs")

@@ -14,8 +14,8 @@ import torch.distributed as dist
 import yaml
 
 from small_runs import SMALL
-from trainyard.errors import WorldError
-from trainyard.frameworks.torch.parallel import world
+from trainwright.errors import WorldError
+from trainwright.frameworks.torch.parallel import world
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ class Start:
         (folder / "config.yaml").write_text(yaml.safe_dump(SMALL))
         words = ["train", "config.yaml", "distributed.nproc=2", "distributed.max_restarts=0"]
         self.launcher = subprocess.Popen(
-            [sys.executable, "-m", "trainyard", *words],
+            [sys.executable, "-m", "trainwright", *words],
             cwd=folder,
             env=os.environ | {"TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stderr=subprocess.PIPE,
@@ -69,7 +69,7 @@ class Start:
             self.wait_a_little()
             self.ranks = ranks_below(self.launcher.pid)
         os.kill(self.ranks["1"], signal.SIGSTOP)
-        while not any(b"here-0" in store.read_bytes() for store in self.folder.glob("trainyard-*/store-0")):
+        while not any(b"here-0" in store.read_bytes() for store in self.folder.glob("trainwright-*/store-0")):
             self.wait_a_little()
 
     def wait_a_little(self) -> None:

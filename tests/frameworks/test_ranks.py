@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-import trainyard
+import trainwright
 from s3_server import S3Server
 from small_runs import journal_values
-from trainyard.errors import ConfigError, InputError, ModelError, TrainingError, WorldError
-from trainyard.frameworks.torch.parallel.launch import deaths
-from trainyard.records.journal import losses, read
-from trainyard.runs.run import Run
+from trainwright.errors import ConfigError, InputError, ModelError, TrainingError, WorldError
+from trainwright.frameworks.torch.parallel.launch import deaths
+from trainwright.records.journal import losses, read
+from trainwright.runs.run import Run
 from troubled_server import Trouble
 
 pytestmark = pytest.mark.slow
@@ -74,7 +74,7 @@ def same(run: Run, expected: Run) -> None:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The run in one process."""
-    return trainyard.train(HARD, runs_dir=tmp_path_factory.mktemp("alone"))
+    return trainwright.train(HARD, runs_dir=tmp_path_factory.mktemp("alone"))
 
 
 @pytest.fixture
@@ -87,14 +87,14 @@ def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatc
 @pytest.mark.soak
 @pytest.mark.parametrize("nproc", [2, 4])
 def test_the_bits_of_one_process(nproc: int, alone: Run, tmp_path: Path) -> None:
-    same(trainyard.train(HARD, {"distributed.nproc": nproc}, runs_dir=tmp_path), alone)
+    same(trainwright.train(HARD, {"distributed.nproc": nproc}, runs_dir=tmp_path), alone)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_bits_of_one_process_in_other_runs(name: str, tmp_path: Path) -> None:
-    alone = trainyard.train(HARD, OTHERS[name], runs_dir=tmp_path)
-    same(trainyard.train(HARD, OTHERS[name] | {"distributed.nproc": 2}, runs_dir=tmp_path), alone)
+    alone = trainwright.train(HARD, OTHERS[name], runs_dir=tmp_path)
+    same(trainwright.train(HARD, OTHERS[name] | {"distributed.nproc": 2}, runs_dir=tmp_path), alone)
 
 
 @pytest.mark.soak
@@ -102,8 +102,8 @@ def test_weights_are_those_of_the_whole_batch(tmp_path: Path) -> None:
     """Some samples, and whole parts, have no weight."""
     weighted = {"data.weight": "pixel_2_1", "training.class_weights": "balanced", "training.max_steps": 20}
     config = HARD | {"model": {"type": "mlp", "hidden": [32], "dropout": 0.2}}
-    alone = trainyard.train(config, weighted, runs_dir=tmp_path / "alone")
-    same(trainyard.train(config, weighted | {"distributed.nproc": 2}, runs_dir=tmp_path), alone)
+    alone = trainwright.train(config, weighted, runs_dir=tmp_path / "alone")
+    same(trainwright.train(config, weighted | {"distributed.nproc": 2}, runs_dir=tmp_path), alone)
 
 
 CNN = {"model": {"type": "faulty_models:Cnn"}}
@@ -112,21 +112,21 @@ CNN = {"model": {"type": "faulty_models:Cnn"}}
 @pytest.fixture(scope="module")
 def cnn(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run in one process that normalizes over the batch."""
-    return trainyard.train(HARD | CNN, {"training.batch_size": 40}, runs_dir=tmp_path_factory.mktemp("cnn"))
+    return trainwright.train(HARD | CNN, {"training.batch_size": 40}, runs_dir=tmp_path_factory.mktemp("cnn"))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("nproc", [2, 4])
 def test_batch_normalization_is_synchronized(nproc: int, cnn: Run, tmp_path: Path) -> None:
     settings = {"training.batch_size": 40, "distributed.nproc": nproc}
-    same(trainyard.train(HARD | CNN, settings, runs_dir=tmp_path), cnn)
+    same(trainwright.train(HARD | CNN, settings, runs_dir=tmp_path), cnn)
 
 
 @pytest.mark.soak
 def test_batch_normalization_in_bf16(tmp_path: Path) -> None:
     settings = {"training.batch_size": 40, "training.precision": "bf16"}
     runs = [
-        trainyard.train(HARD | CNN, settings | {"distributed.nproc": nproc}, runs_dir=tmp_path)
+        trainwright.train(HARD | CNN, settings | {"distributed.nproc": nproc}, runs_dir=tmp_path)
         for nproc in (1, 2)
     ]
     same(runs[1], runs[0])
@@ -145,7 +145,8 @@ def test_a_language_model(tmp_path: Path) -> None:
         "training": {"max_steps": 20, "batch_size": 6, "threads": 1},
     }
     runs = [
-        trainyard.train(config, {"distributed.nproc": nproc}, runs_dir=tmp_path / "runs") for nproc in (1, 2)
+        trainwright.train(config, {"distributed.nproc": nproc}, runs_dir=tmp_path / "runs")
+        for nproc in (1, 2)
     ]
     same(runs[1], runs[0])
 
@@ -158,7 +159,7 @@ def test_processes_that_are_killed(
 ) -> None:
     """Each time all begin again from the newest commit."""
     faults.setenv("FAULTS", kills)
-    run = trainyard.train(HARD, {"distributed.nproc": 2}, runs_dir=tmp_path)
+    run = trainwright.train(HARD, {"distributed.nproc": 2}, runs_dir=tmp_path)
     same(run, alone)
     assert run.result["attempts"] == 1 + len(kills.split())
 
@@ -168,7 +169,7 @@ def test_too_many_deaths_are_said(tmp_path: Path, faults: pytest.MonkeyPatch) ->
     faults.setenv("FAULTS", "kill@1@30 kill@1@35")
     settings = {"distributed.nproc": 2, "distributed.max_restarts": 1}
     with pytest.raises(WorldError, match=r"process 1 of 2 ended .*\(SIGKILL\), after 1 restarts"):
-        trainyard.train(HARD, settings, runs_dir=tmp_path / "runs")
+        trainwright.train(HARD, settings, runs_dir=tmp_path / "runs")
 
 
 @pytest.mark.soak
@@ -179,11 +180,11 @@ def test_another_number_of_processes_is_a_decision(
     faults.setenv("FAULTS", "kill@2@50 kill@1@60")
     settings = {"distributed.nproc": 4, "distributed.max_restarts": 0}
     with pytest.raises(WorldError, match="process 2 of 4"):
-        trainyard.train(HARD, settings, runs_dir=tmp_path / "runs")
-    run = trainyard.get("last", runs_dir=tmp_path / "runs")
+        trainwright.train(HARD, settings, runs_dir=tmp_path / "runs")
+    run = trainwright.get("last", runs_dir=tmp_path / "runs")
     with pytest.raises(WorldError, match="process 1 of 2"):
-        trainyard.resume(run, ["distributed.nproc=2"])
-    same(trainyard.resume(run, ["distributed.nproc=1"]), alone)
+        trainwright.resume(run, ["distributed.nproc=2"])
+    same(trainwright.resume(run, ["distributed.nproc=1"]), alone)
     assert [(one["kind"], one["detail"]) for one in run.decisions] == [
         ("processes", {"from": 4, "to": 2, "attempt": 2}),
         ("processes", {"from": 2, "to": 1, "attempt": 3}),
@@ -197,7 +198,7 @@ def test_another_number_of_processes_is_a_decision(
     shown = command("runs", "show", run.id, folder=tmp_path)
     assert f"step {first}: processes (from 4, to 2, attempt 2)" in shown.stdout
     assert f"step {first}: processes (from 4, to 2, attempt 2)" in (run.path / "report.html").read_text()
-    again = trainyard.reproduce(run)
+    again = trainwright.reproduce(run)
     assert (again.verdict, again.processes) == ("identical", ([4, 2, 1], [1]))
 
 
@@ -218,7 +219,7 @@ def test_a_range_goes_on_with_what_is_left(
     assert ended.returncode == 0, ended.stderr
     left = "2 processes" if numbers[1] == 2 else "1 process"
     assert f"begin again from the newest commit, in {left} (restart 1 of 3)" in ended.stderr
-    run = trainyard.get("last", runs_dir=tmp_path / "runs")
+    run = trainwright.get("last", runs_dir=tmp_path / "runs")
     same(run, alone)
     assert [one["detail"]["to"] for one in run.decisions] == numbers[1:]
     if nproc == "1..2":  # the test above repeats a run, too
@@ -239,7 +240,7 @@ def test_who_aborts_because_another_is_gone_is_not_lost(exit_codes: list[int], l
 def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join(path for path in sys.path if path)
     return subprocess.run(
-        [sys.executable, "-m", "trainyard", *words],
+        [sys.executable, "-m", "trainwright", *words],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": paths},
         capture_output=True,
@@ -257,10 +258,10 @@ def test_a_signal_and_another_number_of_processes(
     (tmp_path / "config.yaml").write_text(json.dumps(HARD))
     ended = command("train", "config.yaml", "distributed.nproc=2", "--quiet", folder=tmp_path)
     assert ended.returncode == 75, ended.stderr
-    run = trainyard.get("last", runs_dir=tmp_path / "runs")
+    run = trainwright.get("last", runs_dir=tmp_path / "runs")
     assert run.status == "preempted"
-    same(trainyard.resume(run, ["distributed.nproc=1"]), alone)
-    assert trainyard.reproduce(run).verdict == "identical"
+    same(trainwright.resume(run, ["distributed.nproc=1"]), alone)
+    assert trainwright.reproduce(run).verdict == "identical"
 
 
 @pytest.mark.soak
@@ -273,16 +274,16 @@ def test_a_process_that_hangs(rank: int, alone: Run, tmp_path: Path, faults: pyt
     assert ended.returncode == 0, ended.stderr
     assert "meet_faults" in ended.stderr
     assert ended.stderr.count("Timeout (") == 1
-    same(trainyard.get("last", runs_dir=tmp_path / "runs"), alone)
+    same(trainwright.get("last", runs_dir=tmp_path / "runs"), alone)
 
 
 SCRIPT = """
-import sys, torch, trainyard
+import sys, torch, trainwright
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 10))
 config = %r
-run = trainyard.train(config, model=model, verdict=%s)
-again = trainyard.train(config, {"experiment.seed": 1, "training.max_steps": 8}, model=model)
+run = trainwright.train(config, model=model, verdict=%s)
+again = trainwright.train(config, {"experiment.seed": 1, "training.max_steps": 8}, model=model)
 sys.stdout.write(f"{run.status} {run.digest} {again.digest}\\n")
 """
 
@@ -334,17 +335,19 @@ def test_an_error_of_one_process(tmp_path: Path, faults: pytest.MonkeyPatch) -> 
     """It is the one that is told, not its consequence in the others; what may pass is tried again."""
     faults.setenv("FAULTS", "error@1@20")
     with pytest.raises(TrainingError, match="no space left"):
-        trainyard.train(
+        trainwright.train(
             HARD, {"distributed.nproc": 2, "distributed.max_restarts": 0}, runs_dir=tmp_path / "runs"
         )
-    run = trainyard.get("last", runs_dir=tmp_path / "runs")
+    run = trainwright.get("last", runs_dir=tmp_path / "runs")
     assert run.status == "failed"
-    assert trainyard.resume(run, ["distributed.nproc=2"]).status == "completed"
+    assert trainwright.resume(run, ["distributed.nproc=2"]).status == "completed"
 
 
 def test_wrong_input_ends_at_once(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="width"):
-        trainyard.train(HARD, {"distributed.nproc": 2, "model.params": {"width": "wide"}}, runs_dir=tmp_path)
+        trainwright.train(
+            HARD, {"distributed.nproc": 2, "model.params": {"width": "wide"}}, runs_dir=tmp_path
+        )
     assert not list(tmp_path.glob("*/*"))
 
 
@@ -360,7 +363,7 @@ def test_wrong_input_ends_at_once(tmp_path: Path) -> None:
 )
 def test_what_does_not_divide_is_refused(settings: dict[str, int], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
-        trainyard.train(HARD | {"distributed": settings}, runs_dir=tmp_path)
+        trainwright.train(HARD | {"distributed": settings}, runs_dir=tmp_path)
 
 
 def test_objects_of_the_main_script_cannot_be_sent(tmp_path: Path) -> None:
@@ -369,7 +372,7 @@ def test_objects_of_the_main_script_cannot_be_sent(tmp_path: Path) -> None:
 
     config = {key: value for key, value in HARD.items() if key != "model"}
     with pytest.raises(InputError, match="cannot be sent to other processes"):
-        trainyard.train(config, {"distributed.nproc": 2}, model=Local(64, 10), runs_dir=tmp_path)
+        trainwright.train(config, {"distributed.nproc": 2}, model=Local(64, 10), runs_dir=tmp_path)
 
 
 class Gone(Trouble):
@@ -403,16 +406,16 @@ def test_a_store_with_troubles(
 ) -> None:
     for name, value in s3.environment().items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path))
     with s3.troubled(*troubles):
-        run = trainyard.train(HARD, {"distributed.nproc": 2}, runs_dir=f"{s3.new_bucket()}/runs")
+        run = trainwright.train(HARD, {"distributed.nproc": 2}, runs_dir=f"{s3.new_bucket()}/runs")
     assert all(trouble.met >= min(trouble.calls) for trouble in troubles)
     same(run, alone)
     assert run.result["attempts"] == 1
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("trainyard.frameworks.torch._device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr("trainwright.frameworks.torch._device", lambda _: torch.device("cuda"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with pytest.raises(InputError, match="2 processes need a GPU each, but this machine has 1; lower it, or"):
-        trainyard.train(HARD, {"distributed.nproc": 2}, runs_dir=tmp_path)
+        trainwright.train(HARD, {"distributed.nproc": 2}, runs_dir=tmp_path)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trainyard.testing.framework_suite import FrameworkSuite
+from trainwright.testing.framework_suite import FrameworkSuite
 
 SIDE = 10
 
@@ -17,7 +17,7 @@ SIDE = 10
 @cache
 def pictures() -> Path:
     """Write images that are bright where their masks are 1."""
-    root = Path(tempfile.mkdtemp(prefix="trainyard-masks-"))
+    root = Path(tempfile.mkdtemp(prefix="trainwright-masks-"))
     for i in range(40):
         drawn = np.random.default_rng(i)
         mask = (drawn.random((SIDE, SIDE)) < 0.3).astype(np.uint8)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from trainyard.digest import FileRecord, write_file
-from trainyard.frameworks.torch.parallel.shares import Shares
-from trainyard.frameworks.torch.training_state import OPTIMIZER_FILE, _share
-from trainyard.world import World
+from trainwright.digest import FileRecord, write_file
+from trainwright.frameworks.torch.parallel.shares import Shares
+from trainwright.frameworks.torch.training_state import OPTIMIZER_FILE, _share
+from trainwright.world import World
 
 
 class ThreadWorld(World):

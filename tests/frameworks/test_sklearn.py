@@ -42,24 +42,24 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
-import trainyard
+import trainwright
 from small_runs import journal_values
-from trainyard.config import load
-from trainyard.config.schema import RunConfig
-from trainyard.datasets.base import Split
-from trainyard.datasets.rows.arrays import Arrays
-from trainyard.digest import tensor_records
-from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
-from trainyard.frameworks.base import WEIGHTS_FILE, LearnerInputs, Model, ModelInputs
-from trainyard.frameworks.sklearn import SklearnFramework, storage
-from trainyard.frameworks.sklearn.binning import BinCache
-from trainyard.frameworks.sklearn.generate import text
-from trainyard.frameworks.sklearn.learner import SklearnLearner
-from trainyard.frameworks.sklearn.params import TABLE, table
-from trainyard.frameworks.sklearn.steps import step_kind
-from trainyard.order import SampleOrder
-from trainyard.runs.catalog import Catalog
-from trainyard.types import DataInfo, features_spec
+from trainwright.config import load
+from trainwright.config.schema import RunConfig
+from trainwright.datasets.base import Split
+from trainwright.datasets.rows.arrays import Arrays
+from trainwright.digest import tensor_records
+from trainwright.errors import ConfigError, InputError, ModelError, TrainingError
+from trainwright.frameworks.base import WEIGHTS_FILE, LearnerInputs, Model, ModelInputs
+from trainwright.frameworks.sklearn import SklearnFramework, storage
+from trainwright.frameworks.sklearn.binning import BinCache
+from trainwright.frameworks.sklearn.generate import text
+from trainwright.frameworks.sklearn.learner import SklearnLearner
+from trainwright.frameworks.sklearn.params import TABLE, table
+from trainwright.frameworks.sklearn.steps import step_kind
+from trainwright.order import SampleOrder
+from trainwright.runs.catalog import Catalog
+from trainwright.types import DataInfo, features_spec
 
 ROWS, FEATURES, CLASSES = 90, 5, 3
 RANDOM = np.random.default_rng(0)
@@ -195,7 +195,9 @@ def saved(learner: SklearnLearner, folder: Path, **how: Any) -> Path:
 def test_the_table_is_that_of_the_installed_version() -> None:
     if table()["scikit-learn"] != sklearn.__version__:
         pytest.skip(f"it was made with scikit-learn {table()['scikit-learn']}")
-    assert TABLE.read_text(encoding="utf-8") == text(), "run python -m trainyard.frameworks.sklearn.generate"
+    assert TABLE.read_text(encoding="utf-8") == text(), (
+        "run python -m trainwright.frameworks.sklearn.generate"
+    )
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -391,7 +393,7 @@ def test_stochastic_gradient_descent_takes_the_rate_where_its_rule_uses_one() ->
 
 def test_stochastic_gradient_descent_has_the_rate_of_the_task(tmp_path: Path) -> None:
     config = {"model": "sgd", "data": {"type": "diabetes"}, "training": {"max_steps": 60}}
-    assert trainyard.train(config, runs_dir=tmp_path).metrics["test_r2"] > 0.3
+    assert trainwright.train(config, runs_dir=tmp_path).metrics["test_r2"] > 0.3
 
 
 def test_a_minibatch_model_plans_by_training_and_knows_all_classes_from_the_first_step() -> None:
@@ -555,12 +557,12 @@ def test_splitters_and_estimators_to_choose_from_have_seeds_and_times_are_left_o
 
 def test_a_pipeline_runs_from_start_to_prediction(tmp_path: Path) -> None:
     model = make_pipeline(StandardScaler(), SVC())
-    run = trainyard.train(
+    run = trainwright.train(
         {"data": {"type": "iris"}, "training": {"threads": 1}}, model=model, runs_dir=tmp_path
     )
     assert (run.result["steps"], run.result["status"]) == (1, "completed")
     assert run.metrics["test_accuracy"] > 0.8
-    assert len(trainyard.load(run, model=model).outputs(np.zeros((3, 4)))) == 3
+    assert len(trainwright.load(run, model=model).outputs(np.zeros((3, 4)))) == 3
 
 
 def test_an_estimator_of_the_users_own_is_found_by_its_path(
@@ -599,12 +601,12 @@ def test_an_estimator_of_the_users_own_is_found_by_its_path(
     )
     monkeypatch.syspath_prepend(tmp_path)
     config = {"type": "our_estimators:Shares", "params": {"smoothing": 1.0}}
-    run = trainyard.train(
+    run = trainwright.train(
         {"model": config, "data": {"type": "iris"}, "training": {"batch_size": 50}},
         runs_dir=tmp_path / "runs",
     )
     assert run.result["steps"] == 30
-    np.testing.assert_allclose(trainyard.load(run).outputs(np.zeros((2, 4))), 1 / 3, atol=0.02)
+    np.testing.assert_allclose(trainwright.load(run).outputs(np.zeros((2, 4))), 1 / 3, atol=0.02)
     with pytest.raises(ModelError, match=r"Shares does not accept these options.*; allowed: smoothing"):
         learner_for(config_of({**config, "params": {"smooth": 1}}))
     with pytest.raises(ModelError, match=r"not trusted.*lambda"):
@@ -641,13 +643,13 @@ def test_a_pipeline_in_a_module_is_found_by_its_path(
         encoding="utf-8",
     )
     monkeypatch.syspath_prepend(tmp_path)
-    run = trainyard.train({"model": model, "data": {"type": "iris"}}, runs_dir=tmp_path / "runs")
-    fitted = trainyard.load(run).native
+    run = trainwright.train({"model": model, "data": {"type": "iris"}}, runs_dir=tmp_path / "runs")
+    fitted = trainwright.load(run).native
     assert fitted[-1].C == 0.5
     assert list(run.manifest["code"]["modules"]) == ["our_pipelines"]
     wrong = {**model, "params": {"gamma": 1}}
     with pytest.raises(ModelError, match=r"our_pipelines.*gamma"):
-        trainyard.train({"model": wrong, "data": {"type": "iris"}}, runs_dir=tmp_path / "runs")
+        trainwright.train({"model": wrong, "data": {"type": "iris"}}, runs_dir=tmp_path / "runs")
     del sys.modules["our_pipelines"]
 
 
@@ -860,7 +862,7 @@ def test_equal_objects_are_packed_to_equal_bytes_and_shared_arrays_stay_shared()
 def test_skops_trusts_what_it_always_does_and_is_imported_without_torch() -> None:
     code = """
         import sys
-        from trainyard.frameworks.sklearn import storage
+        from trainwright.frameworks.sklearn import storage
         storage.import_skops()
         assert "torch" not in sys.modules, "torch"
         from skops.io._trusted_types import SKLEARN_ESTIMATOR_TYPE_NAMES as trusted
@@ -1068,15 +1070,15 @@ def test_a_forest_is_stopped_early_and_its_best_model_is_cut_out(tmp_path: Path)
         },
         "training": {"early_stopping": {"metric": "val_loss", "patience": 3}, "threads": 1},
     }
-    run = trainyard.train(config, runs_dir=tmp_path)
+    run = trainwright.train(config, runs_dir=tmp_path)
     assert run.result["best"]["step"] < run.result["steps"] < 80
-    assert trainyard.load(run).outputs(np.zeros((1, 10), dtype=np.float32)).shape == (1,)
+    assert trainwright.load(run).outputs(np.zeros((1, 10), dtype=np.float32)).shape == (1,)
     assert list(journal_values(run)[0]) == list(range(1, run.result["steps"] + 1))
 
 
 @pytest.fixture(autouse=True)
 def _forget_no_log_level() -> Iterator[None]:
     """Levels that a test sets on our logger do not outlive it."""
-    level = logging.getLogger("trainyard").level
+    level = logging.getLogger("trainwright").level
     yield
-    logging.getLogger("trainyard").setLevel(level)
+    logging.getLogger("trainwright").setLevel(level)

@@ -14,9 +14,9 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-import trainyard
-from trainyard.errors import DataError
-from trainyard.semantics import computing_by
+import trainwright
+from trainwright.errors import DataError
+from trainwright.semantics import computing_by
 
 SPLITS = {"train": PEOPLE[:240], "val": PEOPLE[240:270], "test": PEOPLE[270:]}
 DATA = {"target": "bought"}
@@ -45,8 +45,8 @@ def by_hand(pipeline: Any, target: str = "bought") -> np.ndarray:
 
 
 def test_a_pipeline_predicts_as_by_hand(tmp_path: Path) -> None:
-    run = trainyard.train({"data": DATA}, model=columns_pipeline(), data=SPLITS, runs_dir=tmp_path)
-    model = trainyard.load(run, model=columns_pipeline())
+    run = trainwright.train({"data": DATA}, model=columns_pipeline(), data=SPLITS, runs_dir=tmp_path)
+    model = trainwright.load(run, model=columns_pipeline())
     expected = by_hand(columns_pipeline())
     for rows in (SPLITS["test"], SPLITS["test"].drop(columns="bought")[::1]):
         found = model.predict(rows)[["probability_no", "probability_yes"]].to_numpy()
@@ -57,11 +57,11 @@ def test_a_pipeline_predicts_as_by_hand(tmp_path: Path) -> None:
 
     truth = SPLITS["test"]["bought"] == "yes"
     assert run.metrics["test_accuracy"] == pytest.approx(((expected[:, 1] > 0.5) == truth).mean())
-    evaluated = trainyard.evaluate(run, model=columns_pipeline(), data=SPLITS)
+    evaluated = trainwright.evaluate(run, model=columns_pipeline(), data=SPLITS)
     assert evaluated["test_accuracy"] == run.metrics["test_accuracy"]
-    assert trainyard.reproduce(run, model=columns_pipeline(), data=SPLITS).verdict == "identical"
+    assert trainwright.reproduce(run, model=columns_pipeline(), data=SPLITS).verdict == "identical"
 
-    explained = trainyard.explain(run, model=columns_pipeline(), data=SPLITS)
+    explained = trainwright.explain(run, model=columns_pipeline(), data=SPLITS)
     assert {one["name"] for one in explained["permutation"]["features"]} == set(PEOPLE.columns) - {"bought"}
     most = explained["permutation"]["features"][0]["name"]
     assert most in ("age", "city", "about")
@@ -74,8 +74,8 @@ def test_a_pipeline_of_a_booster_predicts_as_by_hand(tmp_path: Path) -> None:
         model = lightgbm.LGBMClassifier(n_estimators=3, n_jobs=1, verbose=-1, random_state=0)
         return columns_pipeline().set_params(model=model)
 
-    run = trainyard.train({"data": DATA}, model=pipeline(), data=SPLITS, runs_dir=tmp_path)
-    found = trainyard.load(run, model=pipeline()).predict(SPLITS["test"])["probability_yes"]
+    run = trainwright.train({"data": DATA}, model=pipeline(), data=SPLITS, runs_dir=tmp_path)
+    found = trainwright.load(run, model=pipeline()).predict(SPLITS["test"])["probability_yes"]
     np.testing.assert_array_equal(found, by_hand(pipeline())[:, 1])
 
 
@@ -96,18 +96,18 @@ def test_a_pipeline_by_its_path_and_a_file(tmp_path: Path, monkeypatch: pytest.M
         rows.to_csv(f"{name}.csv", index=False)
     paths = {f"{name}_path": f"{name}.csv" for name in SPLITS}
     model = {"type": "pipelines:make", "framework": "sklearn", "params": {"C": 3.0}}
-    run = trainyard.train({"data": {**DATA, **paths}, "model": model}, runs_dir=tmp_path / "runs")
+    run = trainwright.train({"data": {**DATA, **paths}, "model": model}, runs_dir=tmp_path / "runs")
 
     import pipelines  # type: ignore[import-not-found]
 
     expected = by_hand(pipelines.make(C=3.0))
     rows = SPLITS["test"].assign(city="Nowhere").reset_index(drop=True)
     rows.loc[1:, "city"] = SPLITS["test"]["city"].to_numpy()[1:]
-    found = trainyard.load(run).predict(rows)["probability_yes"].to_numpy()
+    found = trainwright.load(run).predict(rows)["probability_yes"].to_numpy()
     np.testing.assert_array_equal(found[1:], expected[1:, 1])
-    of_file = trainyard.predict(run, "test.csv")
+    of_file = trainwright.predict(run, "test.csv")
     np.testing.assert_array_equal(of_file["probability_yes"], expected[:, 1])
-    export = trainyard.export(run, tmp_path / "model.skops")
+    export = trainwright.export(run, tmp_path / "model.skops")
     assert Path(export).stat().st_size > 0
 
 
@@ -117,19 +117,19 @@ def test_values_and_pipelines_inside_another_estimator(tmp_path: Path) -> None:
     def stack() -> StackingRegressor:
         return StackingRegressor([("ridge", make_pipeline(StandardScaler(), Ridge()))], Ridge(), cv=3)
 
-    run = trainyard.train(
+    run = trainwright.train(
         {"data": {"target": "age", "task": "regression"}}, model=stack(), data=rows, runs_dir=tmp_path
     )
     hand = stack().fit(rows["train"].drop(columns="age"), rows["train"]["age"])
     np.testing.assert_array_equal(
-        trainyard.load(run, model=stack()).predict(rows["test"])["prediction"],
+        trainwright.load(run, model=stack()).predict(rows["test"])["prediction"],
         hand.predict(rows["test"].drop(columns="age")),
     )
 
 
 def test_settings_that_the_pipeline_replaces_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data\.impute: the model is a pipeline, which gets the columns"):
-        trainyard.train(
+        trainwright.train(
             {"data": {**DATA, "impute": "mean"}}, model=columns_pipeline(), data=SPLITS, runs_dir=tmp_path
         )
 
@@ -142,10 +142,10 @@ def test_other_estimators_see_float64(tmp_path: Path) -> None:
     parts = ((X[:200], y[:200]), (X[200:250], y[200:250]), (X[250:], y[250:]))
     from sklearn.linear_model import LinearRegression
 
-    run = trainyard.train(config, data=parts, runs_dir=tmp_path)
+    run = trainwright.train(config, data=parts, runs_dir=tmp_path)
     hand = LinearRegression().fit(X[:200], y[:200])
     np.testing.assert_allclose(
-        trainyard.load(run).predict(X[250:])["prediction"], hand.predict(X[250:]), rtol=1e-14
+        trainwright.load(run).predict(X[250:])["prediction"], hand.predict(X[250:]), rtol=1e-14
     )
     assert run.metrics["test_rmse"] < 1e-3
     assert run.manifest["semantics"]["sklearn"] == 2
@@ -157,12 +157,12 @@ def test_a_run_of_an_older_version_keeps_float32(tmp_path: Path) -> None:
     y = (X[:, 0] > 0).astype(int)
     pipeline = make_pipeline(StandardScaler(), LogisticRegression())
     with computing_by({"sklearn": 1, "preparation": 1}):
-        run = trainyard.train({}, model=pipeline, data=(X, y), runs_dir=tmp_path)
+        run = trainwright.train({}, model=pipeline, data=(X, y), runs_dir=tmp_path)
     assert run.manifest["semantics"]["sklearn"] == 1
-    model = trainyard.load(run, model=pipeline)
+    model = trainwright.load(run, model=pipeline)
     assert model.info.inputs["features"].dtype == "float32"
     assert (
-        trainyard.evaluate(run, model=pipeline, data=(X, y))["test_accuracy"]
+        trainwright.evaluate(run, model=pipeline, data=(X, y))["test_accuracy"]
         == (run.metrics["test_accuracy"])
     )
-    assert trainyard.reproduce(run, model=pipeline, data=(X, y)).verdict == "identical"
+    assert trainwright.reproduce(run, model=pipeline, data=(X, y)).verdict == "identical"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL, assert_same, crashed
-from trainyard.runs.run import Run
+from trainwright.runs.run import Run
 
 ESTIMATORS = """
 import random
@@ -74,13 +74,13 @@ def own(kind: str) -> dict[str, Any]:
 
 
 def trained(runs: Path, kind: str) -> Run:
-    return trainyard.train(SMALL, own(kind), runs_dir=runs)
+    return trainwright.train(SMALL, own(kind), runs_dir=runs)
 
 
 @pytest.mark.parametrize("kind", ["none", "same array", "generator"])
 def test_state_that_a_checkpoint_holds_resumes_exactly(kind: str, tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole", kind)
-    assert_same(trainyard.resume(crashed(tmp_path / "cut", own(kind))), whole)
+    assert_same(trainwright.resume(crashed(tmp_path / "cut", own(kind))), whole)
     assert whole.result["determinism"]["tier"] == "bitwise"
 
 

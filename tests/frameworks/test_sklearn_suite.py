@@ -5,7 +5,7 @@ As trees are added, minibatch by minibatch, and in a single step.
 
 from typing import Any, ClassVar
 
-from trainyard.testing.framework_suite import (
+from trainwright.testing.framework_suite import (
     FEW_KILLS,
     ONE_STEP_KILLS,
     ONE_STEP_THREE_KILLS,

@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trainyard
+import trainwright
 from late import Late
-from trainyard.config import Resolved, load
-from trainyard.config.spellings import METRICS
-from trainyard.datasets.base import DataBundle
-from trainyard.digest import digest, tensor_records
-from trainyard.errors import ConfigError, ModelError
-from trainyard.frameworks.catboost import CatboostFramework
-from trainyard.frameworks.keras import KerasFramework
-from trainyard.frameworks.lightgbm import LightgbmFramework
-from trainyard.frameworks.sklearn import SklearnFramework
-from trainyard.frameworks.torch import TorchFramework
-from trainyard.frameworks.xgboost import XgboostFramework
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.wiring import Objects, build
-from trainyard.types import Array, DataInfo, features_spec
+from trainwright.config import Resolved, load
+from trainwright.config.spellings import METRICS
+from trainwright.datasets.base import DataBundle
+from trainwright.digest import digest, tensor_records
+from trainwright.errors import ConfigError, ModelError
+from trainwright.frameworks.catboost import CatboostFramework
+from trainwright.frameworks.keras import KerasFramework
+from trainwright.frameworks.lightgbm import LightgbmFramework
+from trainwright.frameworks.sklearn import SklearnFramework
+from trainwright.frameworks.torch import TorchFramework
+from trainwright.frameworks.xgboost import XgboostFramework
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.wiring import Objects, build
+from trainwright.types import Array, DataInfo, features_spec
 
 catboost: Any = Late(lambda: importlib.import_module("catboost"))
 lightgbm: Any = Late(lambda: importlib.import_module("lightgbm"))
@@ -509,7 +509,7 @@ def run_of(model: Any, folder: Any, **sections: Any) -> Any:
     features, targets = rows("two")
     splits = ((features[:200], targets[:200]), (features[200:], targets[200:]))
     config = {"checkpoint": {"save_top_k": 0}, **sections}
-    return trainyard.train(config, model=model, data=splits, runs_dir=folder)
+    return trainwright.train(config, model=model, data=splits, runs_dir=folder)
 
 
 @pytest.mark.slow
@@ -537,7 +537,7 @@ def test_estimators(tmp_path: Any, name: str, given: dict[str, Any]) -> None:
     if module == "catboost":
         own.set_params(allow_writing_files=False)
     own.fit(features[:200], targets[:200])
-    predictor = trainyard.load(run.path, model=type(model)(**given))
+    predictor = trainwright.load(run.path, model=type(model)(**given))
     outputs = predictor.outputs(features[200:])
     assert np.abs(outputs[:, 1] - own.predict_proba(features[200:])[:, 1]).max() < 1e-6
 

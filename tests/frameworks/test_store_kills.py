@@ -7,8 +7,8 @@ import pytest
 import test_torch_suite
 import test_toy
 
-from trainyard.testing.framework_suite import DATA_MODULES, VICTIM, FrameworkSuite, Kills
-from trainyard.testing.warm import WarmProcesses
+from trainwright.testing.framework_suite import DATA_MODULES, VICTIM, FrameworkSuite, Kills
+from trainwright.testing.warm import WarmProcesses
 from troubled_server import TroubledServer
 
 
@@ -30,7 +30,7 @@ class InStore(FrameworkSuite):
     def processes(cls, request: pytest.FixtureRequest) -> WarmProcesses:
         service: TroubledServer = request.getfixturevalue(cls.service)
         # The cache is in the folder that a process is started in.
-        environment = service.environment() | {"TRAINYARD_CACHE": "cache"}
+        environment = service.environment() | {"TRAINWRIGHT_CACHE": "cache"}
         return WarmProcesses(VICTIM, (*DATA_MODULES, "torch"), environment)
 
 

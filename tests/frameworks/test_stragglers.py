@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-import trainyard
-from trainyard.frameworks.torch.parallel.stopwatch import Stopwatch
-from trainyard.records.journal import losses, read
+import trainwright
+from trainwright.frameworks.torch.parallel.stopwatch import Stopwatch
+from trainwright.records.journal import losses, read
 
 CONFIG: dict[str, Any] = {
     "experiment": {"name": "slow", "seed": 5},
@@ -29,7 +29,7 @@ def test_a_slow_process_is_named(
     """A step takes 0.1 s more in process 1, and process 0 waits for it: that does not count as its own time."""
     monkeypatch.setenv("FLAGS", str(tmp_path))
     monkeypatch.setenv("FAULTS", "slow@1@1")
-    run = trainyard.train(CONFIG, {"distributed.nproc": 2}, runs_dir=tmp_path / "runs")
+    run = trainwright.train(CONFIG, {"distributed.nproc": 2}, runs_dir=tmp_path / "runs")
     host = socket.gethostname()
     records = [record for record in read(run.path / "journal") if record["kind"] == "event"]
     (named,) = [record["detail"] for record in records if record["name"] == "straggler"]
@@ -49,7 +49,7 @@ def test_a_slow_process_is_named(
     assert (interval["kind"], interval["detail"]["processes"]) == ("checkpoint_interval", 2)
     assert interval["detail"]["mtbf_hours"] == 5000
     monkeypatch.setenv("FAULTS", "")
-    alone = trainyard.train(CONFIG, runs_dir=tmp_path / "alone")
+    alone = trainwright.train(CONFIG, runs_dir=tmp_path / "alone")
     assert run.digest == alone.digest
     assert losses(read(run.path / "journal")) == losses(read(alone.path / "journal"))
     assert not [one for one in read(alone.path / "journal") if one.get("name") == "step_times"]
@@ -61,13 +61,13 @@ def test_a_process_that_is_killed_keeps_the_interval(tmp_path: Path, monkeypatch
     """All begin again, with the decision on how often to save; the second attempt decides nothing."""
     monkeypatch.setenv("FLAGS", str(tmp_path))
     monkeypatch.setenv("FAULTS", "slow@1@1 kill@1@21")
-    run = trainyard.train(CONFIG, {"distributed.nproc": 2}, runs_dir=tmp_path / "runs")
+    run = trainwright.train(CONFIG, {"distributed.nproc": 2}, runs_dir=tmp_path / "runs")
     assert run.result["attempts"] == 2
     assert [one["kind"] for one in run.decisions] == ["checkpoint_interval"]
     assert '"name":"checkpoint_interval"' in (run.path / "journal" / "0001.jsonl").read_text()
     assert '"name":"checkpoint_interval"' not in (run.path / "journal" / "0002.jsonl").read_text()
     monkeypatch.setenv("FAULTS", "")
-    assert run.digest == trainyard.train(CONFIG, runs_dir=tmp_path / "alone").digest
+    assert run.digest == trainwright.train(CONFIG, runs_dir=tmp_path / "alone").digest
 
 
 NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

@@ -13,18 +13,18 @@ from test_torch_reference import INIT, epoch_order, seed_torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import trainyard
+import trainwright
 from small_runs import SMALL
-from trainyard.config import load
-from trainyard.datasets.rows.arrays import Arrays
-from trainyard.errors import ModelError
-from trainyard.frameworks.base import LearnerInputs
-from trainyard.frameworks.torch.learner import TorchLearner
-from trainyard.frameworks.torch.models import build_model
-from trainyard.frameworks.torch.params import MODELS
-from trainyard.order import SampleOrder
-from trainyard.runs.catalog import Catalog
-from trainyard.types import ArraySpec, DataInfo, features_spec
+from trainwright.config import load
+from trainwright.datasets.rows.arrays import Arrays
+from trainwright.errors import ModelError
+from trainwright.frameworks.base import LearnerInputs
+from trainwright.frameworks.torch.learner import TorchLearner
+from trainwright.frameworks.torch.models import build_model
+from trainwright.frameworks.torch.params import MODELS
+from trainwright.order import SampleOrder
+from trainwright.runs.catalog import Catalog
+from trainwright.types import ArraySpec, DataInfo, features_spec
 
 ROWS, LENGTH, VOCABULARY, CLASSES, SEED = 9, 7, 20, 3, 3
 SPEC = ArraySpec((LENGTH,), "int64")
@@ -203,9 +203,9 @@ def test_models_of_tokens_say_what_they_lack() -> None:
 def test_named_arrays_of_tokens_tell_their_number(tmp_path: Path) -> None:
     made = arrays()
     small = {"model": {"type": "lstm", "hidden_size": 4}, "training.max_steps": 2, "training.batch_size": 4}
-    run = trainyard.train(
+    run = trainwright.train(
         SMALL, {"data": {"split": {"val": 0.3, "test": 0}}, **small}, data=made, runs_dir=tmp_path
     )
-    model = trainyard.load(run)
+    model = trainwright.load(run)
     assert model.native.embedding.num_embeddings == made["input_ids"].max() + 1
     assert model.outputs({key: made[key] for key in ("input_ids", "attention_mask")}).shape == (ROWS, CLASSES)

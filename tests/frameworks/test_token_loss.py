@@ -11,22 +11,22 @@ import torch
 from test_torch_reference import INIT, epoch_order, seed_torch
 from torch.nn import functional
 
-from trainyard.config import load
-from trainyard.datasets.base import Split
-from trainyard.datasets.rows.arrays import Arrays
-from trainyard.datasets.text import Windows
-from trainyard.frameworks.base import LearnerInputs
-from trainyard.frameworks.support.ahead import Samples
-from trainyard.frameworks.torch.compiling import compiled_token_loss
-from trainyard.frameworks.torch.labels import label_counts
-from trainyard.frameworks.torch.learner import TorchLearner
-from trainyard.frameworks.torch.losses import build_total_loss
-from trainyard.frameworks.torch.models.gpt import Gpt
-from trainyard.order import SampleOrder
-from trainyard.registry import task_for
-from trainyard.runs.catalog import Catalog
-from trainyard.semantics import computing_by
-from trainyard.types import NO_LABEL, ArraySpec, Batch, DataInfo, Ids
+from trainwright.config import load
+from trainwright.datasets.base import Split
+from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.text import Windows
+from trainwright.frameworks.base import LearnerInputs
+from trainwright.frameworks.support.ahead import Samples
+from trainwright.frameworks.torch.compiling import compiled_token_loss
+from trainwright.frameworks.torch.labels import label_counts
+from trainwright.frameworks.torch.learner import TorchLearner
+from trainwright.frameworks.torch.losses import build_total_loss
+from trainwright.frameworks.torch.models.gpt import Gpt
+from trainwright.order import SampleOrder
+from trainwright.registry import task_for
+from trainwright.runs.catalog import Catalog
+from trainwright.semantics import computing_by
+from trainwright.types import NO_LABEL, ArraySpec, Batch, DataInfo, Ids
 
 ROWS, LENGTH, VOCABULARY, SEED = 9, 6, 20, 3
 

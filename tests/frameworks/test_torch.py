@@ -15,7 +15,7 @@ import torch
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as torch_file
 
-import trainyard
+import trainwright
 from small_runs import (
     SMALL,
     assert_same,
@@ -25,14 +25,14 @@ from small_runs import (
     preempted,
     whole_and_resumed,
 )
-from trainyard.config import load
-from trainyard.config.schema import TrainingConfig
-from trainyard.digest import digest, tensor_records
-from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
-from trainyard.frameworks.torch.params import OPTIMIZERS
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.run import Run
-from trainyard.runs.wiring import Objects, build
+from trainwright.config import load
+from trainwright.config.schema import TrainingConfig
+from trainwright.digest import digest, tensor_records
+from trainwright.errors import ConfigError, InputError, ModelError, TrainingError
+from trainwright.frameworks.torch.params import OPTIMIZERS
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.run import Run
+from trainwright.runs.wiring import Objects, build
 
 
 def weights(run: Run) -> dict[str, np.ndarray]:
@@ -115,10 +115,10 @@ def test_every_precision_learns_and_resumes_to_the_same_bits(
 
 
 def test_an_export_may_round_to_bf16(tmp_path: Path) -> None:
-    run = trainyard.train(SMALL, {"training.max_steps": 2}, runs_dir=tmp_path)
-    exact = torch_file(trainyard.export(run, tmp_path / "exact.safetensors"))
-    rounded = torch_file(trainyard.export(run, tmp_path / "rounded.safetensors", "safetensors-bf16"))
-    state = trainyard.load(run).native.state_dict()
+    run = trainwright.train(SMALL, {"training.max_steps": 2}, runs_dir=tmp_path)
+    exact = torch_file(trainwright.export(run, tmp_path / "exact.safetensors"))
+    rounded = torch_file(trainwright.export(run, tmp_path / "rounded.safetensors", "safetensors-bf16"))
+    state = trainwright.load(run).native.state_dict()
     torch.testing.assert_close(exact, dict(state), rtol=0, atol=0)
     expected = {name: one.bfloat16() for name, one in state.items()}
     torch.testing.assert_close(rounded, expected, rtol=0, atol=0)
@@ -151,14 +151,16 @@ def test_the_gradient_that_is_clipped_is_not_a_scaled_one(precision: str, tmp_pa
         "training.weight_decay": 0.0,
         "training.max_steps": 1,
     }
-    moved = weights(trainyard.train(SMALL, overrides, runs_dir=tmp_path))
-    still = weights(trainyard.train(SMALL, overrides | {"training.learning_rate": 1e-30}, runs_dir=tmp_path))
+    moved = weights(trainwright.train(SMALL, overrides, runs_dir=tmp_path))
+    still = weights(
+        trainwright.train(SMALL, overrides | {"training.learning_rate": 1e-30}, runs_dir=tmp_path)
+    )
     distance = np.sqrt(sum(float(np.square(moved[name] - still[name]).sum()) for name in moved))
     assert distance == pytest.approx(0.25, rel=1e-3)
 
 
 def test_a_scale_that_fell_is_taken_up_again(tmp_path: Path) -> None:
-    from trainyard.frameworks.torch.precision import Precision
+    from trainwright.frameworks.torch.precision import Precision
 
     first, second = (Precision("fp16", torch.device("cpu")) for _ in range(2))
     first.scaler.load_state_dict(first.scaler.state_dict() | {"scale": 128.0, "_growth_tracker": 17})
@@ -170,7 +172,7 @@ def test_a_scale_that_fell_is_taken_up_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [8, 16])
 def test_microbatches_give_the_same_step_up_to_rounding(size: int, tmp_path: Path) -> None:
     plain = {"model.params.dropout": 0.0, "training.batch_size": 50, "training.max_steps": 10}
-    whole = trainyard.train(SMALL, plain, runs_dir=tmp_path)
+    whole = trainwright.train(SMALL, plain, runs_dir=tmp_path)
     split = {**plain, "training.microbatch_size": size}
     parts, resumed = whole_and_resumed(tmp_path, split, at=7)
     assert_same(resumed, parts)
@@ -184,8 +186,8 @@ def test_microbatches_give_the_same_step_up_to_rounding(size: int, tmp_path: Pat
 
 def test_clipping_limits_the_gradient(tmp_path: Path) -> None:
     sgd = {"training.optimizer": {"type": "sgd"}, "training.max_steps": 1, "training.learning_rate": 1.0}
-    before = trainyard.train(SMALL, sgd | {"training.learning_rate": 1e-30}, runs_dir=tmp_path)
-    after = trainyard.train(SMALL, sgd | {"training.max_grad_norm": 0.01}, runs_dir=tmp_path)
+    before = trainwright.train(SMALL, sgd | {"training.learning_rate": 1e-30}, runs_dir=tmp_path)
+    after = trainwright.train(SMALL, sgd | {"training.max_grad_norm": 0.01}, runs_dir=tmp_path)
     moved = sum(float(((weights(after)[name] - array) ** 2).sum()) for name, array in weights(before).items())
     assert moved**0.5 == pytest.approx(0.01, rel=1e-4)
 
@@ -201,8 +203,8 @@ def test_the_example_of_a_regression_beats_a_linear_model(tmp_path: Path) -> Non
     from sklearn.linear_model import Ridge
 
     example = Path(__file__).parents[2] / "examples" / "diabetes.yaml"
-    run = trainyard.train(example, {"training.epochs": 60, "tracking": []}, runs_dir=tmp_path)
-    model = trainyard.load(run)
+    run = trainwright.train(example, {"training.epochs": 60, "tracking": []}, runs_dir=tmp_path)
+    model = trainwright.load(run)
     splits = model.load_data().splits
     train, test = (splits[name].take(np.arange(len(splits[name]))) for name in ("train", "test"))
     linear = Ridge().fit(train["features"], train["target"]).score(test["features"], test["target"])
@@ -214,7 +216,7 @@ def test_regression_with_every_loss(loss: str, tmp_path: Path) -> None:
     whole, resumed = whole_and_resumed(tmp_path, {"data.type": "diabetes", "training.loss": loss})
     assert_same(resumed, whole)
     assert whole.metrics.keys() >= {"test_rmse", "test_mae", "test_r2"}
-    frame_rows = trainyard.load(whole).evaluate("test").outputs
+    frame_rows = trainwright.load(whole).evaluate("test").outputs
     assert frame_rows.ndim == 1
 
 
@@ -224,7 +226,7 @@ def test_regression_with_every_loss(loss: str, tmp_path: Path) -> None:
 )
 def test_a_loss_of_another_task_is_refused(data: str, loss: str, allowed: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=f"{loss} is not a loss for .*allowed: auto, {allowed}"):
-        trainyard.train(SMALL, {"data.type": data, "training.loss": loss}, runs_dir=tmp_path)
+        trainwright.train(SMALL, {"data.type": data, "training.loss": loss}, runs_dir=tmp_path)
     assert not list(tmp_path.rglob("config.yaml"))
 
 
@@ -244,7 +246,7 @@ def test_a_device_that_is_not_there_is_said_so(tmp_path: Path) -> None:
         ModelError,
         match=r"training.device: cuda:0 was requested, but torch sees no CUDA device; use cpu or auto",
     ):
-        trainyard.train(SMALL, {"training.device": "cuda:0"}, runs_dir=tmp_path)
+        trainwright.train(SMALL, {"training.device": "cuda:0"}, runs_dir=tmp_path)
 
 
 # -- the user's own modules
@@ -420,9 +422,9 @@ def own(name: str, **params: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_module_of_the_users_resumes_to_the_same_bits(name: str, precision: str, tmp_path: Path) -> None:
     config = {**SMALL, **own(name)}
-    whole = trainyard.train(config, {"training.precision": precision}, runs_dir=tmp_path / "whole")
+    whole = trainwright.train(config, {"training.precision": precision}, runs_dir=tmp_path / "whole")
     overrides = {"model.type": f"nets_of_mine:{name}", "model.params": {}, "training.precision": precision}
-    resumed = trainyard.resume(crashed(tmp_path / "cut", overrides))
+    resumed = trainwright.resume(crashed(tmp_path / "cut", overrides))
     assert_same(resumed, whole)
     assert "nets_of_mine" in whole.manifest["code"]["modules"]
 
@@ -433,32 +435,32 @@ def test_an_evaluation_that_draws_is_the_same_after_a_resume(tmp_path: Path) -> 
     The final evaluation is made by a process that made no step.
     """
     overrides = {"model.type": "nets_of_mine:Drawing", "model.params": {}}
-    whole = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "whole")
-    assert_same(trainyard.resume(preempted(tmp_path / "cut", overrides, at=30)), whole)
+    whole = trainwright.train(SMALL, overrides, runs_dir=tmp_path / "whole")
+    assert_same(trainwright.resume(preempted(tmp_path / "cut", overrides, at=30)), whole)
 
 
 def test_params_reach_the_users_constructor(tmp_path: Path) -> None:
-    run = trainyard.train({**SMALL, **own("Net", width=5)}, runs_dir=tmp_path)
+    run = trainwright.train({**SMALL, **own("Net", width=5)}, runs_dir=tmp_path)
     assert weights(run)["first.weight"].shape == (5, 4)
 
 
 def test_a_function_makes_a_model(tmp_path: Path) -> None:
     model = {"type": "nets_of_mine:function", "framework": "torch"}
-    run = trainyard.train({**SMALL, "model": model}, runs_dir=tmp_path)
+    run = trainwright.train({**SMALL, "model": model}, runs_dir=tmp_path)
     assert weights(run)["first.weight"].shape[1] == 4
     annotated = {**SMALL, "model": {"type": "nets_of_mine:says_what_it_makes"}}
-    assert weights(trainyard.train(annotated, runs_dir=tmp_path)).keys() == weights(run).keys()
+    assert weights(trainwright.train(annotated, runs_dir=tmp_path)).keys() == weights(run).keys()
     with pytest.raises(InputError, match=r"it returned a NoModel, not a torch\.nn\.Module"):
-        trainyard.train({**SMALL, "model": {**model, "type": "nets_of_mine:NoModel"}}, runs_dir=tmp_path)
+        trainwright.train({**SMALL, "model": {**model, "type": "nets_of_mine:NoModel"}}, runs_dir=tmp_path)
 
 
 def test_what_a_module_of_lightning_brings_is_said_to_be_unused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trainyard.train({**SMALL, **own("Lightning")}, runs_dir=tmp_path)
+    trainwright.train({**SMALL, **own("Lightning")}, runs_dir=tmp_path)
     assert "its training_step and configure_optimizers are not called" in caplog.text
     caplog.clear()
-    trainyard.train({**SMALL, **own("Net")}, runs_dir=tmp_path)
+    trainwright.train({**SMALL, **own("Net")}, runs_dir=tmp_path)
     assert "not called" not in caplog.text
 
 
@@ -487,7 +489,7 @@ def test_what_a_module_of_lightning_brings_is_said_to_be_unused(
 )
 def test_a_model_that_cannot_be_is_refused(model: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message) as error:
-        trainyard.train({**SMALL, "model": {"type": model}}, runs_dir=tmp_path)
+        trainwright.train({**SMALL, "model": {"type": model}}, runs_dir=tmp_path)
     assert error.value.exit_code == 2
     assert not list(tmp_path.rglob("config.yaml")), "a run is left behind"
 
@@ -496,24 +498,24 @@ def test_a_constructor_that_does_not_take_the_params(tmp_path: Path) -> None:
     with pytest.raises(
         ModelError, match=r"Net\(in_features=4, out_features=3, widht=\.\.\.\) failed: TypeError: .*'widht'"
     ):
-        trainyard.train({**SMALL, **own("Net", widht=5)}, runs_dir=tmp_path)
+        trainwright.train({**SMALL, **own("Net", widht=5)}, runs_dir=tmp_path)
 
 
 def test_a_params_typo_of_a_built_in_model_is_an_error_of_the_config(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="hiden"):
-        trainyard.train({**SMALL, "model": {"type": "mlp", "params": {"hiden": [3]}}}, runs_dir=tmp_path)
+        trainwright.train({**SMALL, "model": {"type": "mlp", "params": {"hiden": [3]}}}, runs_dir=tmp_path)
 
 
 def test_a_model_that_fails_in_training_names_the_step(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="step 1 failed: RuntimeError: choked"):
-        trainyard.train({**SMALL, **own("Choking")}, runs_dir=tmp_path)
-    assert trainyard.get("last", runs_dir=tmp_path).status == "failed"
+        trainwright.train({**SMALL, **own("Choking")}, runs_dir=tmp_path)
+    assert trainwright.get("last", runs_dir=tmp_path).status == "failed"
 
 
 def test_a_last_batch_of_one_row_is_named_where_a_norm_cannot_take_it(tmp_path: Path) -> None:
     """120 rows in batches of 17 leave one over."""
     with pytest.raises(ModelError, match=r"120 rows in batches of 17 .* leave one of a single sample"):
-        trainyard.train({**SMALL, **own("Net")}, {"training.batch_size": 17}, runs_dir=tmp_path)
+        trainwright.train({**SMALL, **own("Net")}, {"training.batch_size": 17}, runs_dir=tmp_path)
 
 
 # -- what a step must not depend on
@@ -522,17 +524,17 @@ def test_a_last_batch_of_one_row_is_named_where_a_norm_cannot_take_it(tmp_path: 
 def test_what_was_drawn_before_changes_nothing(tmp_path: Path) -> None:
     import random
 
-    first = trainyard.train(SMALL, runs_dir=tmp_path)
+    first = trainwright.train(SMALL, runs_dir=tmp_path)
     torch.manual_seed(99)
     random.seed(99)
     np.random.seed(99)
     torch.rand(7)
-    assert trainyard.train(SMALL, runs_dir=tmp_path).digest == first.digest
+    assert trainwright.train(SMALL, runs_dir=tmp_path).digest == first.digest
 
 
 def test_the_seed_changes_the_weights_and_the_order(tmp_path: Path) -> None:
     first, second = (
-        trainyard.train(SMALL, {"experiment.seed": seed}, runs_dir=tmp_path) for seed in (1, 2**62)
+        trainwright.train(SMALL, {"experiment.seed": seed}, runs_dir=tmp_path) for seed in (1, 2**62)
     )
     assert first.digest != second.digest
     assert first.manifest["weights"] != second.manifest["weights"]
@@ -540,14 +542,14 @@ def test_the_seed_changes_the_weights_and_the_order(tmp_path: Path) -> None:
 
 
 def test_cadences_change_no_weight(tmp_path: Path) -> None:
-    plain = trainyard.train(SMALL, runs_dir=tmp_path)
+    plain = trainwright.train(SMALL, runs_dir=tmp_path)
     other = {
         "evaluation.every_n_steps": 1,
         "evaluation.batch_size": 7,
         "checkpoint.every_n_steps": 3,
         "logging.every_n_steps": 11,
     }
-    assert trainyard.train(SMALL, other, runs_dir=tmp_path).digest == plain.digest
+    assert trainwright.train(SMALL, other, runs_dir=tmp_path).digest == plain.digest
 
 
 # -- data that are fetched
@@ -582,9 +584,9 @@ def test_a_dataset_that_draws_resumes_to_the_same_bits(
     at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(SMALL, "data")
-    whole = trainyard.train(SMALL, runs_dir=tmp_path / "whole", data=noisy_splits())
+    whole = trainwright.train(SMALL, runs_dir=tmp_path / "whole", data=noisy_splits())
     cut = crashed(tmp_path / "cut", at=at, data=noisy_splits())
-    assert_same(trainyard.resume(cut, data=noisy_splits()), whole)
+    assert_same(trainwright.resume(cut, data=noisy_splits()), whole)
     assert whole.manifest["data"]["warnings"] == [], "each item draws the same numbers when it is read again"
 
 
@@ -612,13 +614,13 @@ def test_a_hundred_million_items_are_not_read_through(
 ) -> None:
     Path("huge_of_mine.py").write_text(HUGE)
     overrides = {"data.type": "huge_of_mine:load", "model.params.hidden": [4]}
-    whole = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "whole")
+    whole = trainwright.train(SMALL, overrides, runs_dir=tmp_path / "whole")
     reads = sys.modules["huge_of_mine"].READS
     assert len(reads) < 1500
     assert len(set(reads[-100:])) == 100
     cut = crashed(tmp_path / "cut", overrides)
     reads.clear()
-    resumed = trainyard.resume(cut)
+    resumed = trainwright.resume(cut)
     assert_same(resumed, whole)
     assert len(reads) < 1000
     assert resumed.result["epochs"] == pytest.approx(30 * 16 / 10**8)
@@ -627,7 +629,7 @@ def test_a_hundred_million_items_are_not_read_through(
 @pytest.mark.parametrize("dampening", [0.0, 0.3])
 def test_a_parameter_gets_its_first_momentum_late(dampening: float) -> None:
     """As where layers are unfrozen while a model trains: torch's fused kernel refuses that."""
-    from trainyard.frameworks.torch.optim import build_optimizer, update_of
+    from trainwright.frameworks.torch.optim import build_optimizer, update_of
 
     options = {"momentum": 0.9, "dampening": dampening}
     training = TrainingConfig.model_validate(
@@ -657,7 +659,7 @@ def test_a_parameter_gets_its_first_momentum_late(dampening: float) -> None:
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_the_gathered_update_gives_the_bits_of_torchs_own_step(name: str) -> None:
     """Also where a parameter has no gradient at first, and after the state was replaced as a restore does it."""
-    from trainyard.frameworks.torch.optim import FusedAdam, build_optimizer, update_of
+    from trainwright.frameworks.torch.optim import FusedAdam, build_optimizer, update_of
 
     training = TrainingConfig.model_validate({"optimizer": {"type": name}, "weight_decay": 0.1})
     torch.manual_seed(0)

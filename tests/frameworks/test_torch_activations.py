@@ -9,8 +9,8 @@ from test_torch_groups import assert_equal, module_of, parts_of, train
 from torch import Tensor, nn
 
 from small_runs import whole_and_resumed
-from trainyard.errors import ModelError
-from trainyard.frameworks.torch.activations import checkpoint_activations
+from trainwright.errors import ModelError
+from trainwright.frameworks.torch.activations import checkpoint_activations
 
 
 class Net(nn.Module):

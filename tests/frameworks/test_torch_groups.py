@@ -12,17 +12,17 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from small_runs import SMALL, assert_same, journal_values, whole_and_resumed
-from trainyard.config import load
-from trainyard.errors import ConfigError, ModelError
-from trainyard.frameworks.torch.groups import layer_factors
-from trainyard.frameworks.torch.learner import TorchLearner
-from trainyard.frameworks.torch.patterns import matching_modules
-from trainyard.frameworks.torch.precision import Precision
-from trainyard.frameworks.torch.training_state import TrainingState
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.objects import Objects
-from trainyard.runs.wiring import Components, build
-from trainyard.semantics import computing_by
+from trainwright.config import load
+from trainwright.errors import ConfigError, ModelError
+from trainwright.frameworks.torch.groups import layer_factors
+from trainwright.frameworks.torch.learner import TorchLearner
+from trainwright.frameworks.torch.patterns import matching_modules
+from trainwright.frameworks.torch.precision import Precision
+from trainwright.frameworks.torch.training_state import TrainingState
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.objects import Objects
+from trainwright.runs.wiring import Components, build
+from trainwright.semantics import computing_by
 
 # Layers with parameters: Linear 1 (4 -> 8), LayerNorm 2, Linear 4 (8 -> 6), LayerNorm 5, Linear 7 (6 -> 3).
 NET = {

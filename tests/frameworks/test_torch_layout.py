@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trainyard.frameworks.torch.layout import copy_into, is_dense, is_expanded, like, with_strides, writable
+from trainwright.frameworks.torch.layout import copy_into, is_dense, is_expanded, like, with_strides, writable
 
 CPU = torch.device("cpu")
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from small_runs import SMALL
-from trainyard.config import load
-from trainyard.config.schema import TrainingConfig
-from trainyard.frameworks.torch.lion import Lion
-from trainyard.frameworks.torch.optim import build_optimizer
-from trainyard.frameworks.torch.params import OPTIMIZERS
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.objects import Objects
-from trainyard.runs.wiring import build
+from trainwright.config import load
+from trainwright.config.schema import TrainingConfig
+from trainwright.frameworks.torch.lion import Lion
+from trainwright.frameworks.torch.optim import build_optimizer
+from trainwright.frameworks.torch.params import OPTIMIZERS
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.objects import Objects
+from trainwright.runs.wiring import build
 
 
 def test_lion_is_the_formula() -> None:

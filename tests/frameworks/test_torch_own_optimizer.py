@@ -12,14 +12,14 @@ import torch
 from test_torch_groups import NET, RATE, STEPS, assert_equal, gradients, module_of, parts_of, train
 from torch import nn
 
-import trainyard
+import trainwright
 from small_runs import SMALL, assert_same, whole_and_resumed
-from trainyard.config import load
-from trainyard.digest import tensor_records
-from trainyard.errors import ModelError
-from trainyard.frameworks.torch.muon import hidden_matrices
-from trainyard.runs.catalog import Catalog
-from trainyard.testing.framework_suite import new_folder
+from trainwright.config import load
+from trainwright.digest import tensor_records
+from trainwright.errors import ModelError
+from trainwright.frameworks.torch.muon import hidden_matrices
+from trainwright.runs.catalog import Catalog
+from trainwright.testing.framework_suite import new_folder
 
 OPTIMIZERS = """
 import random
@@ -283,7 +283,7 @@ def test_state_that_no_checkpoint_holds_is_found(name: str, named: str) -> None:
 
 def test_state_that_appears_late_is_found(tmp_path: Path) -> None:
     short = {"training.max_steps": 6, "evaluation.every_n_steps": None}
-    run = trainyard.train(SMALL, own("odd_optimizers:Late") | short, runs_dir=tmp_path)
+    run = trainwright.train(SMALL, own("odd_optimizers:Late") | short, runs_dir=tmp_path)
     assert run.result["determinism"]["tier"] == "statistical"
     assert "optimizer.slow" in run.result["determinism"]["reason"]
 

@@ -1,4 +1,4 @@
-"""Runs of torch beside a training loop by hand, which shares no code with Trainyard.
+"""Runs of torch beside a training loop by hand, which shares no code with Trainwright.
 
 Every number must have the same bits.
 
@@ -26,10 +26,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-import trainyard
+import trainwright
 from small_runs import checkpoints
-from trainyard.records.journal import read
-from trainyard.runs.run import Run
+from trainwright.records.journal import read
+from trainwright.runs.run import Run
 
 MODULES = """
 import random
@@ -434,7 +434,7 @@ class Pair:
 def pair(request: pytest.FixtureRequest, nets: Any, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     task = request.param()
     nets.MASKS.clear()
-    run = trainyard.train(config(task), runs_dir=tmp_path_factory.mktemp("runs"), data=objects(task))
+    run = trainwright.train(config(task), runs_dir=tmp_path_factory.mktemp("runs"), data=objects(task))
     masks = list(nets.MASKS)
     nets.MASKS.clear()
     trace, model = by_hand(task, nets)
@@ -500,7 +500,7 @@ def test_the_best_model_is_tested(pair: Pair) -> None:
 def test_predictions_are_those_of_the_loop_by_hand(pair: Pair) -> None:
     x = pair.task.rows[2][0]
     rows = x.numpy() if pair.task.net != "Plain" else objects(pair.task)[2]
-    predictor = trainyard.load(pair.run)
+    predictor = trainwright.load(pair.run)
     seed_globals(pair.task)
     predicted = predictor.outputs(rows)
     seed_globals(pair.task)
@@ -511,7 +511,9 @@ def test_predictions_are_those_of_the_loop_by_hand(pair: Pair) -> None:
 def test_the_learning_rate_of_each_step(nets: Any, tmp_path: Path) -> None:
     task = classes()
     settings = config(task) | {"logging": {"every_n_steps": 1}}
-    run = trainyard.train(settings, {"evaluation.every_n_steps": 100}, runs_dir=tmp_path, data=objects(task))
+    run = trainwright.train(
+        settings, {"evaluation.every_n_steps": 100}, runs_dir=tmp_path, data=objects(task)
+    )
     rates = [
         record["values"]["learning_rate"]
         for record in journalled(run, "metrics")

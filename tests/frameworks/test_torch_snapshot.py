@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from trainyard.config.optimization import EmaConfig
-from trainyard.errors import ModelError
-from trainyard.frameworks.torch import snapshot as module
-from trainyard.frameworks.torch.ema import Average
-from trainyard.frameworks.torch.layout import overlap
-from trainyard.frameworks.torch.precision import Precision
-from trainyard.frameworks.torch.training_state import TrainingState, saved_architecture
+from trainwright.config.optimization import EmaConfig
+from trainwright.errors import ModelError
+from trainwright.frameworks.torch import snapshot as module
+from trainwright.frameworks.torch.ema import Average
+from trainwright.frameworks.torch.layout import overlap
+from trainwright.frameworks.torch.precision import Precision
+from trainwright.frameworks.torch.training_state import TrainingState, saved_architecture
 
 FP32 = Precision("fp32", torch.device("cpu"))
 
@@ -44,7 +44,10 @@ def test_sixteen_mebibytes_are_reserved(elements: int, weights: bool, is_much: b
     state.reserve(weights=weights)
     assert (state._memory._reserving is not None) == is_much
     if state._memory._reserving is not None:
-        assert (state._memory._reserving.name, state._memory._reserving.daemon) == ("trainyard-reserve", True)
+        assert (state._memory._reserving.name, state._memory._reserving.daemon) == (
+            "trainwright-reserve",
+            True,
+        )
         state._memory._reserving.join()
     assert {alone: len(spare) for alone, spare in state._memory._spare.items()} == {
         False: int(is_much),

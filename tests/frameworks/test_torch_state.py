@@ -18,26 +18,26 @@ from safetensors.torch import load_file, save_file
 from test_torch_reference import INIT, seed_torch
 from torch import nn
 
-import trainyard
+import trainwright
 from small_runs import SMALL, assert_same, checkpoints, crashed, preempted
-from trainyard.config import load
-from trainyard.config.schema import TrainingConfig
-from trainyard.digest import sha256_json, tensor_records
-from trainyard.errors import CheckpointError, ModelError
-from trainyard.frameworks.base import Learner, ModelInputs
-from trainyard.frameworks.support import fingerprint
-from trainyard.frameworks.torch import optimizer_state, training_state
-from trainyard.frameworks.torch.layout import is_dense
-from trainyard.frameworks.torch.optim import build_optimizer
-from trainyard.frameworks.torch.optimizer_state import OptimizerState
-from trainyard.frameworks.torch.precision import Precision
-from trainyard.frameworks.torch.training_state import TrainingState
-from trainyard.frameworks.torch.unsaved import fingerprints
-from trainyard.reports.summary import summary_table
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.objects import Objects
-from trainyard.runs.run import Run
-from trainyard.runs.wiring import build, interruptible
+from trainwright.config import load
+from trainwright.config.schema import TrainingConfig
+from trainwright.digest import sha256_json, tensor_records
+from trainwright.errors import CheckpointError, ModelError
+from trainwright.frameworks.base import Learner, ModelInputs
+from trainwright.frameworks.support import fingerprint
+from trainwright.frameworks.torch import optimizer_state, training_state
+from trainwright.frameworks.torch.layout import is_dense
+from trainwright.frameworks.torch.optim import build_optimizer
+from trainwright.frameworks.torch.optimizer_state import OptimizerState
+from trainwright.frameworks.torch.precision import Precision
+from trainwright.frameworks.torch.training_state import TrainingState
+from trainwright.frameworks.torch.unsaved import fingerprints
+from trainwright.reports.summary import summary_table
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.objects import Objects
+from trainwright.runs.run import Run
+from trainwright.runs.wiring import build, interruptible
 
 MODULES = """
 import array
@@ -585,7 +585,7 @@ def own(name: str, **params: Any) -> dict[str, Any]:
 
 
 def train(folder: Path, model: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Run:
-    return trainyard.train(SMALL, {**model, **(overrides or {})}, runs_dir=folder)
+    return trainwright.train(SMALL, {**model, **(overrides or {})}, runs_dir=folder)
 
 
 # -- memory layouts
@@ -641,13 +641,13 @@ def test_every_fused_optimizer_goes_on_with_any_layout(name: str, optimizer: str
 @pytest.mark.parametrize("name", ["ChannelsLast", "Turning", "Extra"])
 def test_a_run_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", own(name))
-    assert_same(trainyard.resume(crashed(tmp_path / "cut", own(name))), whole)
+    assert_same(trainwright.resume(crashed(tmp_path / "cut", own(name))), whole)
     assert whole.result["determinism"]["tier"] == "bitwise"
 
 
 def test_a_run_that_died_after_its_last_step_is_evaluated_alike(tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", own("Turning"))
-    assert_same(trainyard.resume(preempted(tmp_path / "late", own("Turning"), at=30)), whole)
+    assert_same(trainwright.resume(preempted(tmp_path / "late", own("Turning"), at=30)), whole)
 
 
 @pytest.mark.parametrize("name", ["Transposed", "ChannelsLast", "Expanded", "Turning", "Lazy", *BESIDE])
@@ -821,7 +821,7 @@ def test_a_restored_layout_that_is_another_is_an_error(
             patch.setattr(module, "with_strides", lambda source, strides, device: source)
         patch.setattr(optimizer_state, "like", lambda source, parameter, device: source)
         with pytest.raises(CheckpointError, match="was restored with digest"):
-            trainyard.resume(cut)
+            trainwright.resume(cut)
 
 
 @pytest.mark.parametrize(
@@ -923,7 +923,7 @@ def test_an_older_checkpoint_without_buffers_still_loads_and_says_what_is_lost(
 ) -> None:
     cut = crashed(tmp_path, own("Mean"))
     strip_module_file(cut)
-    resumed = trainyard.resume(cut)
+    resumed = trainwright.resume(cut)
     assert resumed.status == "completed"
     assert "training changes mean of the model, which no checkpoint holds" in caplog.text
     assert resumed.result["determinism"]["tier"] == "statistical"
@@ -933,7 +933,7 @@ def test_an_older_checkpoint_of_a_channels_last_model_resumes_exactly(tmp_path: 
     whole = train(tmp_path / "whole", own("Transposed"))
     cut = crashed(tmp_path / "cut", own("Transposed"))
     strip_module_file(cut)
-    assert_same(trainyard.resume(cut), whole)
+    assert_same(trainwright.resume(cut), whole)
 
 
 def test_extra_state_that_json_would_change_is_refused(tmp_path: Path) -> None:
@@ -1094,7 +1094,7 @@ def test_a_resume_finds_it_again_and_the_tier_stays(tmp_path: Path, caplog: pyte
     cut = crashed(tmp_path, own("Forgets", kind="number"))
     assert cut.manifest["determinism"]["tier"] == "statistical"
     caplog.clear()
-    resumed = trainyard.resume(cut)
+    resumed = trainwright.resume(cut)
     assert resumed.result["determinism"]["tier"] == "statistical"
     assert caplog.text.count("training changes state of the model") == 1
 
@@ -1113,7 +1113,7 @@ def test_fingerprints_are_taken_six_times_however_many_steps_there_are(
         calls.append(None)
         return fingerprints(*args)
 
-    monkeypatch.setattr("trainyard.frameworks.torch.training_state.fingerprints", counted)
+    monkeypatch.setattr("trainwright.frameworks.torch.training_state.fingerprints", counted)
     train(tmp_path, own("Mean"))
     assert len(calls) == 6  # before and after the first step, before three saves, and at the end
 
@@ -1202,7 +1202,7 @@ def test_names_that_contain_one_another_keep_their_own_moments(tmp_path: Path) -
 
 def test_a_gpu_has_a_generator_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of the device, or of the current one where the device has no number; it takes 64 bits of a seed."""
-    from trainyard.frameworks.torch.step import generators, seed_generators
+    from trainwright.frameworks.torch.step import generators, seed_generators
 
     gpus = [torch.Generator() for _ in range(3)]
     monkeypatch.setattr(torch.cuda, "default_generators", gpus)

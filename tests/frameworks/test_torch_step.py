@@ -12,17 +12,17 @@ import torch
 from test_exchange import BATCHES, FEATURES, Batches, Collectives, Member, built, collectives, train
 from torch import Tensor, nn
 
-from trainyard.config.optimization import FreezeConfig
-from trainyard.frameworks.support.ahead import Samples
-from trainyard.frameworks.torch.batch_norm import BatchNorms
-from trainyard.frameworks.torch.freezing import Freezing
-from trainyard.frameworks.torch.generators import drawing_from
-from trainyard.frameworks.torch.lockstep import Lockstep
-from trainyard.frameworks.torch.parallel.exchange import GradientExchange
-from trainyard.frameworks.torch.precision import Precision
-from trainyard.frameworks.torch.step import StepSettings, TorchStep
-from trainyard.frameworks.torch.update import Clipping, Update
-from trainyard.world import ALONE
+from trainwright.config.optimization import FreezeConfig
+from trainwright.frameworks.support.ahead import Samples
+from trainwright.frameworks.torch.batch_norm import BatchNorms
+from trainwright.frameworks.torch.freezing import Freezing
+from trainwright.frameworks.torch.generators import drawing_from
+from trainwright.frameworks.torch.lockstep import Lockstep
+from trainwright.frameworks.torch.parallel.exchange import GradientExchange
+from trainwright.frameworks.torch.precision import Precision
+from trainwright.frameworks.torch.step import StepSettings, TorchStep
+from trainwright.frameworks.torch.update import Clipping, Update
+from trainwright.world import ALONE
 
 __all__ = ["collectives"]  # the fixture
 

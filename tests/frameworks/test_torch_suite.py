@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from small_runs import assert_same, whole_and_resumed
-from trainyard.testing.framework_suite import FrameworkSuite, Kills
+from trainwright.testing.framework_suite import FrameworkSuite, Kills
 
 
 class TestTorch(FrameworkSuite):

@@ -19,19 +19,19 @@ from safetensors.torch import load_file
 from test_torch_reference import INIT, PREDICT, STEP, epoch_order, seed_torch, stream
 from torch.nn import functional
 
-import trainyard
+import trainwright
 from small_runs import checkpoints
-from trainyard.cli.main import main
-from trainyard.errors import CheckpointError, DataError, InputError, ModelError
-from trainyard.frameworks.torch.losses import build_loss
-from trainyard.frameworks.torch.models.gpt import Gpt
-from trainyard.records.journal import losses, read
-from trainyard.registry import task_for
-from trainyard.runs.prediction.texts import _drawn
-from trainyard.runs.run import Run
-from trainyard.semantics import computing_by
-from trainyard.testing.framework_suite import FEW_KILLS, FrameworkSuite, Kills
-from trainyard.types import NO_LABEL, ArraySpec, DataInfo
+from trainwright.cli.main import main
+from trainwright.errors import CheckpointError, DataError, InputError, ModelError
+from trainwright.frameworks.torch.losses import build_loss
+from trainwright.frameworks.torch.models.gpt import Gpt
+from trainwright.records.journal import losses, read
+from trainwright.registry import task_for
+from trainwright.runs.prediction.texts import _drawn
+from trainwright.runs.run import Run
+from trainwright.semantics import computing_by
+from trainwright.testing.framework_suite import FEW_KILLS, FrameworkSuite, Kills
+from trainwright.types import NO_LABEL, ArraySpec, DataInfo
 
 LENGTH, BATCH, SEED = 12, 8, 3
 SMALL_GPT = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "dropout": 0.1}
@@ -103,7 +103,7 @@ def by_hand(steps: int, nats_of: Callable[..., torch.Tensor] = nats_of) -> tuple
 
 
 def test_a_gpt_is_that_of_the_loop_by_hand(here: Path) -> None:
-    run = trainyard.train(gpt() | {"checkpoint": {"save_top_k": 0}})
+    run = trainwright.train(gpt() | {"checkpoint": {"save_top_k": 0}})
     model, expected = by_hand(70)
     assert list(losses(read(run.path / "journal")).values()) == expected
     stored = load_file(checkpoints(run)[-1] / "weights.safetensors")
@@ -135,7 +135,7 @@ def test_microbatches_of_text_give_the_same_step_up_to_rounding(here: Path) -> N
     one, other = (
         list(
             losses(
-                read(trainyard.train(config, [f"training.microbatch_size={size}"]).path / "journal")
+                read(trainwright.train(config, [f"training.microbatch_size={size}"]).path / "journal")
             ).values()
         )
         for size in (8, 3)
@@ -145,25 +145,25 @@ def test_microbatches_of_text_give_the_same_step_up_to_rounding(here: Path) -> N
 
 def test_what_a_gpt_cannot_do_is_said(here: Path) -> None:
     with pytest.raises(ModelError, match="xgboost does not do language_modeling, but the data are for it"):
-        trainyard.train(gpt() | {"model": {"type": "xgboost"}})
+        trainwright.train(gpt() | {"model": {"type": "xgboost"}})
     with pytest.raises(ModelError, match=r"num_heads \(3\) must divide hidden_size \(16\)"):
-        trainyard.train(gpt(), ["model.params.num_heads=3"])
+        trainwright.train(gpt(), ["model.params.num_heads=3"])
     with pytest.raises(InputError, match=r"metric 'f1' is for .*classification.*, but the task is language_"):
-        trainyard.train(gpt(), ["evaluation.metrics=[f1]"])
+        trainwright.train(gpt(), ["evaluation.metrics=[f1]"])
     with pytest.raises(
         ModelError, match=r"model gpt needs text: data\.type: text, text_table or text_folder, or arrays"
     ):
-        trainyard.train({"data": {"type": "iris"}, "model": {"type": "gpt"}})
+        trainwright.train({"data": {"type": "iris"}, "model": {"type": "gpt"}})
 
 
 def test_a_gpt_that_an_older_version_began_ends_with_its_bits(here: Path) -> None:
     """Then the tokens of the vocabulary were on the middle axis, which rounds in another way."""
     with computing_by({"torch": 1}):
-        run = trainyard.train(gpt(max_steps=12) | {"checkpoint": {"every_n_steps": 6}})
+        run = trainwright.train(gpt(max_steps=12) | {"checkpoint": {"every_n_steps": 6}})
     older = by_hand(12, lambda logits, labels: functional.cross_entropy(logits.mT, labels, reduction="none"))
     assert list(losses(read(run.path / "journal")).values()) == older[1] != by_hand(12)[1]
     assert run.manifest["semantics"]["torch"] == 1
-    assert trainyard.reproduce(run).verdict == "identical"
+    assert trainwright.reproduce(run).verdict == "identical"
 
 
 def test_the_loss_of_a_batch_is_the_mean_of_its_rows() -> None:
@@ -182,8 +182,8 @@ def test_the_loss_of_a_batch_is_the_mean_of_its_rows() -> None:
 
 
 def test_a_gpt_predicts_and_explains_as_far_as_it_can(here: Path) -> None:
-    run = trainyard.train(gpt(max_steps=6), ["evaluation.explain=true"])
-    model = trainyard.load(run.id)
+    run = trainwright.train(gpt(max_steps=6), ["evaluation.explain=true"])
+    model = trainwright.load(run.id)
     rows = {
         "input_ids": np.frombuffer(TEXT[: 2 * LENGTH], np.uint8).reshape(2, LENGTH).astype(np.int64),
         "labels": np.frombuffer(TEXT[1 : 2 * LENGTH + 1], np.uint8).reshape(2, LENGTH).astype(np.int64),
@@ -199,7 +199,7 @@ def test_a_gpt_predicts_and_explains_as_far_as_it_can(here: Path) -> None:
         name: value for name, value in run.metrics.items() if name.startswith("test_")
     }
     check_other_texts(run.id, model.native, here)
-    assert trainyard.reproduce(run.id).verdict == "identical"
+    assert trainwright.reproduce(run.id).verdict == "identical"
 
 
 # -- tokens of a vocabulary
@@ -210,12 +210,12 @@ def with_tokens(here: Path) -> Run:
     config = gpt(max_steps=12, learning_rate=0.03)
     config["data"]["params"] |= BPE
     config["model"] = {"type": "gpt", "params": SMALL_GPT | LLAMA}
-    return trainyard.train(config)
+    return trainwright.train(config)
 
 
 def test_bits_are_those_of_a_byte_of_text(with_tokens: Run) -> None:
     """Of the text that the tokens stand for, whatever the vocabulary; the tokenizer is a file of the run."""
-    run, model = with_tokens, trainyard.load(with_tokens.id)
+    run, model = with_tokens, trainwright.load(with_tokens.id)
     assert run.manifest["data"]["hash"]
     tokens = next(iter(model.tokenizer.encode([TEXT[5400:]]))).ids  # the test text
     end = model.tokenizer.end_of_text
@@ -239,12 +239,12 @@ def test_bits_are_those_of_a_byte_of_text(with_tokens: Run) -> None:
         model.native(torch.from_numpy(rows["input_ids"]))[0], stream_[1 : LENGTH + 1]
     )
     assert bits == pytest.approx(row.item() * LENGTH / spelled / math.log(2), rel=1e-5)
-    assert trainyard.reproduce(run.id).verdict == "identical"
+    assert trainwright.reproduce(run.id).verdict == "identical"
 
 
 def test_text_is_generated_token_by_token(with_tokens: Run) -> None:
     """The most probable ones are those of a loop by hand; drawn ones follow the seed alone."""
-    model = trainyard.load(with_tokens.id)
+    model = trainwright.load(with_tokens.id)
     ids = next(iter(model.tokenizer.encode([b"def text"]))).ids.tolist()
     start = len(ids)
     for _ in range(20):
@@ -276,7 +276,7 @@ def test_the_command_generates_the_same_text(with_tokens: Run, capsys: pytest.Ca
         assert main([*arguments, "--json"]) == 0
         return str(json.loads(capsys.readouterr().out)["text"])
 
-    model = trainyard.load(with_tokens.id)
+    model = trainwright.load(with_tokens.id)
     assert said("--temperature", "0") == model.generate("def text", 20, temperature=0)
     assert said("--seed", "2", "--top-k", "5") == model.generate("def text", 20, seed=2, top_k=5)
     assert main(["generate", str(with_tokens.path), "--prompt", "def ", "--max-tokens", "0"]) == 0
@@ -288,7 +288,7 @@ def test_the_command_generates_the_same_text(with_tokens: Run, capsys: pytest.Ca
         assert main(["generate", str(with_tokens.path), "--prompt", "a", *options]) == 2
         assert message in capsys.readouterr().err
     model_section = {"type": "mlp", "hidden": [4]}
-    trainyard.train({"data": "iris", "model": model_section, "training": {"max_steps": 1, "threads": 1}})
+    trainwright.train({"data": "iris", "model": model_section, "training": {"max_steps": 1, "threads": 1}})
     assert main(["generate", "last", "--prompt", "a"]) == 2
     assert "generates no text: its task is classification; call predict" in capsys.readouterr().err
 
@@ -297,7 +297,7 @@ def test_a_damaged_tokenizer_is_not_used(with_tokens: Run) -> None:
     path = with_tokens.path / "data.json"
     path.write_text(path.read_text().replace("endoftext", "endofword"))
     with pytest.raises(CheckpointError, match=r"data.json is not what the model was trained with"):
-        trainyard.load(with_tokens.id)
+        trainwright.load(with_tokens.id)
 
 
 def test_the_example_learns_in_a_small_size(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -318,7 +318,7 @@ def test_the_example_learns_in_a_small_size(here: Path, capsys: pytest.CaptureFi
             ],
         )
         runpy.run_path(str(example), run_name="__main__")
-    run = trainyard.get("last")
+    run = trainwright.get("last")
     found = list(losses(read(run.path / "journal")).values())
     assert found[-1] < 0.75 * found[0]
     assert f"{run.metrics['test_bits_per_byte']:.3f} bits per byte" in capsys.readouterr().out
@@ -349,17 +349,17 @@ def check_other_texts(run: str, model: torch.nn.Module, folder: Path) -> None:
             if not nats[at]:  # not predicted by an earlier window
                 nats[at], hits[at] = -chosen[i, text[at]], chosen[i].argmax() == text[at]
     for path in ("other/new.txt", "other"):  # a file, and a folder with only this one
-        metrics = trainyard.evaluate(run, data=path)
+        metrics = trainwright.evaluate(run, data=path)
         assert metrics["test_bits_per_byte"] == pytest.approx(nats.sum() / 100 / np.log(2), rel=1e-5)
         assert metrics["test_token_accuracy"] == pytest.approx(hits.sum() / 100)
-    frame = trainyard.predict(run, folder / "other" / "new.txt")
+    frame = trainwright.predict(run, folder / "other" / "new.txt")
     assert list(frame) == ["nats", "tokens", "hits", "bits_per_byte", "token_accuracy"]
     assert frame["tokens"].tolist() == [LENGTH] * 8 + [4]
     sums = [nats[1 + start : 1 + start + LENGTH].sum() for start in range(0, 100, LENGTH)]
     np.testing.assert_allclose(frame["nats"], sums, rtol=1e-5)
     assert frame["hits"].sum() == hits.sum()
     for name, written in (("windows.csv", pd.read_csv), ("windows.parquet", pd.read_parquet)):
-        assert trainyard.predict_file(run, "other/new.txt", name).rows == 9
+        assert trainwright.predict_file(run, "other/new.txt", name).rows == 9
         pd.testing.assert_frame_equal(written(name), frame)
     refused = {
         b"": "is empty: give a text of at least 13 bytes",
@@ -368,15 +368,15 @@ def check_other_texts(run: str, model: torch.nn.Module, folder: Path) -> None:
     }
     for content, message in refused.items():
         (folder / "wrong.txt").write_bytes(content)
-        for ask in (trainyard.predict, lambda run, path: trainyard.evaluate(run, data=path)):
+        for ask in (trainwright.predict, lambda run, path: trainwright.evaluate(run, data=path)):
             with pytest.raises(DataError, match=message):
                 ask(run, "wrong.txt")
     with pytest.raises(DataError, match=r"gone\.txt"):
-        trainyard.predict(run, "gone.txt")
+        trainwright.predict(run, "gone.txt")
     with pytest.raises(InputError, match="has no columns to keep"):
-        trainyard.predict(run, "words.txt", keep=["id"])
+        trainwright.predict(run, "words.txt", keep=["id"])
     with pytest.raises(InputError, match="intervals are for amounts, but the task is language_modeling"):
-        trainyard.predict(run, "words.txt", interval=0.9)
+        trainwright.predict(run, "words.txt", interval=0.9)
 
 
 @pytest.mark.slow
@@ -465,7 +465,7 @@ def test_a_model_with_named_inputs_is_that_of_the_loop_by_hand(here: Path) -> No
     data = arrays()
     splits = {"train": {name: array[:80] for name, array in data.items()}}
     splits["test"] = {name: array[80:] for name, array in data.items()}
-    run = trainyard.train(SMALL | {"model": {"type": "own_nets:TwoInputs"}}, data=splits)
+    run = trainwright.train(SMALL | {"model": {"type": "own_nets:TwoInputs"}}, data=splits)
     seed_torch(SEED, INIT)
     model = own_nets.TwoInputs(2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
@@ -481,7 +481,7 @@ def test_a_model_with_named_inputs_is_that_of_the_loop_by_hand(here: Path) -> No
         optimizer.step()
     stored = load_file(checkpoints(run)[-1] / "weights.safetensors")
     assert all(torch.equal(stored[name], tensor) for name, tensor in model.state_dict().items())
-    loaded = trainyard.load(run.id)
+    loaded = trainwright.load(run.id)
     rows = {name: array[80:] for name, array in data.items() if name != "target"}
     with torch.no_grad():
         expected = torch.softmax(model(*(torch.from_numpy(array) for array in rows.values())), dim=1)
@@ -511,25 +511,25 @@ def test_items_with_named_inputs_are_the_same_data(here: Path) -> None:
             return {name: array[i] for name, array in held.items()}
 
     config = SMALL | {"model": {"type": "own_nets:TwoInputs"}, "checkpoint": {"save_top_k": 0}}
-    one, other = (trainyard.train(config, data={"train": some}) for some in (held, Items()))
+    one, other = (trainwright.train(config, data={"train": some}) for some in (held, Items()))
     assert one.digest == other.digest
 
 
 def test_arrays_of_a_file_may_be_named(here: Path) -> None:
     np.savez(here / "both.npz", **arrays())
-    run = trainyard.train(SMALL | {"model": {"type": "own_nets:TwoInputs"}, "data": {"path": "both.npz"}})
+    run = trainwright.train(SMALL | {"model": {"type": "own_nets:TwoInputs"}, "data": {"path": "both.npz"}})
     assert run.manifest["data"]["splits"]["train"]["rows"] == 96
-    assert trainyard.reproduce(run.id).verdict == "identical"
-    data, loaded = arrays(), trainyard.load(run.id)
+    assert trainwright.reproduce(run.id).verdict == "identical"
+    data, loaded = arrays(), trainwright.load(run.id)
     rows = {name: array[80:] for name, array in data.items()}
     np.savez(here / "rows.npz", **{name: array for name, array in rows.items() if name != "target"})
-    frame = trainyard.predict(run.id, here / "rows.npz")
+    frame = trainwright.predict(run.id, here / "rows.npz")
     expected = loaded.outputs({name: rows[name] for name in ("numbers", "text_ids")})
     np.testing.assert_array_equal(frame[["probability_0", "probability_1"]].to_numpy(), expected)
     with pytest.raises(InputError, match="there is no target 'target' among the arrays given"):
-        trainyard.evaluate(run.id, data=here / "rows.npz")
+        trainwright.evaluate(run.id, data=here / "rows.npz")
     np.savez(here / "rows.npz", **rows)
-    own = trainyard.evaluate(run.id, data=here / "rows.npz")
+    own = trainwright.evaluate(run.id, data=here / "rows.npz")
     assert own["test_accuracy"] == pytest.approx((expected.argmax(axis=1) == rows["target"]).mean())
 
 
@@ -537,20 +537,20 @@ def test_inputs_that_do_not_fit_are_said(here: Path) -> None:
     with pytest.raises(
         ModelError, match=r"Mlp.forward takes features: .* or choose one of them in data\.features"
     ):
-        trainyard.train(SMALL | {"model": "mlp"}, data={"train": arrays()})
+        trainwright.train(SMALL | {"model": "mlp"}, data={"train": arrays()})
     with pytest.raises(ModelError, match=r"arrays numbers, text_ids, but Wrong.forward takes numbers, words"):
-        trainyard.train(SMALL | {"model": {"type": "own_nets:Wrong"}}, data={"train": arrays()})
+        trainwright.train(SMALL | {"model": {"type": "own_nets:Wrong"}}, data={"train": arrays()})
     with pytest.raises(
         ModelError, match=r"random_forest .*takes one array of features, but the data have numb"
     ):
-        trainyard.train(SMALL | {"model": {"type": "random_forest"}}, data={"train": arrays()})
+        trainwright.train(SMALL | {"model": {"type": "random_forest"}}, data={"train": arrays()})
     with pytest.raises(DataError, match="the train split has no array 'label'"):
-        trainyard.train(
+        trainwright.train(
             SMALL | {"model": {"type": "mlp"}, "data": {"target": "label"}}, data={"train": arrays()}
         )
     short = arrays() | {"text_ids": np.zeros((3, 5), np.int64)}
     with pytest.raises(DataError, match="the train split has 3 rows of text_ids, but 120 targets"):
-        trainyard.train(SMALL | {"model": {"type": "own_nets:TwoInputs"}}, data={"train": short})
+        trainwright.train(SMALL | {"model": {"type": "own_nets:TwoInputs"}}, data={"train": short})
 
 
 def test_two_heads_with_a_loss_of_ones_own(here: Path) -> None:
@@ -559,7 +559,7 @@ def test_two_heads_with_a_loss_of_ones_own(here: Path) -> None:
     data = arrays()
     named = {"features": data["numbers"], "amount": data["numbers"][:, 1], "target": data["target"]}
     config = SMALL | {"model": {"type": "own_nets:TwoHeads"}, "checkpoint": {"save_top_k": 0}}
-    run = trainyard.train(config, ["training.loss=own_nets:weighted"], data={"train": named})
+    run = trainwright.train(config, ["training.loss=own_nets:weighted"], data={"train": named})
     seed_torch(SEED, INIT)
     model = own_nets.TwoHeads(6, 2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
@@ -576,7 +576,9 @@ def test_two_heads_with_a_loss_of_ones_own(here: Path) -> None:
     assert list(losses(read(run.path / "journal")).values()) == found
     with torch.no_grad():
         expected = torch.softmax(model(tensors["features"])["logits"], dim=1)
-    np.testing.assert_allclose(trainyard.load(run.id).outputs(named["features"]), expected.numpy(), rtol=1e-5)
+    np.testing.assert_allclose(
+        trainwright.load(run.id).outputs(named["features"]), expected.numpy(), rtol=1e-5
+    )
     assert "own_nets" in run.manifest["code"]["modules"]
 
 
@@ -594,7 +596,7 @@ def test_losses_that_do_not_fit_are_said(here: Path) -> None:
         ("mse", "mse is not a loss for classification; allowed: auto, cross_entropy, focal, or package"),
     ):
         with pytest.raises(ModelError, match=said):
-            trainyard.train(config, [f"training.loss={loss}"], data={"train": data})
+            trainwright.train(config, [f"training.loss={loss}"], data={"train": data})
 
 
 # -- labels, by three frameworks
@@ -621,9 +623,9 @@ def test_a_matrix_of_labels_is_learned(model: dict[str, Any], here: Path) -> Non
     config = {"model": model, "training": {"epochs": 40, "learning_rate": 0.02, "threads": 1}}
     if model["type"] != "mlp":
         config["training"] = {"threads": 1}
-    run = trainyard.train(config, data={"train": (x[:120], y[:120]), "test": (x[120:], y[120:])})
+    run = trainwright.train(config, data={"train": (x[:120], y[:120]), "test": (x[120:], y[120:])})
     assert run.manifest["data"]["task"] == "multilabel"
-    frame = trainyard.load(run.id).predict(x[120:])
+    frame = trainwright.load(run.id).predict(x[120:])
     assert list(frame) == [f"{kind}_{i}" for kind in ("prediction", "probability") for i in range(3)]
     predicted = frame[[f"prediction_{i}" for i in range(3)]].to_numpy()
     assert run.metrics["test_subset_accuracy"] == pytest.approx((predicted == y[120:]).all(axis=1).mean())
@@ -638,13 +640,13 @@ def test_a_matrix_of_labels_is_learned(model: dict[str, Any], here: Path) -> Non
 
 def test_labels_may_be_taken_for_amounts(here: Path) -> None:
     x, y = labels()
-    run = trainyard.train(
+    run = trainwright.train(
         {"model": {"type": "mlp"}, "training": {"max_steps": 3}, "data": {"task": "regression"}}, data=(x, y)
     )
     assert run.manifest["data"]["task"] == "regression"
     with pytest.raises(DataError, match="3 columns of int64, but the task is classification"):
-        trainyard.train({"model": {"type": "mlp"}, "data": {"task": "classification"}}, data=(x, y))
+        trainwright.train({"model": {"type": "mlp"}, "data": {"task": "classification"}}, data=(x, y))
     with pytest.raises(ModelError, match="lightgbm does not do multilabel, but the data are for it"):
-        trainyard.train({"model": {"type": "lightgbm"}}, data=(x, y))
+        trainwright.train({"model": {"type": "lightgbm"}}, data=(x, y))
     with pytest.raises(ModelError, match="LogisticRegression does not do multilabel; use random_forest"):
-        trainyard.train({"model": {"type": "logistic_regression"}}, data=(x, y))
+        trainwright.train({"model": {"type": "logistic_regression"}}, data=(x, y))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from stop_suite import StopSuite
-from trainyard.testing.framework_suite import FrameworkSuite
+from trainwright.testing.framework_suite import FrameworkSuite
 
 
 class TestToy(FrameworkSuite):

@@ -7,10 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-import trainyard
+import trainwright
 from small_runs import SMALL
-from trainyard.errors import ConfigError, ModelError
-from trainyard.frameworks.torch.virtual_ranks import GradientTree, PartGradients, cut, microbatches, tree_sum
+from trainwright.errors import ConfigError, ModelError
+from trainwright.frameworks.torch.virtual_ranks import (
+    GradientTree,
+    PartGradients,
+    cut,
+    microbatches,
+    tree_sum,
+)
 
 
 @pytest.mark.parametrize(("samples", "ranks"), [(12, 4), (13, 4), (3, 8), (1, 1), (64, 2)])
@@ -99,9 +105,9 @@ def test_sparse_gradients_are_added_to_dense_ones(sparse: set[int]) -> None:
 
 
 def test_one_virtual_rank_is_none(tmp_path: Path) -> None:
-    plain = trainyard.train(SMALL, runs_dir=tmp_path)
-    again = trainyard.train(SMALL, {"distributed.virtual_ranks": 1}, runs_dir=tmp_path)
-    parts = trainyard.train(SMALL, {"distributed.virtual_ranks": 4}, runs_dir=tmp_path)
+    plain = trainwright.train(SMALL, runs_dir=tmp_path)
+    again = trainwright.train(SMALL, {"distributed.virtual_ranks": 1}, runs_dir=tmp_path)
+    parts = trainwright.train(SMALL, {"distributed.virtual_ranks": 4}, runs_dir=tmp_path)
     assert (plain.digest, plain.manifest["computation_hash"]) == (
         again.digest,
         again.manifest["computation_hash"],
@@ -127,7 +133,7 @@ def test_what_cannot_be_is_refused(
     overrides: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=message):
-        trainyard.train(
+        trainwright.train(
             {**SMALL, **({"model": overrides.pop("model")} if "model" in overrides else {})},
             overrides,
             runs_dir=tmp_path,
@@ -151,6 +157,6 @@ class Averaging(torch.nn.Module):
 
 def test_a_buffer_that_each_process_would_change_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="training changes the buffer mean"):
-        trainyard.train(
+        trainwright.train(
             SMALL, {"distributed.virtual_ranks": 2, "model": {}}, runs_dir=tmp_path, model=Averaging()
         )

@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 import xgboost as xgb
 
-import trainyard
+import trainwright
 from small_runs import SignalAt, assert_same
-from trainyard.config import load
-from trainyard.config.schema import RunConfig
-from trainyard.datasets.base import Split
-from trainyard.datasets.rows.arrays import Arrays
-from trainyard.digest import digest, tensor_records
-from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
-from trainyard.frameworks.base import LearnerInputs, Model, ModelInputs
-from trainyard.frameworks.xgboost import XgboostFramework, devices, matrices
-from trainyard.frameworks.xgboost.learner import XgboostLearner
-from trainyard.order import STEP, SampleOrder, stream_seed
-from trainyard.runs.catalog import Catalog
-from trainyard.semantics import computing_by
-from trainyard.types import Array, Batch, DataInfo, Ids, features_spec
+from trainwright.config import load
+from trainwright.config.schema import RunConfig
+from trainwright.datasets.base import Split
+from trainwright.datasets.rows.arrays import Arrays
+from trainwright.digest import digest, tensor_records
+from trainwright.errors import ConfigError, InputError, ModelError, TrainingError
+from trainwright.frameworks.base import LearnerInputs, Model, ModelInputs
+from trainwright.frameworks.xgboost import XgboostFramework, devices, matrices
+from trainwright.frameworks.xgboost.learner import XgboostLearner
+from trainwright.order import STEP, SampleOrder, stream_seed
+from trainwright.runs.catalog import Catalog
+from trainwright.semantics import computing_by
+from trainwright.types import Array, Batch, DataInfo, Ids, features_spec
 
 ROWS, VAL = 1_200, 300
 RANDOM = np.random.default_rng(0)
@@ -603,7 +603,7 @@ def test_rows_that_are_not_in_memory_are_read_in_parts(
     whole = steps(learner, 0, 4)
     assert splits["train"].most == 1_000, "what the sample of the loss takes"
     assert splits["val"].most == (100 if external else VAL)
-    pages = list(tmp_path.glob("trainyard-xgboost-*/*.page"))
+    pages = list(tmp_path.glob("trainwright-xgboost-*/*.page"))
     assert len(pages) == (2 if external else 0)
 
     in_memory = learner_of(
@@ -616,18 +616,18 @@ def test_rows_that_are_not_in_memory_are_read_in_parts(
     )
     np.testing.assert_allclose(steps(in_memory, 0, 4), whole, rtol=0.05)  # the bins are computed differently
     del learner
-    assert not list(tmp_path.glob("trainyard-xgboost-*")), "the files are left behind"
+    assert not list(tmp_path.glob("trainwright-xgboost-*")), "the files are left behind"
 
 
 def test_files_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name, owner in {"dead": "1", "beginning": "", "foreign": None}.items():
-        (tmp_path / f"trainyard-xgboost-{name}").mkdir()
+        (tmp_path / f"trainwright-xgboost-{name}").mkdir()
         if owner is not None:
-            (tmp_path / f"trainyard-xgboost-{name}" / "owner").write_text(owner)
+            (tmp_path / f"trainwright-xgboost-{name}" / "owner").write_text(owner)
     living = learner_of("binary", {"external_memory": True})
     learner_of("binary", {"external_memory": True})
-    left = {path.name.removeprefix("trainyard-xgboost-") for path in tmp_path.iterdir()}
+    left = {path.name.removeprefix("trainwright-xgboost-") for path in tmp_path.iterdir()}
     assert {"beginning", "foreign"} < left
     assert "dead" not in left
     steps(living, 0, 2)
@@ -927,13 +927,13 @@ def test_a_run_of_an_object_is_resumed_and_reproduced(tmp_path: Path) -> None:
         "evaluation": {"every_n_steps": 10},
         "logging": {"every_n_steps": 1},
     }
-    whole = trainyard.train(config, runs_dir=tmp_path / "whole", model=model)
+    whole = trainwright.train(config, runs_dir=tmp_path / "whole", model=model)
     assert whole.metrics["test_accuracy"] > 0.9
-    cut = trainyard.train(config, runs_dir=tmp_path / "cut", model=model, callbacks=[SignalAt(57)])
+    cut = trainwright.train(config, runs_dir=tmp_path / "cut", model=model, callbacks=[SignalAt(57)])
     assert (cut.status, cut.result["steps"]) == ("preempted", 57)
-    resumed = trainyard.resume(cut, model=model)
+    resumed = trainwright.resume(cut, model=model)
     assert_same(resumed, whole)
-    assert trainyard.reproduce(resumed.path, model=model).verdict == "identical"
+    assert trainwright.reproduce(resumed.path, model=model).verdict == "identical"
 
 
 def test_other_options_of_an_object_are_a_change() -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainyard.testing.framework_suite import KILLS, FrameworkSuite
+from trainwright.testing.framework_suite import KILLS, FrameworkSuite
 
 SAMPLES = {"subsample": 0.7, "colsample_bytree": 0.7, "colsample_bylevel": 0.8, "colsample_bynode": 0.8}
 # A round takes a millisecond and only every 50th is a boundary, so fewer checkpoints are written.

@@ -18,11 +18,11 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
-import trainyard
+import trainwright
 from small_runs import SMALL, assert_same, checkpoints, journal_values, whole_and_resumed
-from trainyard.errors import InputError, TrainingError
-from trainyard.order import INIT, STEP, SampleOrder, stream_seed
-from trainyard.runs.run import Run
+from trainwright.errors import InputError, TrainingError
+from trainwright.order import INIT, STEP, SampleOrder, stream_seed
+from trainwright.runs.run import Run
 
 pytestmark = [
     pytest.mark.gpu,
@@ -104,7 +104,7 @@ def final_weights(run: Run) -> dict[str, torch.Tensor]:
 
 
 def test_a_loop_by_hand_gives_the_same_bits(tmp_path: Path) -> None:
-    run = trainyard.train(CONFIG, EXACT, runs_dir=tmp_path, data=rows())
+    run = trainwright.train(CONFIG, EXACT, runs_dir=tmp_path, data=rows())
     model, losses = by_hand()
     assert [value for _, value in sorted(journal_values(run)[0].items())] == losses
     weights = final_weights(run)
@@ -116,8 +116,8 @@ def test_a_loop_by_hand_gives_the_same_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
 def test_it_learns_what_the_cpu_learns(precision: str, tmp_path: Path) -> None:
     given = {"training.precision": precision, "model": {"type": "mlp", "hidden": [32]}}
-    there = trainyard.train(CONFIG, {**EXACT, **given}, runs_dir=tmp_path, data=rows())
-    here = trainyard.train(
+    there = trainwright.train(CONFIG, {**EXACT, **given}, runs_dir=tmp_path, data=rows())
+    here = trainwright.train(
         CONFIG,
         {**given, "training.precision": "fp32", "training.device": "cpu"},
         runs_dir=tmp_path,
@@ -188,7 +188,7 @@ def test_compiled_code_learns_and_goes_on(tmp_path: Path) -> None:
     assert whole.result["determinism"]["tier"] == "order"
     one, other = (run.result["metrics"]["val_loss"] for run in (whole, resumed))
     assert one == pytest.approx(other, rel=1e-3)
-    alone = trainyard.train(SMALL, {**EXACT, **plain}, runs_dir=tmp_path)
+    alone = trainwright.train(SMALL, {**EXACT, **plain}, runs_dir=tmp_path)
     assert one == pytest.approx(alone.result["metrics"]["val_loss"], rel=1e-3)
 
 
@@ -203,8 +203,10 @@ class Reflected(Net):
 def test_what_has_no_deterministic_kernel_is_refused_where_bits_are_promised(tmp_path: Path) -> None:
     given = {"training.device": "cuda", "model.type": "test_cuda:Reflected"}
     with pytest.raises(TrainingError, match="does not have a deterministic implementation"):
-        trainyard.train(CONFIG, {**given, "training.determinism": "bitwise"}, runs_dir=tmp_path, data=rows())
-    run = trainyard.train(CONFIG, given, runs_dir=tmp_path, data=rows())
+        trainwright.train(
+            CONFIG, {**given, "training.determinism": "bitwise"}, runs_dir=tmp_path, data=rows()
+        )
+    run = trainwright.train(CONFIG, given, runs_dir=tmp_path, data=rows())
     assert run.result["determinism"]["tier"] == "order"
 
 
@@ -219,12 +221,12 @@ def test_masks_resume_to_the_same_bits(tmp_path: Path) -> None:
 
 def test_a_model_that_is_too_large_says_so(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"memory.*set training.microbatch_size"):
-        trainyard.train(CONFIG, {**EXACT, "model.type": "test_cuda:Wide"}, runs_dir=tmp_path, data=rows())
+        trainwright.train(CONFIG, {**EXACT, "model.type": "test_cuda:Wide"}, runs_dir=tmp_path, data=rows())
 
 
 def test_a_study_goes_on_after_a_trial_that_is_too_large(tmp_path: Path) -> None:
     tuning = {"trials": 2, "sampler": "grid", "space": {"model.type": ["test_cuda:Wide", "test_cuda:Net"]}}
-    study = trainyard.tune({**CONFIG, "tuning": tuning}, EXACT, runs_dir=tmp_path, data=rows())
+    study = trainwright.tune({**CONFIG, "tuning": tuning}, EXACT, runs_dir=tmp_path, data=rows())
     assert sorted(study.trials["status"]) == ["completed", "failed"]
 
 
@@ -235,7 +237,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 def command(*words: str, folder: Path, **changes: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "trainyard", *words], cwd=folder, env=environment(**changes),
+        [sys.executable, "-m", "trainwright", *words], cwd=folder, env=environment(**changes),
         capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
 
@@ -277,7 +279,7 @@ def test_processes_that_share_a_gpu_give_the_bits_of_one(backend: str, tmp_path:
     how = [f"distributed.nproc={nproc}", f"distributed.backend={backend}"]
     both = command("train", "config.yaml", "--runs-dir", "both", *how, folder=tmp_path)
     assert both.returncode == 0, both.stderr
-    runs = [trainyard.get("last", runs_dir=tmp_path / name) for name in ("one", "both")]
+    runs = [trainwright.get("last", runs_dir=tmp_path / name) for name in ("one", "both")]
     assert runs[0].digest == runs[1].digest
     attempt = json.loads((runs[1].path / "attempts" / "0001.json").read_text())
     assert attempt["processes"] == int(nproc)
@@ -304,8 +306,8 @@ def test_metrics_that_add_up_count_on_the_gpu(tmp_path: Path, monkeypatch: pytes
         "model": {"type": "mlp", "hidden": [32]},
         "evaluation.metrics": ["adding_there:of_both", "accuracy"],
     }
-    there = trainyard.train(CONFIG, {**EXACT, **given}, runs_dir=tmp_path, data=rows())
-    here = trainyard.train(CONFIG, {**given, "training.device": "cpu"}, runs_dir=tmp_path, data=rows())
+    there = trainwright.train(CONFIG, {**EXACT, **given}, runs_dir=tmp_path, data=rows())
+    here = trainwright.train(CONFIG, {**given, "training.device": "cpu"}, runs_dir=tmp_path, data=rows())
     values = [run.result["metrics"]["val_of_both"] for run in (there, here)]
     assert values[0] == pytest.approx(values[1], rel=1e-2)
 
@@ -334,7 +336,7 @@ def test_trials_side_by_side_share_a_gpu(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         shown = command("studies", "show", "last", "--json", folder=folder)
         trials = json.loads(shown.stdout)["trials"]
-        runs = [trainyard.get(trial["run_id"], runs_dir=folder / "runs") for trial in trials]
+        runs = [trainwright.get(trial["run_id"], runs_dir=folder / "runs") for trial in trials]
         assert {run.manifest["environment"]["framework"]["device"] for run in runs} == {
             torch.cuda.get_device_name()
         }
@@ -345,4 +347,4 @@ def test_trials_side_by_side_share_a_gpu(tmp_path: Path) -> None:
 def test_more_gpus_than_there_are_is_an_error_before_the_first_trial(tmp_path: Path) -> None:
     tuning = {"resources": {"gpu": 1, "nproc": 64}, "space": {"training.learning_rate": [0.1, 0.2]}}
     with pytest.raises(InputError, match=rf"needs 64 GPUs, but this machine has {torch.cuda.device_count()}"):
-        trainyard.tune({**CONFIG, "tuning": tuning}, runs_dir=tmp_path, data=rows())
+        trainwright.tune({**CONFIG, "tuning": tuning}, runs_dir=tmp_path, data=rows())

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from trainyard.frameworks.xgboost.devices import _cuda_unavailable
-from trainyard.testing.framework_suite import FrameworkSuite, Kills
+from trainwright.frameworks.xgboost.devices import _cuda_unavailable
+from trainwright.testing.framework_suite import FrameworkSuite, Kills
 
 pytestmark = [
     pytest.mark.gpu,
@@ -49,7 +49,7 @@ class TestXgboost(FrameworkSuite):
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def installed(cls) -> None:
-        pytest.importorskip("xgboost", reason="needs xgboost: pip install 'trainyard[xgboost]'")
+        pytest.importorskip("xgboost", reason="needs xgboost: pip install 'trainwright[xgboost]'")
         if reason := _cuda_unavailable():
             pytest.skip(reason)
 

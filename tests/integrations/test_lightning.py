@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-import trainyard
-from trainyard.errors import RunLockedError
-from trainyard.integrations.attempt import TrainerAttempt
-from trainyard.integrations.fingerprints import weights_digest
-from trainyard.records.journal import read
-from trainyard.records.run_dir import RunDir
+import trainwright
+from trainwright.errors import RunLockedError
+from trainwright.integrations.attempt import TrainerAttempt
+from trainwright.integrations.fingerprints import weights_digest
+from trainwright.records.journal import read
+from trainwright.records.run_dir import RunDir
 
 pytestmark = pytest.mark.slow  # the library takes seconds to import
 
@@ -103,9 +103,9 @@ def trainer(folder: Path, *callbacks: Any, **arguments: Any) -> Any:
 
 
 def callback(folder: Path, **options: Any) -> Any:
-    from trainyard.integrations.lightning import TrainyardCallback
+    from trainwright.integrations.lightning import TrainwrightCallback
 
-    return TrainyardCallback("net", folder / "runs", **options)
+    return TrainwrightCallback("net", folder / "runs", **options)
 
 
 def trained(
@@ -128,7 +128,7 @@ def raised(folder: Path, step: int, error: BaseException, monkeypatch: pytest.Mo
 
     with pytest.raises((type(error), SystemExit)):
         trained(folder, at(step, fail))
-    (run,) = trainyard.list_runs(folder / "runs")
+    (run,) = trainwright.list_runs(folder / "runs")
     return run
 
 
@@ -163,7 +163,7 @@ def test_the_run_directory_is_one_of_ours(whole: Any) -> None:
     losses = [record["step"] for record in kinds(run, "metrics") if "train_loss" in record["values"]]
     assert losses == [5, 10, 15, 20, 25, 30]
     assert (run.path / "report.html").stat().st_size > 10_000
-    assert trainyard.get(run.path).digest == run.digest
+    assert trainwright.get(run.path).digest == run.digest
 
 
 def test_the_manifest_names_every_input(whole: Any) -> None:
@@ -177,7 +177,7 @@ def test_the_manifest_names_every_input(whole: Any) -> None:
     }
     assert manifest["determinism"]["tier"] == "statistical"
     assert len(manifest["weights"]["initial"]) == 64
-    config = trainyard.check(whole[0].run.path / "config.yaml").config
+    config = trainwright.check(whole[0].run.path / "config.yaml").config
     assert (config.model.type, config.experiment.seed) == (f"{__name__}:Net", 3)
 
 
@@ -198,11 +198,11 @@ def test_a_killed_training_goes_on(tmp_path: Path) -> None:
         return processes.run(str(tmp_path), str(kill_at), folder=tmp_path)
 
     assert script(21).returncode == -signal.SIGKILL
-    (run,) = trainyard.list_runs(tmp_path / "runs")
+    (run,) = trainwright.list_runs(tmp_path / "runs")
     assert run.status == "crashed"
     done = script(0)
     assert done.returncode == 0, done.stderr
-    assert [again.id for again in trainyard.list_runs(tmp_path / "runs")] == [run.id]
+    assert [again.id for again in trainwright.list_runs(tmp_path / "runs")] == [run.id]
     assert (run.status, run.result["steps"], run.result["attempts"]) == ("completed", 30, 2)
     assert [record["from_step"] for record in kinds(run, "start")] == [0, 16]
     assert run.manifest["changes"] == []
@@ -296,7 +296,7 @@ def test_weights_alone_are_nothing_to_resume_from(tmp_path: Path, monkeypatch: p
     light = ModelCheckpoint(tmp_path / "light", every_n_train_steps=10, save_weights_only=True)
     with pytest.raises(ValueError, match="own"):
         trained(tmp_path, light, at(21, fail))
-    (run,) = trainyard.list_runs(tmp_path / "runs")
+    (run,) = trainwright.list_runs(tmp_path / "runs")
     known = {found["step"]: found["resumable"] for found in manifests(run)}
     assert known == {8: True, 16: True, 20: False}
     assert callback(tmp_path).resume_from() == str(tmp_path / "saved/step=16.ckpt")

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-import trainyard
-from trainyard.config import load
-from trainyard.errors import InputError
-from trainyard.integrations.checkpoints import Checkpoint, TrainerCheckpoints
-from trainyard.integrations.description import Description, to_json_value, trackers
-from trainyard.integrations.fingerprints import data_inputs, weights_digest
-from trainyard.integrations.foreign import refuse_foreign_run
-from trainyard.records.manifest import Manifest
-from trainyard.records.result import AttemptRecord, Result
-from trainyard.records.run_dir import RunDir
-from trainyard.require import class_name
-from trainyard.types import Determinism
+import trainwright
+from trainwright.config import load
+from trainwright.errors import InputError
+from trainwright.integrations.checkpoints import Checkpoint, TrainerCheckpoints
+from trainwright.integrations.description import Description, to_json_value, trackers
+from trainwright.integrations.fingerprints import data_inputs, weights_digest
+from trainwright.integrations.foreign import refuse_foreign_run
+from trainwright.records.manifest import Manifest
+from trainwright.records.result import AttemptRecord, Result
+from trainwright.records.run_dir import RunDir
+from trainwright.require import class_name
+from trainwright.types import Determinism
 
 
 class Color(Enum):
@@ -118,13 +118,13 @@ def test_commands_that_would_compute_it_say_whose_run_it_is(tmp_path: Path) -> N
     run.write(Result.FILE, Result(status="completed", run_id=run.id, attempts=1))
     with pytest.raises(InputError, match=r"cannot reproduce it; it is completed; its newest checkpoint"):
         refuse_foreign_run(run, "reproduce")
-    assert trainyard.resume(run.path).status == "completed"
+    assert trainwright.resume(run.path).status == "completed"
     verbs: dict[str, Callable[[], object]] = {
-        "load": lambda: trainyard.load(run.path),
-        "predict": lambda: trainyard.predict(run.path, "rows.csv"),
-        "evaluate": lambda: trainyard.evaluate(run.path),
-        "explain": lambda: trainyard.explain(run.path),
-        "export": lambda: trainyard.export(run.path, tmp_path / "model"),
+        "load": lambda: trainwright.load(run.path),
+        "predict": lambda: trainwright.predict(run.path, "rows.csv"),
+        "evaluate": lambda: trainwright.evaluate(run.path),
+        "explain": lambda: trainwright.explain(run.path),
+        "export": lambda: trainwright.export(run.path, tmp_path / "model"),
     }
     for verb, call in verbs.items():
         with pytest.raises(InputError, match=f"cannot {verb} it"):

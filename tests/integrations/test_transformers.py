@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import trainyard
-from trainyard.cli.commands import cli
-from trainyard.errors import ConfigError, InputError, RunLockedError
-from trainyard.integrations.attempt import TrainerAttempt
-from trainyard.integrations.fingerprints import weights_digest
-from trainyard.integrations.trainer_run import record_safely
-from trainyard.records.journal import read
-from trainyard.records.run_dir import RunDir
+import trainwright
+from trainwright.cli.commands import cli
+from trainwright.errors import ConfigError, InputError, RunLockedError
+from trainwright.integrations.attempt import TrainerAttempt
+from trainwright.integrations.fingerprints import weights_digest
+from trainwright.integrations.trainer_run import record_safely
+from trainwright.records.journal import read
+from trainwright.records.run_dir import RunDir
 
 pytestmark = pytest.mark.slow  # the library takes seconds to import
 
@@ -97,9 +97,9 @@ def trainer(folder: Path, *callbacks: Any, augmented: bool = False, **arguments:
 
 
 def callback(folder: Path, **options: Any) -> Any:
-    from trainyard.integrations.transformers import TrainyardCallback
+    from trainwright.integrations.transformers import TrainwrightCallback
 
-    return TrainyardCallback("bert", folder / "runs", **options)
+    return TrainwrightCallback("bert", folder / "runs", **options)
 
 
 def trained(folder: Path, *callbacks: Any, options: Any = None, **arguments: Any) -> Any:
@@ -177,7 +177,7 @@ def test_the_run_directory_is_one_of_ours(whole: Any) -> None:
     ]
     assert summary["mean_train_loss"] == pytest.approx(sum(losses.values()) / 6)
     assert (whole.path / "report.html").stat().st_size > 10_000
-    assert trainyard.get(whole.path).digest == whole.digest
+    assert trainwright.get(whole.path).digest == whole.digest
     assert whole.result["samples_per_second"] > 0
 
 
@@ -193,7 +193,7 @@ def test_the_manifest_names_every_input(whole: Any) -> None:
     assert "transformers" in manifest["environment"]["framework"]
     assert len(manifest["weights"]["initial"]) == 64
     assert manifest["weights"]["initial"] != whole.digest
-    config = trainyard.check(whole.path / "config.yaml").config
+    config = trainwright.check(whole.path / "config.yaml").config
     assert config.model.type.endswith(":BertForSequenceClassification")
     assert config.model.params["arguments"]["save_steps"] == 10
 
@@ -207,12 +207,12 @@ def test_the_commands_that_look_at_runs_do(whole: Any) -> None:
         done = CliRunner().invoke(cli, [str(word) for word in words])
         assert done.exit_code == 0, done.output
         assert whole.id in done.output
-    found = trainyard.compare(whole, whole)
+    found = trainwright.compare(whole, whole)
     assert found.same_digest
     assert not [*found.config, *(found.inputs or ())]
 
 
-@pytest.mark.parametrize("verb", [trainyard.reproduce, trainyard.evaluate, trainyard.load])
+@pytest.mark.parametrize("verb", [trainwright.reproduce, trainwright.evaluate, trainwright.load])
 def test_what_only_its_own_trainer_can_do_is_refused(whole: Any, verb: Any) -> None:
     with pytest.raises(InputError, match=whole.id):
         verb(whole)
@@ -226,11 +226,11 @@ def test_the_callback_changes_no_bit(tmp_path: Path) -> None:
 
 def test_a_killed_training_goes_on_to_the_same_bits(whole: Any, tmp_path: Path) -> None:
     assert script(tmp_path, "--kill", "27").returncode == -signal.SIGKILL
-    (run,) = trainyard.list_runs(tmp_path / "runs")
+    (run,) = trainwright.list_runs(tmp_path / "runs")
     assert run.status == "crashed"
     done = script(tmp_path)
     assert done.returncode == 0, done.stderr
-    assert [again.id for again in trainyard.list_runs(tmp_path / "runs")] == [run.id]
+    assert [again.id for again in trainwright.list_runs(tmp_path / "runs")] == [run.id]
     assert run.result["attempts"] == 2
     assert run.digest == whole.digest
     assert run.metrics == whole.metrics
@@ -244,7 +244,7 @@ def test_a_killed_training_goes_on_to_the_same_bits(whole: Any, tmp_path: Path) 
 
 def test_a_killed_training_with_workers_holds_no_lock(tmp_path: Path) -> None:
     assert script(tmp_path, "--kill", "12", "--workers", "1").returncode == -signal.SIGKILL
-    (run,) = trainyard.list_runs(tmp_path / "runs")
+    (run,) = trainwright.list_runs(tmp_path / "runs")
     assert run.status == "crashed"  # though its workers take seconds to see that they are orphans
 
 
@@ -276,13 +276,13 @@ def test_a_training_that_raises_has_failed(tmp_path: Path, monkeypatch: pytest.M
     yard = callback(tmp_path)
     trainer(tmp_path, yard)
     assert yard.resume_from() == str(tmp_path / "out/checkpoint-20")
-    (run,) = trainyard.list_runs(tmp_path / "runs")
+    (run,) = trainwright.list_runs(tmp_path / "runs")
     assert run.status == "failed"
     assert run.result["error"] == "ValueError: the user's own: api_key=***"
     assert "sesame" not in "".join(
         path.read_text(errors="replace") for path in run.path.rglob("*") if path.is_file()
     )
-    assert trainyard.clean(tmp_path / "runs") == []  # as it can go on
+    assert trainwright.clean(tmp_path / "runs") == []  # as it can go on
 
 
 def test_what_the_trainer_prunes_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +301,7 @@ def test_another_process_at_the_same_training_is_refused(
     yard = callback(tmp_path)
     trainer(tmp_path, yard)
     assert yard.resume_from() is not None
-    (run,) = trainyard.list_runs(tmp_path / "runs")
+    (run,) = trainwright.list_runs(tmp_path / "runs")
     owner = RunDir(run.path)
     owner.acquire()
     with pytest.raises(RunLockedError, match="owned by another process"):
@@ -317,9 +317,9 @@ def test_other_arguments_mean_another_run(
     yard = trained(tmp_path, learning_rate=1e-3, output_dir=str(tmp_path / "elsewhere"))
     assert "is unfinished, but not of this training: arguments, output_dir differ" in caplog.text
     assert kinds(yard.run, "start")[0]["from_step"] == 0
-    old = trainyard.list_runs(tmp_path / "runs")[1]
+    old = trainwright.list_runs(tmp_path / "runs")[1]
     assert "model.params.arguments.learning_rate" in {
-        item.what for item in trainyard.compare(old, yard.run).config
+        item.what for item in trainwright.compare(old, yard.run).config
     }
     goes_on = trained(tmp_path, options={"run": old.id}, learning_rate=1e-3).run
     assert goes_on.id == old.id
@@ -334,7 +334,7 @@ def test_a_run_that_is_asked_for_must_be_the_trainers(tmp_path: Path) -> None:
     ours = RunDir.create(tmp_path / "runs", "bert", "model: {type: mlp}\n")
     yard = callback(tmp_path, run=ours.id)
     trainer(tmp_path, yard)
-    with pytest.raises(InputError, match="was made by trainyard: transformers cannot continue it"):
+    with pytest.raises(InputError, match="was made by trainwright: transformers cannot continue it"):
         yard.resume_from()
 
 
@@ -407,7 +407,9 @@ def test_a_full_disk_ends_no_training_and_loses_no_metric(
 
     yard = callback(tmp_path)
     own = trainer(
-        tmp_path, yard, at(7, lambda _: monkeypatch.setattr("trainyard.engine.journal.Journal.values", full))
+        tmp_path,
+        yard,
+        at(7, lambda _: monkeypatch.setattr("trainwright.engine.journal.Journal.values", full)),
     )
     own.train()
     assert own.state.global_step == 30
@@ -420,7 +422,7 @@ def test_a_full_disk_ends_no_training_and_loses_no_metric(
 def test_a_record_that_cannot_begin_ends_no_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("trainyard.integrations.description.environment_inputs", lambda *_: 1 / 0)
+    monkeypatch.setattr("trainwright.integrations.description.environment_inputs", lambda *_: 1 / 0)
     own = trainer(tmp_path, callback(tmp_path))
     own.train()
     assert own.state.global_step == 30
@@ -439,7 +441,7 @@ def test_secrets_are_in_no_file(tmp_path: Path) -> None:
 def test_trackers_are_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     yard = trained(tmp_path, options={"tracking": [{"type": "tensorboard", "log_dir": str(tmp_path / "tb")}]})
-    trainyard.sync(yard.run)
+    trainwright.sync(yard.run)
     state = json.loads((yard.run.path / "trackers/0-tensorboard.json").read_bytes())
     assert state["closed"] == "completed"
     assert state["marks"]["train_loss"] == 30
@@ -447,14 +449,14 @@ def test_trackers_are_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_wrong_arguments_are_said_at_once(tmp_path: Path) -> None:
-    from trainyard.integrations.transformers import TrainyardCallback
+    from trainwright.integrations.transformers import TrainwrightCallback
 
     with pytest.raises(InputError, match="experiment: 'a/b' given"):
-        TrainyardCallback("a/b")
+        TrainwrightCallback("a/b")
     with pytest.raises(ConfigError, match="unknown tracker 'mlfow'"):
-        TrainyardCallback("bert", tracking=["mlfow"])
+        TrainwrightCallback("bert", tracking=["mlfow"])
     with pytest.raises(InputError, match=r"Trainer\(..., callbacks=\[yard\]\)"):
-        TrainyardCallback("bert").resume_from()
+        TrainwrightCallback("bert").resume_from()
 
 
 @pytest.mark.soak
@@ -475,7 +477,7 @@ def test_only_the_first_process_records(tmp_path: Path) -> None:
     assert distributed("--kill", "15").returncode != 0
     done = distributed()
     assert done.returncode == 0, done.stderr
-    (run,) = trainyard.list_runs(tmp_path / "runs")
+    (run,) = trainwright.list_runs(tmp_path / "runs")
     assert [record["from_step"] for record in kinds(run, "start")] == [0, 10]
     assert run.manifest["computation"]["arguments.world_size"] == 2
     manifests = [json.loads(path.read_bytes()) for path in run.path.glob("checkpoints/*/manifest.json")]

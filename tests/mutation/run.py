@@ -40,7 +40,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
-SOURCES = TESTS.parent / "src" / "trainyard"
+SOURCES = TESTS.parent / "src" / "trainwright"
 LEAST_CAUGHT = 0.95
 T = TypeVar("T")
 SURVIVED, CAUGHT, NOT_IN, NOT_IMPORTED, BROKEN = 0, 1, 201, 202, 203  # how the process of a fault ends
@@ -62,8 +62,8 @@ WARM = [
     "sklearn.datasets",
     "torch",
     "safetensors.torch",
-    "trainyard.api",
-    "trainyard.frameworks.torch.models",
+    "trainwright.api",
+    "trainwright.frameworks.torch.models",
 ]
 sys.path.insert(0, str(HERE))
 
@@ -410,7 +410,7 @@ def put_in(file: str, code: CodeType, functions: list[FunctionType], at_import: 
 
 def module_name(file: str) -> str:
     """Return the name under which a file of the package is imported."""
-    return ".".join(["trainyard", *Path(file).with_suffix("").parts]).removesuffix(".__init__")
+    return ".".join(["trainwright", *Path(file).with_suffix("").parts]).removesuffix(".__init__")
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

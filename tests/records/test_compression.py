@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import zstandard
 
-import trainyard
+import trainwright
 from small_runs import SMALL, assert_same, crashed
-from trainyard.errors import CheckpointError, MissingExtraError
-from trainyard.records import compression
-from trainyard.records.remote import RemoteRun
-from trainyard.records.urls import open_store
-from trainyard.runs.run import Run
+from trainwright.errors import CheckpointError, MissingExtraError
+from trainwright.records import compression
+from trainwright.records.remote import RemoteRun
+from trainwright.records.urls import open_store
+from trainwright.runs.run import Run
 
 WIDE = {"model.params.hidden": [128, 128], "checkpoint.compression": "zstd"}  # 60 KiB of moments each
 
@@ -21,16 +21,16 @@ WIDE = {"model.params.hidden": [128, 128], "checkpoint.compression": "zstd"}  # 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     settings = {**WIDE, "checkpoint.compression": "none"}
-    return trainyard.train(SMALL, settings, runs_dir=tmp_path_factory.mktemp("whole"))
+    return trainwright.train(SMALL, settings, runs_dir=tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture
 def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A run that crashed at step 13, its URL, and its compressed objects; another machine goes on."""
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "first"))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "first"))
     url = (tmp_path / "store").as_uri()
     run = crashed(url, WIDE, at=13)  # type: ignore[arg-type]
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "second"))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "second"))
     return run, url, [key for key in open_store(url).list() if key.endswith(".zst")]
 
 
@@ -41,9 +41,9 @@ def test_a_resume_elsewhere_has_the_bits_of_a_run_that_was_never_compressed(stor
         name = key.split("/", 4)[4].removesuffix(".zst")
         content = zstandard.ZstdDecompressor().decompress(open_store(url).get(key))
         assert content == (run.path / name).read_bytes()
-    resumed = trainyard.resume(run.id, runs_dir=url)
+    resumed = trainwright.resume(run.id, runs_dir=url)
     assert_same(resumed, whole)
-    assert trainyard.load(trainyard.get(run.id, runs_dir=url)).run.id == run.id
+    assert trainwright.load(trainwright.get(run.id, runs_dir=url)).run.id == run.id
 
 
 @pytest.mark.parametrize("damage", ["cut", "no zstd", "more", "lost"])
@@ -57,7 +57,7 @@ def test_a_damaged_object_is_never_loaded(stored: Any, whole: Run, damage: str, 
     path.unlink()
     if damage in other:
         path.write_bytes(other[damage])
-    assert_same(trainyard.resume(run.id, runs_dir=url), whole)
+    assert_same(trainwright.resume(run.id, runs_dir=url), whole)
     said = key if damage == "lost" else "is not in the store as it was stored"
     assert said in caplog.text
 
@@ -77,7 +77,9 @@ def test_an_unknown_codec_is_named(stored: Any) -> None:
     files = {name: file.model_copy(update={"codec": "lzma"}) for name, file in entry.files.items()}
     for name in files:
         (run.path / name).unlink()
-    with pytest.raises(CheckpointError, match="was stored as 'lzma', which this version of Trainyard cannot"):
+    with pytest.raises(
+        CheckpointError, match="was stored as 'lzma', which this version of Trainwright cannot"
+    ):
         remote.download(entry.model_copy(update={"files": files}), lambda name: name.startswith("best/"))
 
 
@@ -85,13 +87,13 @@ def test_the_library_is_asked_for_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing() -> None:
-        raise MissingExtraError("zstandard is not installed: run `pip install 'trainyard[zstd]'`")
+        raise MissingExtraError("zstandard is not installed: run `pip install 'trainwright[zstd]'`")
 
     monkeypatch.setattr(compression, "check_codec", missing)
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(MissingExtraError, match="trainyard\\[zstd\\]"):
-        trainyard.train(SMALL, WIDE, runs_dir=(tmp_path / "store").as_uri())
-    trainyard.train(SMALL, {**WIDE, "training.max_steps": 2}, runs_dir=tmp_path / "local")  # nothing to do
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(MissingExtraError, match="trainwright\\[zstd\\]"):
+        trainwright.train(SMALL, WIDE, runs_dir=(tmp_path / "store").as_uri())
+    trainwright.train(SMALL, {**WIDE, "training.max_steps": 2}, runs_dir=tmp_path / "local")  # nothing to do
 
 
 def test_the_content_survives(tmp_path: Path) -> None:

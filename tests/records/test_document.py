@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.errors import CheckpointError
-from trainyard.records.document import dump, parse_json
-from trainyard.records.lineage import Lineage
-from trainyard.records.manifest import Difference, Manifest
-from trainyard.records.result import AttemptRecord, BestModel, Result
-from trainyard.records.study import StudyRecord
+from trainwright.errors import CheckpointError
+from trainwright.records.document import dump, parse_json
+from trainwright.records.lineage import Lineage
+from trainwright.records.manifest import Difference, Manifest
+from trainwright.records.result import AttemptRecord, BestModel, Result
+from trainwright.records.study import StudyRecord
 
 RESULT = Result(
     status="completed",
@@ -146,14 +146,14 @@ def test_a_link_or_a_pipe_in_place_of_a_record_is_not_read(tmp_path: Path) -> No
             Result.load(tmp_path / f"{name}.json")
 
 
-def test_the_sources_of_trainyard_are_a_record_and_its_semantics_are_compared() -> None:
+def test_the_sources_of_trainwright_are_a_record_and_its_semantics_are_compared() -> None:
     def manifest(sources: str, semantics: dict[str, int] | int) -> Manifest:
         return Manifest.model_validate(
             {
                 "run_id": "r",
                 "experiment": "e",
                 "semantics": semantics,
-                "code": {"hash": sources, "trainyard": sources, "trainyard_sha256": sources},
+                "code": {"hash": sources, "trainwright": sources, "trainwright_sha256": sources},
             }
         )
 

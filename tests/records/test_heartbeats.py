@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.errors import RunLockedError
-from trainyard.records import heartbeats
-from trainyard.records.heartbeats import Heartbeats, has_owner, may_have_owner
-from trainyard.records.log import Entry, new_writer
-from trainyard.records.remote import RemoteRun
-from trainyard.stores.local import LocalStore
+from trainwright.errors import RunLockedError
+from trainwright.records import heartbeats
+from trainwright.records.heartbeats import Heartbeats, has_owner, may_have_owner
+from trainwright.records.log import Entry, new_writer
+from trainwright.records.remote import RemoteRun
+from trainwright.stores.local import LocalStore
 
 START = 1_800_000_000.0  # of the wall clock here
 MONOTONIC = 5_000.0

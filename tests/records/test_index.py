@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.records import index
-from trainyard.records.index import FILE, summaries
-from trainyard.records.result import AttemptRecord, Result
-from trainyard.records.run_dir import RunDir
+from trainwright.records import index
+from trainwright.records.index import FILE, summaries
+from trainwright.records.result import AttemptRecord, Result
+from trainwright.records.run_dir import RunDir
 
 
 def make_run(runs_dir: Path, status: str | None, *, accuracy: float = 0.5, age: float = 3600.0) -> RunDir:

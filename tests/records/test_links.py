@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL, preempted
-from trainyard.cli.boundary import run as command
-from trainyard.digest import write_atomically, write_file
-from trainyard.errors import TrainyardError
-from trainyard.reports.html import write_report
-from trainyard.runs.run import Run
-from trainyard.safe_open import open_regular
-from trainyard.trackers.feed.state import State
+from trainwright.cli.boundary import run as command
+from trainwright.digest import write_atomically, write_file
+from trainwright.errors import TrainwrightError
+from trainwright.reports.html import write_report
+from trainwright.runs.run import Run
+from trainwright.safe_open import open_regular
+from trainwright.trackers.feed.state import State
 
 LINK = "it is a symbolic link, which is not followed"
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trainyard.train(SMALL, {"training.max_steps": 7}, runs_dir=tmp_path_factory.mktemp("made")).path
+    return trainwright.train(SMALL, {"training.max_steps": 7}, runs_dir=tmp_path_factory.mktemp("made")).path
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +74,8 @@ def test_what_a_prediction_needs_is_read_from_regular_files(
     else:
         file.unlink()
         os.mkfifo(file) if other == "pipe" else file.symlink_to("/dev/zero")
-    with pytest.raises(TrainyardError, match=r"not a regular file|symbolic link"):
-        trainyard.load(copy)
+    with pytest.raises(TrainwrightError, match=r"not a regular file|symbolic link"):
+        trainwright.load(copy)
 
 
 @pytest.mark.parametrize("what", ["weights", "manifest", "more", "folder", "all"])
@@ -95,11 +95,11 @@ def test_checkpoints_are_read_from_regular_files(what: str, begun: Path, tmp_pat
         outside = linked((folder / names[what]).resolve(), tmp_path)
     if what == "all":
         kept = sorted(outside.iterdir())
-        with pytest.raises(TrainyardError, match=f"checkpoints: {LINK}"):
-            trainyard.resume(run)
+        with pytest.raises(TrainwrightError, match=f"checkpoints: {LINK}"):
+            trainwright.resume(run)
         assert sorted(outside.iterdir()) == kept, "nothing was pruned there"
         return
-    assert trainyard.resume(run).status == "completed"
+    assert trainwright.resume(run).status == "completed"
     if what == "weights":
         assert outside.exists()
 
@@ -112,8 +112,8 @@ def test_nothing_is_written_through_a_link(name: str, begun: Path, tmp_path: Pat
         (path / name).mkdir()
     outside = linked(path / name, tmp_path)
     before = contents(outside)
-    with pytest.raises((TrainyardError, OSError), match=r"symbolic link|regular file"):
-        trainyard.resume(Run(path))
+    with pytest.raises((TrainwrightError, OSError), match=r"symbolic link|regular file"):
+        trainwright.resume(Run(path))
     assert contents(outside) == before
 
 
@@ -136,7 +136,7 @@ def test_a_report_shows_nothing_through_a_link(copy: Run, tmp_path: Path) -> Non
     for name in ("config.yaml", "evaluation/test.json", "evaluation/explanation.json", "journal/0001.jsonl"):
         (copy.path / name).unlink(missing_ok=True)
         (copy.path / name).symlink_to(tmp_path / "secret")
-    page = trainyard.report(copy).read_text()
+    page = trainwright.report(copy).read_text()
     assert "secret-of-mine" not in page
     assert page.count("symbolic link") >= 3
 
@@ -160,8 +160,8 @@ def test_a_run_directory_may_itself_be_a_link(made: Path, tmp_path: Path) -> Non
     (tmp_path / "runs" / "linked" / made.name).symlink_to(made)
     for experiment in ("small", "linked"):
         run = tmp_path / "runs" / experiment / made.name
-        assert "test_loss" in trainyard.evaluate(run)
-        assert trainyard.report(run).is_file()
+        assert "test_loss" in trainwright.evaluate(run)
+        assert trainwright.report(run).is_file()
 
 
 def test_a_listing_passes_over_a_run_with_links(

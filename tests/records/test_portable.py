@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainyard.digest import array_buffer, damage, digest, tensor_records, write_tensors
-from trainyard.engine.lease import Lease
-from trainyard.errors import CheckpointError, InputError
-from trainyard.records.commit import Commit, step_of
-from trainyard.records.log import Log
-from trainyard.records.portable import stored_weights, weights_digest, write_portable
-from trainyard.records.result import BestModel, Result
-from trainyard.records.run_dir import RunDir
-from trainyard.stores.local import LocalStore
+from trainwright.digest import array_buffer, damage, digest, tensor_records, write_tensors
+from trainwright.engine.lease import Lease
+from trainwright.errors import CheckpointError, InputError
+from trainwright.records.commit import Commit, step_of
+from trainwright.records.log import Log
+from trainwright.records.portable import stored_weights, weights_digest, write_portable
+from trainwright.records.result import BestModel, Result
+from trainwright.records.run_dir import RunDir
+from trainwright.stores.local import LocalStore
 
 CONFIG = """
 data: {type: csv, path: "s3://me:hunter2hunter2@bucket/${env:FOLDER}/x.csv"}

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from trainyard.errors import InputError
-from trainyard.records.queries import chosen, ordered
+from trainwright.errors import InputError
+from trainwright.records.queries import chosen, ordered
 
 RUNS: list[dict[str, Any]] = [
     {"run_id": "a", "status": "completed", "model": "lightgbm", "metrics": {"val_f1": 0.95}, "steps": 10},

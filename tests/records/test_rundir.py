@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.errors import InputError, RunLockedError, RunNotFoundError
-from trainyard.records.listing import find_run, has_model
-from trainyard.records.manifest import Manifest, Parent
-from trainyard.records.run_dir import RunDir, make_id
+from trainwright.errors import InputError, RunLockedError, RunNotFoundError
+from trainwright.records.listing import find_run, has_model
+from trainwright.records.manifest import Manifest, Parent
+from trainwright.records.run_dir import RunDir, make_id
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_runs_of_one_second_are_in_the_order_of_their_time() -> None:
 
 def test_two_runs_never_share_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = iter(["20260101-000000-00000000", "20260101-000000-00000000", "20260101-000000-00100000"])
-    monkeypatch.setattr("trainyard.records.run_dir.make_id", lambda: next(ids))
+    monkeypatch.setattr("trainwright.records.run_dir.make_id", lambda: next(ids))
     first = RunDir.create(tmp_path, "e", "model: mlp\n")
     (first.path / "result.json").write_text("kept")
     second = RunDir.create(tmp_path, "e", "model: mlp\n")
@@ -72,7 +72,7 @@ def test_ids_are_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_process_is_refused_and_told_who_owns_the_run(runs: list[RunDir]) -> None:
     runs[0].acquire()
     code = (
-        "import sys; from pathlib import Path; from trainyard.records.run_dir import RunDir; "
+        "import sys; from pathlib import Path; from trainwright.records.run_dir import RunDir; "
         "RunDir(Path(sys.argv[1])).acquire()"
     )
     other = subprocess.run(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.errors import CheckpointError
-from trainyard.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_log
+from trainwright.errors import CheckpointError
+from trainwright.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_log
 
 ENDED = Ending("completed", 0.1 + 0.2, 10, ((8, 0.5), (10, 0.1 + 0.2)), "d", 1.5, None, {"val_loss": 0.3})
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainyard.errors import CheckpointError
-from trainyard.records.tuning_result import BestTrial, TuningResult
+from trainwright.errors import CheckpointError
+from trainwright.records.tuning_result import BestTrial, TuningResult
 
 PLAIN = {
     "metric": "val_rmse",

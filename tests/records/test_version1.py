@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_iris
 
-import trainyard
+import trainwright
 from late import keras_in_one_thread
-from trainyard.cli.main import main
+from trainwright.cli.main import main
 
 FRAMEWORKS = ["torch", "xgboost", "lightgbm", "catboost", "sklearn", "keras"]
 
@@ -32,8 +32,8 @@ def runs_dir(archive: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(archive, tmp_path / "runs"))
 
 
-def run_of(runs_dir: Path, experiment: str) -> trainyard.Run:
-    (run,) = trainyard.list_runs(runs_dir, f"v1-{experiment}")
+def run_of(runs_dir: Path, experiment: str) -> trainwright.Run:
+    (run,) = trainwright.list_runs(runs_dir, f"v1-{experiment}")
     return run
 
 
@@ -47,12 +47,12 @@ def test_a_completed_run_is_shown_reported_used_and_evaluated(
     run = run_of(runs_dir, framework)
     assert main(["runs", "show", str(run.path)]) == 0
     assert str(run.digest) in capsys.readouterr().out
-    assert "completed" in trainyard.report(run).read_text(encoding="utf-8")
-    for metric, value in trainyard.evaluate(run, split="test").items():
+    assert "completed" in trainwright.report(run).read_text(encoding="utf-8")
+    for metric, value in trainwright.evaluate(run, split="test").items():
         assert value == pytest.approx(run.metrics[metric], rel=1e-6), metric
     iris = load_iris(as_frame=True)
     iris.data.to_csv(tmp_path / "iris.csv", index=False)
-    predictions = trainyard.predict(run, tmp_path / "iris.csv")
+    predictions = trainwright.predict(run, tmp_path / "iris.csv")
     assert len(predictions) == 150
     probabilities = predictions.filter(like="probability_").to_numpy()
     assert np.allclose(probabilities.sum(axis=1), 1, atol=1e-5)
@@ -65,13 +65,13 @@ def test_a_crashed_run_ends_as_the_run_that_was_not(
 ) -> None:
     crashed, whole = run_of(runs_dir, f"{framework}-crashed"), run_of(runs_dir, framework)
     assert crashed.status in ("failed", "crashed")
-    with caplog.at_level(logging.INFO, "trainyard"):
-        resumed = trainyard.resume(crashed)
+    with caplog.at_level(logging.INFO, "trainwright"):
+        resumed = trainwright.resume(crashed)
     assert "from step 0" not in caplog.text
     assert "resuming run" in caplog.text
     if "processor was" in caplog.text:  # another make rounds otherwise, as the warning says
         flowers = load_iris().data
-        outputs = [trainyard.load(run).predict_proba(flowers) for run in (resumed, whole)]
+        outputs = [trainwright.load(run).predict_proba(flowers) for run in (resumed, whole)]
         assert np.allclose(*outputs, atol=1e-5)
         return
     assert resumed.digest == whole.digest
@@ -83,7 +83,7 @@ def test_all_runs_are_listed(runs_dir: Path, capsys: pytest.CaptureFixture[str])
     listed = capsys.readouterr().out
     assert listed.count("completed") == len(FRAMEWORKS)
     assert (
-        pd.Series([run.status for run in trainyard.list_runs(runs_dir)]).isin(["completed", "failed"]).all()
+        pd.Series([run.status for run in trainwright.list_runs(runs_dir)]).isin(["completed", "failed"]).all()
     )
 
 
@@ -93,6 +93,6 @@ def test_all_runs_are_listed(runs_dir: Path, capsys: pytest.CaptureFixture[str])
 )
 def test_a_completed_run_is_forked(framework: str, key: str, runs_dir: Path) -> None:
     run = run_of(runs_dir, framework)
-    child = trainyard.fork(run, {key: 2 * run.result["steps"]})
+    child = trainwright.fork(run, {key: 2 * run.result["steps"]})
     assert (child.status, child.result["steps"]) == ("completed", 2 * run.result["steps"])
-    assert trainyard.reproduce(child).verdict == "identical"
+    assert trainwright.reproduce(child).verdict == "identical"

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.arrays import Arrays
-from trainyard.engine.journal import Journal
-from trainyard.evaluation.baselines import compared, fitted
-from trainyard.evaluation.metrics import evaluate_predictions
-from trainyard.evaluation.profile import profile
-from trainyard.evaluation.tables import tables
-from trainyard.records.result import AttemptRecord
-from trainyard.records.run_dir import RunDir
-from trainyard.registry import task_for
-from trainyard.types import Array, DataInfo, Predictions, features_spec
+from trainwright.datasets.base import DataBundle
+from trainwright.datasets.rows.arrays import Arrays
+from trainwright.engine.journal import Journal
+from trainwright.evaluation.baselines import compared, fitted
+from trainwright.evaluation.metrics import evaluate_predictions
+from trainwright.evaluation.profile import profile
+from trainwright.evaluation.tables import tables
+from trainwright.records.result import AttemptRecord
+from trainwright.records.run_dir import RunDir
+from trainwright.registry import task_for
+from trainwright.types import Array, DataInfo, Predictions, features_spec
 
 NAMES = ("train", "val", "test")
 Curves = tuple[Sequence[float], Sequence[float]]  # the training and validation losses

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from trainyard.reports.charts import Line, LineChart, Marker, heat_map, line_chart, scatter, symbol
-from trainyard.reports.curves import single_points
+from trainwright.reports.charts import Line, LineChart, Marker, heat_map, line_chart, scatter, symbol
+from trainwright.reports.curves import single_points
 
 SVG = ElementTree.Element
 HOSTILE = '<script>alert("1")</script>&\x00\x1b'

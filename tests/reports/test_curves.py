@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from trainyard.reports.curves import MOST_POINTS, CurveBuilder, joined, single_points, thinned, up_to
+from trainwright.reports.curves import MOST_POINTS, CurveBuilder, joined, single_points, thinned, up_to
 
 
 def built(steps, values):

@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from small_runs import crashed
-from trainyard import api
-from trainyard.cli.main import main
-from trainyard.engine.journal import Journal
-from trainyard.records.journal import read
-from trainyard.records.run_dir import RunDir
-from trainyard.reports import journal
-from trainyard.reports.html import write_report
-from trainyard.reports.summary import html_table, journal_problems, summary_table
-from trainyard.runs.reproduce import _first_step
-from trainyard.runs.run import Run
-from trainyard.trackers.base import RunCard
-from trainyard.trackers.feed.feeder import Feeder
-from trainyard.trackers.feed.state import State
-from trainyard.trackers.feed.tail import pending
+from trainwright import api
+from trainwright.cli.main import main
+from trainwright.engine.journal import Journal
+from trainwright.records.journal import read
+from trainwright.records.run_dir import RunDir
+from trainwright.reports import journal
+from trainwright.reports.html import write_report
+from trainwright.reports.summary import html_table, journal_problems, summary_table
+from trainwright.runs.reproduce import _first_step
+from trainwright.runs.run import Run
+from trainwright.trackers.base import RunCard
+from trainwright.trackers.feed.feeder import Feeder
+from trainwright.trackers.feed.state import State
+from trainwright.trackers.feed.tail import pending
 
 BARS = {"w": {"edges": [0.0, 0.5, 1.0], "counts": [1, 2], "sum": 3.0, "sum_squares": 2.0}}
 VALUES = [None, True, -1, 0, 1.5, "x", "NaN", [], {}, [[]], {"a": {}}, 10**30, 10**400, 2**60]

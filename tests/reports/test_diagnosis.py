@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from constructed import bundle, classes, run_of, values
 
-from trainyard.records.manifest import RepeatedRows
-from trainyard.reports.diagnosis import Finding, diagnose
-from trainyard.reports.diagnosis.answers import ALL_FOLDS
-from trainyard.reports.diagnosis.data import shift
-from trainyard.reports.next_steps import _changes, section
-from trainyard.reports.rundir import read_run
+from trainwright.records.manifest import RepeatedRows
+from trainwright.reports.diagnosis import Finding, diagnose
+from trainwright.reports.diagnosis.answers import ALL_FOLDS
+from trainwright.reports.diagnosis.data import shift
+from trainwright.reports.next_steps import _changes, section
+from trainwright.reports.rundir import read_run
 
 ROWS = (600, 200, 200)
 STEPS = np.arange(1, 21)
@@ -166,7 +166,7 @@ def test_too_few_rows(tmp_path, rows, said):
     path = "experiment/20260101-120000-abc123/config.yaml"
     if rows[0] < 60:
         assert finding.mend == ALL_FOLDS
-        assert command.startswith("trainyard cross-validate ")
+        assert command.startswith("trainwright cross-validate ")
         assert command.endswith(f"{path} --folds 5")
     else:
         assert command.endswith(f"{path} data.split.test=0.3")
@@ -246,8 +246,8 @@ def test_each_line_that_mends_names_keys_of_the_config():
     """All lines are built from these keys."""
     import re
 
-    from trainyard.config.schema import RunConfig
-    from trainyard.reports import diagnosis
+    from trainwright.config.schema import RunConfig
+    from trainwright.reports import diagnosis
 
     sources = "".join(path.read_text() for path in Path(diagnosis.__file__).parent.glob("*.py"))
     keys = set(re.findall(r'"((?:data|training|model)\.[a-z_.]+): ', sources))

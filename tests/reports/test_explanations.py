@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from trainyard.reports.explanation_charts import (
+from trainwright.reports.explanation_charts import (
     Bar,
     Curve,
     Dependence,
@@ -24,8 +24,8 @@ from trainyard.reports.explanation_charts import (
     shade,
     swarm,
 )
-from trainyard.reports.explanations import ranking
-from trainyard.reports.html import write_report
+from trainwright.reports.explanations import ranking
+from trainwright.reports.html import write_report
 
 HOSTILE = '<script>alert("1")</script>&\x00;,'
 WHOLE: dict[str, Any] = {

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainyard.engine.journal import Journal
-from trainyard.evaluation.metrics import evaluate_predictions
-from trainyard.evaluation.tables import tables
-from trainyard.records.result import AttemptRecord
-from trainyard.records.run_dir import RunDir
-from trainyard.reports import charts
-from trainyard.reports.html import write_report
-from trainyard.reports.summary import html_table, summary_table
-from trainyard.types import DataInfo, Predictions, features_spec
+from trainwright.engine.journal import Journal
+from trainwright.evaluation.metrics import evaluate_predictions
+from trainwright.evaluation.tables import tables
+from trainwright.records.result import AttemptRecord
+from trainwright.records.run_dir import RunDir
+from trainwright.reports import charts
+from trainwright.reports.html import write_report
+from trainwright.reports.summary import html_table, summary_table
+from trainwright.types import DataInfo, Predictions, features_spec
 
 RUN_ID = "20260101-120000-abc123"
 DIGEST = "d1" * 32
@@ -36,7 +36,7 @@ MANIFEST = {
     "experiment": "digits",
     "created": "2026-01-01T12:00:00+00:00",
     "working_directory": "/home/ada",
-    "command": ["/usr/bin/trainyard", "train", "my config.yaml"],
+    "command": ["/usr/bin/trainwright", "train", "my config.yaml"],
     "config_hash": "c0" * 32,
     "seed": 1,
     "data": {
@@ -178,25 +178,27 @@ def test_the_page_of_a_whole_run_has_all_facts(run):
         "OMP_NUM_THREADS",
         "mine.model",
         "with uncommitted changes",
-        f"trainyard reproduce {RUN_ID}",
-        "trainyard train 'my config.yaml'",
+        f"trainwright reproduce {RUN_ID}",
+        "trainwright train 'my config.yaml'",
         "2 min 05 s",
         "killed",
     ):
         assert fact in shown.text, fact
     assert "Problems" not in shown.text
-    assert "trainyard resume" not in shown.text
+    assert "trainwright resume" not in shown.text
 
 
 def test_a_page_says_what_to_do_next(run):
     steps = page(run).text.partition("What next")[2]
-    assert steps.index(f"trainyard explain {RUN_ID}") < steps.index(f"trainyard predict {RUN_ID} rows.csv")
+    assert steps.index(f"trainwright explain {RUN_ID}") < steps.index(
+        f"trainwright predict {RUN_ID} rows.csv"
+    )
     command = [*MANIFEST["command"], "--runs-dir", "my runs"]
     changed = MANIFEST | {"command": command, "working_directory": str(run.parent)}
     (run / "manifest.json").write_text(json.dumps(changed))
     text = page(run).text
-    assert f"trainyard reproduce {RUN_ID} --runs-dir 'my runs'" in text
-    assert f"trainyard tune --suggest {RUN_ID}/config.yaml" in text
+    assert f"trainwright reproduce {RUN_ID} --runs-dir 'my runs'" in text
+    assert f"trainwright tune --suggest {RUN_ID}/config.yaml" in text
     (run / "manifest.json").write_text(json.dumps(MANIFEST | {"trainer": {"name": "transformers"}}))
     assert "What next" not in page(run).text
 
@@ -263,7 +265,7 @@ def test_a_run_that_was_killed(run):
     (run / "evaluation" / "test.json").unlink()
     text = page(run).text
     assert "crashed" in text
-    assert f"trainyard resume {RUN_ID}" in text
+    assert f"trainwright resume {RUN_ID}" in text
     assert "validation f1" in text
     assert "killed, or still training" in text
 
@@ -343,7 +345,7 @@ def test_a_damaged_file_costs_only_what_it_says(run, name, content):
     is_early = name == "config.yaml" or (name.startswith("evaluation") and content[:2] == b'{"')
     if not is_torn and not is_early:
         assert f"{name}: " in text, "nothing says that it is damaged"
-    assert f"trainyard reproduce {RUN_ID}" in text
+    assert f"trainwright reproduce {RUN_ID}" in text
     assert dict(summary_table(run))["run"] == RUN_ID
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainyard.engine.journal import Journal
-from trainyard.records import journal as records
-from trainyard.reports import journal
-from trainyard.reports.journal import History, read_history
+from trainwright.engine.journal import Journal
+from trainwright.records import journal as records
+from trainwright.reports import journal
+from trainwright.reports.journal import History, read_history
 
 
 def write(folder: Path, attempt: int, first: int, last: int, *, end: str = "") -> Journal:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from trainyard.reports.curves import envelope
-from trainyard.reports.scales import (
+from trainwright.reports.curves import envelope
+from trainwright.reports.scales import (
     duration,
     fitted,
     fitted_to,

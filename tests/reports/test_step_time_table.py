@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from trainyard.engine.journal import Journal
-from trainyard.reports import journal, segment_cache
-from trainyard.reports.html import write_report
-from trainyard.reports.journal import read_history
-from trainyard.reports.processes import section
-from trainyard.reports.rundir import RunFiles
-from trainyard.reports.step_times import StepTimesTotal, joined, of_window
+from trainwright.engine.journal import Journal
+from trainwright.reports import journal, segment_cache
+from trainwright.reports.html import write_report
+from trainwright.reports.journal import read_history
+from trainwright.reports.processes import section
+from trainwright.reports.rundir import RunFiles
+from trainwright.reports.step_times import StepTimesTotal, joined, of_window
 
 WINDOW: dict[str, Any] = {
     "steps": 10,

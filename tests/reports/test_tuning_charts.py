@@ -8,11 +8,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from trainyard.records.result import AttemptRecord
-from trainyard.records.trials import Ending, LoggedTrial, TrialLog
-from trainyard.reports.studies import write_report
-from trainyard.reports.tuning_charts import Span, _field, axis, idle_share, lanes, shade_of
-from trainyard.studies.study import Study
+from trainwright.records.result import AttemptRecord
+from trainwright.records.trials import Ending, LoggedTrial, TrialLog
+from trainwright.reports.studies import write_report
+from trainwright.reports.tuning_charts import Span, _field, axis, idle_share, lanes, shade_of
+from trainwright.studies.study import Study
 
 
 def spans(*ends: tuple[float, float]) -> list[Span]:

@@ -13,14 +13,14 @@ from ruamel.yaml import YAML
 from test_diagnosis import FALLS, HEALTHY, ROWS, cut, drawn, probabilities
 from test_html import Page
 
-from trainyard.cli.main import main
-from trainyard.errors import CheckpointError, InputError
-from trainyard.records.document import dump
-from trainyard.reports.card import write_card
-from trainyard.reports.html import write_report
-from trainyard.reports.overlay import write_overlay
-from trainyard.reports.rundir import read_run
-from trainyard.reports.verdict import evaluated, judge
+from trainwright.cli.main import main
+from trainwright.errors import CheckpointError, InputError
+from trainwright.records.document import dump
+from trainwright.reports.card import write_card
+from trainwright.reports.html import write_report
+from trainwright.reports.overlay import write_overlay
+from trainwright.reports.rundir import read_run
+from trainwright.reports.verdict import evaluated, judge
 
 HOSTILE = '</script><img src=x onerror="alert(1)">`|'
 
@@ -129,7 +129,7 @@ def is_refused(write: Callable[[], object]) -> bool:
     try:
         write()
     except CheckpointError as error:
-        return "a table there is not as Trainyard writes it" in str(error)
+        return "a table there is not as Trainwright writes it" in str(error)
     except InputError as error:
         return "no task '" in str(error)
     return False
@@ -156,7 +156,7 @@ def test_the_command_says_so_in_a_line(run: Path, capsys: pytest.CaptureFixture[
     for words in (["--card"], []):
         assert main(["report", str(run), *words]) == 1
         said = capsys.readouterr().err
-        assert "evaluation: a table there is not as Trainyard writes it" in said
+        assert "evaluation: a table there is not as Trainwright writes it" in said
         assert "Traceback" not in said
 
 

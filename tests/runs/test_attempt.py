@@ -15,37 +15,37 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL, Crash, assert_same, checkpoints, crashed, every_save_on_disk, flip, preempted
-from trainyard import registry
-from trainyard.callbacks.base import Callback
-from trainyard.config import load
-from trainyard.engine.journal import Journal
-from trainyard.errors import (
+from trainwright import registry
+from trainwright.callbacks.base import Callback
+from trainwright.config import load
+from trainwright.engine.journal import Journal
+from trainwright.errors import (
     ChangedInputsError,
     CheckpointError,
     DataError,
     InputError,
     RunLockedError,
     TrainingError,
-    TrainyardError,
+    TrainwrightError,
 )
-from trainyard.records.journal import losses, read
-from trainyard.records.listing import all_runs
-from trainyard.records.run_dir import RunDir
-from trainyard.runs import attempt
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.frameworks import framework_name
-from trainyard.runs.processes import threads
-from trainyard.runs.run import Run
-from trainyard.runs.wiring import _remedies, run_checkpoints
-from trainyard.stores.local import LocalStore
+from trainwright.records.journal import losses, read
+from trainwright.records.listing import all_runs
+from trainwright.records.run_dir import RunDir
+from trainwright.runs import attempt
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.frameworks import framework_name
+from trainwright.runs.processes import threads
+from trainwright.runs.run import Run
+from trainwright.runs.wiring import _remedies, run_checkpoints
+from trainwright.stores.local import LocalStore
 from warm_commands import command
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trainyard.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
+    return trainwright.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
 
 
 def events(run: Run, name: str) -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ def events(run: Run, name: str) -> list[dict[str, Any]]:
 
 
 def cli(*words: str) -> int:
-    from trainyard.cli.main import main
+    from trainwright.cli.main import main
 
     return main(list(words))
 
@@ -68,7 +68,7 @@ def cli(*words: str) -> int:
 def test_a_resume_goes_on_from_the_newest_commit(whole: Run, tmp_path: Path) -> None:
     run = crashed(tmp_path, at=13)
     assert run.status == "failed"
-    resumed = trainyard.resume(run)
+    resumed = trainwright.resume(run)
     assert_same(resumed, whole)
     starts = [record["from_step"] for record in read(run.path / "journal") if record["kind"] == "start"]
     assert starts == [0, 10]
@@ -90,7 +90,7 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_taken(
     run = crashed(tmp_path)
     older, newest = checkpoints(run)
     DAMAGES[damage](newest)
-    resumed = trainyard.resume(run)
+    resumed = trainwright.resume(run)
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert [warning for warning in warnings if newest.name in warning], warnings
     starts = [record["from_step"] for record in read(run.path / "journal") if record["kind"] == "start"]
@@ -105,7 +105,7 @@ def test_where_all_are_damaged_it_begins_again_and_says_so(
     damaged = [folder.name for folder in checkpoints(run)]
     for folder in checkpoints(run):
         flip(folder / "weights.safetensors")
-    resumed = trainyard.resume(run)
+    resumed = trainwright.resume(run)
     assert "starts again at step 0" in caplog.text
     assert all(name in caplog.text for name in damaged)
     assert_same(resumed, whole)
@@ -119,7 +119,7 @@ def test_a_checkpoint_whose_manifest_was_forged_is_never_loaded(whole: Run, tmp_
     manifest = json.loads((newest / "manifest.json").read_text())
     manifest["step"] = 12
     (newest / "manifest.json").write_text(json.dumps(manifest))
-    assert_same(trainyard.resume(run), whole)
+    assert_same(trainwright.resume(run), whole)
 
 
 def crash(*_: Any) -> None:
@@ -135,16 +135,16 @@ def test_a_checkpoint_with_a_damaged_best_model_is_not_whole(
 ) -> None:
     """No other model stands in for a damaged best one: it is trained again, to the same bits."""
     overrides = {"checkpoint.save_top_k": top}
-    whole = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "whole")
+    whole = trainwright.train(SMALL, overrides, runs_dir=tmp_path / "whole")
     monkeypatch.setattr(attempt, "evaluate_outcome", crash)  # after the training, before its result
     with pytest.raises(Crash):
-        trainyard.train(SMALL, overrides, runs_dir=tmp_path / "cut")
+        trainwright.train(SMALL, overrides, runs_dir=tmp_path / "cut")
     monkeypatch.undo()
-    run = trainyard.get("last", runs_dir=tmp_path / "cut")
+    run = trainwright.get("last", runs_dir=tmp_path / "cut")
     best = whole.result["best"]["step"]
     (damaged,) = (run.path / "best").glob(f"step-{best:09d}-*")
     flip(damaged / "weights.safetensors")
-    again = trainyard.resume(run)
+    again = trainwright.resume(run)
     assert f"cannot be used without the best model of step {best}" in caplog.text
     assert_same(again, whole)
     assert len({path.name.split("-")[1] for path in (run.path / "best").iterdir()}) == top
@@ -162,8 +162,8 @@ def test_a_failed_evaluation_at_the_end_leaves_the_digest_of_the_final_weights(
 
     monkeypatch.setattr(attempt, "evaluate_outcome", failing)
     with pytest.raises(TrainingError, match="cannot be computed"):
-        trainyard.train(SMALL, {"checkpoint.metric": "val_accuracy"}, runs_dir=tmp_path)
-    failed = trainyard.get("last", runs_dir=tmp_path).result
+        trainwright.train(SMALL, {"checkpoint.metric": "val_accuracy"}, runs_dir=tmp_path)
+    failed = trainwright.get("last", runs_dir=tmp_path).result
     assert (failed["status"], failed["steps"]) == ("failed", whole.result["steps"])
     assert failed["digest"] == whole.digest
 
@@ -175,13 +175,13 @@ def test_an_error_that_leaves_the_model_unreadable_is_not_masked(
         raise RuntimeError("the device is gone, too")
 
     def failing(*_: Any) -> Any:
-        monkeypatch.setattr("trainyard.frameworks.torch.learner.TorchLearner.state", unreadable)
+        monkeypatch.setattr("trainwright.frameworks.torch.learner.TorchLearner.state", unreadable)
         raise TrainingError("the device is gone")
 
-    monkeypatch.setattr("trainyard.frameworks.torch.learner.TorchLearner.step", failing)
+    monkeypatch.setattr("trainwright.frameworks.torch.learner.TorchLearner.step", failing)
     with pytest.raises(TrainingError, match=r"the device is gone$"):
-        trainyard.train(SMALL, runs_dir=tmp_path)
-    failed = trainyard.get("last", runs_dir=tmp_path)
+        trainwright.train(SMALL, runs_dir=tmp_path)
+    failed = trainwright.get("last", runs_dir=tmp_path)
     assert (failed.status, failed.result["error"], failed.digest) == ("failed", "the device is gone", None)
 
 
@@ -197,11 +197,11 @@ def test_a_best_model_that_is_damaged_at_the_end_fails_the_run_until_a_resume(
 
     monkeypatch.setattr(attempt, "evaluate_outcome", damaging)
     with pytest.raises(CheckpointError, match=r"best model, of step \d+, cannot be used: .*resume the run"):
-        trainyard.train(SMALL, runs_dir=tmp_path)
+        trainwright.train(SMALL, runs_dir=tmp_path)
     monkeypatch.undo()
-    run = trainyard.get("last", runs_dir=tmp_path)
+    run = trainwright.get("last", runs_dir=tmp_path)
     assert run.status == "failed"
-    assert_same(trainyard.resume(run), whole)
+    assert_same(trainwright.resume(run), whole)
 
 
 def test_best_models_of_a_future_that_was_lost_are_made_again(whole: Run, tmp_path: Path) -> None:
@@ -213,16 +213,16 @@ def test_best_models_of_a_future_that_was_lost_are_made_again(whole: Run, tmp_pa
     run = Run(run.path)
     for folder in checkpoints(run)[1:]:
         shutil.rmtree(folder)
-    assert_same(trainyard.resume(run), whole)
+    assert_same(trainwright.resume(run), whole)
     assert [path.name.split("-")[1] for path in (run.path / "best").iterdir()] == [
         f"{whole.result['best']['step']:09d}"
     ]
 
 
 def test_a_completed_run_is_left_as_it_is(tmp_path: Path) -> None:
-    run = trainyard.train(SMALL, runs_dir=tmp_path)
+    run = trainwright.train(SMALL, runs_dir=tmp_path)
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*") if path.name != "lock"}
-    assert trainyard.resume(run).status == "completed"
+    assert trainwright.resume(run).status == "completed"
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*") if path.name != "lock"} == before
 
 
@@ -231,15 +231,15 @@ def test_threads_stay_those_of_the_first_attempt(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(threads, "available_threads", lambda _: 2)
     monkeypatch.setattr(threads, "SMALL_STEP", 0)
-    first = trainyard.train(SMALL, {"training.threads": None}, runs_dir=tmp_path / "a")
+    first = trainwright.train(SMALL, {"training.threads": None}, runs_dir=tmp_path / "a")
     cut = preempted(tmp_path / "b", {"training.threads": None})
     monkeypatch.setattr(threads, "available_threads", lambda _: 1)
-    resumed = trainyard.resume(cut)
+    resumed = trainwright.resume(cut)
     assert torch.get_num_threads() == 2
     assert resumed.manifest["environment"]["threads"] == 2
     assert resumed.manifest["changes"] == []
     assert resumed.digest == first.digest
-    assert trainyard.reproduce(first).verdict == "identical"
+    assert trainwright.reproduce(first).verdict == "identical"
 
 
 @pytest.mark.parametrize("minutes", [0.0005, 0.001])
@@ -255,7 +255,7 @@ def test_saves_that_the_clock_asks_for_change_no_bit(minutes: float, whole: Run,
         def on_log(self, step: int, metrics: Any) -> None:
             never.wait(0.01)  # what is tested is a clock: the run lasts for several of its rings
 
-    run = trainyard.train(SMALL, overrides, runs_dir=tmp_path, callbacks=[Slow()])
+    run = trainwright.train(SMALL, overrides, runs_dir=tmp_path, callbacks=[Slow()])
     assert len(saved) > 2, "the clock did not ring"
     assert_same(run, whole)
 
@@ -271,7 +271,7 @@ def test_keep_last_and_save_top_k_hold_on_disk(tmp_path: Path) -> None:
             seen.append((whole[0], whole[1]))
 
     with every_save_on_disk():
-        run = trainyard.train(SMALL, overrides, runs_dir=tmp_path, callbacks=[Look()])
+        run = trainwright.train(SMALL, overrides, runs_dir=tmp_path, callbacks=[Look()])
     assert max(count for count, _ in seen) == 3
     assert max(count for _, count in seen) <= 2 * (3 + 1), "best models of each commit, and of now"
     assert len(checkpoints(run)) == 3
@@ -294,12 +294,12 @@ def test_no_more_best_models_than_asked_for_are_left_where_not_each_step_can_be_
     given = {"model": params, "data": "iris", "training": {"max_steps": 12, "threads": 1}}
     given |= {"evaluation": {"every_n_steps": 2}, "checkpoint": {"every_n_steps": 3, "save_top_k": 2}}
     with every_save_on_disk():
-        run = trainyard.train(given, runs_dir=tmp_path)
+        run = trainwright.train(given, runs_dir=tmp_path)
     assert len(list((run.path / "best").iterdir())) == 2
 
 
 def test_without_best_models_the_final_one_is_tested(whole: Run, tmp_path: Path) -> None:
-    run = trainyard.train(SMALL, {"checkpoint.save_top_k": 0}, runs_dir=tmp_path)
+    run = trainwright.train(SMALL, {"checkpoint.save_top_k": 0}, runs_dir=tmp_path)
     assert not (run.path / "best").exists()
     assert (run.result["evaluated"], run.result["best"]) == ("final", None)
     assert run.digest == whole.digest, "what is kept has changed what is computed"
@@ -312,7 +312,7 @@ def test_cadences_that_do_not_divide_each_other(evaluate: int, save: int, log: i
         "checkpoint.every_n_steps": save,
         "logging.every_n_steps": log,
     }
-    expected = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "whole")
+    expected = trainwright.train(SMALL, overrides, runs_dir=tmp_path / "whole")
 
     class CrashAtStep(Callback):
         def on_evaluation(self, step: int, metrics: Any) -> None:
@@ -320,8 +320,8 @@ def test_cadences_that_do_not_divide_each_other(evaluate: int, save: int, log: i
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        trainyard.train(SMALL, overrides, runs_dir=tmp_path / "cut", callbacks=[CrashAtStep()])
-    resumed = trainyard.resume("last", runs_dir=tmp_path / "cut")
+        trainwright.train(SMALL, overrides, runs_dir=tmp_path / "cut", callbacks=[CrashAtStep()])
+    resumed = trainwright.resume("last", runs_dir=tmp_path / "cut")
     assert_same(resumed, expected)
 
 
@@ -336,10 +336,10 @@ def test_a_run_has_one_owner(tmp_path: Path) -> None:
             if step == 3:
                 (run,) = all_runs(tmp_path)
                 with pytest.raises(RunLockedError) as error:
-                    trainyard.resume(run.path)
+                    trainwright.resume(run.path)
                 refused.append(str(error.value))
 
-    run = trainyard.train(SMALL, runs_dir=tmp_path, callbacks=[Intruder()])
+    run = trainwright.train(SMALL, runs_dir=tmp_path, callbacks=[Intruder()])
     assert refused
     assert f"pid {os.getpid()} " in refused[0]
     assert (run.status, run.result["attempts"]) == ("completed", 1)
@@ -369,7 +369,7 @@ def test_a_save_that_fails_costs_an_event_and_no_step(
     whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with every_save_on_disk():
-        run = trainyard.train(SMALL, runs_dir=tmp_path, callbacks=[FullFrom(monkeypatch, 8, 22)])
+        run = trainwright.train(SMALL, runs_dir=tmp_path, callbacks=[FullFrom(monkeypatch, 8, 22)])
     assert_same(run, whole)  # the best model is of a later step
     failed = {
         record["detail"]["saved_step"]: record["detail"]["message"]
@@ -387,9 +387,9 @@ def test_a_final_save_that_fails_is_an_error_and_the_last_commit_stays(
         pytest.raises(CheckpointError, match=r"step 30 cannot be written: .*No space left.*resume"),
         every_save_on_disk(),
     ):
-        trainyard.train(SMALL, runs_dir=tmp_path, callbacks=[FullFrom(monkeypatch, 22)])
+        trainwright.train(SMALL, runs_dir=tmp_path, callbacks=[FullFrom(monkeypatch, 22)])
     monkeypatch.undo()
-    run = trainyard.get("last", runs_dir=tmp_path)
+    run = trainwright.get("last", runs_dir=tmp_path)
     assert run.status == run.result["status"] == "failed"
     assert run.result["metrics"] == {}
     commit, complaints = run_checkpoints(RunDir(run.path)).resume.newest()
@@ -397,7 +397,7 @@ def test_a_final_save_that_fails_is_an_error_and_the_last_commit_stays(
     assert (commit.step, complaints) == (20, [])
     saves = {record["detail"]["saved_step"] for record in events(run, "checkpoint_failed")}
     assert saves >= {25, 30}, "a save failed and nothing says so"
-    assert_same(trainyard.resume(run), whole)
+    assert_same(trainwright.resume(run), whole)
 
 
 @pytest.mark.slow
@@ -423,7 +423,7 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
     assert not list(run.path.glob(".staging-*"))
     assert command("resume", run.path, folder=tmp_path).returncode == 0
     assert command("train", config, "--runs-dir", "whole", folder=tmp_path).returncode == 0
-    assert Run(run).digest == trainyard.get("last", runs_dir=tmp_path / "whole").digest
+    assert Run(run).digest == trainwright.get("last", runs_dir=tmp_path / "whole").digest
 
 
 def test_a_journal_that_cannot_be_written_fails_the_run_and_loses_no_commit(
@@ -439,16 +439,16 @@ def test_a_journal_that_cannot_be_written_fails_the_run_and_loses_no_commit(
 
     monkeypatch.setattr(Journal, "values", fill)
     message = r"No space left on device: '.*journal/0001.jsonl'; what was committed is untouched: .*resume"
-    with pytest.raises(TrainyardError, match=message) as error, every_save_on_disk():
-        trainyard.train(SMALL, runs_dir=tmp_path)
+    with pytest.raises(TrainwrightError, match=message) as error, every_save_on_disk():
+        trainwright.train(SMALL, runs_dir=tmp_path)
     monkeypatch.undo()
     assert error.value.exit_code == 1
-    run = trainyard.get("last", runs_dir=tmp_path)
+    run = trainwright.get("last", runs_dir=tmp_path)
     assert run.status == "failed"
     commit, complaints = run_checkpoints(RunDir(run.path)).resume.newest()
     assert commit is not None
     assert (commit.step, complaints) == (15, [])
-    assert_same(trainyard.resume(run), whole)
+    assert_same(trainwright.resume(run), whole)
 
 
 def test_a_file_where_the_runs_should_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -487,9 +487,9 @@ def test_an_end_that_cannot_be_written_is_no_traceback(
     assert "No space left" in err
     assert "committed is untouched" in err
     assert "Traceback" not in err
-    run = trainyard.get("last", runs_dir=tmp_path / "runs")
+    run = trainwright.get("last", runs_dir=tmp_path / "runs")
     assert run.status == status
-    assert trainyard.resume(run).status == "completed"
+    assert trainwright.resume(run).status == "completed"
 
 
 # -- what fails
@@ -502,7 +502,7 @@ def test_a_wrong_input_leaves_no_run_behind(tmp_path: Path) -> None:
     ]
     for overrides, message in wrong:
         with pytest.raises(InputError, match=message):
-            trainyard.train(SMALL, overrides, runs_dir=tmp_path)
+            trainwright.train(SMALL, overrides, runs_dir=tmp_path)
         assert list(all_runs(tmp_path)) == []
         assert not list((tmp_path / "small").glob("*"))
 
@@ -532,14 +532,14 @@ class Rotten:
 
 def test_data_that_fail_in_the_middle_do_not_cost_the_run(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
-        trainyard.train(WITHOUT_DATA, runs_dir=tmp_path, data=(Rotten(True), Rotten(False)))
+        trainwright.train(WITHOUT_DATA, runs_dir=tmp_path, data=(Rotten(True), Rotten(False)))
     (run,) = all_runs(tmp_path)
     assert run.status() == "failed"
     assert run.require_result().steps > 5
     commit, _ = run_checkpoints(run).resume.newest()
     assert commit is not None
-    resumed = trainyard.resume(run.path, data=(Rotten(False), Rotten(False)))
-    expected = trainyard.train(WITHOUT_DATA, runs_dir=tmp_path, data=(Rotten(False), Rotten(False)))
+    resumed = trainwright.resume(run.path, data=(Rotten(False), Rotten(False)))
+    expected = trainwright.train(WITHOUT_DATA, runs_dir=tmp_path, data=(Rotten(False), Rotten(False)))
     assert_same(resumed, expected)
 
 
@@ -552,7 +552,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_commit(
         "data.type": "diabetes",
     }
     with pytest.raises(TrainingError, match=r"the loss of step (\d+) is not finite") as error:
-        trainyard.train(
+        trainwright.train(
             {**SMALL, "model": {"type": "mlp"}},
             overrides | {"checkpoint.every_n_steps": 1},
             runs_dir=tmp_path,
@@ -560,7 +560,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_commit(
     assert error.value.exit_code == 1
     assert "lower training.learning_rate, or set or lower training.max_grad_norm" in str(error.value)
     step = int(re.search(r"step (\d+)", str(error.value)).group(1))  # type: ignore[union-attr]
-    run = trainyard.get("last", runs_dir=tmp_path)
+    run = trainwright.get("last", runs_dir=tmp_path)
     assert run.status == run.result["status"] == "failed"
     assert run.result["metrics"] == {}
     assert run.result["evaluated"] is None
@@ -599,7 +599,7 @@ def test_a_callback_that_fails_is_left_out_with_a_warning(
             raise ValueError("oops")
 
     bad = Bad()
-    assert_same(trainyard.train(SMALL, runs_dir=tmp_path, callbacks=[bad]), whole)
+    assert_same(trainwright.train(SMALL, runs_dir=tmp_path, callbacks=[bad]), whole)
     assert bad.calls == 1
     assert "callback Bad failed and is not called any more" in caplog.text
 
@@ -644,14 +644,14 @@ def test_changed_inputs_are_refused_by_name_unless_allowed(
     edit(csv_run)
     before = csv_run.manifest
     with pytest.raises(ChangedInputsError) as error:
-        trainyard.resume(csv_run)
+        trainwright.resume(csv_run)
     assert named in str(error.value)
     assert "--allow-change" in str(error.value)
     assert error.value.exit_code == 2
     assert csv_run.manifest == before
     assert checkpoints(csv_run), "the refusal has cost the checkpoints"
 
-    resumed = trainyard.resume(csv_run, allow_change=True)
+    resumed = trainwright.resume(csv_run, allow_change=True)
     (change,) = resumed.manifest["changes"]
     assert {difference["input"] for difference in change["differences"]} == {named.split(":")[0]}
     assert resumed.status == "completed"
@@ -666,21 +666,21 @@ def test_columns_that_have_changed_are_named(csv_run: Run) -> None:
         r"changed\n  data: the features differ: 'c' is new; 'b' is missing\nput them back, start a new run"
     )
     with pytest.raises(ChangedInputsError, match=lines):
-        trainyard.resume(csv_run)
+        trainwright.resume(csv_run)
 
 
 def test_a_data_file_that_only_moved_is_no_change(csv_run: Run) -> None:
     Path("data.csv").rename("moved.csv")
     text = (csv_run.path / "config.yaml").read_text()
     (csv_run.path / "config.yaml").write_text(text.replace("data.csv", "moved.csv"))
-    assert trainyard.resume(csv_run).manifest["changes"] == []
+    assert trainwright.resume(csv_run).manifest["changes"] == []
 
 
 def test_a_changed_environment_is_recorded(
     csv_run: Run, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     monkeypatch.setenv("OMP_DYNAMIC", "TRUE")
-    resumed = trainyard.resume(csv_run)
+    resumed = trainwright.resume(csv_run)
     (change,) = resumed.manifest["changes"]
     assert [(d["input"], d["what"], d["before"], d["now"]) for d in change["differences"]] == [
         ("environment", "flags OMP_DYNAMIC", None, "TRUE")
@@ -695,9 +695,9 @@ def test_a_changed_environment_is_refused_where_bits_were_demanded(
     run = preempted(tmp_path, {"training.determinism": "bitwise"})
     monkeypatch.setenv("OMP_DYNAMIC", "TRUE")
     with pytest.raises(ChangedInputsError, match="environment: flags OMP_DYNAMIC was absent, is TRUE"):
-        trainyard.resume(run)
+        trainwright.resume(run)
     monkeypatch.delenv("OMP_DYNAMIC")
-    assert trainyard.resume(run).result["determinism"]["tier"] == "bitwise"
+    assert trainwright.resume(run).result["determinism"]["tier"] == "bitwise"
 
 
 MODULE = """

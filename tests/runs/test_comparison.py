@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import trainyard
+import trainwright
 from study_configs import TOY
-from trainyard.errors import CheckpointError
-from trainyard.evaluation.significance import same_rows
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.run import Run
-from trainyard.tasks.base import Scores
-from trainyard.tasks.classification import ClassificationTask
+from trainwright.errors import CheckpointError
+from trainwright.evaluation.significance import same_rows
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.run import Run
+from trainwright.tasks.base import Scores
+from trainwright.tasks.classification import ClassificationTask
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +25,11 @@ def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first(runs_dir: Path) -> Run:
-    return trainyard.train(TOY, {"data.split.test": 0.4}, runs_dir=runs_dir)
+    return trainwright.train(TOY, {"data.split.test": 0.4}, runs_dir=runs_dir)
 
 
 def other(runs_dir: Path, **changes: Any) -> Run:
-    return trainyard.train(TOY, {"data.split.test": 0.4, **changes}, runs_dir=runs_dir)
+    return trainwright.train(TOY, {"data.split.test": 0.4, **changes}, runs_dir=runs_dir)
 
 
 def test_models_on_the_same_rows_are_tested(first: Run, runs_dir: Path) -> None:
@@ -39,7 +39,7 @@ def test_models_on_the_same_rows_are_tested(first: Run, runs_dir: Path) -> None:
         first.manifest["data"]["splits"]["test"]["sha256"]
         != second.manifest["data"]["splits"]["test"]["sha256"]
     )
-    found = trainyard.compare(first, second)
+    found = trainwright.compare(first, second)
     assert found.untested is None
     accuracy, f1 = found.tests
     assert (accuracy.metric, accuracy.test, accuracy.pairs) == ("accuracy", "exact McNemar", 60)
@@ -54,25 +54,25 @@ def scores(run: Run) -> Scores:
     from sklearn.datasets import load_iris
 
     data = load_iris(as_frame=True)
-    from trainyard.runs.wiring import load_data
+    from trainwright.runs.wiring import load_data
 
-    rows = load_data(trainyard.check(run.path / "config.yaml").config).rows["test"]
-    outputs = trainyard.load(run).outputs(data.data.iloc[rows])
+    rows = load_data(trainwright.check(run.path / "config.yaml").config).rows["test"]
+    outputs = trainwright.load(run).outputs(data.data.iloc[rows])
     return Scores(ClassificationTask, outputs, data.target.to_numpy()[rows])
 
 
 def test_a_comparison_without_a_test_says_why(first: Run, runs_dir: Path) -> None:
     def untested(**changes: Any) -> str | None:
-        return trainyard.compare(first, other(runs_dir, **changes)).untested
+        return trainwright.compare(first, other(runs_dir, **changes)).untested
 
-    assert trainyard.compare(first, first).untested == "the models are the same"
+    assert trainwright.compare(first, first).untested == "the models are the same"
     assert untested(**{"data.split.seed": 1}) == "their test rows are not the same (60 and 60)"
     assert untested(**{"data.type": "breast_cancer"}) == "their classes differ"
 
 
 def test_runs_without_a_test_split_are_not_tested(first: Run, runs_dir: Path) -> None:
     none = other(runs_dir, **{"data.split.test": 0.0})
-    assert trainyard.compare(first, none).untested == "one of them has no test split"
+    assert trainwright.compare(first, none).untested == "one of them has no test split"
 
 
 def test_missing_weights_or_a_missing_framework_are_named(
@@ -83,18 +83,18 @@ def test_missing_weights_or_a_missing_framework_are_named(
     shutil.copytree(second.path, folder)
     with monkeypatch.context() as patch:
         patch.setattr(Catalog, "framework_of", lambda *_: None)
-        found = trainyard.compare(first, folder)
+        found = trainwright.compare(first, folder)
     assert not found.tests
     assert "model toy: no installed framework has it" in str(found.untested)
     file = folder / "config.yaml"
     text = file.read_text(encoding="utf-8")
     file.write_text(text.replace("type: toy", "type: gone"), encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"config\.yaml is damaged"):
-        trainyard.compare(first, folder)
+        trainwright.compare(first, folder)
     file.write_text(text, encoding="utf-8")
     for name in ("best", "checkpoints"):
         shutil.rmtree(folder / name)
-    found = trainyard.compare(first, folder)
+    found = trainwright.compare(first, folder)
     assert not found.tests
     assert str(found.untested).startswith(("InputError: ", "CheckpointError: "))
     assert {number.name for number in found.numbers} >= {"test_accuracy"}  # the rest is told all the same
@@ -102,10 +102,10 @@ def test_missing_weights_or_a_missing_framework_are_named(
 
 def test_data_that_were_given_as_objects_are_not_compared(first: Run, runs_dir: Path) -> None:
     pair = (np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3)
-    objects = trainyard.train(TOY, runs_dir=runs_dir, data=pair)
-    again = trainyard.train(TOY, {"experiment.seed": 4}, runs_dir=runs_dir, data=pair)
+    objects = trainwright.train(TOY, runs_dir=runs_dir, data=pair)
+    again = trainwright.train(TOY, {"experiment.seed": 4}, runs_dir=runs_dir, data=pair)
     assert "was trained with data objects passed from Python" in str(
-        trainyard.compare(objects, again).untested
+        trainwright.compare(objects, again).untested
     )
 
 
@@ -118,6 +118,6 @@ def test_runs_are_compared_from_another_folder(tmp_path: Path, monkeypatch: pyte
     frame = pd.DataFrame(draw.normal(size=(80, 2)), columns=["a", "b"])
     frame.assign(y=(frame["a"] > 0).map({True: "yes", False: "no"})).to_csv("rows.csv", index=False)
     config = {**TOY, "data": {"path": "rows.csv", "target": "y"}}
-    runs = [trainyard.train(config, {"experiment.seed": seed}, runs_dir="runs") for seed in (1, 2)]
+    runs = [trainwright.train(config, {"experiment.seed": seed}, runs_dir="runs") for seed in (1, 2)]
     monkeypatch.chdir(tmp_path)
-    assert [test.metric for test in trainyard.compare(*runs).tests] == ["accuracy", "f1"]
+    assert [test.metric for test in trainwright.compare(*runs).tests] == ["accuracy", "f1"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL
 
 
@@ -21,7 +21,7 @@ def test_the_greatest_errors_are_named_as_in_the_file(tmp_path: Path) -> None:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([("customer_id", "a", "b", "kind"), *rows])
     data = {"type": "csv", "path": str(path), "target": "kind"}
-    run = trainyard.train(SMALL | {"data": data}, runs_dir=tmp_path / "runs")
+    run = trainwright.train(SMALL | {"data": data}, runs_dir=tmp_path / "runs")
 
     tables = json.loads((run.path / "evaluation" / "test.json").read_text())
     assert tables["origin"] == {"file": str(path), "id": "customer_id"}

@@ -12,21 +12,21 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL, Crash, CrashAt, SignalAt, crashed, preempted
-from trainyard import semantics
-from trainyard.config import load
-from trainyard.errors import ChangedInputsError, InputError
-from trainyard.records.listing import all_runs
-from trainyard.records.manifest import Environment, Manifest
-from trainyard.records.run_dir import RunDir
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.environment import environment_inputs
-from trainyard.runs.run import Run
-from trainyard.runs.session import Session
+from trainwright import semantics
+from trainwright.config import load
+from trainwright.errors import ChangedInputsError, InputError
+from trainwright.records.listing import all_runs
+from trainwright.records.manifest import Environment, Manifest
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.environment import environment_inputs
+from trainwright.runs.run import Run
+from trainwright.runs.session import Session
 from warm_commands import command
 
-OURS = Path(trainyard.__file__).parent
+OURS = Path(trainwright.__file__).parent
 NEUTRAL = {
     **SMALL,
     "model": {"type": "catboost", "max_depth": 3, "bootstrap_type": "Bernoulli", "subsample": 0.6},
@@ -49,7 +49,7 @@ def threads_by_attempt(run: Run) -> list[int | None]:
 
 def test_other_threads_are_recorded_and_lower_the_tier(tmp_path: Path) -> None:
     cut = preempted(tmp_path)
-    again = trainyard.resume(cut, ["training.threads=2"])
+    again = trainwright.resume(cut, ["training.threads=2"])
     assert changes(again) == [("environment", "threads", 1, 2)]
     assert again.result["determinism"] == {
         "tier": "statistical",
@@ -61,9 +61,9 @@ def test_other_threads_are_recorded_and_lower_the_tier(tmp_path: Path) -> None:
 def test_a_resume_stays_where_the_attempt_before_was(tmp_path: Path) -> None:
     cut = preempted(tmp_path, at=5)
     with pytest.raises(InputError, match=r"training\.max_steps: a resumed run keeps its config; only where"):
-        trainyard.resume(cut, {"training.max_steps": 31})
-    trainyard.resume(cut, {"training.threads": 2}, callbacks=[SignalAt(15)])
-    again = trainyard.resume(cut)
+        trainwright.resume(cut, {"training.max_steps": 31})
+    trainwright.resume(cut, {"training.threads": 2}, callbacks=[SignalAt(15)])
+    again = trainwright.resume(cut)
     assert threads_by_attempt(again) == [1, 2, 2]
     assert len(again.manifest["changes"]) == 1
 
@@ -79,9 +79,9 @@ def test_a_killed_attempt_keeps_its_environment_where_the_next_one_has_another(
     with monkeypatch.context() as patch:
         patch.setattr(Session, "close", lambda *_: None)
         with pytest.raises(Crash):
-            trainyard.resume(cut, {"training.threads": 2}, callbacks=[CrashAt(15)])
+            trainwright.resume(cut, {"training.threads": 2}, callbacks=[CrashAt(15)])
     assert threads_by_attempt(cut) == [1, 2]
-    again = trainyard.resume(cut, {"training.threads": 1})
+    again = trainwright.resume(cut, {"training.threads": 1})
     assert threads_by_attempt(again) == [1, 2, 1]
     assert RunDir(again.path).attempts()[0].status is None
 
@@ -90,16 +90,16 @@ def test_an_edited_config_moves_the_run(tmp_path: Path) -> None:
     cut = preempted(tmp_path)
     path = cut.path / "config.yaml"
     path.write_text(path.read_text().replace("threads: 1", "threads: 2"))
-    assert threads_by_attempt(trainyard.resume(cut)) == [1, 2]
+    assert threads_by_attempt(trainwright.resume(cut)) == [1, 2]
 
 
 def test_train_with_resume_takes_the_threads_that_are_set(tmp_path: Path) -> None:
     cut = preempted(tmp_path)
-    again = trainyard.train(SMALL, {"training.threads": 2}, runs_dir=tmp_path, resume=True)
+    again = trainwright.train(SMALL, {"training.threads": 2}, runs_dir=tmp_path, resume=True)
     assert again.path == cut.path
     assert threads_by_attempt(again) == [1, 2]
     other = preempted(tmp_path)
-    kept = trainyard.train(SMALL, {"training.threads": None}, runs_dir=tmp_path, resume=True)
+    kept = trainwright.train(SMALL, {"training.threads": None}, runs_dir=tmp_path, resume=True)
     assert kept.path == other.path
     assert threads_by_attempt(kept) == [1, 1]
 
@@ -109,15 +109,15 @@ def test_other_threads_are_refused_where_bits_were_demanded(tmp_path: Path) -> N
     with pytest.raises(
         ChangedInputsError, match=r"threads was 1, is 2\ntraining\.determinism: bitwise allows no"
     ):
-        trainyard.resume(cut, ["training.threads=2"])
-    assert trainyard.resume(cut).result["determinism"]["tier"] == "bitwise"
+        trainwright.resume(cut, ["training.threads=2"])
+    assert trainwright.resume(cut).result["determinism"]["tier"] == "bitwise"
 
 
 def test_what_the_framework_declares_neutral_costs_nothing(tmp_path: Path) -> None:
     pytest.importorskip("catboost")
-    whole = trainyard.train(NEUTRAL, runs_dir=tmp_path / "whole")
-    cut = trainyard.train(NEUTRAL, runs_dir=tmp_path, callbacks=[SignalAt(13)])
-    again = trainyard.resume(cut, ["training.threads=2"])
+    whole = trainwright.train(NEUTRAL, runs_dir=tmp_path / "whole")
+    cut = trainwright.train(NEUTRAL, runs_dir=tmp_path, callbacks=[SignalAt(13)])
+    again = trainwright.resume(cut, ["training.threads=2"])
     assert changes(again) == [("environment", "threads", 1, 2)]
     assert again.result["determinism"]["tier"] == "bitwise"
     assert again.digest == whole.digest
@@ -127,9 +127,9 @@ def test_more_threads_than_processors_are_kept_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     cut = preempted(tmp_path, {"training.threads": 2})
-    monkeypatch.setattr("trainyard.runs.processes.placement.available_threads", lambda _: 1)
-    with caplog.at_level(logging.INFO, "trainyard"):
-        again = trainyard.resume(cut)
+    monkeypatch.setattr("trainwright.runs.processes.placement.available_threads", lambda _: 1)
+    with caplog.at_level(logging.INFO, "trainwright"):
+        again = trainwright.resume(cut)
     assert "keeps the 2 threads that it began with" in caplog.text
     assert changes(again) == []
 
@@ -141,14 +141,14 @@ def test_a_run_of_an_earlier_version_is_no_change(tmp_path: Path) -> None:
     data = json.loads(path.read_text())
     data["computation"] |= {"training.threads": 1, "training.device": "auto", "distributed.enabled": False}
     environment = data["environment"]
-    environment["imported"] = [*environment["imported"], "trainyard"]
-    environment["packages"]["trainyard"] = "0.0.1"
+    environment["imported"] = [*environment["imported"], "trainwright"]
+    environment["packages"]["trainwright"] = "0.0.1"
     for name in ("system", "instructions"):
         del environment[name]
     del environment["framework"]["precision"], data["placement"], data["sha256"]
     data |= {"format": 1, "semantics": {"order": 1}}
     path.write_text(json.dumps(data))
-    again = trainyard.resume(cut.path)
+    again = trainwright.resume(cut.path)
     assert changes(again) == []
     assert again.result["determinism"]["tier"] == "bitwise"
 
@@ -161,7 +161,7 @@ def test_an_option_that_a_later_version_adds_is_no_change(tmp_path: Path) -> Non
     before = cut.require_manifest()
     known = {key: value for key, value in before.computation.items() if key != "data.encode"}
     cut.write(Manifest.FILE, before.model_copy(update={"computation": known}))
-    assert changes(trainyard.resume(cut.path)) == []
+    assert changes(trainwright.resume(cut.path)) == []
 
 
 def test_an_instruction_set_that_lacks_something_is_another_environment() -> None:
@@ -175,8 +175,8 @@ def test_an_instruction_set_that_lacks_something_is_another_environment() -> Non
     assert Environment(flags=here.flags).differences(here) == [], "nothing else was recorded"
 
 
-def test_trainyard_itself_is_no_package_of_the_environment() -> None:
-    assert "trainyard" not in (environment_inputs(1, {}).imported or {})
+def test_trainwright_itself_is_no_package_of_the_environment() -> None:
+    assert "trainwright" not in (environment_inputs(1, {}).imported or {})
 
 
 # -- our own code
@@ -184,7 +184,7 @@ def test_trainyard_itself_is_no_package_of_the_environment() -> None:
 
 def copy_of_ours(tmp_path: Path) -> Path:
     """Return a copy of the package in which a docstring is edited, and a folder is new."""
-    copy = tmp_path / "copy" / "trainyard"
+    copy = tmp_path / "copy" / "trainwright"
     shutil.copytree(OURS, copy)  # with what is compiled, which saves seconds
     for name in ("order.py", "frameworks/torch/step.py", "engine/loop.py"):
         text = (copy / name).read_text(encoding="utf-8")
@@ -206,7 +206,7 @@ def test_an_edited_copy_of_our_package_resumes_unless_its_semantics_differ(tmp_p
     def spawn(*words: str) -> "subprocess.CompletedProcess[str]":
         """Run a command of the copy."""
         environment = os.environ | {"PYTHONPATH": str(copy.parent)}
-        words = (sys.executable, "-m", "trainyard", *words)
+        words = (sys.executable, "-m", "trainwright", *words)
         return subprocess.run(
             words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
         )
@@ -218,7 +218,7 @@ def test_an_edited_copy_of_our_package_resumes_unless_its_semantics_differ(tmp_p
     assert refused.returncode == 2, refused.stderr
     assert "code: semantics of rules was 1, is 2" in refused.stderr
     assert semantics.PARTS["rules"].decides in refused.stderr
-    assert f"resume with version {before.code.trainyard}" in refused.stderr
+    assert f"resume with version {before.code.trainwright}" in refused.stderr
 
     table.write_text(unchanged, encoding="utf-8")
     resumed = spawn("resume", "last", "--json")

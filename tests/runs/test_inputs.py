@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from trainyard.config import Resolved, load
-from trainyard.digest import sha256_file
-from trainyard.frameworks.base import Framework
-from trainyard.records.manifest import Difference, Manifest
-from trainyard.runs.code_identity import code_inputs
-from trainyard.runs.environment import environment_inputs, imported_packages
-from trainyard.runs.manifest import code_roots
-from trainyard.runs.objects import Objects
+from trainwright.config import Resolved, load
+from trainwright.digest import sha256_file
+from trainwright.frameworks.base import Framework
+from trainwright.records.manifest import Difference, Manifest
+from trainwright.runs.code_identity import code_inputs
+from trainwright.runs.environment import environment_inputs, imported_packages
+from trainwright.runs.manifest import code_roots
+from trainwright.runs.objects import Objects
 
 
 def of(**inputs: Any) -> Manifest:
@@ -59,9 +59,9 @@ def test_all_modules_that_the_users_code_uses_are_hashed(package: Path) -> None:
     assert found["ours_alone.sizes"] == sha256_file(package / "ours_alone" / "sizes.py")
 
 
-def test_neither_python_nor_installed_libraries_nor_trainyard_count_as_the_users(package: Path) -> None:
+def test_neither_python_nor_installed_libraries_nor_trainwright_count_as_the_users(package: Path) -> None:
     assert (
-        code_inputs(["json", "numpy", "pytest", "trainyard.order", "no_such_module"], package).modules == {}
+        code_inputs(["json", "numpy", "pytest", "trainwright.order", "no_such_module"], package).modules == {}
     )
 
 
@@ -197,7 +197,7 @@ def manifest(**changes: Any) -> Manifest:
         "data": {
             "splits": {"train": {"rows": 10, "sha256": "a" * 64}, "val": {"rows": 2, "sha256": "b" * 64}}
         },
-        "code": {"trainyard": "1", "trainyard_sha256": "c", "modules": {}},
+        "code": {"trainwright": "1", "trainwright_sha256": "c", "modules": {}},
         "environment": {
             "python": "3.11",
             "threads": 1,
@@ -224,7 +224,7 @@ def test_differences_come_in_the_order_of_their_kinds_and_name_what_is_there_on_
     now = manifest(
         computation={"training.epochs": 4, "training.more": None},
         data={"splits": {"train": {"rows": 11, "sha256": "e" * 64}}},
-        code={"trainyard": "1", "trainyard_sha256": "c", "modules": {"mine": "f"}},
+        code={"trainwright": "1", "trainwright_sha256": "c", "modules": {"mine": "f"}},
         environment={"python": "3.12", "threads": 1, "imported": ["numpy"], "packages": {"other": "2"}},
         weights={"initial": "g"},
     )

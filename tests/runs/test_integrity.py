@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL, assert_same, checkpoints, crashed, preempted
-from trainyard.callbacks.base import Callback
-from trainyard.digest import sha256_file
-from trainyard.errors import ChangedInputsError, CheckpointError, TrainingError
-from trainyard.frameworks.torch import TorchFramework
-from trainyard.records.commit import Commit
-from trainyard.records.document import dump
-from trainyard.records.run_dir import RunDir
-from trainyard.reports.rundir import read_run
-from trainyard.runs.run import Run
+from trainwright.callbacks.base import Callback
+from trainwright.digest import sha256_file
+from trainwright.errors import ChangedInputsError, CheckpointError, TrainingError
+from trainwright.frameworks.torch import TorchFramework
+from trainwright.records.commit import Commit
+from trainwright.records.document import dump
+from trainwright.records.run_dir import RunDir
+from trainwright.reports.rundir import read_run
+from trainwright.runs.run import Run
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trainyard.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
+    return trainwright.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def change_a_digit(path: Path) -> None:
 def test_no_prediction_comes_from_a_file_with_a_wrong_digit(name: str, run: Run) -> None:
     change_a_digit(run.path / name)
     with pytest.raises(CheckpointError, match=re.escape(name)):
-        trainyard.evaluate(run)
+        trainwright.evaluate(run)
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "evaluation/val.json"])
@@ -64,16 +64,16 @@ def test_a_report_shows_nothing_of_a_file_with_a_wrong_digit(name: str, run: Run
 def test_a_comparison_refuses_a_config_with_a_wrong_digit(run: Run, whole: Run) -> None:
     change_a_digit(run.path / "config.yaml")
     with pytest.raises(CheckpointError, match=r"config\.yaml is damaged"):
-        trainyard.compare(whole, run)
+        trainwright.compare(whole, run)
 
 
 def test_a_completed_run_with_a_damaged_result_is_not_passed_off_as_done(run: Run) -> None:
     change_a_digit(run.path / "result.json")
     with pytest.raises(CheckpointError, match=r"result\.json is damaged"):
-        trainyard.resume(run)
+        trainwright.resume(run)
     (run.path / "result.json").unlink()
     with pytest.raises(CheckpointError, match=r"result\.json is missing"):
-        trainyard.resume(run)
+        trainwright.resume(run)
 
 
 def test_a_config_that_was_edited_where_it_changes_no_bit_is_adopted(
@@ -82,17 +82,17 @@ def test_a_config_that_was_edited_where_it_changes_no_bit_is_adopted(
     cut = preempted(tmp_path)
     path = cut.path / "config.yaml"
     path.write_text(path.read_text().replace("keep_last: 2", "keep_last: 3"))
-    trainyard.resume(cut)
+    trainwright.resume(cut)
     assert "config.yaml has changed since the run began" in caplog.text
     assert not read_run(cut.path).problems
 
 
 def test_the_preparation_of_another_run_does_not_pass_for_ours(run: Run, tmp_path: Path) -> None:
     """It is whole, but the model was not trained with it."""
-    other = trainyard.train(SMALL, {"data.standardize": False}, runs_dir=tmp_path / "other")
+    other = trainwright.train(SMALL, {"data.standardize": False}, runs_dir=tmp_path / "other")
     shutil.copy(other.path / "data.json", run.path / "data.json")
     with pytest.raises(CheckpointError, match=r"data\.json is not what the model was trained with"):
-        trainyard.load(run)
+        trainwright.load(run)
 
 
 @pytest.mark.parametrize("part", ["info", "preparation"])
@@ -107,7 +107,7 @@ def test_a_description_that_makes_no_sense_is_an_error_of_ours(part: str, run: R
         commit = Commit.read(manifest.parent.name, manifest.read_bytes())
         manifest.write_bytes(replace(commit, run_files={"data.json": sha256_file(file)}).manifest())
     with pytest.raises(CheckpointError, match=r"data\.json does not describe data: "):
-        trainyard.load(run)
+        trainwright.load(run)
 
 
 def test_data_that_change_with_leave_are_described_anew(tmp_path: Path) -> None:
@@ -118,10 +118,10 @@ def test_data_that_change_with_leave_are_described_anew(tmp_path: Path) -> None:
     )
     write_rows(tmp_path / rows, 2)
     with pytest.raises(ChangedInputsError, match="data: "):
-        trainyard.resume(cut)
-    resumed = trainyard.resume(cut, allow_change=True)
+        trainwright.resume(cut)
+    resumed = trainwright.resume(cut, allow_change=True)
     assert sorted(path.name for path in resumed.path.glob("data*.json")) == ["data-0003.json", "data.json"]
-    assert trainyard.load(resumed).predict(read_rows(tmp_path / rows)) is not None
+    assert trainwright.load(resumed).predict(read_rows(tmp_path / rows)) is not None
 
 
 @pytest.mark.parametrize("content", ["", None])
@@ -133,11 +133,11 @@ def test_a_resume_describes_the_data_again_where_that_was_lost(
     described = cut.path / "data.json"
     before = described.read_bytes()
     described.unlink() if content is None else described.write_text(content)
-    resumed = trainyard.resume(cut)
+    resumed = trainwright.resume(cut)
     assert re.search(r"data\.json is (damaged|missing).*; it is written again", caplog.text)
     assert described.read_bytes() == before
     assert_same(resumed, whole)
-    assert trainyard.evaluate(resumed) == trainyard.evaluate(whole)
+    assert trainwright.evaluate(resumed) == trainwright.evaluate(whole)
 
 
 def test_a_checkpoint_that_the_log_names_and_nobody_has_is_named(
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_the_log_names_and_nobody_has_is_named(
     cut = crashed(tmp_path)
     lost = [path.name for path in checkpoints(cut)]
     shutil.rmtree(cut.path / "checkpoints")
-    resumed = trainyard.resume(cut)
+    resumed = trainwright.resume(cut)
     assert [name for name in lost if f"checkpoint {name} is missing" in caplog.text] == lost
     assert_same(resumed, whole)
 
@@ -156,7 +156,7 @@ def test_a_segment_of_the_journal_that_is_gone_is_named(
 ) -> None:
     cut = crashed(tmp_path)
     (cut.path / "journal" / "0001.jsonl").unlink()
-    resumed = trainyard.resume(cut)
+    resumed = trainwright.resume(cut)
     assert "journal/0001.jsonl is missing: the losses and metrics of attempt 1 are lost" in caplog.text
     assert resumed.digest == whole.digest
 
@@ -180,7 +180,7 @@ def test_a_damaged_record_of_an_attempt_blocks_nothing(whole: Run, tmp_path: Pat
     cut = crashed(tmp_path, at=13)
     (cut.path / "attempts" / "0001.json").write_text("{", encoding="utf-8")
     assert cut.status == "crashed"
-    assert_same(trainyard.resume(Run(cut.path)), whole)
+    assert_same(trainwright.resume(Run(cut.path)), whole)
 
 
 def test_the_result_tells_how_an_attempt_ended_whose_record_is_damaged(run: Run) -> None:
@@ -192,8 +192,8 @@ def test_a_missing_manifest_is_said_at_a_resume(whole: Run, tmp_path: Path) -> N
     cut = Run(crashed(tmp_path, at=13).path)
     (cut.path / "manifest.json").unlink()
     with pytest.raises(ChangedInputsError, match=r"no manifest\.json: its inputs cannot be compared"):
-        trainyard.resume(cut)
-    resumed = trainyard.resume(cut, allow_change=True)
+        trainwright.resume(cut)
+    resumed = trainwright.resume(cut, allow_change=True)
     assert resumed.digest == whole.digest
     assert resumed.manifest["determinism"]["tier"] == "statistical"
 
@@ -227,7 +227,7 @@ def test_a_run_directory_that_goes_away_ends_the_training_with_a_clear_message(
 
     config = {"training.max_steps": 4000}
     with pytest.raises(TrainingError, match="is gone: it was renamed or removed while the run trained"):
-        trainyard.train(SMALL, config, runs_dir=tmp_path / "runs", callbacks=[AtStep(8, go), Count()])
+        trainwright.train(SMALL, config, runs_dir=tmp_path / "runs", callbacks=[AtStep(8, go), Count()])
     assert steps[-1] < 3900, "the training went on for nothing"
     assert not any((tmp_path / "runs" / "small").iterdir()), "nothing is made in its place"
 
@@ -237,7 +237,7 @@ def test_what_a_full_disk_left_behind_is_swept_at_the_next_start(whole: Run, tmp
     left = [cut.path / ".manifest.json.999.tmp", cut.path / "attempts" / ".0001.json.999.tmp"]
     for path in left:
         path.write_text("half", encoding="utf-8")
-    assert_same(trainyard.resume(cut), whole)
+    assert_same(trainwright.resume(cut), whole)
     assert not any(path.exists() for path in left)
 
 
@@ -276,13 +276,13 @@ class Replaced:
 def test_a_run_in_training_is_read_again_if_its_best_model_was_replaced(
     run: Run, whole: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = trainyard.evaluate(whole)
+    expected = trainwright.evaluate(whole)
     load = Replaced(times=2)
     monkeypatch.setattr(TorchFramework, "load", load)
     owner = RunDir(run.path)
     owner.acquire()
     try:
-        assert trainyard.evaluate(run) == expected
+        assert trainwright.evaluate(run) == expected
     finally:
         owner.release()
     assert load.calls == 3
@@ -292,5 +292,5 @@ def test_a_run_that_has_ended_is_read_once(run: Run, monkeypatch: pytest.MonkeyP
     load = Replaced(times=9)
     monkeypatch.setattr(TorchFramework, "load", load)
     with pytest.raises(OSError, match="No such file"):
-        trainyard.load(run)
+        trainwright.load(run)
     assert load.calls == 1

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL, crashed
-from trainyard.semantics import PARTS, computing_by
+from trainwright.semantics import PARTS, computing_by
 
 pytestmark = pytest.mark.slow
 
@@ -26,24 +26,24 @@ def overrides(tmp_path: Path) -> dict[str, Any]:
 
 
 def features(run: Any) -> set[str]:
-    return set(trainyard.load(run).info.feature_names)
+    return set(trainwright.load(run).info.feature_names)
 
 
 def test_a_run_of_version_1_resumes_predicts_and_repeats(overrides: dict[str, Any], tmp_path: Path) -> None:
     with computing_by({"preparation": 1}):
         begun = crashed(tmp_path / "runs", overrides, at=13)
-    run = trainyard.resume(begun)
+    run = trainwright.resume(begun)
     assert (run.manifest["semantics"]["preparation"], run.manifest["changes"]) == (1, [])
     assert {"number", "answer=n", "price=$3"} <= features(run)
-    test = trainyard.evaluate(run)
+    test = trainwright.evaluate(run)
     assert test == {name: value for name, value in run.metrics.items() if name in test}
-    assert len(trainyard.predict(run, tmp_path / "a.csv")) == 160
-    assert trainyard.reproduce(run).verdict == "identical"
+    assert len(trainwright.predict(run, tmp_path / "a.csv")) == 160
+    assert trainwright.reproduce(run).verdict == "identical"
 
 
 def test_a_new_run_reads_them_by_their_kind(overrides: dict[str, Any], tmp_path: Path) -> None:
-    run = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "runs")
+    run = trainwright.train(SMALL, overrides, runs_dir=tmp_path / "runs")
     assert run.manifest["semantics"]["preparation"] == PARTS["preparation"].version
     assert features(run) == {"answer", "price", "x"}
-    assert len(trainyard.predict(run, tmp_path / "a.csv")) == 160
-    assert trainyard.reproduce(run).verdict == "identical"
+    assert len(trainwright.predict(run, tmp_path / "a.csv")) == 160
+    assert trainwright.reproduce(run).verdict == "identical"

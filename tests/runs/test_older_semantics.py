@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-import trainyard
+import trainwright
 from small_runs import SMALL, assert_same, crashed, whole_and_resumed
-from trainyard.runs.prediction.predictor import Predictor
-from trainyard.runs.run import Run
-from trainyard.semantics import PARTS, computing_by
+from trainwright.runs.prediction.predictor import Predictor
+from trainwright.runs.run import Run
+from trainwright.semantics import PARTS, computing_by
 
 NEWEST = PARTS["metrics"].version
 OVERRIDES: dict[str, Any] = {
@@ -36,30 +36,30 @@ def by_sklearn(run: Run, average: str) -> float:
 
 
 def test_a_new_run_has_the_f1_of_the_positive_class(tmp_path: Path) -> None:
-    run = trainyard.train(SMALL, OVERRIDES, runs_dir=tmp_path)
+    run = trainwright.train(SMALL, OVERRIDES, runs_dir=tmp_path)
     assert run.manifest["semantics"]["metrics"] == NEWEST
     assert run.metrics["test_f1"] == pytest.approx(by_sklearn(run, "binary"))
     assert run.metrics["test_f1_macro"] == pytest.approx(by_sklearn(run, "macro"))
     assert run.metrics["test_f1"] != run.metrics["test_f1_macro"]
     assert (run.path / "evaluation" / "test.json").read_text().count('"positive": 1,') == 1
-    assert "of class 1<" in trainyard.report(run).read_text(encoding="utf-8")
+    assert "of class 1<" in trainwright.report(run).read_text(encoding="utf-8")
 
 
 def test_a_resumed_run_its_evaluation_and_its_repetition_keep_the_older_meaning(tmp_path: Path) -> None:
-    run = trainyard.resume(began_under_1(tmp_path))
+    run = trainwright.resume(began_under_1(tmp_path))
     assert run.manifest["semantics"]["metrics"] == 1
     assert run.manifest["changes"] == []
     assert run.metrics["test_f1"] == run.metrics["test_f1_macro"] == pytest.approx(by_sklearn(run, "macro"))
-    assert trainyard.evaluate(run)["test_f1"] == run.metrics["test_f1"]
-    assert trainyard.reproduce(run).verdict == "identical"
-    assert "of class 1<" not in trainyard.report(run).read_text(encoding="utf-8")
+    assert trainwright.evaluate(run)["test_f1"] == run.metrics["test_f1"]
+    assert trainwright.reproduce(run).verdict == "identical"
+    assert "of class 1<" not in trainwright.report(run).read_text(encoding="utf-8")
 
 
 def test_a_run_that_goes_on_and_a_fork_keep_the_older_meaning(tmp_path: Path) -> None:
-    run = trainyard.resume(began_under_1(tmp_path))
+    run = trainwright.resume(began_under_1(tmp_path))
     for child in (
-        trainyard.resume(run, {"training.max_steps": 34}),
-        trainyard.fork(run, {"training.learning_rate": 0.02}, step=12),
+        trainwright.resume(run, {"training.max_steps": 34}),
+        trainwright.fork(run, {"training.learning_rate": 0.02}, step=12),
     ):
         assert child.manifest["semantics"]["metrics"] == 1
         assert child.metrics["test_f1"] == child.metrics["test_f1_macro"]
@@ -70,7 +70,7 @@ def test_a_run_without_a_record_of_the_part_had_version_1(tmp_path: Path) -> Non
     manifest = run._dir.require_manifest()
     others = {name: number for name, number in manifest.versions.items() if name != "metrics"}
     run._dir.write(manifest.FILE, manifest.model_copy(update={"semantics": others}))
-    resumed = trainyard.resume(run)
+    resumed = trainwright.resume(run)
     assert resumed.metrics["test_f1"] == resumed.metrics["test_f1_macro"]
 
 
@@ -86,22 +86,22 @@ def test_data_given_as_objects_are_no_exception(tmp_path: Path) -> None:
     overrides = {**OVERRIDES, "data.type": None}
     with computing_by({"metrics": 1}):
         run = crashed(tmp_path, overrides, data=(X, y))
-    resumed = trainyard.train(SMALL, overrides, runs_dir=tmp_path, data=(X, y), resume=True)
+    resumed = trainwright.train(SMALL, overrides, runs_dir=tmp_path, data=(X, y), resume=True)
     assert resumed.id == run.id
     assert resumed.metrics["test_f1"] == resumed.metrics["test_f1_macro"]
-    assert trainyard.evaluate(resumed, data=(X, y)) == pytest.approx(
+    assert trainwright.evaluate(resumed, data=(X, y)) == pytest.approx(
         {name: value for name, value in resumed.metrics.items() if name.startswith("test_")}
     )
 
 
 def test_a_study_goes_on_as_it_began(tmp_path: Path) -> None:
     with computing_by({"metrics": 1}):
-        begun = trainyard.cross_validate(SMALL, OVERRIDES, folds=2, runs_dir=tmp_path)
+        begun = trainwright.cross_validate(SMALL, OVERRIDES, folds=2, runs_dir=tmp_path)
     (begun.path / "result.json").unlink()
     record = begun._study.record
     assert record.semantics["metrics"] == 1
     begun._study.update(status="failed", runs=record.runs[:1])
-    study = trainyard.cross_validate(SMALL, OVERRIDES, folds=2, runs_dir=tmp_path, resume=True, reuse=False)
+    study = trainwright.cross_validate(SMALL, OVERRIDES, folds=2, runs_dir=tmp_path, resume=True, reuse=False)
     assert study.id == begun.id
     assert study.mean == pytest.approx(begun.mean)
     assert {run.manifest["semantics"]["metrics"] for run in study.runs} == {1}

@@ -10,41 +10,41 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL, Crash, CrashAt, SignalAt, checkpoints, crashed, flip, preempted
-from trainyard.engine.signals import Stopped
-from trainyard.errors import InputError, TrainingError
-from trainyard.records.journal import losses, read
-from trainyard.records.manifest import Difference
-from trainyard.records.result import Result
-from trainyard.records.run_dir import RunDir
-from trainyard.runs.reproduce import Reproduction, compare_bits
-from trainyard.runs.run import Run
+from trainwright.engine.signals import Stopped
+from trainwright.errors import InputError, TrainingError
+from trainwright.records.journal import losses, read
+from trainwright.records.manifest import Difference
+from trainwright.records.result import Result
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.reproduce import Reproduction, compare_bits
+from trainwright.runs.run import Run
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trainyard.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
+    return trainwright.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
 
 
 def test_a_run_is_identical_to_its_repetition(whole: Run) -> None:
-    found = trainyard.reproduce(whole)
+    found = trainwright.reproduce(whole)
     assert found.verdict == "identical"
     assert (found.step, found.tensor, list(found.inputs)) == (None, None, [])
     assert found.digests == (whole.digest, whole.digest)
     assert found.original == whole.id != found.repetition
-    again = trainyard.get(found.repetition, runs_dir=whole.path.parent.parent)
+    again = trainwright.get(found.repetition, runs_dir=whole.path.parent.parent)
     assert again.manifest["parent"] == {"run_id": whole.id, "relation": "reproduce", "decisions": []}
 
 
 def test_a_run_that_was_interrupted_thrice_is_reproduced_in_one_piece(tmp_path: Path) -> None:
     run = crashed(tmp_path, at=8)
-    run = trainyard.resume(run, callbacks=[SignalAt(15)])
+    run = trainwright.resume(run, callbacks=[SignalAt(15)])
     with pytest.raises(Crash):
-        trainyard.resume(run, callbacks=[CrashAt(22)])
-    run = trainyard.resume(run)
+        trainwright.resume(run, callbacks=[CrashAt(22)])
+    run = trainwright.resume(run)
     assert run.result["attempts"] == 4
-    assert trainyard.reproduce(run).verdict == "identical"
+    assert trainwright.reproduce(run).verdict == "identical"
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def csv_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
     rows = [f"{i % 13},{i % 7 / 2},{i % 3}" for i in range(160)]
     Path("data.csv").write_text("\n".join(["a,b,target", *rows]) + "\n")
-    return trainyard.train(SMALL, {"data.type": "csv", "data.path": "data.csv"}, runs_dir="runs")
+    return trainwright.train(SMALL, {"data.type": "csv", "data.path": "data.csv"}, runs_dir="runs")
 
 
 def edit_data() -> None:
@@ -63,7 +63,7 @@ def edit_data() -> None:
 
 def test_changed_data_are_named_with_the_first_step_and_tensor(csv_run: Run) -> None:
     edit_data()
-    found = trainyard.reproduce(csv_run)
+    found = trainwright.reproduce(csv_run)
     assert found.verdict == "different"
     assert {difference.input for difference in found.inputs} == {"data"}
     assert "train split, sha256" in [difference.what for difference in found.inputs]
@@ -76,7 +76,7 @@ def test_changed_data_are_named_with_the_first_step_and_tensor(csv_run: Run) -> 
 
 
 def test_the_verdict_on_the_command_line(csv_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    from trainyard.cli.main import main
+    from trainwright.cli.main import main
 
     assert main(["reproduce", csv_run.id, "--json", "-q"]) == 0
     same = json.loads(capsys.readouterr().out)
@@ -106,9 +106,9 @@ def test_data_that_only_validate_change_the_metrics_alone(csv_run: Run) -> None:
     Path("train.csv").write_text(frame[:120].to_csv(index=False))
     Path("val.csv").write_text(frame[120:].to_csv(index=False))
     data = {"type": "csv", "train_path": "train.csv", "val_path": "val.csv"}
-    run = trainyard.train({**SMALL, "data": data}, runs_dir="runs")
+    run = trainwright.train({**SMALL, "data": data}, runs_dir="runs")
     Path("val.csv").write_text(frame[119:].to_csv(index=False))
-    found = trainyard.reproduce(run)
+    found = trainwright.reproduce(run)
     assert (found.verdict, {difference.what.split(",")[0] for difference in found.inputs}) == (
         "different",
         {"val split"},
@@ -121,7 +121,7 @@ def test_a_changed_config_and_environment_are_named(csv_run: Run, monkeypatch: p
     text = (csv_run.path / "config.yaml").read_text()
     (csv_run.path / "config.yaml").write_text(text.replace("learning_rate: 0.01", "learning_rate: 0.02"))
     monkeypatch.setenv("OMP_DYNAMIC", "TRUE")
-    found = trainyard.reproduce(csv_run)
+    found = trainwright.reproduce(csv_run)
     assert found.verdict == "different"
     assert [(d.input, d.what, d.before, d.now) for d in found.inputs] == [
         ("config", "training.learning_rate", 0.01, 0.02),
@@ -133,24 +133,24 @@ def test_a_changed_config_and_environment_are_named(csv_run: Run, monkeypatch: p
 def test_only_a_completed_run_can_be_reproduced(tmp_path: Path) -> None:
     for run in (preempted(tmp_path), crashed(tmp_path)):
         with pytest.raises(InputError, match=f"run {run.id} is (preempted|failed); only a completed, "):
-            trainyard.reproduce(run)
+            trainwright.reproduce(run)
         with pytest.raises(InputError, match="resume it first"):
             compare_bits(RunDir(run.path), RunDir(run.path))
-    assert len(trainyard.list_runs(tmp_path)) == 2, "a repetition was begun"
+    assert len(trainwright.list_runs(tmp_path)) == 2, "a repetition was begun"
 
 
 def test_reproduce_says_how_a_run_failed(tmp_path: Path) -> None:
     diverging = {"learning_rate": 1e9, "optimizer": "sgd", "epochs": 3}
     with pytest.raises(TrainingError) as failure:
-        trainyard.train({"data": "diabetes", "model": "mlp", "training": diverging}, runs_dir=tmp_path)
+        trainwright.train({"data": "diabetes", "model": "mlp", "training": diverging}, runs_dir=tmp_path)
     says = rf"is failed \({re.escape(str(failure.value))}\); only .*: resume it, or start a new run, first"
     with pytest.raises(InputError, match=says):
-        trainyard.reproduce("last", runs_dir=tmp_path)
+        trainwright.reproduce("last", runs_dir=tmp_path)
 
 
 def test_a_signal_ends_the_repetition_and_the_original_stays(whole: Run) -> None:
     with pytest.raises((InputError, Stopped), match="preempted"):
-        trainyard.reproduce(whole, callbacks=[SignalAt(5)])
+        trainwright.reproduce(whole, callbacks=[SignalAt(5)])
     assert whole.status == "completed"
 
 

@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file, save_file
 
-import trainyard
+import trainwright
 from small_runs import SMALL, checkpoints, flip, preempted
-from trainyard.cli.main import main
-from trainyard.config import load
-from trainyard.records.index import summaries
-from trainyard.records.listing import all_runs
-from trainyard.records.manifest import DeterminismRecord, ForeignTrainer, Manifest, Parent
-from trainyard.records.result import AttemptRecord, Result
-from trainyard.records.run_dir import RunDir
-from trainyard.runs import reuse
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.objects import Objects
-from trainyard.runs.reuse import CompletedRuns
-from trainyard.runs.run import Run
+from trainwright.cli.main import main
+from trainwright.config import load
+from trainwright.records.index import summaries
+from trainwright.records.listing import all_runs
+from trainwright.records.manifest import DeterminismRecord, ForeignTrainer, Manifest, Parent
+from trainwright.records.result import AttemptRecord, Result
+from trainwright.records.run_dir import RunDir
+from trainwright.runs import reuse
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.objects import Objects
+from trainwright.runs.reuse import CompletedRuns
+from trainwright.runs.run import Run
 
 TESTS = str(Path(__file__).parents[1])
 
@@ -36,7 +36,7 @@ TESTS = str(Path(__file__).parents[1])
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one completed run."""
     runs_dir = tmp_path_factory.mktemp("trained")
-    trainyard.train(SMALL, runs_dir=runs_dir)
+    trainwright.train(SMALL, runs_dir=runs_dir)
     return runs_dir
 
 
@@ -64,10 +64,10 @@ def test_a_completed_run_is_returned_and_no_model_is_built(
         raise AssertionError("the model was built")
 
     monkeypatch.setattr(reuse, "build", build)
-    monkeypatch.setattr("trainyard.runs.startup.build", build)
+    monkeypatch.setattr("trainwright.runs.startup.build", build)
     before = the_run(runs_dir)
-    with caplog.at_level(logging.INFO, "trainyard"):
-        run = trainyard.train(SMALL, {"logging.every_n_steps": 5}, runs_dir=runs_dir, reuse=True)
+    with caplog.at_level(logging.INFO, "trainwright"):
+        run = trainwright.train(SMALL, {"logging.every_n_steps": 5}, runs_dir=runs_dir, reuse=True)
     assert run.path == before.path
     assert len(list(all_runs(runs_dir))) == 1
     (line,) = [record.message for record in caplog.records if "is reused" in record.message]
@@ -77,7 +77,7 @@ def test_a_completed_run_is_returned_and_no_model_is_built(
 
 
 def test_without_reuse_it_trains_again(runs_dir: Path) -> None:
-    trainyard.train(SMALL, runs_dir=runs_dir)
+    trainwright.train(SMALL, runs_dir=runs_dir)
     assert len(list(all_runs(runs_dir))) == 2
 
 
@@ -158,7 +158,7 @@ def test_what_is_damaged_or_not_what_its_inputs_give_is_never_reused(what: str, 
 
 def test_a_damaged_run_does_not_hide_another(runs_dir: Path) -> None:
     first = the_run(runs_dir)
-    second = trainyard.train(SMALL, runs_dir=runs_dir)
+    second = trainwright.train(SMALL, runs_dir=runs_dir)
     assert reused(runs_dir).id == second.id  # type: ignore[union-attr]
     flip(checkpoints(second)[-1] / "weights.safetensors")
     assert reused(runs_dir).id == first.id  # type: ignore[union-attr]
@@ -172,14 +172,14 @@ def test_an_unfinished_run_is_not_reused(tmp_path: Path) -> None:
 def test_rows_in_another_unit_are_other_inputs(tmp_path: Path) -> None:
     """Their features are the same once they are standardized, but the model would take them for others."""
     run, again = (
-        trainyard.train(
+        trainwright.train(
             {**SMALL, "data": {"type": "csv", "path": str(path)}}, runs_dir=tmp_path / "runs", reuse=True
         )
         for path in (written(tmp_path, 1), written(tmp_path, 2))
     )
     assert again.digest == run.digest
     assert again.path != run.path
-    (difference,) = (one for one in trainyard.compare(run, again).inputs or () if one.input == "data")
+    (difference,) = (one for one in trainwright.compare(run, again).inputs or () if one.input == "data")
     assert difference.what == "preparation"
 
 
@@ -196,37 +196,41 @@ def test_changed_data_are_other_inputs(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("\n".join(["a,b,target", *rows]) + "\n")
     data = {"data.type": "csv", "data.path": str(path)}
-    run = trainyard.train(SMALL, data, runs_dir=tmp_path / "runs")
+    run = trainwright.train(SMALL, data, runs_dir=tmp_path / "runs")
     moved = path.rename(tmp_path / "moved.csv")
-    again = trainyard.train(SMALL, {**data, "data.path": str(moved)}, runs_dir=tmp_path / "runs", reuse=True)
+    again = trainwright.train(
+        SMALL, {**data, "data.path": str(moved)}, runs_dir=tmp_path / "runs", reuse=True
+    )
     assert again.path == run.path, "the path is no input, the rows are"
     moved.write_text(moved.read_text().replace("\n0,0.0,0\n", "\n0,0.25,0\n", 1))
-    again = trainyard.train(SMALL, {**data, "data.path": str(moved)}, runs_dir=tmp_path / "runs", reuse=True)
+    again = trainwright.train(
+        SMALL, {**data, "data.path": str(moved)}, runs_dir=tmp_path / "runs", reuse=True
+    )
     assert again.path != run.path
 
 
 def test_changed_initial_weights_are_other_inputs(trained: Path, tmp_path: Path) -> None:
     weights = tmp_path / "start.safetensors"
-    trainyard.export(the_run(trained).path, weights)
+    trainwright.export(the_run(trained).path, weights)
     start = {"model.init_from": str(weights)}
-    run = trainyard.train(SMALL, start, runs_dir=tmp_path / "runs")
-    again = trainyard.train(SMALL, start, runs_dir=tmp_path / "runs", reuse=True)
+    run = trainwright.train(SMALL, start, runs_dir=tmp_path / "runs")
+    again = trainwright.train(SMALL, start, runs_dir=tmp_path / "runs", reuse=True)
     assert again.path == run.path
     save_file({name: array + 1 for name, array in load_file(weights).items()}, weights)
-    again = trainyard.train(SMALL, start, runs_dir=tmp_path / "runs", reuse=True)
+    again = trainwright.train(SMALL, start, runs_dir=tmp_path / "runs", reuse=True)
     assert again.path != run.path
 
 
 def test_the_last_run_is_another_one_by_now(runs_dir: Path) -> None:
     first, start = the_run(runs_dir), {"model.init_from": "last"}
-    run = trainyard.train(SMALL, start, runs_dir=runs_dir)
+    run = trainwright.train(SMALL, start, runs_dir=runs_dir)
     assert run.manifest["init_from"] == str(first.path)
-    again = trainyard.train(SMALL, start, runs_dir=runs_dir, reuse=True)
+    again = trainwright.train(SMALL, start, runs_dir=runs_dir, reuse=True)
     assert again.manifest["init_from"] == str(run.path)
     named = {"model.init_from": first.id}
-    other = trainyard.train(SMALL, named, runs_dir=runs_dir, reuse=True)
+    other = trainwright.train(SMALL, named, runs_dir=runs_dir, reuse=True)
     assert other.path not in (run.path, again.path), "another config"
-    assert trainyard.train(SMALL, named, runs_dir=runs_dir, reuse=True).path == other.path
+    assert trainwright.train(SMALL, named, runs_dir=runs_dir, reuse=True).path == other.path
 
 
 def test_model_and_data_that_are_given_as_objects(tmp_path: Path) -> None:
@@ -241,18 +245,18 @@ def test_model_and_data_that_are_given_as_objects(tmp_path: Path) -> None:
         return {"model": model, "data": (x, np.arange(120) % 2)}
 
     config = {key: value for key, value in SMALL.items() if key not in ("model", "data")}
-    run = trainyard.train(config, runs_dir=tmp_path, **inputs())
-    assert trainyard.train(config, runs_dir=tmp_path, reuse=True, **inputs()).path == run.path
-    assert trainyard.train(config, runs_dir=tmp_path, reuse=True, **inputs(shift=1.0)).path != run.path
-    assert trainyard.train(config, runs_dir=tmp_path, reuse=True, **inputs(width=9)).path != run.path
+    run = trainwright.train(config, runs_dir=tmp_path, **inputs())
+    assert trainwright.train(config, runs_dir=tmp_path, reuse=True, **inputs()).path == run.path
+    assert trainwright.train(config, runs_dir=tmp_path, reuse=True, **inputs(shift=1.0)).path != run.path
+    assert trainwright.train(config, runs_dir=tmp_path, reuse=True, **inputs(width=9)).path != run.path
 
 
 @pytest.mark.slow
 def test_another_process_needs_no_framework(runs_dir: Path) -> None:
     """Its library is not even imported if the device is the CPU."""
     code = (
-        "import sys, trainyard; from small_runs import SMALL\n"
-        f"run = trainyard.train(SMALL, ['training.device=cpu'], runs_dir={str(runs_dir)!r}, reuse=True)\n"
+        "import sys, trainwright; from small_runs import SMALL\n"
+        f"run = trainwright.train(SMALL, ['training.device=cpu'], runs_dir={str(runs_dir)!r}, reuse=True)\n"
         "print(run.id, 'torch' in sys.modules)"
     )
     path = os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])
@@ -306,8 +310,8 @@ def test_runs_are_found_that_a_version_made_which_knew_their_computation_by_anot
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("trainyard.config.resolved.is_left_out", lambda *_: False)
+        patch.setattr("trainwright.config.resolved.is_left_out", lambda *_: False)
         first = preempted(tmp_path)
-    went_on = trainyard.train(SMALL, runs_dir=tmp_path, resume=True)
+    went_on = trainwright.train(SMALL, runs_dir=tmp_path, resume=True)
     assert (went_on.id, went_on.status) == (first.id, "completed")
-    assert trainyard.train(SMALL, runs_dir=tmp_path, reuse=True).id == first.id
+    assert trainwright.train(SMALL, runs_dir=tmp_path, reuse=True).id == first.id

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trainyard
+import trainwright
 from s3_server import S3Server
 from small_runs import SMALL, Crash, assert_same, crashed, every_save_on_disk, preempted
-from trainyard import registry
-from trainyard.callbacks.base import Callback
-from trainyard.cli.main import main
-from trainyard.engine.loop import Loop
-from trainyard.errors import (
+from trainwright import registry
+from trainwright.callbacks.base import Callback
+from trainwright.cli.main import main
+from trainwright.engine.loop import Loop
+from trainwright.errors import (
     CheckpointError,
     DataError,
     InputError,
@@ -24,27 +24,27 @@ from trainyard.errors import (
     RunLostError,
     TrainingError,
 )
-from trainyard.records import heartbeats
-from trainyard.records.decision import Decision
-from trainyard.records.journal import read
-from trainyard.records.listing import runs_folder
-from trainyard.records.log import Entry, Log, StoredFile
-from trainyard.records.remote import RemoteRun
-from trainyard.records.run_dir import RunDir
-from trainyard.records.urls import open_store, url_of, working_folder
-from trainyard.runs.processes import stopping
-from trainyard.runs.run import Run
-from trainyard.runs.session import Session
-from trainyard.runs.wiring import run_checkpoints
-from trainyard.stores.local import LocalStore
-from trainyard.testing.faults import WRITES, Faults, FaultyStore, fail, pause
+from trainwright.records import heartbeats
+from trainwright.records.decision import Decision
+from trainwright.records.journal import read
+from trainwright.records.listing import runs_folder
+from trainwright.records.log import Entry, Log, StoredFile
+from trainwright.records.remote import RemoteRun
+from trainwright.records.run_dir import RunDir
+from trainwright.records.urls import open_store, url_of, working_folder
+from trainwright.runs.processes import stopping
+from trainwright.runs.run import Run
+from trainwright.runs.session import Session
+from trainwright.runs.wiring import run_checkpoints
+from trainwright.stores.local import LocalStore
+from trainwright.testing.faults import WRITES, Faults, FaultyStore, fail, pause
 from troubled_server import Trouble
 from warm_commands import warm
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trainyard.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
+    return trainwright.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Go to another machine: another cache and working directory, and processes there are not ours."""
 
     def go(name: str = "elsewhere") -> None:
-        monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / name / "cache"))
+        monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / name / "cache"))
         (tmp_path / name / "work").mkdir(parents=True)
         monkeypatch.chdir(tmp_path / name / "work")
 
@@ -101,12 +101,12 @@ def objects(url: str) -> dict[str, bytes]:
 def test_a_run_resumes_elsewhere_with_nothing_but_the_url(url: str, whole: Run, elsewhere: Any) -> None:
     run = preempted(url)  # type: ignore[arg-type]
     elsewhere()
-    resumed = trainyard.resume(run_url(url, run))
+    resumed = trainwright.resume(run_url(url, run))
     assert resumed.path != run.path
     assert_same(resumed, whole)
     assert [attempt.attempt for attempt in RunDir(resumed.path).attempts()] == [1, 2]
     elsewhere("third")
-    assert_same(trainyard.get("last", runs_dir=url), whole)
+    assert_same(trainwright.get("last", runs_dir=url), whole)
 
 
 def test_after_a_crash_it_goes_on_from_the_newest_commit_of_the_store(
@@ -114,11 +114,11 @@ def test_after_a_crash_it_goes_on_from_the_newest_commit_of_the_store(
 ) -> None:
     run = crashed(folder_url, at=13)  # type: ignore[arg-type]
     elsewhere()
-    again = trainyard.get(run.id, runs_dir=folder_url)
+    again = trainwright.get(run.id, runs_dir=folder_url)
     assert again.status in ("crashed", "failed")
     steps = [record["first"] for record in read(again.path / "journal") if record["kind"] == "losses"]
     assert 10 in steps, "the journal up to the commit of step 10 is in the store"
-    resumed = trainyard.resume(run.id, runs_dir=folder_url)
+    resumed = trainwright.resume(run.id, runs_dir=folder_url)
     assert steps_resumed_from(resumed) == [0, 10]
     assert_same(resumed, whole)
 
@@ -126,7 +126,7 @@ def test_after_a_crash_it_goes_on_from_the_newest_commit_of_the_store(
 def test_the_verbs_take_a_url(
     bucket: str, whole: Run, elsewhere: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from trainyard.cli.main import main
+    from trainwright.cli.main import main
 
     def command(*words: str) -> Any:
         assert main([*words, "--runs-dir", bucket, "--json"]) == 0
@@ -150,21 +150,21 @@ def test_the_verbs_take_a_url(
     assert len(capsys.readouterr().out.splitlines()) == 4
     assert command("reproduce", run["run_id"], "--quiet")["verdict"] == "identical"
     assert len(command("runs", "list")) == 2
-    predictor = trainyard.load(run["run_id"], runs_dir=bucket)
+    predictor = trainwright.load(run["run_id"], runs_dir=bucket)
     data = np.array([[5.1, 3.5, 1.4, 0.2]])
-    assert list(predictor.predict(data)) == list(trainyard.load(whole).predict(data))
+    assert list(predictor.predict(data)) == list(trainwright.load(whole).predict(data))
 
 
-def test_trainyard_runs_may_be_a_url(folder_url: str, monkeypatch: pytest.MonkeyPatch, whole: Run) -> None:
-    monkeypatch.setenv("TRAINYARD_RUNS", folder_url)
+def test_trainwright_runs_may_be_a_url(folder_url: str, monkeypatch: pytest.MonkeyPatch, whole: Run) -> None:
+    monkeypatch.setenv("TRAINWRIGHT_RUNS", folder_url)
     run = preempted(None)  # type: ignore[arg-type]
-    resumed = trainyard.train(SMALL, resume=True)
+    resumed = trainwright.train(SMALL, resume=True)
     assert resumed.id == run.id
     assert_same(resumed, whole)
 
 
 def test_no_secret_of_the_store_is_in_a_record(bucket: str, s3: S3Server) -> None:
-    run = trainyard.train(SMALL, {"training.max_steps": 8}, runs_dir=bucket)
+    run = trainwright.train(SMALL, {"training.max_steps": 8}, runs_dir=bucket)
     stored = b"".join(objects(bucket).values())
     local = b"".join(path.read_bytes() for path in run.path.rglob("*") if path.is_file())
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -208,7 +208,7 @@ def test_a_store_that_is_away_costs_events_and_no_step(
     away = Away()
     faulty(Faults(away))
     with every_save_on_disk():
-        run = trainyard.train(SMALL, runs_dir=folder_url, callbacks=away.between(8, 17))
+        run = trainwright.train(SMALL, runs_dir=folder_url, callbacks=away.between(8, 17))
     assert_same(run, whole)
     records = list(read(run.path / "journal"))
     failed = {
@@ -218,7 +218,7 @@ def test_a_store_that_is_away_costs_events_and_no_step(
     }
     assert failed == {10, 15}
     elsewhere()
-    assert_same(trainyard.get("last", runs_dir=folder_url), whole)
+    assert_same(trainwright.get("last", runs_dir=folder_url), whole)
 
 
 def test_a_store_that_is_away_at_the_end_is_an_error_and_a_resume_completes(
@@ -232,14 +232,14 @@ def test_a_store_that_is_away_at_the_end_is_an_error_and_a_resume_completes(
             CheckpointError, match=r"(?s)the store is away.*earlier checkpoints are untouched.*resume"
         ),
     ):
-        trainyard.train(SMALL, runs_dir=folder_url, callbacks=away.between(22, 99))
+        trainwright.train(SMALL, runs_dir=folder_url, callbacks=away.between(22, 99))
     away.is_away = False
     elsewhere()
-    run = trainyard.get("last", runs_dir=folder_url)
+    run = trainwright.get("last", runs_dir=folder_url)
     assert run.status != "completed"
     remote_run = RemoteRun.of(run.path)
     assert remote_run is not None
-    assert_same(trainyard.resume(run), whole)
+    assert_same(trainwright.resume(run), whole)
 
 
 def test_an_end_that_cannot_be_stored_is_an_error_and_a_resume_completes(
@@ -248,12 +248,12 @@ def test_an_end_that_cannot_be_stored_is_an_error_and_a_resume_completes(
     """The last commit is in the store, the result is not."""
     faulty(Faults(fail, range(9, 99), operations=["put_if_absent"], keys="log/"))
     with every_save_on_disk(), pytest.raises(TrainingError, match=r"the store is away.*then resume run"):
-        trainyard.train(SMALL, runs_dir=folder_url)
+        trainwright.train(SMALL, runs_dir=folder_url)
     faulty()
     elsewhere()
-    run = trainyard.get("last", runs_dir=folder_url)
+    run = trainwright.get("last", runs_dir=folder_url)
     assert (run.status, run.result) == ("crashed", {})
-    assert_same(trainyard.resume(run), whole)
+    assert_same(trainwright.resume(run), whole)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -264,21 +264,21 @@ def test_each_request_may_fail_once(
     failing = Faults(fail, range(6, 400, 3), operations=WRITES, when=when)
     faulty(failing)
     try:
-        run = trainyard.train(SMALL, runs_dir=folder_url)
+        run = trainwright.train(SMALL, runs_dir=folder_url)
     except (CheckpointError, TrainingError):  # the last one failed
-        run = trainyard.get("last", runs_dir=folder_url)
+        run = trainwright.get("last", runs_dir=folder_url)
     faulty()
     elsewhere()
-    again = trainyard.get("last", runs_dir=folder_url)
+    again = trainwright.get("last", runs_dir=folder_url)
     if again.status != "completed":
-        again = trainyard.resume(again)
+        again = trainwright.resume(again)
     assert again.id == run.id
     assert_same(again, whole)
 
 
 def test_a_slow_store_does_not_slow_the_steps(folder_url: str, whole: Run, faulty: Any) -> None:
     faulty(Faults(pause(0.2), operations=["put"]))
-    run = trainyard.train(SMALL, {"checkpoint.save_top_k": 0}, runs_dir=folder_url)
+    run = trainwright.train(SMALL, {"checkpoint.save_top_k": 0}, runs_dir=folder_url)
     assert run.digest == whole.digest
     assert run.result["train_seconds"] < 5 * 0.2, "steps waited for the store"
 
@@ -290,9 +290,9 @@ def test_the_service_may_fail_and_be_slow(bucket: str, s3: S3Server, whole: Run,
         Trouble("slow", range(2, 99, 9)),
     ]
     with s3.troubled(*troubles, Trouble("500", range(3, 99, 4), "GET"), Trouble("500", [1, 3], "POST")):
-        trainyard.train(SMALL, runs_dir=bucket)
+        trainwright.train(SMALL, runs_dir=bucket)
     elsewhere()
-    assert_same(trainyard.get("last", runs_dir=bucket), whole)
+    assert_same(trainwright.get("last", runs_dir=bucket), whole)
 
 
 def flip(path: Path) -> None:
@@ -324,7 +324,7 @@ def test_a_checkpoint_that_is_damaged_in_the_store_is_named_and_the_one_before_i
     (path,) = (tmp_path / "store").glob(f"runs/files/small/{run.id}/*/{pattern}")
     harm(path)
     elsewhere()
-    resumed = trainyard.resume("last", runs_dir=folder_url)
+    resumed = trainwright.resume("last", runs_dir=folder_url)
     assert_same(resumed, whole)
     assert steps_resumed_from(resumed) == [0, step]
     assert (f"{path.parent.name}/weights.safetensors" in caplog.text) == (step == 5)
@@ -343,8 +343,8 @@ def test_a_segment_of_the_journal_that_is_gone_is_named(
     for key in parts:
         harm(store, key)
     elsewhere()
-    assert [one.id for one in trainyard.list_runs(url)] == [run.id]
-    resumed = trainyard.resume(run.id, runs_dir=url)
+    assert [one.id for one in trainwright.list_runs(url)] == [run.id]
+    resumed = trainwright.resume(run.id, runs_dir=url)
     assert "journal/0001.jsonl is missing: the losses and metrics of attempt 1 are lost" in caplog.text
     assert resumed.digest == whole.digest
     assert [entry["from_step"] for entry in read(resumed.path / "journal") if entry["kind"] == "start"] == [
@@ -358,9 +358,9 @@ def test_a_store_that_cannot_be_read_is_no_damage(folder_url: str, faulty: Any, 
     faulty(Faults(fail, operations=["download"], keys="checkpoints/step-000000010-a0001/weights"))
     elsewhere()
     with pytest.raises(TrainingError, match=r"(?s)the store is away.*resume the run once it can be read"):
-        trainyard.resume(run.id, runs_dir=folder_url)
+        trainwright.resume(run.id, runs_dir=folder_url)
     faulty()
-    assert steps_resumed_from(trainyard.resume(run.id, runs_dir=folder_url)) == [0, 10]
+    assert steps_resumed_from(trainwright.resume(run.id, runs_dir=folder_url)) == [0, 10]
 
 
 def test_a_resume_downloads_one_checkpoint_and_keeps_the_others(
@@ -386,7 +386,7 @@ def test_a_resume_downloads_one_checkpoint_and_keeps_the_others(
         kept.append(head.checkpoints)
         assert {name.split("/")[1] for name in head.files if name.startswith("checkpoints/")} == set(kept[0])
 
-    resumed = trainyard.resume(run.id, runs_dir=folder_url, callbacks=[When(22, look)])
+    resumed = trainwright.resume(run.id, runs_dir=folder_url, callbacks=[When(22, look)])
     folders = {key.split("/")[-2] for key in seen if key.endswith("weights.safetensors")}
     best = sorted(folder for folder in folders if folder.startswith("step-"))
     assert [folder for folder in best if "20-" in folder] == ["step-000000020-a0001"]
@@ -394,7 +394,7 @@ def test_a_resume_downloads_one_checkpoint_and_keeps_the_others(
     assert kept == [tuple(f"step-0000000{step}-a0001" for step in (10, 15, 20))]
     assert_same(resumed, whole)
     elsewhere("third")
-    child = trainyard.fork(run_url(folder_url, run), {"training.learning_rate": 0.02}, step=25)
+    child = trainwright.fork(run_url(folder_url, run), {"training.learning_rate": 0.02}, step=25)
     assert child.status == "completed", "an earlier checkpoint comes from the store"
 
 
@@ -421,9 +421,9 @@ def test_a_damaged_newest_entry_is_named_and_costs_at_most_what_it_says(
     monkeypatch.setattr(heartbeats, "SILENCE", 0.0)  # who wrote it is unknown
     if not is_here:
         elsewhere()
-    assert [one.id for one in trainyard.list_runs(folder_url)] == [run.id]
+    assert [one.id for one in trainwright.list_runs(folder_url)] == [run.id]
     assert objects(folder_url) == before
-    resumed = trainyard.resume(run.id, runs_dir=folder_url)
+    resumed = trainwright.resume(run.id, runs_dir=folder_url)
     assert f"run {run.id}: entry {int(newest.name)} of the run's log is damaged" in caplog.text
     assert_same(resumed, whole)
     assert steps_resumed_from(resumed)[-1] == (10 if is_here else 5)
@@ -444,7 +444,7 @@ def test_a_damaged_entry_without_one_before_it_says_what_to_do(
         match=rf"entry (\d+) of the run's log is damaged: .*, and there is no valid entry before it; "
         rf"put the object {folder_url}/log/small/{run.id}/0+\1 back from a backup",
     ):
-        trainyard.resume(run_url(folder_url, run))
+        trainwright.resume(run_url(folder_url, run))
     assert objects(folder_url) == before
 
 
@@ -471,7 +471,7 @@ def test_the_owner_of_a_damaged_entry_may_live(
 
 
 def test_the_store_holds_what_the_newest_entry_names_and_little_else(folder_url: str) -> None:
-    run = trainyard.train(SMALL, {"checkpoint.keep_last": 2}, runs_dir=folder_url)
+    run = trainwright.train(SMALL, {"checkpoint.keep_last": 2}, runs_dir=folder_url)
     keys = list(open_store(folder_url).list())
     remote_run = RemoteRun.of(run.path)
     assert remote_run is not None
@@ -499,30 +499,32 @@ def test_the_store_holds_what_the_newest_entry_names_and_little_else(folder_url:
 
 def test_a_run_that_fails_at_its_start_leaves_nothing(folder_url: str) -> None:
     with pytest.raises(DataError, match=r"none\.csv: there is no such file"):
-        trainyard.train(SMALL, {"data": {"type": "csv", "path": "none.csv"}}, runs_dir=folder_url)
+        trainwright.train(SMALL, {"data": {"type": "csv", "path": "none.csv"}}, runs_dir=folder_url)
     assert objects(folder_url) == {}
-    assert trainyard.list_runs(folder_url) == []
+    assert trainwright.list_runs(folder_url) == []
 
 
 def test_clean_deletes_a_run_from_the_store(folder_url: str, elsewhere: Any) -> None:
     run = preempted(folder_url)  # type: ignore[arg-type]
     here = run.path
-    kept = trainyard.train(SMALL, runs_dir=folder_url)
-    cache = os.environ["TRAINYARD_CACHE"]
+    kept = trainwright.train(SMALL, runs_dir=folder_url)
+    cache = os.environ["TRAINWRIGHT_CACHE"]
     elsewhere()
-    assert [one.id for one in trainyard.clean(folder_url, statuses=["preempted"], dry_run=False)] == [run.id]
+    assert [one.id for one in trainwright.clean(folder_url, statuses=["preempted"], dry_run=False)] == [
+        run.id
+    ]
     assert {key.split("/")[2] for key in objects(folder_url)} == {kept.id}
-    os.environ["TRAINYARD_CACHE"] = cache
-    assert [one.id for one in trainyard.list_runs(folder_url)] == [kept.id]
+    os.environ["TRAINWRIGHT_CACHE"] = cache
+    assert [one.id for one in trainwright.list_runs(folder_url)] == [kept.id]
     assert not here.exists(), "the working copy of a deleted run is left behind"
 
 
 def test_clean_keeps_a_run_whose_checkpoints_are_in_the_store_alone(folder_url: str, elsewhere: Any) -> None:
     run = crashed(folder_url, at=13)  # type: ignore[arg-type]
     elsewhere()
-    assert trainyard.clean(folder_url) == [], "a resume could go on from its checkpoints"
+    assert trainwright.clean(folder_url) == [], "a resume could go on from its checkpoints"
     assert not list(runs_folder(folder_url).glob("*/*/checkpoints")), "they were downloaded to find out"
-    assert trainyard.resume(run.id, runs_dir=folder_url).status == "completed"
+    assert trainwright.resume(run.id, runs_dir=folder_url).status == "completed"
 
 
 def test_a_run_that_was_deleted_meanwhile_is_not_stored_again(folder_url: str) -> None:
@@ -534,7 +536,7 @@ def test_a_run_that_was_deleted_meanwhile_is_not_stored_again(folder_url: str) -
             store.delete(key)
 
     with every_save_on_disk(), pytest.raises(RunLostError, match="the run was deleted from its store"):
-        trainyard.train(SMALL, runs_dir=folder_url, callbacks=[When(12, delete)])
+        trainwright.train(SMALL, runs_dir=folder_url, callbacks=[When(12, delete)])
     assert not objects(folder_url)
 
 
@@ -547,10 +549,10 @@ def test_a_list_of_runs_leaves_one_that_is_created_meanwhile(
     def list_and_create(store: LocalStore, prefix: str = "") -> Any:
         yield from list(list_(store, prefix))
         if prefix == "log/" and not created:
-            created.append(trainyard.create(SMALL, runs_dir=folder_url))
+            created.append(trainwright.create(SMALL, runs_dir=folder_url))
 
     monkeypatch.setattr(LocalStore, "list", list_and_create)
-    trainyard.list_runs(folder_url)
+    trainwright.list_runs(folder_url)
     assert created[0].path.exists()
 
 
@@ -558,14 +560,14 @@ def test_a_run_of_a_list_has_its_history_elsewhere(folder_url: str, elsewhere: A
     run = preempted(folder_url)  # type: ignore[arg-type]
     before = run.history()
     elsewhere()
-    (listed,) = trainyard.list_runs(folder_url)
+    (listed,) = trainwright.list_runs(folder_url)
     assert listed.history() == before
 
 
 def test_a_run_is_reused_elsewhere(folder_url: str, elsewhere: Any) -> None:
-    run = trainyard.train(SMALL, runs_dir=folder_url)
+    run = trainwright.train(SMALL, runs_dir=folder_url)
     elsewhere()
-    assert trainyard.train(SMALL, runs_dir=folder_url, reuse=True).id == run.id
+    assert trainwright.train(SMALL, runs_dir=folder_url, reuse=True).id == run.id
 
 
 def test_a_decision_is_in_the_store_before_it_has_a_consequence(
@@ -582,9 +584,9 @@ def test_a_decision_is_in_the_store_before_it_has_a_consequence(
         patch.setattr(Loop, "_decide", decides_and_dies)
         patch.setattr(Session, "close", lambda *_: None)  # as if the process was killed
         with every_save_on_disk(), pytest.raises(Crash):
-            trainyard.train(SMALL, runs_dir=folder_url, verdict=lambda step, _: "prune")
+            trainwright.train(SMALL, runs_dir=folder_url, verdict=lambda step, _: "prune")
     elsewhere()
-    run = trainyard.resume("last", runs_dir=folder_url, verdict=lambda step, _: "keep")
+    run = trainwright.resume("last", runs_dir=folder_url, verdict=lambda step, _: "keep")
     assert (run.status, run.result["steps"]) == ("pruned", 7)
 
 
@@ -595,23 +597,23 @@ def test_a_run_that_is_trained_elsewhere_is_running_and_refused(folder_url: str,
     seen: list[Any] = []
 
     def look() -> None:
-        cache = os.environ["TRAINYARD_CACHE"]
+        cache = os.environ["TRAINWRIGHT_CACHE"]
         elsewhere("beside")
-        seen.append(trainyard.get("last", runs_dir=folder_url).status)
-        seen.append(trainyard.clean(folder_url, statuses=["crashed", "created"]))
+        seen.append(trainwright.get("last", runs_dir=folder_url).status)
+        seen.append(trainwright.clean(folder_url, statuses=["crashed", "created"]))
         with pytest.raises(RunLockedError, match=r"is owned by another process \(process \d+ on"):
-            trainyard.resume("last", runs_dir=folder_url)
-        os.environ["TRAINYARD_CACHE"] = cache
+            trainwright.resume("last", runs_dir=folder_url)
+        os.environ["TRAINWRIGHT_CACHE"] = cache
 
-    trainyard.train(SMALL, runs_dir=folder_url, callbacks=[When(12, look)])
+    trainwright.train(SMALL, runs_dir=folder_url, callbacks=[When(12, look)])
     assert seen == ["running", []]
 
 
 def test_a_heartbeat_keeps_a_run_that_commits_rarely(
     folder_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainyard.engine import lease
-    from trainyard.runs.leasing import take_lease
+    from trainwright.engine import lease
+    from trainwright.runs.leasing import take_lease
 
     monkeypatch.setattr(lease, "_BEAT", 0.01)
     run = RunDir.create(runs_folder(folder_url), "small", "model: mlp\n")
@@ -635,14 +637,14 @@ def test_a_heartbeat_keeps_a_run_that_commits_rarely(
 LONG = """
 import time
 
-import trainyard
+import trainwright
 from small_runs import SMALL
-from trainyard.engine import lease
+from trainwright.engine import lease
 
 def main(url):
     lease._BEAT, here = 0.2, time.time
     time.time = lambda: here() - 120
-    trainyard.train(SMALL, {"training.max_steps": 10**6}, runs_dir=url)
+    trainwright.train(SMALL, {"training.max_steps": 10**6}, runs_dir=url)
 """
 
 
@@ -656,12 +658,12 @@ def test_a_run_is_left_alone_and_stopped_from_a_machine_that_shares_only_the_sto
     with warm("long_training").started(folder_url, folder=Path.cwd()) as trainer:
         elsewhere("other")
         monkeypatch.setattr(stopping, "_STORE_PAUSE", 0.2)
-        while [run.status for run in trainyard.list_runs(folder_url)] != ["running"]:
+        while [run.status for run in trainwright.list_runs(folder_url)] != ["running"]:
             assert not trainer.has_ended()
         monkeypatch.setattr(heartbeats, "_POLL_SECONDS", 0.05)
         with pytest.raises(RunLockedError, match="is owned by another process"):
-            trainyard.resume("last", runs_dir=folder_url)
-        asked = trainyard.stop("last", runs_dir=folder_url)
+            trainwright.resume("last", runs_dir=folder_url)
+        asked = trainwright.stop("last", runs_dir=folder_url)
         ended = trainer.end()
         assert ended.returncode == 0, ended.stderr
     assert asked.status == "stopped"
@@ -687,14 +689,14 @@ def test_a_run_is_left_alone_and_stopped_from_a_machine_that_shares_only_the_sto
 )
 def test_a_url_that_cannot_be_used_is_an_input_error(url: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as refused:
-        trainyard.train(SMALL, runs_dir=url)
+        trainwright.train(SMALL, runs_dir=url)
     assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("runs_dir", [__file__, "file:/tmp/runs"])
 def test_a_folder_that_is_none_holds_no_list(runs_dir: str) -> None:
     with pytest.raises(InputError, match=r"is a file|write file:///tmp/runs"):
-        trainyard.list_runs(runs_dir)
+        trainwright.list_runs(runs_dir)
 
 
 @pytest.mark.parametrize(
@@ -707,25 +709,25 @@ def test_a_folder_that_is_none_holds_no_list(runs_dir: str) -> None:
 )
 def test_a_url_of_no_run_is_an_input_error(url: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
-        trainyard.get(url.replace("FOLDER", (tmp_path / "a" / "runs").as_uri()))
+        trainwright.get(url.replace("FOLDER", (tmp_path / "a" / "runs").as_uri()))
 
 
 def test_the_next_commands_find_a_run_that_was_named_by_its_url(
     folder_url: str, elsewhere: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     elsewhere()
-    url = f"{folder_url}/small/{trainyard.create(SMALL, ['training.max_steps=3'], runs_dir=folder_url).id}"
+    url = f"{folder_url}/small/{trainwright.create(SMALL, ['training.max_steps=3'], runs_dir=folder_url).id}"
     assert main(["work", url, "--quiet"]) == 0
     facts, _, commands = capsys.readouterr().out.partition("next:\n")
     assert ["url", url] in [line.split() for line in facts.splitlines()]
-    assert commands.splitlines()[0] == f"  trainyard runs show {url}"
+    assert commands.splitlines()[0] == f"  trainwright runs show {url}"
     assert main(["runs", "show", url]) == 0
     assert ["url", url] in [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
 def test_what_cannot_be_kept_in_a_store_says_so(folder_url: str) -> None:
     with pytest.raises(InputError, match=r"studies are kept in a local folder, not in file:"):
-        trainyard.cross_validate(SMALL, runs_dir=folder_url)
+        trainwright.cross_validate(SMALL, runs_dir=folder_url)
 
 
 def test_a_working_copy_that_lost_its_cache_is_not_trained_in(folder_url: str, elsewhere: Any) -> None:
@@ -734,7 +736,7 @@ def test_a_working_copy_that_lost_its_cache_is_not_trained_in(folder_url: str, e
     with pytest.raises(
         InputError, match="is the working copy of a run in a store, and not in the cache folder"
     ):
-        trainyard.resume(run.path)
+        trainwright.resume(run.path)
 
 
 def test_a_folder_outside_of_the_cache_is_no_working_copy(tmp_path: Path, folder_url: str) -> None:

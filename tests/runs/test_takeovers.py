@@ -7,25 +7,25 @@ from pathlib import Path
 
 import pytest
 
-import trainyard
+import trainwright
 from s3_server import S3Server
 from small_runs import SMALL, assert_same, crashed
 from takeovers import check_race, race, two_processes
-from trainyard.config import load
-from trainyard.records import heartbeats
-from trainyard.records.copies import download_all
-from trainyard.records.listing import all_runs, runs_folder
-from trainyard.records.urls import open_store
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.run import Run
-from trainyard.testing.warm import WarmProcess, WarmProcesses
+from trainwright.config import load
+from trainwright.records import heartbeats
+from trainwright.records.copies import download_all
+from trainwright.records.listing import all_runs, runs_folder
+from trainwright.records.urls import open_store
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.run import Run
+from trainwright.testing.warm import WarmProcess, WarmProcesses
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trainyard.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
+    return trainwright.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_zombie_on_the_local_disk_commits_nothing(
     with stopped(both[1], config, str(runs), tmp_path / "cache") as zombie:
         (run,) = all_runs(runs)
         (run.path / "lock").unlink()
-        resumed = trainyard.resume(run.path)
+        resumed = trainwright.resume(run.path)
         assert_same(resumed, whole)
         before = content(run.path)
         continued(zombie)
@@ -80,7 +80,7 @@ def test_a_zombie_on_the_local_disk_commits_nothing(
     assert {name: after.get(name) for name in before} == before
     new = after.keys() - before.keys()
     assert [name for name in new if not (name.startswith("best/step-") and "-a0001/" in name)] == []
-    assert_same(trainyard.get("last", runs_dir=runs), whole)
+    assert_same(trainwright.get("last", runs_dir=runs), whole)
 
 
 @pytest.mark.parametrize("kind", ["file", "s3"])
@@ -91,7 +91,7 @@ def test_a_zombie_in_a_store_commits_nothing(
     url = request.getfixturevalue("bucket") if kind == "s3" else (tmp_path / "store").as_uri()
     with stopped(both[1], config, url, tmp_path / "cache of the zombie") as zombie:
         monkeypatch.setattr(heartbeats, "SILENCE", 0.0)  # it has been silent for long
-        resumed = trainyard.resume("last", runs_dir=url)
+        resumed = trainwright.resume("last", runs_dir=url)
         assert_same(resumed, whole)
         store = open_store(url)
         before = {key: store.get(key) for key in store.list() if not key.startswith("alive/")}
@@ -100,8 +100,8 @@ def test_a_zombie_in_a_store_commits_nothing(
     assert {key: after.get(key) for key in before} == before
     new = after.keys() - before.keys()
     assert [key for key in new if "/0001-" not in key] == [], "beside what it stored before it found out"
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "third cache"))
-    again = trainyard.get("last", runs_dir=url)
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "third cache"))
+    again = trainwright.get("last", runs_dir=url)
     assert_same(again, whole)
 
 
@@ -120,4 +120,4 @@ def test_of_two_that_resume_one_wins(
     name = str(run.path) if kind == "local" else f"{url}/{run.experiment}/{run.id}"
     done = race(both, name, tmp_path / "race", [tmp_path / "cache 0", tmp_path / "cache 1"])
     download_all(next(iter(all_runs(runs_folder(url)))))
-    check_race(done, trainyard.get("last", runs_dir=url), whole)
+    check_race(done, trainwright.get("last", runs_dir=url), whole)

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 import yaml
 
-import trainyard
+import trainwright
 from small_runs import SMALL, preempted
-from trainyard.digest import sha256_json
-from trainyard.errors import CheckpointError, InputError
-from trainyard.records.run_dir import RunDir
-from trainyard.require import import_path, importing_by
-from trainyard.runs.run import Run
-from trainyard.runs.trust import RunImports
-from trainyard.runs.workdir import own_code, working_directory
+from trainwright.digest import sha256_json
+from trainwright.errors import CheckpointError, InputError
+from trainwright.records.run_dir import RunDir
+from trainwright.require import import_path, importing_by
+from trainwright.runs.run import Run
+from trainwright.runs.trust import RunImports
+from trainwright.runs.workdir import own_code, working_directory
 
 NET = """
 import torch
@@ -56,7 +56,7 @@ class Bomb:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A completed run of a built-in model, to be copied."""
-    return trainyard.train(SMALL, {"training.max_steps": 3}, runs_dir=tmp_path_factory.mktemp("made")).path
+    return trainwright.train(SMALL, {"training.max_steps": 3}, runs_dir=tmp_path_factory.mktemp("made")).path
 
 
 @pytest.fixture(scope="module")
@@ -119,12 +119,12 @@ def rows(here: Path) -> Path:
 
 
 VERBS: dict[str, Callable[[Run, Path], Any]] = {
-    "load": lambda run, _: trainyard.load(run),
-    "predict": lambda run, here: trainyard.predict(run, rows(here)),
-    "evaluate": lambda run, _: trainyard.evaluate(run),
-    "explain": lambda run, _: trainyard.explain(run),
-    "export": lambda run, here: trainyard.export(run, here / "model"),
-    "reproduce": lambda run, _: trainyard.reproduce(run),
+    "load": lambda run, _: trainwright.load(run),
+    "predict": lambda run, here: trainwright.predict(run, rows(here)),
+    "evaluate": lambda run, _: trainwright.evaluate(run),
+    "explain": lambda run, _: trainwright.explain(run),
+    "export": lambda run, here: trainwright.export(run, here / "model"),
+    "reproduce": lambda run, _: trainwright.reproduce(run),
 }
 
 
@@ -152,7 +152,7 @@ def test_no_verb_calls_a_librarys_function_for_the_data(
     (here / "bomb").write_bytes(pickle.dumps(Bomb(mark)))
     params = {"filepath_or_buffer": str(here / "bomb")} if name.startswith("pandas") else {}
     run = foreign(made, here.parent / "them", data={"type": name, "params": params})
-    verbs = {**VERBS, "predictor": lambda run, _: trainyard.load(run).evaluate("test")}
+    verbs = {**VERBS, "predictor": lambda run, _: trainwright.load(run).evaluate("test")}
     with pytest.raises(InputError, match=rf"data\.type: '{name}' is not imported"):
         verbs[verb](run, here)
     assert not mark.exists()
@@ -163,11 +163,11 @@ def test_a_missing_module_may_be_in_the_folder_where_the_run_was_started(made: P
     run = foreign(made, started, model={"type": "planted:Net"})
     records(run, started)
     with pytest.raises(InputError, match="there is no module 'planted'") as caught:
-        trainyard.load(run)
-    assert f"start trainyard in the folder where it was started, {started}\n" in str(caught.value)
+        trainwright.load(run)
+    assert f"start trainwright in the folder where it was started, {started}\n" in str(caught.value)
     assert "--trust" in str(caught.value)
     with pytest.raises(InputError, match="it must be installed, or be in the folder"):
-        trainyard.load(run, trust=True)  # which searches that folder, too
+        trainwright.load(run, trust=True)  # which searches that folder, too
 
 
 def test_compare_says_why_it_makes_no_test(made: Path, here: Path, mark: Path) -> None:
@@ -176,7 +176,7 @@ def test_compare_says_why_it_makes_no_test(made: Path, here: Path, mark: Path) -
     run = foreign(made, here.parent / "them", data=data)
     edit(run.path / "result.json", digest="0" * 64)
     edit(run.path / "manifest.json", config_sha256=RunDir(run.path).config_sha256())
-    assert "'pandas:read_pickle' is not imported" in str(trainyard.compare(made, run).untested)
+    assert "'pandas:read_pickle' is not imported" in str(trainwright.compare(made, run).untested)
     assert not mark.exists()
 
 
@@ -193,8 +193,8 @@ def test_a_resume_takes_no_code_that_came_with_the_run(
     where.mkdir(exist_ok=True)
     (where / "planted.py").write_text(MARKED.format(mark=str(mark)))
     records(run, where)
-    for verb in (trainyard.resume, trainyard.reproduce):
-        if verb is trainyard.reproduce:
+    for verb in (trainwright.resume, trainwright.reproduce):
+        if verb is trainwright.reproduce:
             edit(run.path / "result.json", status="completed")
             edit(max((run.path / "attempts").iterdir()), status="completed")
         with pytest.raises(InputError, match="there is no module 'planted'"):
@@ -209,7 +209,7 @@ def test_a_run_in_the_working_directory_brings_no_code_along(made: Path, here: P
         run = foreign(made, came, model={"type": f"{module}:Net"})
         (came / inside / "planted.py").write_text(MARKED.format(mark=str(mark)))
         with pytest.raises(InputError, match=rf"'{module}:Net' is not imported"):
-            trainyard.load(run)
+            trainwright.load(run)
         shutil.rmtree(came)
     assert not mark.exists()
 
@@ -221,9 +221,9 @@ def test_in_a_run_directory_nothing_is_imported_from_it(
     run = foreign(made, here, model={"type": "planted:Net"})
     (run.path / "planted.py").write_text(MARKED.format(mark=str(mark)))
     monkeypatch.chdir(run.path)
-    monkeypatch.syspath_prepend(str(run.path))  # as `python -m trainyard` has it
+    monkeypatch.syspath_prepend(str(run.path))  # as `python -m trainwright` has it
     with pytest.raises(InputError, match="there is no module 'planted'"):
-        trainyard.load(run)
+        trainwright.load(run)
     assert not mark.exists()
 
 
@@ -253,19 +253,19 @@ def test_ones_own_run_resumes_from_anywhere(
     del sys.modules["planted"]
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="there is no module 'planted'"):
-        trainyard.resume(copy)
-    assert trainyard.resume(cut).status == "completed"
+        trainwright.resume(copy)
+    assert trainwright.resume(cut).status == "completed"
     assert sys.modules.pop("planted").__file__ == str(here / "planted.py")
     with pytest.raises(InputError, match="there is no module 'planted'"):
-        trainyard.reproduce(cut)
-    assert trainyard.reproduce(cut, trust=True).verdict == "identical"
-    assert trainyard.resume(copy, trust=True).digest == cut.digest
+        trainwright.reproduce(cut)
+    assert trainwright.reproduce(cut, trust=True).verdict == "identical"
+    assert trainwright.resume(copy, trust=True).digest == cut.digest
 
 
 def test_trust_announces_each_import_once(made: Path, here: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = foreign(made, here.parent / "them", data={"type": "sklearn.datasets:load_iris"})
     with caplog.at_level(logging.WARNING):
-        trainyard.evaluate(run, trust=True)
+        trainwright.evaluate(run, trust=True)
     (line,) = [text for text in caplog.messages if "imports" in text]
     assert line == f"run {run.id} is trusted: it imports sklearn.datasets:load_iris"
 
@@ -279,10 +279,10 @@ def test_train_resume_takes_what_the_users_own_config_names(here: Path) -> None:
     config = (cut.path / "config.yaml").read_text()
     (cut.path / "config.yaml").write_text(config.replace("planted:make", "torch.hub:load"))
     with pytest.raises(InputError, match=r"'torch.hub:load' is not imported"):
-        trainyard.train(SMALL, own, runs_dir="runs", resume=True)
+        trainwright.train(SMALL, own, runs_dir="runs", resume=True)
     (cut.path / "config.yaml").write_text(config)
-    assert trainyard.train(SMALL, own, runs_dir="runs", resume=True).path == cut.path
-    assert trainyard.train(SMALL, overrides, runs_dir="runs").status == "completed"
+    assert trainwright.train(SMALL, own, runs_dir="runs", resume=True).path == cut.path
+    assert trainwright.train(SMALL, overrides, runs_dir="runs").status == "completed"
 
 
 @pytest.mark.parametrize(
@@ -307,8 +307,8 @@ def test_train_resume_takes_what_the_users_own_config_names(here: Path) -> None:
         ("sklearn.datasets:load_iris", False),
         ("sklearn.externals.array_api_compat:numpy", False),
         ("yaml:unsafe_load", False),
-        ("trainyard:clean", False),
-        ("trainyard.runs.trust:RunImports", False),
+        ("trainwright:clean", False),
+        ("trainwright.runs.trust:RunImports", False),
     ],
 )
 def test_a_path_is_imported_only_where_the_rules_allow_it(
@@ -373,7 +373,7 @@ def test_what_the_users_own_config_named_in_this_process_is_imported_again(
 
 def test_git_is_not_asked_in_a_folder_that_came_with_a_run(made: Path, here: Path, mark: Path) -> None:
     """The settings of a repository can name programs for git to run."""
-    from trainyard.runs.code_identity import code_inputs
+    from trainwright.runs.code_identity import code_inputs
 
     run = foreign(made, here.parent / "them")
     records(run, here.parent / "them")
@@ -399,5 +399,5 @@ def test_an_export_does_not_have_pip_install_what_a_run_from_someone_else_names(
     environment = manifest["environment"] | {"packages": packages, "imported": {}}
     edit(run.path / "manifest.json", environment=environment, config_sha256=None)
     with pytest.raises(CheckpointError, match="is not a version of numpy"):
-        trainyard.export(run, here / "model", "mlflow")
+        trainwright.export(run, here / "model", "mlflow")
     assert not (here / "model").exists()

@@ -12,17 +12,17 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.utils.class_weight import compute_class_weight
 
-import trainyard
+import trainwright
 from late import keras_in_one_thread
-from trainyard.config import load
-from trainyard.datasets.rows.objects import from_objects
-from trainyard.errors import InputError
-from trainyard.frameworks.sklearn.steps import sklearn_seed
-from trainyard.order import STEP
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.objects import Objects
-from trainyard.runs.wiring import Components, build, evaluate_split
-from trainyard.types import WEIGHT
+from trainwright.config import load
+from trainwright.datasets.rows.objects import from_objects
+from trainwright.errors import InputError
+from trainwright.frameworks.sklearn.steps import sklearn_seed
+from trainwright.order import STEP
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.objects import Objects
+from trainwright.runs.wiring import Components, build, evaluate_split
+from trainwright.types import WEIGHT
 
 ROWS = 240
 NAMES = ["a", "b", "c"]
@@ -437,8 +437,8 @@ def test_other_rows_are_evaluated_by_their_weights(tmp_path: Path, caplog: pytes
         "model": "logistic_regression",
     }
     tables = {"train": rows(), "val": VAL, "test": VAL}
-    run = trainyard.train(config, runs_dir=tmp_path, data=tables)
-    loaded = trainyard.load(run.path)
+    run = trainwright.train(config, runs_dir=tmp_path, data=tables)
+    loaded = trainwright.load(run.path)
     hits = loaded.predict(VAL)["prediction"].to_numpy() == VAL["kind"].to_numpy()
     expected = np.average(hits, weights=WV)
     assert run.result["metrics"]["test_accuracy"] == pytest.approx(expected)

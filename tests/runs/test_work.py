@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from s3_server import S3Server
 from small_runs import SMALL, assert_same, preempted
 from takeovers import check_race, race, two_processes
-from trainyard.engine.lease import Lease
-from trainyard.errors import ConfigError, DataError, InputError, RunLockedError
-from trainyard.records.copies import download_all
-from trainyard.records.listing import all_runs
-from trainyard.records.remote import RemoteRun
-from trainyard.records.run_dir import RunDir
-from trainyard.records.urls import open_store
-from trainyard.runs.reproduce import compare_bits
-from trainyard.runs.run import Run
-from trainyard.testing.warm import WarmProcesses
+from trainwright.engine.lease import Lease
+from trainwright.errors import ConfigError, DataError, InputError, RunLockedError
+from trainwright.records.copies import download_all
+from trainwright.records.listing import all_runs
+from trainwright.records.remote import RemoteRun
+from trainwright.records.run_dir import RunDir
+from trainwright.records.urls import open_store
+from trainwright.runs.reproduce import compare_bits
+from trainwright.runs.run import Run
+from trainwright.testing.warm import WarmProcesses
 from warm_commands import command
 
 CSV = "a,b,target\n" + "".join(f"{i},{i % 3},{i % 2}\n" for i in range(40))
@@ -31,11 +31,11 @@ CSV = "a,b,target\n" + "".join(f"{i},{i % 3},{i % 2}\n" for i in range(40))
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trainyard.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
+    return trainwright.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
 
 
 def by_worker(config: Any, runs: Path | str) -> Run:
-    return trainyard.work(trainyard.create(config, runs_dir=runs))
+    return trainwright.work(trainwright.create(config, runs_dir=runs))
 
 
 # -- the attempt
@@ -53,28 +53,28 @@ def test_create_and_work_are_train(whole: Run, tmp_path: Path) -> None:
 
 def test_work_resumes_an_attempt_that_was_interrupted(whole: Run, tmp_path: Path) -> None:
     run = preempted(tmp_path)
-    assert_same(trainyard.work(run), whole)
+    assert_same(trainwright.work(run), whole)
     assert [attempt.attempt for attempt in RunDir(run.path).attempts()] == [1, 2]
 
 
 def test_what_has_ended_is_left_as_it_is(
     whole: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "trainyard")
+    caplog.set_level("INFO", "trainwright")
     before = (whole.path / "result.json").read_bytes()
-    assert trainyard.work(whole).status == "completed"
+    assert trainwright.work(whole).status == "completed"
     assert "there is nothing left to do" in caplog.text
-    assert f"trainyard resume {whole.id} training.epochs=..." in caplog.text
+    assert f"trainwright resume {whole.id} training.epochs=..." in caplog.text
     assert (whole.path / "result.json").read_bytes() == before
-    pruned = trainyard.train(SMALL, runs_dir=tmp_path, verdict=lambda *_: "prune")
-    assert trainyard.work(pruned).status == "pruned", "only `resume` goes on against a decision"
-    assert "is pruned: `trainyard resume` goes on with it" in caplog.text
+    pruned = trainwright.train(SMALL, runs_dir=tmp_path, verdict=lambda *_: "prune")
+    assert trainwright.work(pruned).status == "pruned", "only `resume` goes on against a decision"
+    assert "is pruned: `trainwright resume` goes on with it" in caplog.text
     assert len(RunDir(pruned.path).attempts()) == 1
 
 
 def test_train_resume_takes_a_run_that_waits(tmp_path: Path, whole: Run) -> None:
-    waiting = trainyard.create(SMALL, runs_dir=tmp_path)
-    run = trainyard.train(SMALL, runs_dir=tmp_path, resume=True)
+    waiting = trainwright.create(SMALL, runs_dir=tmp_path)
+    run = trainwright.train(SMALL, runs_dir=tmp_path, resume=True)
     assert run.id == waiting.id
     assert_same(run, whole)
 
@@ -84,43 +84,45 @@ def test_train_resume_takes_a_run_that_waits(tmp_path: Path, whole: Run) -> None
 
 @pytest.fixture
 def waiting(tmp_path: Path) -> Run:
-    return trainyard.create(SMALL, runs_dir=tmp_path)
+    return trainwright.create(SMALL, runs_dir=tmp_path)
 
 
 def test_a_run_that_waits_is_listed_shown_and_reported(waiting: Run, tmp_path: Path) -> None:
     assert (waiting.status, waiting.result, waiting.manifest) == ("created", {}, {})
-    assert [run["status"] for run in trainyard.api.summaries(tmp_path)] == ["created"]
-    page = trainyard.report(waiting).read_text()
+    assert [run["status"] for run in trainwright.api.summaries(tmp_path)] == ["created"]
+    page = trainwright.report(waiting).read_text()
     assert "created" in page
     assert "is missing" not in page, "nothing is missing: it waits for its first attempt"
-    assert f"trainyard work {waiting.id}" in page
+    assert f"trainwright work {waiting.id}" in page
 
 
 def test_a_run_that_waits_has_nothing_to_stop_or_repeat(waiting: Run) -> None:
     with pytest.raises(InputError, match="is created, not running: there is nothing to stop"):
-        trainyard.stop(waiting)
+        trainwright.stop(waiting)
     with pytest.raises(InputError, match="is created; only a completed"):
-        trainyard.reproduce(waiting)
+        trainwright.reproduce(waiting)
     assert waiting.status == "created"
 
 
 def test_only_who_asks_for_it_deletes_a_run_that_waits(waiting: Run, tmp_path: Path) -> None:
-    assert trainyard.clean(tmp_path, dry_run=False) == []
-    assert [run.id for run in trainyard.clean(tmp_path, statuses=["created"], dry_run=False)] == [waiting.id]
+    assert trainwright.clean(tmp_path, dry_run=False) == []
+    assert [run.id for run in trainwright.clean(tmp_path, statuses=["created"], dry_run=False)] == [
+        waiting.id
+    ]
     assert not waiting.path.exists()
 
 
 def test_a_wrong_config_makes_no_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no data section"):
-        trainyard.create({"model": "mlp"}, runs_dir=tmp_path)
+        trainwright.create({"model": "mlp"}, runs_dir=tmp_path)
     with pytest.raises(ConfigError, match="hidden"):
-        trainyard.create(SMALL, {"model.params.hiden": 3}, runs_dir=tmp_path)
+        trainwright.create(SMALL, {"model.params.hiden": 3}, runs_dir=tmp_path)
     assert list(all_runs(tmp_path)) == []
 
 
 def test_create_takes_no_objects(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="model"):
-        trainyard.create(SMALL, runs_dir=tmp_path, model=object())  # type: ignore[call-arg]
+        trainwright.create(SMALL, runs_dir=tmp_path, model=object())  # type: ignore[call-arg]
 
 
 @pytest.mark.slow
@@ -131,7 +133,7 @@ def test_create_imports_no_framework_and_no_code_of_the_users(tmp_path: Path) ->
     )
     (tmp_path / "mine.py").write_text("raise SystemExit('imported')")
     script = (
-        "import sys, trainyard; print(trainyard.create('config.json').status);"
+        "import sys, trainwright; print(trainwright.create('config.json').status);"
         "print(*({'torch', 'keras', 'sklearn', 'pandas', 'xgboost', 'mine'} & set(sys.modules)))"
     )
     done = subprocess.run(
@@ -148,21 +150,21 @@ def test_a_created_run_whose_first_attempt_fails_stays_with_the_error(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = SMALL | {"data": {"type": "csv", "path": "rows.csv", "target": "target"}}
-    run = trainyard.create(config)
+    run = trainwright.create(config)
     with pytest.raises(DataError, match=r"rows\.csv"):
-        trainyard.work(run)
+        trainwright.work(run)
     assert run.status == "failed"
     (attempt,) = RunDir(run.path).attempts()
     assert "rows.csv" in str(attempt.error)
     Path("rows.csv").write_text(CSV)
-    assert trainyard.work(run).status == "completed"
+    assert trainwright.work(run).status == "completed"
     assert len(RunDir(run.path).attempts()) == 2
 
 
 def test_a_run_of_train_whose_first_attempt_fails_is_still_removed(tmp_path: Path) -> None:
     config = SMALL | {"data": {"type": "csv", "path": "rows.csv", "target": "target"}}
     with pytest.raises(DataError, match=r"rows\.csv: there is no such file"):
-        trainyard.train(config, runs_dir=tmp_path / "runs")
+        trainwright.train(config, runs_dir=tmp_path / "runs")
     assert list(all_runs(tmp_path / "runs")) == []
 
 
@@ -173,9 +175,9 @@ def test_paths_start_where_the_run_was_created(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
     Path("rows.csv").write_text(CSV)
-    run = trainyard.create(SMALL | {"data": {"type": "csv", "path": "rows.csv", "target": "target"}})
+    run = trainwright.create(SMALL | {"data": {"type": "csv", "path": "rows.csv", "target": "target"}})
     monkeypatch.chdir(tmp_path)
-    assert trainyard.work(run.path).status == "completed"
+    assert trainwright.work(run.path).status == "completed"
     assert RunDir(run.path).attempts()[0].working_directory == str(tmp_path / "project")
     assert Path.cwd() == tmp_path
 
@@ -185,30 +187,30 @@ def test_a_run_in_a_store_is_trained_elsewhere_with_nothing_but_its_url(
     kind: str, whole: Run, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = request.getfixturevalue("bucket") if kind == "s3" else (tmp_path / "store").as_uri()
-    created = trainyard.create(SMALL, runs_dir=url)
+    created = trainwright.create(SMALL, runs_dir=url)
     named = f"{url}/{created.experiment}/{created.id}"
     assert created.url == named
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(socket, "gethostname", lambda: "another-machine")
-    assert [run.status for run in trainyard.list_runs(url)] == ["created"]
-    run = trainyard.work(named)
+    assert [run.status for run in trainwright.list_runs(url)] == ["created"]
+    run = trainwright.work(named)
     assert run.path != created.path
     assert_same(run, whole)
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "third"))
-    assert_same(trainyard.get("last", runs_dir=url), whole)
-    assert [one.id for one in trainyard.clean(url, statuses=["completed"], dry_run=False)] == [run.id]
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "third"))
+    assert_same(trainwright.get("last", runs_dir=url), whole)
+    assert [one.id for one in trainwright.clean(url, statuses=["completed"], dry_run=False)] == [run.id]
 
 
 def test_a_store_that_cannot_be_used_gets_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainyard.stores.local import LocalStore
+    from trainwright.stores.local import LocalStore
 
     monkeypatch.setattr(LocalStore, "put_if_absent", lambda *_: True)
     url = (tmp_path / "store").as_uri()
     with pytest.raises(InputError, match="lets a second conditional put win"):
-        trainyard.create(SMALL, runs_dir=url)
-    assert trainyard.list_runs(url) == []
+        trainwright.create(SMALL, runs_dir=url)
+    assert trainwright.list_runs(url) == []
     assert [key for key in open_store(url).list() if "small" in key] == []
 
 
@@ -219,7 +221,7 @@ def test_a_run_that_another_process_trains_is_refused(waiting: Run) -> None:
     other = RunDir(waiting.path)
     other.acquire()
     with pytest.raises(RunLockedError, match="owned by another process"):
-        trainyard.work(waiting)
+        trainwright.work(waiting)
     other.release()
     assert waiting.status == "created"
 
@@ -227,14 +229,14 @@ def test_a_run_that_another_process_trains_is_refused(waiting: Run) -> None:
 def test_of_two_workers_elsewhere_one_gets_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both have read that it waits; the log decides."""
     url = (tmp_path / "store").as_uri()
-    path = trainyard.create(SMALL, runs_dir=url).path
+    path = trainwright.create(SMALL, runs_dir=url).path
     remotes = [RemoteRun(path, open_store(url)) for _ in range(2)]
     first, second = (Lease(remote.log, 1, 1, remote) for remote in remotes)
     first.take((), ())
     with pytest.raises(RunLockedError, match="another process has just taken the run"):
         second.take((), ())
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
-    assert [one.status for one in trainyard.list_runs(url)] == ["running"]
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
+    assert [one.status for one in trainwright.list_runs(url)] == ["running"]
     first.release()
 
 
@@ -243,7 +245,7 @@ def test_of_two_workers_elsewhere_one_gets_the_run(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 def test_after_a_kill_in_work_another_work_goes_on(whole: Run, tmp_path: Path) -> None:
-    run = trainyard.create(SMALL, runs_dir=tmp_path / "runs")
+    run = trainwright.create(SMALL, runs_dir=tmp_path / "runs")
     killed = command("work", run.path, folder=tmp_path, killed=("SIGKILL", "step", 13))
     assert (killed.returncode, run.status) == (-signal.SIGKILL, "crashed")
     stopped = command("work", run.path, "-q", folder=tmp_path, killed=("SIGTERM", "step", 9))
@@ -270,9 +272,9 @@ def test_of_two_workers_one_makes_the_first_attempt(
     request: pytest.FixtureRequest,
 ) -> None:
     url = request.getfixturevalue("bucket") if kind == "s3" else str(tmp_path / "runs")
-    run = trainyard.create(SMALL, runs_dir=url)
+    run = trainwright.create(SMALL, runs_dir=url)
     caches = [tmp_path / "cache 0", tmp_path / "cache 1"]
     done = race(both, run.url or str(run.path), tmp_path / "race", caches, "--work")
     download_all(RunDir(run.path))
-    check_race(done, trainyard.get("last", runs_dir=url), whole)
-    assert_same(trainyard.get("last", runs_dir=url), whole)
+    check_race(done, trainwright.get("last", runs_dir=url), whole)
+    assert_same(trainwright.get("last", runs_dir=url), whole)

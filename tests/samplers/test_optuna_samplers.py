@@ -10,8 +10,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState, create_trial
 from scipy.stats import ks_2samp
 
-from trainyard.samplers.base import Observation, Parameter, trial_seed
-from trainyard.samplers.optuna import (
+from trainwright.samplers.base import Observation, Parameter, trial_seed
+from trainwright.samplers.optuna import (
     CmaEsParams,
     CmaEsSampler,
     GpParams,
@@ -22,7 +22,7 @@ from trainyard.samplers.optuna import (
     TpeSampler,
     frozen,
 )
-from trainyard.testing.sampler_suite import SamplerSuite
+from trainwright.testing.sampler_suite import SamplerSuite
 
 SPACE = [
     Parameter("rate", 1e-5, 1e-1, log=True),

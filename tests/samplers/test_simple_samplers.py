@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, qmc
 
-from trainyard.errors import InputError
-from trainyard.samplers.base import Parameter
-from trainyard.samplers.grid import GridParams, GridSampler
-from trainyard.samplers.qmc import QmcParams, QmcSampler
-from trainyard.samplers.random import RandomParams, RandomSampler
-from trainyard.testing.sampler_suite import GRID, SamplerSuite
+from trainwright.errors import InputError
+from trainwright.samplers.base import Parameter
+from trainwright.samplers.grid import GridParams, GridSampler
+from trainwright.samplers.qmc import QmcParams, QmcSampler
+from trainwright.samplers.random import RandomParams, RandomSampler
+from trainwright.testing.sampler_suite import GRID, SamplerSuite
 
 
 class TestRandom(SamplerSuite):

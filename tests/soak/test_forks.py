@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL, Crash, CrashAt, every_save_on_disk
 
 NEURAL = {"max_steps": 40, "batch_size": 16, "learning_rate": 0.01, "threads": 1}
@@ -31,13 +31,13 @@ def test_a_fork_is_reproduced(framework: str, step: int, tmp_path: Path) -> None
     """At a checkpoint that is kept, after one, and before each; in one piece, and killed on its way."""
     config = {**SMALL, "training": NEURAL, **CONFIGS[framework]}
     with every_save_on_disk():
-        parent = trainyard.train(config, runs_dir=tmp_path)
-    child = trainyard.fork(parent, OTHER[framework], step=step)
+        parent = trainwright.train(config, runs_dir=tmp_path)
+    child = trainwright.fork(parent, OTHER[framework], step=step)
     assert child.manifest["initial"]["checkpoint_step"] == {35: 35, 38: 35, 7: 0}[step]
-    assert trainyard.reproduce(child).verdict == "identical"
+    assert trainwright.reproduce(child).verdict == "identical"
     with pytest.raises(Crash):
-        trainyard.fork(parent, OTHER[framework], step=step, callbacks=[CrashAt(step + 4)])
+        trainwright.fork(parent, OTHER[framework], step=step, callbacks=[CrashAt(step + 4)])
     shutil.rmtree(parent.path)
-    died = trainyard.resume("last", runs_dir=tmp_path)
+    died = trainwright.resume("last", runs_dir=tmp_path)
     assert died.status == "completed"
     assert (died.digest, died.metrics) == (child.digest, child.metrics)

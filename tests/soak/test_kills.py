@@ -24,13 +24,13 @@ import test_store_kills
 import test_torch_suite
 import test_xgboost_suite
 
-from trainyard.records.listing import all_runs
-from trainyard.records.run_dir import RunDir
-from trainyard.testing import framework_suite
-from trainyard.testing.framework_suite import VICTIM, FrameworkSuite, Kills
+from trainwright.records.listing import all_runs
+from trainwright.records.run_dir import RunDir
+from trainwright.testing import framework_suite
+from trainwright.testing.framework_suite import VICTIM, FrameworkSuite, Kills
 
 # Another seed draws other kills; a failure names its own in the test's parameters.
-SEED = int(os.environ.get("TRAINYARD_SOAK_SEED", "0"))
+SEED = int(os.environ.get("TRAINWRIGHT_SOAK_SEED", "0"))
 # How often each phase is passed at least, whatever the framework.
 PASSES = {
     "start-up": 1,

@@ -16,14 +16,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "frameworks"))
 
 from test_ranks import HARD, same
 
-import trainyard
-from trainyard.records.journal import losses, read
-from trainyard.records.listing import all_runs
-from trainyard.runs.run import Run
+import trainwright
+from trainwright.records.journal import losses, read
+from trainwright.records.listing import all_runs
+from trainwright.runs.run import Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
-SEED = int(os.environ.get("TRAINYARD_SOAK_SEED", "0"))
+SEED = int(os.environ.get("TRAINWRIGHT_SOAK_SEED", "0"))
 STEPS = 200
 CONFIG = HARD | {
     "training": {**HARD["training"], "max_steps": STEPS, "early_stopping": None},
@@ -34,7 +34,7 @@ CONFIG = HARD | {
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The run in one process."""
-    return trainyard.train(CONFIG, runs_dir=tmp_path_factory.mktemp("alone"))
+    return trainwright.train(CONFIG, runs_dir=tmp_path_factory.mktemp("alone"))
 
 
 def children(pid: int) -> list[int]:
@@ -96,7 +96,7 @@ def test_three_kills_from_outside(number: int, alone: Run, tmp_path: Path) -> No
 
     def start(*words: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            [sys.executable, "-m", "trainyard", *words],
+            [sys.executable, "-m", "trainwright", *words],
             cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             stdout=subprocess.DEVNULL,
@@ -119,7 +119,7 @@ def test_three_kills_from_outside(number: int, alone: Run, tmp_path: Path) -> No
             wait_for_end(workers)
             process = start("resume", "last", "--trust", "--runs-dir", str(tmp_path / "runs"))
     assert process.wait(240) == 0
-    run = trainyard.get("last", runs_dir=tmp_path / "runs")
+    run = trainwright.get("last", runs_dir=tmp_path / "runs")
     same(run, alone)
     starts = [entry["from_step"] for entry in read(run.path / "journal") if entry["kind"] == "start"]
     assert len(starts) == 1 + len(kills)

@@ -1,6 +1,6 @@
 """Studies that are killed at random moments: their process, a worker, those that have joined, all, the server.
 
-What was drawn is in the test's name; TRAINYARD_SOAK_SEED draws others.
+What was drawn is in the test's name; TRAINWRIGHT_SOAK_SEED draws others.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ import optuna
 import psutil
 import pytest
 
-import trainyard
+import trainwright
 from postgres_server import PostgresServer
 from study_configs import TOY
-from trainyard.records.listing import all_runs
-from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import FILE, Ending, read_trials
-from trainyard.studies.tuning.view import Tuning
-from trainyard.testing.warm import WarmProcess
-from trainyard.trackers.mlflow import ENVIRONMENT
+from trainwright.records.listing import all_runs
+from trainwright.records.run_dir import RunDir
+from trainwright.records.trials import FILE, Ending, read_trials
+from trainwright.studies.tuning.view import Tuning
+from trainwright.testing.warm import WarmProcess
+from trainwright.trackers.mlflow import ENVIRONMENT
 from warm_commands import warm
 
 pytestmark = pytest.mark.timeout(1800)  # each restart imports all again, several at once
-SEED = int(os.environ.get("TRAINYARD_SOAK_SEED", "0"))
+SEED = int(os.environ.get("TRAINWRIGHT_SOAK_SEED", "0"))
 KILLS = 3  # of one study
 LINES, PAUSE = 6, 0.4  # a kill comes at most so many lines of the log later, and so many seconds
 PRUNERS: dict[str, Any] = {
@@ -63,7 +63,7 @@ def config_of(pruner: str, **tuning: Any) -> dict[str, Any]:
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Tuning]:
     """A study of one process that nothing interrupted."""
     config = config_of(request.param, parallel=1)
-    study = trainyard.tune(config, runs_dir=tmp_path_factory.mktemp("runs"))
+    study = trainwright.tune(config, runs_dir=tmp_path_factory.mktemp("runs"))
     assert "pruned" in set(study.trials.status), "nothing is pruned otherwise"
     return request.param, study
 
@@ -215,7 +215,7 @@ def test_the_server_of_its_storage_is_killed_too(
             kill_some(draw, processes, draw.choice(["a process", "a worker", "everything"]), tmp_path)
             postgres.start()
     study = check(tmp_path, uninterrupted)
-    trainyard.resume_study(
+    trainwright.resume_study(
         str(study.path)
     )  # writes what the server lacks: the study waited for it for 10 s only
     theirs = optuna.load_study(study_name=study.id, storage=postgres.url())

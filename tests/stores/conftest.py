@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from trainyard import registry
+from trainwright import registry
 
 
 @pytest.fixture

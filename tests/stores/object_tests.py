@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from trainyard.errors import CheckpointError, InputError
-from trainyard.records.urls import check_store
+from trainwright.errors import CheckpointError, InputError
+from trainwright.records.urls import check_store
 from troubled_server import Trouble, TroubledServer
 
 Make = Callable[[str], Any]
@@ -56,7 +56,7 @@ class ObjectTests:
         assert store.get("a/key") == b"mine"
 
     def test_a_service_that_is_away_is_an_error_with_the_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("trainyard.stores.support.objects._HASTY", {"max_retries": 0})
+        monkeypatch.setattr("trainwright.stores.support.objects._HASTY", {"max_retries": 0})
         monkeypatch.setenv(self.endpoint, "http://127.0.0.1:9")
         away = type(self).open(self.url)
         with pytest.raises(OSError, match=rf"put {self.url}/a/key"):

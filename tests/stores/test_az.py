@@ -7,9 +7,9 @@ import pytest
 from object_tests import ObjectTests
 
 from az_server import AzServer
-from trainyard.errors import CheckpointError, InputError
-from trainyard.stores.az import AzStore
-from trainyard.testing.store_suite import StoreSuite
+from trainwright.errors import CheckpointError, InputError
+from trainwright.stores.az import AzStore
+from trainwright.testing.store_suite import StoreSuite
 
 
 @pytest.mark.slow

@@ -9,9 +9,9 @@ import pytest
 from object_tests import ObjectTests
 
 from gs_server import TOKEN, GsServer
-from trainyard.errors import CheckpointError, InputError
-from trainyard.stores.gs import GsStore
-from trainyard.testing.store_suite import StoreSuite
+from trainwright.errors import CheckpointError, InputError
+from trainwright.stores.gs import GsStore
+from trainwright.testing.store_suite import StoreSuite
 
 
 class TestGs(ObjectTests, StoreSuite):

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from hdfs_server import HdfsServer
-from trainyard.datasets.rows.files import existing_file, names_in
-from trainyard.errors import CheckpointError, InputError
-from trainyard.records.urls import check_store
-from trainyard.stores.hdfs import HdfsStore
-from trainyard.testing.store_suite import StoreSuite
+from trainwright.datasets.rows.files import existing_file, names_in
+from trainwright.errors import CheckpointError, InputError
+from trainwright.records.urls import check_store
+from trainwright.stores.hdfs import HdfsStore
+from trainwright.testing.store_suite import StoreSuite
 from troubled_server import Trouble
 
 pytest.importorskip("requests")

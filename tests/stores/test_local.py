@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from trainyard import digest
-from trainyard.errors import CheckpointError, InputError, RunGoneError
-from trainyard.machine import machine_id
-from trainyard.stores import local
-from trainyard.stores.local import LocalStore
-from trainyard.testing.faults import kill
-from trainyard.testing.store_suite import StoreSuite
+from trainwright import digest
+from trainwright.errors import CheckpointError, InputError, RunGoneError
+from trainwright.machine import machine_id
+from trainwright.stores import local
+from trainwright.stores.local import LocalStore
+from trainwright.testing.faults import kill
+from trainwright.testing.store_suite import StoreSuite
 
 
 @pytest.fixture

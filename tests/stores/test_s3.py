@@ -7,10 +7,10 @@ import pytest
 from object_tests import ObjectTests
 
 from s3_server import S3Server
-from trainyard.errors import CheckpointError, InputError
-from trainyard.records.urls import check_store
-from trainyard.stores.s3 import S3Store
-from trainyard.testing.store_suite import StoreSuite
+from trainwright.errors import CheckpointError, InputError
+from trainwright.records.urls import check_store
+from trainwright.stores.s3 import S3Store
+from trainwright.testing.store_suite import StoreSuite
 
 
 class TestS3(ObjectTests, StoreSuite):

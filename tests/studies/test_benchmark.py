@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trainyard
+import trainwright
 from study_configs import TOY, SignalInRun, full_disk, signal_after
-from trainyard.config import load as load_config
-from trainyard.errors import ChangedInputsError, ConfigError, InputError, TrainingError
-from trainyard.evaluation.significance import holm, over_folds
-from trainyard.records.data import DataDescription
-from trainyard.records.journal import finite
-from trainyard.records.run_dir import RunDir
-from trainyard.runs.weights import StoredModel
-from trainyard.studies import ranking
-from trainyard.studies.benchmark import Benchmark
-from trainyard.studies.cost import Latency
-from trainyard.studies.ranking import COLUMNS, Entry, ranked
+from trainwright.config import load as load_config
+from trainwright.errors import ChangedInputsError, ConfigError, InputError, TrainingError
+from trainwright.evaluation.significance import holm, over_folds
+from trainwright.records.data import DataDescription
+from trainwright.records.journal import finite
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.weights import StoredModel
+from trainwright.studies import ranking
+from trainwright.studies.benchmark import Benchmark
+from trainwright.studies.cost import Latency
+from trainwright.studies.ranking import COLUMNS, Entry, ranked
 
 ABSENT = "absent_package:Model"  # looks right in a config, and cannot be imported
 
@@ -31,7 +31,9 @@ def folded(tmp_path_factory: pytest.TempPathFactory) -> Benchmark:
     """Two models and one that fails, on three folds."""
     runs_dir = tmp_path_factory.mktemp("folded")
     params = {"mlp": {"hidden": [8]}}
-    return trainyard.benchmark(TOY, models=["toy", ABSENT, "mlp"], params=params, folds=3, runs_dir=runs_dir)
+    return trainwright.benchmark(
+        TOY, models=["toy", ABSENT, "mlp"], params=params, folds=3, runs_dir=runs_dir
+    )
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Benchmark:
     """Two models on one split, of which one hardly learns."""
     changes = {"data.split.test": 0.4, "training.learning_rate": 1e-6}
     params = {"mlp": {"hidden": [8]}}
-    return trainyard.benchmark(
+    return trainwright.benchmark(
         TOY, changes, models=["mlp", "toy"], params=params, runs_dir=tmp_path_factory.mktemp("single")
     )
 
@@ -70,7 +72,8 @@ def test_all_learn_from_the_same_rows(folded: Benchmark) -> None:
         )
         assert toy.manifest["parent"]["relation"] == "benchmark"
     assert (
-        trainyard.reproduce(folded.runs["mlp"][2], runs_dir=folded.path.parent.parent).verdict == "identical"
+        trainwright.reproduce(folded.runs["mlp"][2], runs_dir=folded.path.parent.parent).verdict
+        == "identical"
     )
 
 
@@ -122,17 +125,17 @@ def test_models_on_one_split_are_compared_by_rows(single: Benchmark) -> None:
     first, second = single.rows
     assert (first["std"], len(first["values"])) == (None, 1)
     assert second["test"] == "exact McNemar"
-    compared = trainyard.compare(single.runs[first["model"]][0], single.runs[second["model"]][0])
+    compared = trainwright.compare(single.runs[first["model"]][0], single.runs[second["model"]][0])
     accuracy = next(test for test in compared.tests if test.metric == "accuracy")
     assert (second["p_value"], second["effect"]) == (accuracy.p_value, accuracy.effect)
 
 
 def test_the_metric_to_rank_by(tmp_path: Path) -> None:
-    study = trainyard.benchmark(TOY, models=["toy"], metric="log_loss", runs_dir=tmp_path)
+    study = trainwright.benchmark(TOY, models=["toy"], metric="log_loss", runs_dir=tmp_path)
     (row,) = study.rows
     assert (row["metric"], row["mean"]) == ("test_log_loss", study.runs["toy"][0].metrics["test_log_loss"])
     assert "test_accuracy" in study.runs["toy"][0].metrics
-    study = trainyard.benchmark(TOY, models=["toy", "mlp"], metric="val_loss", runs_dir=tmp_path)
+    study = trainwright.benchmark(TOY, models=["toy", "mlp"], metric="val_loss", runs_dir=tmp_path)
     assert [row["metric"] for row in study.rows] == ["val_loss", "val_loss"]
     assert study.rows[0]["mean"] <= study.rows[1]["mean"]
     assert study.rows[1]["test"] == "paired sign-flip permutation"
@@ -140,18 +143,18 @@ def test_the_metric_to_rank_by(tmp_path: Path) -> None:
 
 def test_options_hold_for_their_own_model(tmp_path: Path) -> None:
     changes = {"model.params.noise": 0.5, "model.init_from": None}
-    study = trainyard.benchmark(
+    study = trainwright.benchmark(
         TOY, changes, models=["toy", "mlp"], params={"mlp": {"hidden": [5]}}, runs_dir=tmp_path
     )
     config = {
-        model: trainyard.check(runs[0].path / "config.yaml").config.model
+        model: trainwright.check(runs[0].path / "config.yaml").config.model
         for model, runs in study.runs.items()
     }
     assert config["toy"].params["noise"] == 0.5
     assert config["mlp"].params["hidden"] == [5]
     assert "noise" not in config["mlp"].params
     texts = ["model.noise=0.5", "training.epochs=1"]
-    study = trainyard.benchmark(TOY, texts, models=["mlp"], runs_dir=tmp_path)
+    study = trainwright.benchmark(TOY, texts, models=["mlp"], runs_dir=tmp_path)
     assert study.runs["mlp"][0].result["epochs"] == 1
 
 
@@ -171,13 +174,13 @@ def test_options_hold_for_their_own_model(tmp_path: Path) -> None:
 )
 def test_wrong_input_trains_nothing(asked: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
-        trainyard.benchmark(TOY, **asked, runs_dir=tmp_path / "runs")
+        trainwright.benchmark(TOY, **asked, runs_dir=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 
 
 def test_nothing_is_left_where_no_model_can_be_trained(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no such file"):
-        trainyard.benchmark(
+        trainwright.benchmark(
             {**TOY, "data": {"path": "none.csv", "target": "y"}}, models=["toy", "mlp"], runs_dir=tmp_path
         )
     assert not list(tmp_path.iterdir())
@@ -191,19 +194,19 @@ def test_there_must_be_rows_to_rank_by(tmp_path: Path) -> None:
         (None, only_train),
     ):
         with pytest.raises(InputError, match=r"no (test|val) rows to rank by; ask for --folds"):
-            trainyard.benchmark(
+            trainwright.benchmark(
                 {**TOY, "data": data}, models=["toy"], metric=metric, runs_dir=tmp_path / "runs"
             )
     assert not (tmp_path / "runs").exists()
     pair = (np.zeros((40, 2), np.float32), np.arange(40) % 2)
     with pytest.raises(InputError, match=r"has no test split; it has train, val"):
-        trainyard.benchmark(TOY, models=["toy"], data=(pair, (pair[0] + 1, pair[1])), runs_dir=tmp_path)
+        trainwright.benchmark(TOY, models=["toy"], data=(pair, (pair[0] + 1, pair[1])), runs_dir=tmp_path)
 
 
 def test_a_model_of_which_all_is_lost_but_others_go_on(tmp_path: Path) -> None:
     """It fails in training rather than at its start, in the first fold; the second is not tried."""
     changes = {"training.learning_rate": 1e308, "training.max_grad_norm": 1.0}
-    study = trainyard.benchmark(TOY, changes, models=["toy", "mlp"], folds=2, runs_dir=tmp_path)
+    study = trainwright.benchmark(TOY, changes, models=["toy", "mlp"], folds=2, runs_dir=tmp_path)
     assert set(study.failed) >= {"toy"}
     assert len(study.runs["toy"]) == 1
 
@@ -224,12 +227,12 @@ def test_a_stopped_benchmark_is_resumed_to_the_same_table(folded: Benchmark, tmp
         "folds": 3,
         "runs_dir": tmp_path,
     }
-    cut = trainyard.benchmark(TOY, **asked, callbacks=[SignalInRun(4, 5)])
+    cut = trainwright.benchmark(TOY, **asked, callbacks=[SignalInRun(4, 5)])
     assert (cut.status, cut.rows, cut.best) == ("preempted", [], None)
     assert [len(runs) for runs in cut.runs.values()] == [3, 2]
-    again = trainyard.benchmark(TOY, **asked, resume=True, watch=signal_after(1))
+    again = trainwright.benchmark(TOY, **asked, resume=True, watch=signal_after(1))
     assert (again.path, again.status) == (cut.path, "preempted")
-    resumed = trainyard.benchmark(TOY, **asked, resume=True)
+    resumed = trainwright.benchmark(TOY, **asked, resume=True)
     assert resumed.path == cut.path
     assert without_cost(resumed) == without_cost(folded)
     assert resumed.runs["mlp"][1].result["attempts"] == 2
@@ -242,10 +245,10 @@ def test_a_full_disk_is_no_result_of_a_model(folded: Benchmark, tmp_path: Path) 
         full_disk(after=4),
         pytest.raises(TrainingError, match=r"model toy, fold . cannot be trained now: .*No space.*--resume"),
     ):
-        trainyard.benchmark(TOY, **asked, runs_dir=tmp_path)
+        trainwright.benchmark(TOY, **asked, runs_dir=tmp_path)
     (path,) = tmp_path.rglob("benchmark-*")
     assert not Benchmark(path).failed
-    resumed = trainyard.benchmark(TOY, **asked, runs_dir=tmp_path, resume=True)
+    resumed = trainwright.benchmark(TOY, **asked, runs_dir=tmp_path, resume=True)
     assert resumed.path == path
     assert without_cost(resumed) == without_cost(folded)
 
@@ -255,14 +258,14 @@ def test_a_failed_model_is_tried_again_the_others_are_kept(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     asked: dict[str, Any] = {"models": ["toy", "later_package:Net"], "runs_dir": tmp_path / "runs"}
-    first = trainyard.benchmark(TOY, **asked)
+    first = trainwright.benchmark(TOY, **asked)
     assert set(first.failed) == {"later_package:Net"}
     kept = first.runs["toy"][0]
     (tmp_path / "later_package.py").write_text(
         "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(4, 3)\n",
         encoding="utf-8",
     )
-    again = trainyard.benchmark(TOY, **asked, resume=True)
+    again = trainwright.benchmark(TOY, **asked, resume=True)
     assert (again.path, again.status, again.failed) == (first.path, "completed", {})
     assert (again.runs["toy"][0].id, again.runs["toy"][0].result["attempts"]) == (kept.id, 1)
 
@@ -294,16 +297,16 @@ def test_models_of_different_training_rows_are_not_ranked(from_files: dict[str, 
         "params": {"mlp": {"hidden": [4]}},
         "runs_dir": tmp_path / "runs",
     }
-    cut = trainyard.benchmark(from_files, **asked, watch=signal_after(0))
+    cut = trainwright.benchmark(from_files, **asked, watch=signal_after(0))
     rows(tmp_path / "train.csv", 2)
     with pytest.raises(
         ChangedInputsError, match=rf"(?s)run {cut.runs['toy'][0].id}: data: train split, sha256 was"
     ) as caught:
-        trainyard.benchmark(from_files, **asked, resume=True)
+        trainwright.benchmark(from_files, **asked, resume=True)
     assert caught.value.exit_code == 2
     assert (cut.status, list(cut.runs), cut.rows) == ("failed", ["toy"], [])
     rows(tmp_path / "train.csv", 0)
-    assert trainyard.benchmark(from_files, **asked, resume=True).path == cut.path
+    assert trainwright.benchmark(from_files, **asked, resume=True).path == cut.path
     assert cut.status == "completed"
 
 
@@ -312,7 +315,7 @@ def test_rows_that_change_while_it_trains(from_files: dict[str, Any], tmp_path: 
         rows(tmp_path / "train.csv", 2)
 
     with pytest.raises(ChangedInputsError, match="data: train split, sha256 was"):
-        trainyard.benchmark(from_files, models=["toy", "mlp"], runs_dir=tmp_path / "runs", watch=change)
+        trainwright.benchmark(from_files, models=["toy", "mlp"], runs_dir=tmp_path / "runs", watch=change)
 
 
 def test_models_of_different_code_are_not_ranked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,10 +325,10 @@ def test_models_of_different_code_are_not_ranked(tmp_path: Path, monkeypatch: py
     )
     (tmp_path / "edited_package.py").write_text(source, encoding="utf-8")
     asked: dict[str, Any] = {"models": ["edited_package:Net", "toy"], "runs_dir": tmp_path / "runs"}
-    trainyard.benchmark(TOY, **asked, watch=signal_after(0))
+    trainwright.benchmark(TOY, **asked, watch=signal_after(0))
     (tmp_path / "edited_package.py").write_text(source + "# edited\n", encoding="utf-8")
     with pytest.raises(ChangedInputsError, match="code: module edited_package was"):
-        trainyard.benchmark(TOY, **asked, resume=True)
+        trainwright.benchmark(TOY, **asked, resume=True)
 
 
 # -- the ranking itself
@@ -385,7 +388,7 @@ def entry(folder: Path, model: str, *values: float) -> Entry:
 
 def test_config_errors_are_those_of_configs() -> None:
     with pytest.raises(ConfigError):
-        trainyard.benchmark({"model": {"type": "toy"}}, models=["toy"])
+        trainwright.benchmark({"model": {"type": "toy"}}, models=["toy"])
 
 
 @pytest.mark.parametrize("task", ["auto", "classification"])
@@ -394,7 +397,7 @@ def test_a_metric_of_another_task_is_refused_before_anything_is_trained(task: st
     with pytest.raises(
         InputError, match="metric 'test_rmse' is for regression, but the task is classification"
     ):
-        trainyard.benchmark(
+        trainwright.benchmark(
             TOY,
             {"data.task": task},
             models=["toy", "mlp"],
@@ -415,7 +418,7 @@ def test_gaps_are_filled_for_the_models_that_take_none(tmp_path: Path) -> None:
     config = {"data": {"path": str(tmp_path / "rows.csv"), "target": "y"}, "model": {"type": "mlp"}}
     params = {"hist_gradient_boosting": {"max_iter": 10}}
     models = ["ridge", "hist_gradient_boosting"]
-    compared = trainyard.benchmark(config, models=models, params=params, runs_dir=tmp_path)
+    compared = trainwright.benchmark(config, models=models, params=params, runs_dir=tmp_path)
     assert compared.failed == {}
     prepared = {row["model"]: row["preparation"] for row in compared.rows}
     assert prepared["ridge"].startswith("impute median")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from trainyard.cli.main import main
+from trainwright.cli.main import main
 
 CONFIG = """\
 data: {type: iris, split: {test: 0.3}}
@@ -37,7 +37,7 @@ Command = Callable[..., Outcome]
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs `trainyard WORDS`."""
+    """Runs `trainwright WORDS`."""
 
     def run(*words: object) -> Outcome:
         capsys.readouterr()
@@ -59,7 +59,7 @@ def test_cross_validate_prints_its_folds_and_their_mean(command: Command, place:
     done = command("cross-validate", "iris.yaml", "training.epochs=2", "--folds", "3")
     assert done.code == 0
     lines = re.findall(
-        r"^trainyard event=run fold=(\d) run_id=\S+ status=completed .*test_accuracy=\S+",
+        r"^trainwright event=run fold=(\d) run_id=\S+ status=completed .*test_accuracy=\S+",
         done.out,
         re.MULTILINE,
     )
@@ -158,14 +158,14 @@ def test_stopped_by_a_signal_and_resumed(
         "2",
     ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "trainyard", *words], cwd=place, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "trainwright", *words], cwd=place, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert "fold=0" in process.stdout.readline()
     process.send_signal(signum)
     shown = process.communicate(timeout=60)[0]
     assert process.returncode == code
-    assert f"continue with: trainyard {' '.join(words)} --resume" in shown
+    assert f"continue with: trainwright {' '.join(words)} --resume" in shown
     done = command(*words, "--resume", "--json")
     assert (done.code, done.json["status"]) == (0, "completed")
     assert len(list((place / "runs" / "iris").glob("cv-*"))) == 1

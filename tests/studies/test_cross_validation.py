@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import Crash, CrashAt
 from study_configs import TOY, SignalInRun, full_disk, signal_after
-from trainyard.errors import (
+from trainwright.errors import (
     ChangedInputsError,
     ConfigError,
     DataError,
@@ -21,16 +21,16 @@ from trainyard.errors import (
     RunLockedError,
     TrainingError,
 )
-from trainyard.evaluation.metrics import bounds_of
-from trainyard.records.run_dir import RunDir
-from trainyard.registry import task_for
-from trainyard.studies.cross_validation import CrossValidation, spread
-from trainyard.types import DataInfo, features_spec
+from trainwright.evaluation.metrics import bounds_of
+from trainwright.records.run_dir import RunDir
+from trainwright.registry import task_for
+from trainwright.studies.cross_validation import CrossValidation, spread
+from trainwright.types import DataInfo, features_spec
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> CrossValidation:
-    return trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path_factory.mktemp("whole"))
+    return trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path_factory.mktemp("whole"))
 
 
 def digests(study: CrossValidation) -> list[Any]:
@@ -55,15 +55,15 @@ def test_folds_are_ordinary_runs(whole: CrossValidation) -> None:
         assert whole.folds[fold] == {
             name: value for name, value in run.metrics.items() if name.startswith("test_")
         }
-    listed = trainyard.list_runs(whole.path.parent.parent)
+    listed = trainwright.list_runs(whole.path.parent.parent)
     assert {run.id for run in listed} == {run.id for run in whole.runs}  # the study itself is no run
-    again = trainyard.reproduce(whole.runs[1], runs_dir=whole.path.parent.parent)
+    again = trainwright.reproduce(whole.runs[1], runs_dir=whole.path.parent.parent)
     assert again.verdict == "identical"
 
 
 def test_folds_that_the_time_limit_stops_count(tmp_path: Path) -> None:
     endless = {"training.epochs": 1_000_000, "training.max_minutes": 1e-6}
-    study = trainyard.cross_validate(TOY, endless, folds=3, runs_dir=tmp_path)
+    study = trainwright.cross_validate(TOY, endless, folds=3, runs_dir=tmp_path)
     assert [run.status for run in study.runs] == ["stopped"] * 3
     assert study.status == "completed"
     assert len(study.folds) == 3
@@ -135,19 +135,19 @@ def test_what_is_left_to_read(whole: CrossValidation) -> None:
 
 
 def test_a_signal_within_a_fold(whole: CrossValidation, tmp_path: Path) -> None:
-    cut = trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, callbacks=[SignalInRun(1, 7)])
+    cut = trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path, callbacks=[SignalInRun(1, 7)])
     assert (cut.status, cut.folds, cut.mean) == ("preempted", [], {})
     first, second = cut.runs
     assert (first.status, second.status, second.result["steps"]) == ("completed", "preempted", 7)
     with pytest.raises(InputError, match="has predictions only once it is completed"):
         _ = cut.out_of_fold
     assert second.id in (cut.path / "report.html").read_text(encoding="utf-8")
-    resumed = trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True)
+    resumed = trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True)
     assert (resumed.path, [run.id for run in resumed.runs[:2]]) == (cut.path, [first.id, second.id])
     assert resumed.runs[1].result["attempts"] == 2
     assert_same(resumed, whole)
     assert (
-        trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True).path != cut.path
+        trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True).path != cut.path
     )  # there is none to resume
 
 
@@ -157,25 +157,25 @@ def test_a_signal_within_a_fold(whole: CrossValidation, tmp_path: Path) -> None:
 def test_a_signal_between_folds_is_resumed_to_the_same_result(
     whole: CrossValidation, tmp_path: Path, signum: signal.Signals, status: str
 ) -> None:
-    cut = trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, watch=signal_after(0, signum))
+    cut = trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path, watch=signal_after(0, signum))
     assert (cut.status, len(cut.runs)) == (status, 1)
-    assert_same(trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True), whole)
+    assert_same(trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True), whole)
 
 
 def test_a_signal_before_the_conclusion(whole: CrossValidation, tmp_path: Path) -> None:
-    cut = trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, watch=signal_after(2))
+    cut = trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path, watch=signal_after(2))
     assert (cut.status, len(cut.runs), cut.result) == ("preempted", 3, {})
-    resumed = trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True)
+    resumed = trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True)
     assert_same(resumed, whole)
     assert [run.result["attempts"] for run in resumed.runs] == [1, 1, 1]
 
 
 def test_a_crash_is_resumed_to_the_same_result(whole: CrossValidation, tmp_path: Path) -> None:
     with pytest.raises(Crash):
-        trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, callbacks=[CrashAt(9)])
+        trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path, callbacks=[CrashAt(9)])
     (cut,) = [CrossValidation(path) for path in (tmp_path / "small").glob("cv-*")]
     assert cut.status == "crashed"
-    assert_same(trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True), whole)
+    assert_same(trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True), whole)
 
 
 def test_a_full_disk_is_no_result_of_a_fold(whole: CrossValidation, tmp_path: Path) -> None:
@@ -183,28 +183,28 @@ def test_a_full_disk_is_no_result_of_a_fold(whole: CrossValidation, tmp_path: Pa
         full_disk(after=4),
         pytest.raises(TrainingError, match=r"fold . cannot be trained now: .*No space.*--resume"),
     ):
-        trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path)
-    assert_same(trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True), whole)
+        trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path)
+    assert_same(trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True), whole)
 
 
 def test_a_run_that_is_gone_is_trained_again(whole: CrossValidation, tmp_path: Path) -> None:
-    cut = trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, callbacks=[SignalInRun(1, 7)])
-    trainyard.clean(tmp_path, statuses=["preempted"], dry_run=False)
-    resumed = trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True)
+    cut = trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path, callbacks=[SignalInRun(1, 7)])
+    trainwright.clean(tmp_path, statuses=["preempted"], dry_run=False)
+    resumed = trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True)
     assert resumed.path == cut.path
     assert_same(resumed, whole)
 
 
 def test_only_the_same_is_resumed(tmp_path: Path) -> None:
-    cut = trainyard.cross_validate(TOY, folds=3, callbacks=[SignalInRun(0, 3)], runs_dir=tmp_path)
+    cut = trainwright.cross_validate(TOY, folds=3, callbacks=[SignalInRun(0, 3)], runs_dir=tmp_path)
     for change, folds in (({"training.learning_rate": 0.2}, 2), ({"data.split.seed": 1}, 3), ({}, 2)):
         stop = [SignalInRun(0, 1)]
-        other = trainyard.cross_validate(
+        other = trainwright.cross_validate(
             TOY, change, folds=folds, resume=True, runs_dir=tmp_path, callbacks=stop
         )
         assert other.path != cut.path
     assert (
-        trainyard.cross_validate(
+        trainwright.cross_validate(
             TOY, {"logging.every_n_steps": 3}, folds=3, resume=True, runs_dir=tmp_path
         ).path
         == cut.path
@@ -212,13 +212,13 @@ def test_only_the_same_is_resumed(tmp_path: Path) -> None:
 
 
 def test_two_processes_do_not_work_on_one_study(tmp_path: Path) -> None:
-    cut = trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, callbacks=[SignalInRun(0, 3)])
+    cut = trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path, callbacks=[SignalInRun(0, 3)])
     owner = RunDir(cut.path)
     owner.acquire()
     try:
         assert cut.status == "running"
-        from trainyard.studies.running import run_study
-        from trainyard.studies.study import Study, StudyPlan, StudyRequest
+        from trainwright.studies.running import run_study
+        from trainwright.studies.study import Study, StudyPlan, StudyRequest
 
         with pytest.raises(RunLockedError, match=f"study {cut.id} is owned by another process"):
             run_study(Study(cut.path), [], StudyRequest(tmp_path), StudyPlan(lambda _: {}, lambda _: None))
@@ -229,7 +229,7 @@ def test_two_processes_do_not_work_on_one_study(tmp_path: Path) -> None:
 def test_a_fold_that_fails_fails_the_study(tmp_path: Path) -> None:
     """A learning rate at which the loss is not finite."""
     with pytest.raises(TrainingError, match="is not finite"):
-        trainyard.cross_validate(TOY, {"training.learning_rate": 1e308}, folds=3, runs_dir=tmp_path)
+        trainwright.cross_validate(TOY, {"training.learning_rate": 1e308}, folds=3, runs_dir=tmp_path)
     (study,) = [CrossValidation(path) for path in (tmp_path / "small").glob("cv-*")]
     assert (study.status, study.runs[0].status) == ("failed", "failed")
     page = (study.path / "report.html").read_text(encoding="utf-8")
@@ -249,12 +249,12 @@ def test_wrong_input_leaves_nothing_behind(tmp_path: Path) -> None:
         (DataError, {**TOY, "data": {"type": "iris", "split": {"group": "nothing"}}}, 3),
     ):
         with pytest.raises(error):
-            trainyard.cross_validate(config, folds=folds, runs_dir=tmp_path / "runs")
+            trainwright.cross_validate(config, folds=folds, runs_dir=tmp_path / "runs")
     assert not list(tmp_path.glob("runs/*"))
 
 
 def test_the_number_of_folds_is_given_or_that_of_the_config() -> None:
-    from trainyard.studies.trials import StudyConfig
+    from trainwright.studies.trials import StudyConfig
 
     plain = StudyConfig.read(TOY, (), Path("runs"), objects=False)
     chosen = StudyConfig.read(TOY, {"data.split.folds": 4, "data.split.fold": 0}, Path("runs"), objects=False)
@@ -275,7 +275,7 @@ def test_rows_for_validation_and_test_of_their_own_are_left_out(
     for name, seed in (("train", 1), ("val", 2), ("test", 3)):
         rows(seed=seed).to_csv(f"rows-{name}.csv", index=False)
     data: dict[str, Any] = {f"{name}_path": f"${{env:PLACE}}-{name}.csv" for name in ("train", "val", "test")}
-    study = trainyard.cross_validate(
+    study = trainwright.cross_validate(
         {**TOY, "data": {**data, "target": "y", "exclude": ["day"]}}, folds=3, runs_dir="runs"
     )
     assert study.out_of_fold["row"].tolist() == list(range(60))
@@ -284,13 +284,15 @@ def test_rows_for_validation_and_test_of_their_own_are_left_out(
     assert "data.test_path is not used" in warned
     kept = (study.runs[0].path / "config.yaml").read_text(encoding="utf-8")
     assert '"${env:PLACE}-train.csv"' in kept
-    assert study.runs[0].metrics == trainyard.get(study.runs[0]).metrics
-    assert trainyard.evaluate(study.runs[0], split="test")["test_accuracy"] == study.folds[0]["test_accuracy"]
+    assert study.runs[0].metrics == trainwright.get(study.runs[0]).metrics
+    assert (
+        trainwright.evaluate(study.runs[0], split="test")["test_accuracy"] == study.folds[0]["test_accuracy"]
+    )
 
 
 def test_time_series_are_tested_on_what_comes_later(tmp_path: Path) -> None:
     config = {**TOY, "data": {"type": "iris", "target": "y", "split": {"time": "day", "val": 0.2}}}
-    study = trainyard.cross_validate(
+    study = trainwright.cross_validate(
         config, {"training.batch_size": 8}, folds=3, runs_dir=tmp_path, data=rows()
     )
     assert study.out_of_fold["row"].tolist() == list(
@@ -306,10 +308,10 @@ def test_a_study_of_data_objects_is_resumed_with_them(
 ) -> None:
     without = {key: value for key, value in TOY.items() if key != "data"}
     pair = (rows()[["a", "b", "c"]].to_numpy(np.float32), (rows()["y"] == "yes").to_numpy(np.int64))
-    cut = trainyard.cross_validate(
+    cut = trainwright.cross_validate(
         without, folds=3, runs_dir=tmp_path, data=pair, callbacks=[SignalInRun(1, 3)]
     )
-    resumed = trainyard.cross_validate(without, folds=3, runs_dir=tmp_path, data=pair, resume=True)
+    resumed = trainwright.cross_validate(without, folds=3, runs_dir=tmp_path, data=pair, resume=True)
     assert (resumed.path, resumed.status) == (cut.path, "completed")
     assert resumed.out_of_fold["target"].tolist() == pair[1].tolist()
     assert resumed.runs[0].manifest["objects"] == ["data"]
@@ -319,16 +321,16 @@ def test_changed_data_are_noticed(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     rows().to_csv(path, index=False)
     config = {**TOY, "data": {"path": str(path), "target": "y", "exclude": ["day"]}}
-    cut = trainyard.cross_validate(config, folds=3, runs_dir=tmp_path, watch=signal_after(1))
+    cut = trainwright.cross_validate(config, folds=3, runs_dir=tmp_path, watch=signal_after(1))
     rows().assign(c=rows()["c"].abs()).to_csv(path, index=False)
     with pytest.raises(
         ChangedInputsError,
         match=rf"(?s)run {cut.runs[0].id}: data: train split, sha256 was .*start a new one",
     ):
-        trainyard.cross_validate(config, folds=3, runs_dir=tmp_path, resume=True)
+        trainwright.cross_validate(config, folds=3, runs_dir=tmp_path, resume=True)
     assert (cut.status, len(cut.runs)) == ("failed", 2)  # nothing more was trained
     rows().to_csv(path, index=False)
-    assert trainyard.cross_validate(config, folds=3, runs_dir=tmp_path, resume=True).status == "completed"
+    assert trainwright.cross_validate(config, folds=3, runs_dir=tmp_path, resume=True).status == "completed"
 
 
 def test_rows_that_no_fold_tests_are_compared_too(tmp_path: Path) -> None:
@@ -341,41 +343,41 @@ def test_rows_that_no_fold_tests_are_compared_too(tmp_path: Path) -> None:
 
     data = {"path": str(path), "target": "y", "standardize": False, "split": {"time": "day", "val": 0.2}}
     with pytest.raises(ChangedInputsError, match="data: train split, sha256 was") as caught:
-        trainyard.cross_validate({**TOY, "data": data}, folds=2, runs_dir=tmp_path, watch=change)
+        trainwright.cross_validate({**TOY, "data": data}, folds=2, runs_dir=tmp_path, watch=change)
     assert "test split" not in str(caught.value)
 
 
 def test_a_changed_environment_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trainyard.cross_validate(TOY, folds=2, runs_dir=tmp_path, watch=signal_after(0))
+    trainwright.cross_validate(TOY, folds=2, runs_dir=tmp_path, watch=signal_after(0))
     monkeypatch.setenv("OMP_STUDY", "1")
-    assert trainyard.cross_validate(TOY, folds=2, runs_dir=tmp_path, resume=True).status == "completed"
+    assert trainwright.cross_validate(TOY, folds=2, runs_dir=tmp_path, resume=True).status == "completed"
     assert "environment: flags OMP_STUDY was absent, is 1" in caplog.text
     assert "the runs of this study differ in their environment" in caplog.text
 
 
 def test_changed_initial_weights_are_noticed(tmp_path: Path) -> None:
-    first = trainyard.train(TOY, {"experiment.seed": 9}, runs_dir=tmp_path)
+    first = trainwright.train(TOY, {"experiment.seed": 9}, runs_dir=tmp_path)
     (weights,) = first.path.glob("best/*/weights.safetensors")
     initial = tmp_path / "initial.safetensors"
     initial.write_bytes(weights.read_bytes())
     asked: dict[str, Any] = {"folds": 2, "runs_dir": tmp_path}
     change = {"model.init_from": str(initial)}
-    trainyard.cross_validate(TOY, change, **asked, watch=signal_after(0))
+    trainwright.cross_validate(TOY, change, **asked, watch=signal_after(0))
     assert (
-        trainyard.cross_validate(TOY, change, **asked, resume=True, watch=signal_after(1)).status
+        trainwright.cross_validate(TOY, change, **asked, resume=True, watch=signal_after(1)).status
         == "preempted"
     )
-    other = trainyard.train(TOY, {"experiment.seed": 8}, runs_dir=tmp_path)
+    other = trainwright.train(TOY, {"experiment.seed": 8}, runs_dir=tmp_path)
     initial.write_bytes(next(other.path.glob("best/*/weights.safetensors")).read_bytes())
     with pytest.raises(ChangedInputsError, match="weights: initial was"):
-        trainyard.cross_validate(TOY, change, **asked, resume=True)
+        trainwright.cross_validate(TOY, change, **asked, resume=True)
 
 
 def test_init_from_last_is_not_the_fold_before(tmp_path: Path) -> None:
-    first = trainyard.train(TOY, {"experiment.seed": 9}, runs_dir=tmp_path)
-    study = trainyard.cross_validate(TOY, {"model.init_from": "last"}, folds=3, runs_dir=tmp_path)
+    first = trainwright.train(TOY, {"experiment.seed": 9}, runs_dir=tmp_path)
+    study = trainwright.cross_validate(TOY, {"model.init_from": "last"}, folds=3, runs_dir=tmp_path)
     assert {run.manifest["init_from"] for run in study.runs} == {str(first.path)}
 
 
@@ -383,13 +385,13 @@ def test_init_from_last_is_not_the_fold_before(tmp_path: Path) -> None:
 def test_values_are_predicted_out_of_fold(tmp_path: Path) -> None:
     """Regression, with one and with several outputs."""
     config = {**TOY, "model": {"type": "mlp", "hidden": [4]}, "data": {"type": "diabetes"}}
-    study = trainyard.cross_validate(config, folds=3, runs_dir=tmp_path)
+    study = trainwright.cross_validate(config, folds=3, runs_dir=tmp_path)
     frame = study.out_of_fold
     assert frame.columns.tolist() == ["row", "fold", "target", "prediction"]
     rmse = [np.sqrt(np.mean((part["target"] - part["prediction"]) ** 2)) for _, part in frame.groupby("fold")]
     assert rmse == pytest.approx([fold["test_rmse"] for fold in study.folds], rel=1e-5)
     pair = (rows()[["a", "b"]].to_numpy(np.float32), rows()[["b", "c"]].to_numpy(np.float32))
-    study = trainyard.cross_validate(
+    study = trainwright.cross_validate(
         {**config, "data": {"type": "iris"}}, folds=2, runs_dir=tmp_path, data=pair
     )
     assert study.out_of_fold.columns.tolist() == [
@@ -406,7 +408,7 @@ def test_values_are_predicted_out_of_fold(tmp_path: Path) -> None:
 def test_warnings_are_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     frame = rows().assign(constant=1.0)
     config = {**TOY, "data": {"type": "iris", "target": "y"}}
-    trainyard.cross_validate(config, {"training.epochs": 1}, folds=3, runs_dir=tmp_path, data=frame)
+    trainwright.cross_validate(config, {"training.epochs": 1}, folds=3, runs_dir=tmp_path, data=frame)
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warned) == len(set(warned))
     assert sum("holds one value" in line for line in warned) == 1

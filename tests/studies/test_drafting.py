@@ -1,4 +1,4 @@
-"""`trainyard init`: what it proposes trains as it is printed, and models are compared on request."""
+"""`trainwright init`: what it proposes trains as it is printed, and models are compared on request."""
 
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 
 import messy_tables
-import trainyard
-from trainyard.config import load as load_config
-from trainyard.datasets.rows import proposals, remote
-from trainyard.errors import InputError
-from trainyard.runs.catalog import Catalog
-from trainyard.studies import drafting
-from trainyard.types import TableShape
+import trainwright
+from trainwright.config import load as load_config
+from trainwright.datasets.rows import proposals, remote
+from trainwright.errors import InputError
+from trainwright.runs.catalog import Catalog
+from trainwright.studies import drafting
+from trainwright.types import TableShape
 
 QUICK = ["training.threads=1", "training.device=cpu"]
 
@@ -31,7 +31,7 @@ def written(table: messy_tables.Messy, name: str = "rows.csv", **options: Any) -
     frame.to_parquet(name) if name.endswith(".parquet") else frame.to_csv(
         name, index=False, sep="\t" if name.endswith(".tsv") else ","
     )
-    Path("config.yaml").write_text(trainyard.init(name, table.target, **options))
+    Path("config.yaml").write_text(trainwright.init(name, table.target, **options))
     return load_config(Path("config.yaml"), adapters=Catalog()).config
 
 
@@ -40,7 +40,7 @@ def written(table: messy_tables.Messy, name: str = "rows.csv", **options: Any) -
 def test_messy_tables_train_as_they_are_drafted(name: str) -> None:
     written(messy_tables.TABLES[name]())
     length = "model.n_estimators=5"
-    run = trainyard.train("config.yaml", [*QUICK, length])
+    run = trainwright.train("config.yaml", [*QUICK, length])
     assert run.status == "completed"
     assert all(np.isfinite(value) for value in run.metrics.values())
 
@@ -54,7 +54,7 @@ def test_a_drafted_config_trains_with_any_model_that_is_proposed() -> None:
         changes = {"mlp": ["training.epochs=2"], "random_forest": ["model.n_estimators=10"]}
         has_rounds = "n_estimators" in proposals.sections(model, shape)["model"]
         boosted = ["model.n_estimators=5"] if has_rounds else []
-        run = trainyard.train("config.yaml", [*QUICK, *changes.get(model, boosted)])
+        run = trainwright.train("config.yaml", [*QUICK, *changes.get(model, boosted)])
         assert run.status == "completed", model
 
 
@@ -96,7 +96,7 @@ def test_parquet_and_tabs_are_read() -> None:
 def test_a_url_is_kept_as_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     messy_tables.identifiers(100).frame.to_csv("copy.csv", index=False)
     monkeypatch.setattr(remote, "fetched", lambda _: Path("copy.csv"))
-    assert "  path: s3://bucket/rows.csv\n" in trainyard.init("s3://bucket/rows.csv", "y")
+    assert "  path: s3://bucket/rows.csv\n" in trainwright.init("s3://bucket/rows.csv", "y")
 
 
 def test_gaps_are_filled_for_models_that_take_none() -> None:

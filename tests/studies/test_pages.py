@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from trainyard.records.study_results import BenchmarkResult, CrossValidationResult
-from trainyard.reports.studies import benchmark_rows, markdown_table, metric_rows, write_report
-from trainyard.reports.study_charts import Point, Spread, dot_plot, trade_off
-from trainyard.studies.ranking import COLUMNS
+from trainwright.records.study_results import BenchmarkResult, CrossValidationResult
+from trainwright.reports.studies import benchmark_rows, markdown_table, metric_rows, write_report
+from trainwright.reports.study_charts import Point, Spread, dot_plot, trade_off
+from trainwright.studies.ranking import COLUMNS
 
 ODD = "<script>alert('|')</script>"
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import flip
 from study_configs import TOY, SignalInRun
-from trainyard.callbacks.base import Callback, RunView
-from trainyard.records.study import StudyRecord
-from trainyard.studies.cross_validation import CrossValidation
+from trainwright.callbacks.base import Callback, RunView
+from trainwright.records.study import StudyRecord
+from trainwright.studies.cross_validation import CrossValidation
 
 
 class Trained(Callback):
@@ -28,7 +28,7 @@ def validate(runs_dir: Path, overrides: Any = (), **how: Any) -> tuple[CrossVali
     """Return a cross-validation, and the runs that were trained for it."""
     trained = Trained()
     callbacks = [trained, *how.pop("callbacks", [])]
-    study = trainyard.cross_validate(TOY, overrides, folds=3, runs_dir=runs_dir, callbacks=callbacks, **how)
+    study = trainwright.cross_validate(TOY, overrides, folds=3, runs_dir=runs_dir, callbacks=callbacks, **how)
     return study, trained.ids
 
 
@@ -69,7 +69,7 @@ def test_what_is_damaged_is_trained_again(tmp_path: Path) -> None:
 
 def test_a_study_that_was_stopped_goes_on_with_reused_runs(tmp_path: Path) -> None:
     whole, _ = validate(tmp_path / "whole")
-    trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, callbacks=[SignalInRun(2, 4)])
+    trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path, callbacks=[SignalInRun(2, 4)])
     cut, trained = validate(tmp_path, callbacks=[SignalInRun(0, 4)])
     assert (cut.status, len(trained)) == ("preempted", 1), "two folds are completed"
     resumed, _ = validate(tmp_path, resume=True)
@@ -82,13 +82,13 @@ def test_a_benchmark_with_one_model_more_trains_that_model_only(tmp_path: Path) 
     pytest.importorskip("sklearn")
     trained = Trained()
     config = {**TOY, "training": {"threads": 1}}
-    trainyard.benchmark(config, models=["decision_tree"], runs_dir=tmp_path, callbacks=[trained])
-    both = trainyard.benchmark(
+    trainwright.benchmark(config, models=["decision_tree"], runs_dir=tmp_path, callbacks=[trained])
+    both = trainwright.benchmark(
         config, models=["decision_tree", "gaussian_nb"], runs_dir=tmp_path, callbacks=[trained]
     )
     assert len(trained.ids) == 2
     assert reused(both.path) == [True, False]
-    again = trainyard.benchmark(
+    again = trainwright.benchmark(
         config, models=["gaussian_nb", "decision_tree"], runs_dir=tmp_path, callbacks=[trained], reuse=False
     )
     assert len(trained.ids) == 4

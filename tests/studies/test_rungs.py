@@ -13,17 +13,17 @@ from typing import Any
 import optuna
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL
 from study_configs import TOY
-from trainyard import registry
-from trainyard.errors import ConfigError
-from trainyard.records.journal import each_loss, read
-from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import FILE, LoggedTrial, TrialLog, read_trials
-from trainyard.studies.tuning import projection
-from trainyard.studies.tuning.rungs import Bracket, Slot, brackets_of, hyperband, schedule
-from trainyard.studies.tuning.view import Tuning
+from trainwright import registry
+from trainwright.errors import ConfigError
+from trainwright.records.journal import each_loss, read
+from trainwright.records.run_dir import RunDir
+from trainwright.records.trials import FILE, LoggedTrial, TrialLog, read_trials
+from trainwright.studies.tuning import projection
+from trainwright.studies.tuning.rungs import Bracket, Slot, brackets_of, hyperband, schedule
+from trainwright.studies.tuning.view import Tuning
 
 # Rungs at 1, 3 and 9 epochs of 8 steps; brackets of 9, 5 and 3 trials.
 RUNGS: dict[str, Any] = {
@@ -48,7 +48,7 @@ STEPS = {1: 8, 3: 24, 9: 72}  # of the rungs' resources
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Tuning:
     """A study that nothing interrupted."""
-    return trainyard.tune(RUNGS, runs_dir=tmp_path_factory.mktemp("runs"))
+    return trainwright.tune(RUNGS, runs_dir=tmp_path_factory.mktemp("runs"))
 
 
 # -- the arithmetic
@@ -126,7 +126,7 @@ def by_hand(study: Tuning, brackets: Sequence[Bracket]) -> dict[int, int]:
     """Return the step at which each trial has to end, by the curves that the runs journalled."""
     curves = {}
     for trial in read_trials(study.path):
-        history = trainyard.get(study.path.parent / trial.run_id).history()
+        history = trainwright.get(study.path.parent / trial.run_id).history()
         curves[trial.number] = {row["step"]: row["val_loss"] for row in history if "val_loss" in row}
     ends = {}
     for first, sizes, resources in brackets:
@@ -164,14 +164,14 @@ def test_a_promoted_trial_has_the_bits_of_a_whole_run(tmp_path: Path) -> None:
         "pruner": {"type": "halving", "min_resource": 3},
         "space": {"training.learning_rate": {"low": 1e-3, "high": 0.1, "log": True}},
     }
-    study = trainyard.tune({**plain, "tuning": tuning}, runs_dir=tmp_path)
+    study = trainwright.tune({**plain, "tuning": tuning}, runs_dir=tmp_path)
     trials = read_trials(study.path)
     steps = sorted(one.ending.curve[-1][0] for one in trials if one.ending)
     assert steps == [7, 7, 7, 30], "rungs at 3, 10 and 30 steps; evaluations after each seventh"
     trial = next(one for one in trials if one.ending and one.ending.status == "completed")
-    rungs = trainyard.get(study.path.parent / trial.run_id)
+    rungs = trainwright.get(study.path.parent / trial.run_id)
     assert [record.status for record in RunDir(rungs.path).attempts()] == ["paused", "paused", "completed"]
-    whole = trainyard.train(plain, trial.params, runs_dir=tmp_path / "whole")
+    whole = trainwright.train(plain, trial.params, runs_dir=tmp_path / "whole")
     assert rungs.digest == whole.digest
     assert rungs.metrics == whole.metrics
     losses = [list(each_loss(read(RunDir(run.path).journal))) for run in (rungs, whole)]
@@ -181,7 +181,7 @@ def test_a_promoted_trial_has_the_bits_of_a_whole_run(tmp_path: Path) -> None:
 def test_a_pruned_trial_is_repeated_without_its_pauses(study: Tuning) -> None:
     trial = next(one for one in read_trials(study.path) if one.ending and len(one.jobs) == 2)
     assert trial.ending is not None
-    again = trainyard.reproduce(study.path.parent / trial.run_id)
+    again = trainwright.reproduce(study.path.parent / trial.run_id)
     assert again.verdict == "identical"
     assert again.steps == (24, 24)
     assert again.digests[1] == trial.ending.digest
@@ -190,9 +190,9 @@ def test_a_pruned_trial_is_repeated_without_its_pauses(study: Tuning) -> None:
 def test_a_pruned_trial_can_go_on(study: Tuning, tmp_path: Path) -> None:
     trial = next(one for one in read_trials(study.path) if one.ending and one.ending.status == "pruned")
     shutil.copytree(study.path.parent / trial.run_id, tmp_path / "small" / trial.run_id)
-    run = trainyard.resume(trial.run_id, runs_dir=tmp_path)
+    run = trainwright.resume(trial.run_id, runs_dir=tmp_path)
     plain = {key: value for key, value in RUNGS.items() if key != "tuning"}
-    whole = trainyard.train(plain, trial.params, runs_dir=tmp_path / "whole")
+    whole = trainwright.train(plain, trial.params, runs_dir=tmp_path / "whole")
     assert (run.status, run.digest) == ("completed", whole.digest)
 
 
@@ -203,7 +203,7 @@ class Killed(BaseException):
 @pytest.fixture(scope="module")
 def bracket(tmp_path_factory: pytest.TempPathFactory) -> Tuning:
     """A study of one bracket that nothing interrupted: 4 trials, of which one goes on, twice."""
-    return trainyard.tune(RUNGS, ONE_BRACKET, runs_dir=tmp_path_factory.mktemp("runs"))
+    return trainwright.tune(RUNGS, ONE_BRACKET, runs_dir=tmp_path_factory.mktemp("runs"))
 
 
 @pytest.mark.parametrize(
@@ -227,8 +227,8 @@ def test_a_study_that_dies_at_a_line_of_its_log_goes_on_with_the_same_jobs(
     with monkeypatch.context() as patch:
         patch.setattr(TrialLog, "_write", dying)
         with pytest.raises(Killed):
-            trainyard.tune(RUNGS, ONE_BRACKET, runs_dir=tmp_path)
-    resumed = trainyard.tune(RUNGS, ONE_BRACKET, runs_dir=tmp_path, resume=True)
+            trainwright.tune(RUNGS, ONE_BRACKET, runs_dir=tmp_path)
+    resumed = trainwright.tune(RUNGS, ONE_BRACKET, runs_dir=tmp_path, resume=True)
     assert resumed.digest == bracket.digest
     assert [one.jobs for one in unlike(resumed)] == [one.jobs for one in unlike(bracket)]
 
@@ -248,7 +248,7 @@ def unlike(study: Tuning) -> list[LoggedTrial]:
 
 def test_more_trials_make_new_brackets(bracket: Tuning, tmp_path: Path) -> None:
     shutil.copytree(bracket.path.parent, tmp_path / "small")
-    more = trainyard.resume_study(bracket.id, {"tuning.trials": 7}, runs_dir=tmp_path)
+    more = trainwright.resume_study(bracket.id, {"tuning.trials": 7}, runs_dir=tmp_path)
     ends = by_hand(more, [Bracket(0, [4, 1, 1], [1, 3, 9]), Bracket(4, [3, 1, 1], [1, 3, 9])])
     assert {one.number: one.ending.curve[-1][0] for one in read_trials(more.path) if one.ending} == ends
     notes = [json.loads(line) for line in (more.path / FILE).read_text().splitlines() if '"note"' in line]
@@ -264,18 +264,18 @@ def test_failed_and_equal_trials_do_not_go_on(tmp_path: Path) -> None:
         "space": {"training.learning_rate": [0.01, 0.02, 1e30]},
     }
     config = {**SMALL, "experiment": {"name": "small", "seed": 8}, "tuning": tuning}
-    study = trainyard.tune(config, runs_dir=tmp_path)
+    study = trainwright.tune(config, runs_dir=tmp_path)
     trials = read_trials(study.path)
     own = {one.number: one.ending.status for one in trials if one.same_as is None and one.ending}
     assert sorted(own.values()) == ["completed", "failed", "pruned"]
-    assert len(trainyard.list_runs(runs_dir=tmp_path)) == 3
+    assert len(trainwright.list_runs(runs_dir=tmp_path)) == 3
     for one in trials:
         assert one.ending is not None
         assert one.same_as is None or one.ending.status == own[one.same_as]
 
 
 def test_a_target_ends_the_study_and_leaves_trials_paused(study: Tuning, tmp_path: Path) -> None:
-    ended = trainyard.tune(RUNGS, {"tuning.target": 1e9}, runs_dir=tmp_path)
+    ended = trainwright.tune(RUNGS, {"tuning.target": 1e9}, runs_dir=tmp_path)
     trials = read_trials(ended.path)
     assert len(trials) == 3, "the first one is known to the fourth"
     assert ended.result["counts"] == {"completed": 0, "pruned": 0, "failed": 0, "paused": 3}
@@ -299,24 +299,24 @@ def test_a_target_ends_the_study_and_leaves_trials_paused(study: Tuning, tmp_pat
 )
 def test_what_makes_no_rungs_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
-        trainyard.tune(RUNGS, changes, runs_dir=tmp_path)
+        trainwright.tune(RUNGS, changes, runs_dir=tmp_path)
     assert not list(tmp_path.rglob("tune-*"))
     with pytest.raises(ConfigError, match=message):
-        trainyard.check(RUNGS, changes)
+        trainwright.check(RUNGS, changes)
 
 
 def test_a_model_of_one_step_has_no_rungs(tmp_path: Path) -> None:
     config = {**RUNGS, "model": "ridge", "training": {}, "evaluation": {}}
     config["tuning"] = {**RUNGS["tuning"], "space": {"model.params.alpha": [1.0, 2.0]}}
     with pytest.raises(ConfigError, match="trained in one step"):
-        trainyard.tune(config, runs_dir=tmp_path)
+        trainwright.tune(config, runs_dir=tmp_path)
     with pytest.raises(ConfigError, match="trained in one step"):
-        trainyard.check(config)
+        trainwright.check(config)
 
 
 def test_the_pruner_may_say_how_long_a_trial_is(tmp_path: Path) -> None:
     pruner = {"type": "halving", "min_resource": 2, "max_resource": 6}
-    study = trainyard.tune(RUNGS, {"tuning.pruner": pruner, "tuning.trials": 3}, runs_dir=tmp_path)
+    study = trainwright.tune(RUNGS, {"tuning.pruner": pruner, "tuning.trials": 3}, runs_dir=tmp_path)
     assert study.best_run is not None
     steps = sorted(one.ending.curve[-1][0] for one in read_trials(study.path) if one.ending)
     assert steps == [16, 16, 48]
@@ -326,7 +326,7 @@ def test_optuna_sees_in_the_end_how_a_paused_trial_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(projection, "_SECONDS", 0.0)  # it is written after each job
-    study = trainyard.tune(RUNGS, ONE_BRACKET, runs_dir=tmp_path)
+    study = trainwright.tune(RUNGS, ONE_BRACKET, runs_dir=tmp_path)
     theirs = optuna.load_study(study_name=study.id, storage=f"sqlite:///{study.path}/{projection.FILE}")
     seen = [(one.number, one.state.name, one.intermediate_values) for one in theirs.trials]
     names = {"completed": "COMPLETE", "pruned": "PRUNED"}
@@ -350,7 +350,7 @@ def test_the_page_shows_the_brackets(study: Tuning) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.soak)])
 def test_more_workers_make_the_same_trials(workers: int, study: Tuning, tmp_path: Path) -> None:
-    more = trainyard.tune(RUNGS, {"tuning.parallel": workers}, runs_dir=tmp_path)
+    more = trainwright.tune(RUNGS, {"tuning.parallel": workers}, runs_dir=tmp_path)
     assert more.digest == study.digest
     assert [one.jobs for one in unlike(more)] == [one.jobs for one in unlike(study)]
 
@@ -386,8 +386,8 @@ def test_a_sampler_that_keeps_a_state_goes_on_with_the_same_trials(
 
     monkeypatch.setattr(cls, "_propose", noted)
     tuning = {**RUNGS["tuning"], "sampler": {"type": sampler, **options}, "horizon": 1}
-    first = trainyard.tune({**RUNGS, "tuning": tuning}, {"tuning.trials": 10}, runs_dir=tmp_path)
-    trainyard.tune({**RUNGS, "tuning": tuning}, {"tuning.trials": 11}, runs_dir=tmp_path, resume=True)
+    first = trainwright.tune({**RUNGS, "tuning": tuning}, {"tuning.trials": 10}, runs_dir=tmp_path)
+    trainwright.tune({**RUNGS, "tuning": tuning}, {"tuning.trials": 11}, runs_dir=tmp_path, resume=True)
     now = {trial.number: trial.ending for trial in read_trials(first.path)}
     assert all(len(asked[number]) == 2 and asked[number][0] == asked[number][1] for number in range(10))
     assert any(

@@ -14,26 +14,26 @@ import numpy as np
 import optuna
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL, Crash
 from study_configs import TOY, full_disk
-from trainyard import registry
-from trainyard.cli.main import main
-from trainyard.cli.tuning import study_summary
-from trainyard.config.tuning import AshaPruner, MedianPruner, NoPruner, PatientPruner, PercentilePruner
-from trainyard.errors import CheckpointError, TrainingError
-from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_trials
-from trainyard.samplers.base import Observation
-from trainyard.studies.tuning.conclusion import digest_of
-from trainyard.studies.tuning.jobs import Job, train
-from trainyard.studies.tuning.pruning import pruning_rule
-from trainyard.studies.tuning.space import read_space
-from trainyard.studies.tuning.view import Tuning
-from trainyard.studies.tuning.workers import WorkerProcesses, answer_to
-from trainyard.trackers.feed import Feeders
-from trainyard.trackers.feed.state import State, state_file
-from trainyard.trackers.feed.tail import pending
+from trainwright import registry
+from trainwright.cli.main import main
+from trainwright.cli.tuning import study_summary
+from trainwright.config.tuning import AshaPruner, MedianPruner, NoPruner, PatientPruner, PercentilePruner
+from trainwright.errors import CheckpointError, TrainingError
+from trainwright.records.run_dir import RunDir
+from trainwright.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_trials
+from trainwright.samplers.base import Observation
+from trainwright.studies.tuning.conclusion import digest_of
+from trainwright.studies.tuning.jobs import Job, train
+from trainwright.studies.tuning.pruning import pruning_rule
+from trainwright.studies.tuning.space import read_space
+from trainwright.studies.tuning.view import Tuning
+from trainwright.studies.tuning.workers import WorkerProcesses, answer_to
+from trainwright.trackers.feed import Feeders
+from trainwright.trackers.feed.state import State, state_file
+from trainwright.trackers.feed.tail import pending
 
 SPACE: dict[str, Any] = {
     "training.learning_rate": {"low": 1e-3, "high": 0.1, "log": True},
@@ -57,7 +57,7 @@ TUNED: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Tuning:
     """A study that nothing interrupted."""
-    return trainyard.tune(TUNED, runs_dir=tmp_path_factory.mktemp("runs"))
+    return trainwright.tune(TUNED, runs_dir=tmp_path_factory.mktemp("runs"))
 
 
 def trials_of(study: Tuning) -> list[LoggedTrial]:
@@ -91,7 +91,7 @@ def test_the_best_trial_has_a_page_and_another_gets_one_when_it_is_asked_for(stu
     assert (
         set(runs.resolve().glob("*/report.html")) - {study.path.resolve() / "report.html"} == best == linked()
     )
-    made = trainyard.report(other, runs_dir=runs.parent)
+    made = trainwright.report(other, runs_dir=runs.parent)
     assert linked() == best | {Path(made).resolve()}
 
 
@@ -100,7 +100,9 @@ def test_each_trial_is_the_run_of_its_parameters(study: Tuning, tmp_path: Path) 
     completed = [one for one in trials_of(study) if one.ending and one.ending.status == "completed"]
     assert len(completed) >= 3
     for trial in completed[:2]:
-        run = trainyard.train(plain, {**trial.params, "checkpoint.metric": "val_accuracy"}, runs_dir=tmp_path)
+        run = trainwright.train(
+            plain, {**trial.params, "checkpoint.metric": "val_accuracy"}, runs_dir=tmp_path
+        )
         assert trial.ending is not None
         assert trial.ending.digest == run.digest
         values = {row["step"]: row["val_accuracy"] for row in run.history() if "val_accuracy" in row}
@@ -115,7 +117,7 @@ def test_the_best_trial_is_told_and_its_config_trains(study: Tuning, tmp_path: P
     assert (study.status, study.best_run.id) == ("completed", best.run_id)  # type: ignore[union-attr]
     assert study.best_params["training.learning_rate"] == best["training.learning_rate"]
     assert study.result["best"]["trial"] == best.trial
-    again = trainyard.train(study.best_config, runs_dir=tmp_path)  # type: ignore[arg-type]
+    again = trainwright.train(study.best_config, runs_dir=tmp_path)  # type: ignore[arg-type]
     assert again.digest == study.best_run.digest  # type: ignore[union-attr]
     assert again.manifest["parent"] is None
     assert study.best_run.manifest["parent"]["relation"] == "tune"  # type: ignore[union-attr]
@@ -145,7 +147,7 @@ def test_pruned_trials_ended_where_the_median_says(study: Tuning) -> None:
 
 @pytest.mark.slow
 def test_two_workers_make_the_same_trials(study: Tuning, tmp_path: Path) -> None:
-    both = trainyard.tune(TUNED, {"tuning.parallel": 2}, runs_dir=tmp_path)
+    both = trainwright.tune(TUNED, {"tuning.parallel": 2}, runs_dir=tmp_path)
     assert both.digest == study.digest
     assert both.result["counts"] == study.result["counts"]
 
@@ -169,8 +171,8 @@ def test_a_study_that_dies_at_any_line_of_its_log_goes_on_with_the_same_trials(
     with monkeypatch.context() as patch:
         patch.setattr(TrialLog, "_write", dying)
         with pytest.raises(Killed):
-            trainyard.tune(TUNED, runs_dir=tmp_path)
-    resumed = trainyard.tune(TUNED, runs_dir=tmp_path, resume=True)
+            trainwright.tune(TUNED, runs_dir=tmp_path)
+    resumed = trainwright.tune(TUNED, runs_dir=tmp_path, resume=True)
     assert resumed.digest == study.digest
     assert len(list(resumed.path.parent.glob("tune-*"))) == 1
 
@@ -179,17 +181,17 @@ def test_a_study_goes_on_that_a_version_made_which_knew_its_computation_by_anoth
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: Tuning
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("trainyard.config.resolved.is_left_out", lambda *_: False)
-        first = trainyard.tune(TUNED, {"tuning.trials": 3}, runs_dir=tmp_path)
-    assert trainyard.resume_study(str(first.path), {"tuning.trials": 4}).result["trials"] == 4
-    more = trainyard.tune(TUNED, runs_dir=tmp_path, resume=True)
+        patch.setattr("trainwright.config.resolved.is_left_out", lambda *_: False)
+        first = trainwright.tune(TUNED, {"tuning.trials": 3}, runs_dir=tmp_path)
+    assert trainwright.resume_study(str(first.path), {"tuning.trials": 4}).result["trials"] == 4
+    more = trainwright.tune(TUNED, runs_dir=tmp_path, resume=True)
     assert (more.path, more.digest) == (first.path, study.digest)
 
 
 def test_more_trials_go_on_where_the_study_ended(tmp_path: Path, study: Tuning) -> None:
     few = {"tuning.trials": 4}
-    first = trainyard.tune(TUNED, few, runs_dir=tmp_path)
-    more = trainyard.tune(TUNED, runs_dir=tmp_path, resume=True)
+    first = trainwright.tune(TUNED, few, runs_dir=tmp_path)
+    more = trainwright.tune(TUNED, runs_dir=tmp_path, resume=True)
     assert more.path == first.path
     assert more.digest == study.digest
     assert first.result["trials"] == 7
@@ -203,11 +205,11 @@ def test_equal_parameters_are_trained_once(tmp_path: Path) -> None:
         **TUNED,
         "tuning": {"sampler": "random", "trials": 5, "space": {"training.learning_rate": [0.01]}},
     }
-    same = trainyard.tune(config, runs_dir=tmp_path)
+    same = trainwright.tune(config, runs_dir=tmp_path)
     trials = trials_of(same)
     assert [trial.same_as for trial in trials] == [None, 0, 0, 0, 0]
     assert len({trial.run_id for trial in trials}) == 1
-    assert len(trainyard.list_runs(runs_dir=tmp_path)) == 1
+    assert len(trainwright.list_runs(runs_dir=tmp_path)) == 1
 
 
 def test_a_grid_ends_with_its_last_combination(tmp_path: Path) -> None:
@@ -218,7 +220,7 @@ def test_a_grid_ends_with_its_last_combination(tmp_path: Path) -> None:
             "space": {"training.learning_rate": [0.01, 0.02], "experiment.seed": [1, 2]},
         },
     }
-    assert [trial.params for trial in trials_of(trainyard.tune(config, runs_dir=tmp_path))] == [
+    assert [trial.params for trial in trials_of(trainwright.tune(config, runs_dir=tmp_path))] == [
         {"training.learning_rate": rate, "experiment.seed": seed} for rate in (0.01, 0.02) for seed in (1, 2)
     ]
 
@@ -227,13 +229,13 @@ def test_a_target_ends_the_study_by_what_a_trial_may_know(study: Tuning, tmp_pat
     """The trial that reached it is known three trials later."""
     values = [trial.ending.value for trial in trials_of(study) if trial.ending]
     target = values[1]
-    ended = trainyard.tune(TUNED, {"tuning.target": target}, runs_dir=tmp_path)
+    ended = trainwright.tune(TUNED, {"tuning.target": target}, runs_dir=tmp_path)
     first = next(i for i, value in enumerate(values) if value is not None and target and value >= target)
     assert len(trials_of(ended)) == min(7, first + 3)
 
 
 def test_the_time_limit_is_a_decision_of_the_log(tmp_path: Path) -> None:
-    short = trainyard.tune(TUNED, {"tuning.max_minutes": 1e-9}, runs_dir=tmp_path)
+    short = trainwright.tune(TUNED, {"tuning.max_minutes": 1e-9}, runs_dir=tmp_path)
     assert trials_of(short) == []
     assert short.result["best"] is None
     assert json.loads((short.path / FILE).read_text())["note"] == {"kind": "time_limit", "before": 0}
@@ -245,7 +247,7 @@ def test_a_trial_that_fails_is_a_result(tmp_path: Path, capsys: pytest.CaptureFi
         "tuning": {"sampler": "grid", "space": {"training.learning_rate": [0.01, 1e30, 0.02]}},
     }
     told: list[Any] = []
-    study = trainyard.tune(config, runs_dir=tmp_path, watch=told.append)
+    study = trainwright.tune(config, runs_dir=tmp_path, watch=told.append)
     statuses = [trial.ending.status for trial in trials_of(study) if trial.ending]
     assert statuses == ["completed", "failed", "completed"]
     assert "not finite" in told[1]["error"]
@@ -273,7 +275,7 @@ def test_a_full_disk_is_no_result_of_a_trial(
         with pytest.raises(
             TrainingError, match=r"trial . cannot be trained now: .*No space left.* resume tune-"
         ):
-            trainyard.tune(TUNED, runs_dir=tmp_path)
+            trainwright.tune(TUNED, runs_dir=tmp_path)
         (path,) = tmp_path.rglob("tune-*")
         (begun,) = [trial for trial in read_trials(path) if trial.ending is None]
         job = Job(begun.number, [path.parent / begun.run_id], path.name, "val_accuracy", "max")
@@ -281,7 +283,7 @@ def test_a_full_disk_is_no_result_of_a_trial(
         assert answer["is_of_files"]
         with pytest.raises(TrainingError, match=f"trial {begun.number} cannot be trained now"):
             WorkerProcesses(1, lambda: None, 0)._outcome(Idle(job), answer)
-    resumed = trainyard.tune(TUNED, runs_dir=tmp_path, resume=True)
+    resumed = trainwright.tune(TUNED, runs_dir=tmp_path, resume=True)
     assert resumed.path == path
     assert resumed.digest == study.digest
 
@@ -299,10 +301,10 @@ def test_where_the_first_trials_all_fail_the_study_ends(tmp_path: Path) -> None:
         "tuning": {"sampler": "grid", "space": {"training.learning_rate": [1e30, 2e30, 3e30, 0.01]}},
     }
     with pytest.raises(TrainingError, match="the first 3 trials have all failed: the loss of step"):
-        trainyard.tune(config, runs_dir=tmp_path)
+        trainwright.tune(config, runs_dir=tmp_path)
     (path,) = tmp_path.rglob("tune-*")
     assert Tuning(path).status == "failed"
-    resumed = trainyard.tune(config, runs_dir=tmp_path, resume=True)  # it goes on with the fourth trial
+    resumed = trainwright.tune(config, runs_dir=tmp_path, resume=True)  # it goes on with the fourth trial
     assert (resumed.path, resumed.status) == (path, "completed")
     assert [one.ending.status for one in trials_of(resumed) if one.ending] == [*["failed"] * 3, "completed"]
 
@@ -311,7 +313,7 @@ def test_where_the_first_trials_all_fail_the_study_ends(tmp_path: Path) -> None:
 def test_a_study_of_few_trials_fails_where_all_do(rates: list[float], said: str, tmp_path: Path) -> None:
     space = {"training.learning_rate": rates}
     with pytest.raises(TrainingError, match=f"{said}.* failed: the loss of step"):
-        trainyard.tune({**TUNED, "tuning": {"sampler": "grid", "space": space}}, runs_dir=tmp_path)
+        trainwright.tune({**TUNED, "tuning": {"sampler": "grid", "space": space}}, runs_dir=tmp_path)
 
 
 # -- the log
@@ -448,7 +450,7 @@ def test_the_tracker_of_a_trial_gets_what_it_lacked_when_all_was_killed(
         raise Crash
 
     tracked = {**TOY, "tracking": ["tensorboard"]}
-    run = RunDir(trainyard.create(tracked, runs_dir=tmp_path).path)
+    run = RunDir(trainwright.create(tracked, runs_dir=tmp_path).path)
     job = Job(0, [run.path], "tune-1", "val_loss", "min")
     with monkeypatch.context() as patch:
         patch.setattr(Feeders, "finish", killed)
@@ -483,7 +485,7 @@ def test_sigterm_is_a_pause(study: Tuning, tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         ended = process.end()
     assert ended.returncode == 75, ended.stderr
-    assert "continue with: trainyard" in ended.stdout
+    assert "continue with: trainwright" in ended.stdout
     assert "--resume" in ended.stdout
     again = command(*words, "--resume", folder=tmp_path)
     assert again.returncode == 0, again.stderr

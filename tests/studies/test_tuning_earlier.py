@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import trainyard
+import trainwright
 from small_runs import SMALL
-from trainyard import registry
-from trainyard.cli.tuning import tune
-from trainyard.config.yaml import read_value
-from trainyard.errors import ConfigError, InputError
-from trainyard.records.trials import Ending, LoggedTrial, TrialLog
-from trainyard.samplers.base import Observation, Parameter
-from trainyard.samplers.optuna import TpeParams, TpeSampler
-from trainyard.studies.study import Study
-from trainyard.studies.tuning.earlier import learned, observations
-from trainyard.studies.tuning.goals import Goals
-from trainyard.studies.tuning.progress import Progress
+from trainwright import registry
+from trainwright.cli.tuning import tune
+from trainwright.config.yaml import read_value
+from trainwright.errors import ConfigError, InputError
+from trainwright.records.trials import Ending, LoggedTrial, TrialLog
+from trainwright.samplers.base import Observation, Parameter
+from trainwright.samplers.optuna import TpeParams, TpeSampler
+from trainwright.studies.study import Study
+from trainwright.studies.tuning.earlier import learned, observations
+from trainwright.studies.tuning.goals import Goals
+from trainwright.studies.tuning.progress import Progress
 
 LOSS = Goals(["val_loss"], ["min"])
 
@@ -72,8 +72,8 @@ def test_a_study_starts_with_what_another_one_learned(tmp_path: Path) -> None:
         "space": space,
     }
     short = {**SMALL, "training": {**SMALL["training"], "max_steps": 8}}
-    first = trainyard.tune({**short, "tuning": tuning}, runs_dir=tmp_path)
-    second = trainyard.tune(
+    first = trainwright.tune({**short, "tuning": tuning}, runs_dir=tmp_path)
+    second = trainwright.tune(
         {**short, "tuning": {**tuning, "trials": 2}, "experiment": {"name": "small", "seed": 4}},
         start_from=first.id,
         runs_dir=tmp_path,
@@ -89,9 +89,9 @@ def test_a_study_starts_with_what_another_one_learned(tmp_path: Path) -> None:
     assert sampler.propose(0, known) == {"training.learning_rate": own[0]["training.learning_rate"]}
     known.append(Observation(sampler.propose(0, known), "completed", own[0]["value"]))
     assert sampler.propose(1, known) == {"training.learning_rate": own[1]["training.learning_rate"]}
-    assert trainyard.reproduce_study(second.id, runs_dir=tmp_path).verdict == "identical"
+    assert trainwright.reproduce_study(second.id, runs_dir=tmp_path).verdict == "identical"
     with pytest.raises(InputError, match="random proposes without regard"):
-        trainyard.tune(
+        trainwright.tune(
             {**short, "tuning": {"sampler": "random", "space": space}}, start_from="last", runs_dir=tmp_path
         )
 
@@ -111,26 +111,26 @@ ADVISED = {
 def test_what_is_suggested_can_be_searched(model: str) -> None:
     task = "regression" if model in ("ridge", "lasso", "elastic_net") else "classification"
     config = {"data": {"path": "rows.csv", "target": "y", "task": task}, "model": {"type": model}}
-    text = trainyard.suggest_tuning(config)
-    from trainyard.config.tree import Problems, plain
+    text = trainwright.suggest_tuning(config)
+    from trainwright.config.tree import Problems, plain
 
     node = read_value(text, "text", Problems())
     assert node is not None
     section = plain(node)
     assert len(section["tuning"]["space"]) >= min(2, len(ADVISED[model]))
-    trainyard.check({**config, **section})
+    trainwright.check({**config, **section})
 
 
 def test_all_models_with_a_space_exist() -> None:
-    from trainyard.frameworks.keras import advice as keras
-    from trainyard.frameworks.sklearn import advice as sklearn
-    from trainyard.frameworks.torch import advice as torch
+    from trainwright.frameworks.keras import advice as keras
+    from trainwright.frameworks.sklearn import advice as sklearn
+    from trainwright.frameworks.torch import advice as torch
 
     assert {*keras.SPACES, *sklearn.SPACES, *torch.SPACES} < set(ADVISED)
 
 
 def test_a_network_without_advice_is_searched_by_its_rate_and_batch_size() -> None:
-    text = trainyard.suggest_tuning({"data": {"type": "digits"}, "model": {"type": "cnn"}})
+    text = trainwright.suggest_tuning({"data": {"type": "digits"}, "model": {"type": "cnn"}})
     assert re.findall(r"^    ([a-z_.]+):", text, re.MULTILINE) == [
         "training.learning_rate",
         "training.batch_size",
@@ -208,7 +208,7 @@ def test_a_broken_space_is_refused_with_file_line_and_column(
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text(HEAD + space)
     with pytest.raises(ConfigError) as refused:
-        trainyard.check("c.yaml")
+        trainwright.check("c.yaml")
     assert f"c.yaml:{place}: tuning." in str(refused.value)
     assert named in str(refused.value)
     assert refused.value.exit_code == 2
@@ -219,7 +219,7 @@ def test_a_space_may_be_nested_as_on_the_command_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text(HEAD + "    training.learning_rate: [0.1]\n")
-    resolved = trainyard.check("c.yaml", ["tuning.space.training.batch_size=[8, 16]"])
+    resolved = trainwright.check("c.yaml", ["tuning.space.training.batch_size=[8, 16]"])
     assert resolved.config.tuning is not None
     with pytest.raises(ConfigError, match=r"command line: tuning.space.training.batch_size"):
-        trainyard.check("c.yaml", ["tuning.space.training.batch_size=[0]"])
+        trainwright.check("c.yaml", ["tuning.space.training.batch_size=[0]"])

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL
-from trainyard import registry
-from trainyard.errors import ConfigError
-from trainyard.records.trials import LoggedTrial, TrialLog, read_trials
-from trainyard.studies.tuning import tune
-from trainyard.studies.tuning.conclusion import observation
-from trainyard.studies.tuning.jobs import Job
-from trainyard.studies.tuning.space import read_space
-from trainyard.studies.tuning.workers import InProcess, Outcome
+from trainwright import registry
+from trainwright.errors import ConfigError
+from trainwright.records.trials import LoggedTrial, TrialLog, read_trials
+from trainwright.studies.tuning import tune
+from trainwright.studies.tuning.conclusion import observation
+from trainwright.studies.tuning.jobs import Job
+from trainwright.studies.tuning.space import read_space
+from trainwright.studies.tuning.workers import InProcess, Outcome
 
 SPACE: dict[str, Any] = {"training.learning_rate": {"low": 1e-3, "high": 0.1, "log": True}}
 TUNED: dict[str, Any] = {
@@ -67,14 +67,14 @@ def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_trial_is_proposed_from_what_had_ended(two_workers: None, tmp_path: Path) -> None:
-    study = trainyard.tune(TUNED, runs_dir=tmp_path)
+    study = trainwright.tune(TUNED, runs_dir=tmp_path)
     trials = read_trials(study.path)
     assert [trial.running for trial in trials] == [(), (0,), (0,), (0,), (3,), (3,)]
     assert proposals(trials) == [trial.params for trial in trials]
     assert study.result["order"] == "free"
     assert study.result["horizon"] is None
 
-    again = trainyard.reproduce_study(study.id, runs_dir=tmp_path)
+    again = trainwright.reproduce_study(study.id, runs_dir=tmp_path)
     assert again.verdict == "identical"
     repeated = next(path for path in study.path.parent.glob("tune-*") if path != study.path)
     assert [trial.running for trial in read_trials(repeated)] == [trial.running for trial in trials]
@@ -110,10 +110,10 @@ def test_a_study_that_dies_keeps_what_was_decided(
     with monkeypatch.context() as patch:
         patch.setattr(TrialLog, "_write", dying)
         with pytest.raises(Killed):
-            trainyard.tune(TUNED, runs_dir=tmp_path)
+            trainwright.tune(TUNED, runs_dir=tmp_path)
     (path,) = tmp_path.glob("*/tune-*")
     before = read_trials(path)
-    study = trainyard.resume_study(path.name, runs_dir=tmp_path)
+    study = trainwright.resume_study(path.name, runs_dir=tmp_path)
     trials = read_trials(study.path)
     assert [trial.params for trial in trials][: len(before)] == [trial.params for trial in before]
     assert proposals(trials) == [trial.params for trial in trials]
@@ -128,11 +128,11 @@ def test_a_study_that_dies_keeps_what_was_decided(
 )
 def test_what_free_order_does_not_go_with(change: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        trainyard.check({**TUNED, "tuning": {**TUNED["tuning"], **change}})
+        trainwright.check({**TUNED, "tuning": {**TUNED["tuning"], **change}})
 
 
 def test_the_question_of_other_studies_is_as_before(tmp_path: Path) -> None:
-    from trainyard.studies.study import StudyRequest
+    from trainwright.studies.study import StudyRequest
 
     own = {key: value for key, value in TUNED["tuning"].items() if key != "order"}
     asked = tune.read_search({**TUNED, "tuning": own}, (), StudyRequest(tmp_path)).question["tuning"]

@@ -8,17 +8,17 @@ from typing import Any
 import optuna
 import pytest
 
-import trainyard
-from trainyard.cli.tuning import _ranked, _short
-from trainyard.errors import ConfigError, InputError, TrainingError
-from trainyard.records.study import StudyRecord
-from trainyard.records.trials import Ending, LoggedTrial, TrialLog, read_trials
-from trainyard.records.tuning_result import TuningResult
-from trainyard.reports.studies import _tuned
-from trainyard.samplers.base import Observation, Parameter, trial_seed
-from trainyard.samplers.optuna import frozen
-from trainyard.studies.tuning.projection import FILE, Projector
-from trainyard.studies.tuning.view import rows
+import trainwright
+from trainwright.cli.tuning import _ranked, _short
+from trainwright.errors import ConfigError, InputError, TrainingError
+from trainwright.records.study import StudyRecord
+from trainwright.records.trials import Ending, LoggedTrial, TrialLog, read_trials
+from trainwright.records.tuning_result import TuningResult
+from trainwright.reports.studies import _tuned
+from trainwright.samplers.base import Observation, Parameter, trial_seed
+from trainwright.samplers.optuna import frozen
+from trainwright.studies.tuning.projection import FILE, Projector
+from trainwright.studies.tuning.view import rows
 
 FEW = {"tuning.trials": 14, "tuning.sampler": {"type": "tpe", "n_startup_trials": 4}, "experiment.seed": 5}
 
@@ -41,7 +41,7 @@ def objective(trial: optuna.Trial) -> float:
 
 def test_each_trial_of_a_function_is_optunas(tmp_path: Path) -> None:
     """By hand: a fresh study in memory for each trial, with the trials before it and its own seed."""
-    study = trainyard.tune(objective, FEW, runs_dir=tmp_path)
+    study = trainwright.tune(objective, FEW, runs_dir=tmp_path)
     done: list[optuna.trial.FrozenTrial] = []
     for number in range(14):
         sampler = optuna.samplers.TPESampler(
@@ -89,12 +89,12 @@ def test_a_study_of_a_function_that_dies_goes_on_with_the_same_trials(
         written[0] += 1
         write(log, line)
 
-    whole = trainyard.tune(objective, settings, runs_dir=tmp_path / "whole")
+    whole = trainwright.tune(objective, settings, runs_dir=tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(TrialLog, "_write", dying)
         with pytest.raises(Killed):
-            trainyard.tune(objective, settings, runs_dir=tmp_path / "cut")
-    resumed = trainyard.tune(objective, settings, runs_dir=tmp_path / "cut", resume=True)
+            trainwright.tune(objective, settings, runs_dir=tmp_path / "cut")
+    resumed = trainwright.tune(objective, settings, runs_dir=tmp_path / "cut", resume=True)
     assert resumed.digest == whole.digest
     assert len(list((tmp_path / "cut").rglob("tune-*"))) == 1
 
@@ -105,7 +105,7 @@ def test_a_function_of_two_values_has_a_front(tmp_path: Path) -> None:
         return x, x**2
 
     settings = ["tuning.mode=[min, max]", "tuning.trials=6", "tuning.sampler=nsga2"]
-    study = trainyard.tune(both, settings, runs_dir=tmp_path)
+    study = trainwright.tune(both, settings, runs_dir=tmp_path)
     assert study.result["metrics"] == {"value_0": "min", "value_1": "max"}
     assert len(study.result["front"]) == 6, "each is better in one"
     theirs = optuna.load_study(study_name=study.id, storage=f"sqlite:///{study.path}/optuna.db")
@@ -137,13 +137,13 @@ def test_a_function_of_two_values_has_a_front(tmp_path: Path) -> None:
 )
 def test_what_a_function_cannot_have_is_refused(settings: dict[str, Any], named: str, tmp_path: Path) -> None:
     with pytest.raises((ConfigError, InputError), match=named):
-        trainyard.tune(objective, settings, runs_dir=tmp_path)
+        trainwright.tune(objective, settings, runs_dir=tmp_path)
     assert not list(tmp_path.rglob("*.json"))
 
 
 def test_words_that_users_of_optuna_know(tmp_path: Path) -> None:
     """The study has what Optuna's own study has, of the same seed and horizon."""
-    study = trainyard.tune(objective, ["experiment.seed=3"], n_trials=8, runs_dir=tmp_path)
+    study = trainwright.tune(objective, ["experiment.seed=3"], n_trials=8, runs_dir=tmp_path)
     theirs = optuna.load_study(study_name=study.id, storage=f"sqlite:///{study.path}/optuna.db")
     best = study.best_trial
     assert best is not None
@@ -161,7 +161,7 @@ def test_where_the_first_calls_all_fail_the_study_ends(tmp_path: Path) -> None:
         return math.nan
 
     with pytest.raises(TrainingError, match="the first 3 trials have all failed: ValueError: the function"):
-        trainyard.tune(broken, runs_dir=tmp_path)
+        trainwright.tune(broken, runs_dir=tmp_path)
 
 
 def test_the_records_of_a_function_that_fails_hold_no_secrets(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_the_records_of_a_function_that_fails_hold_no_secrets(tmp_path: Path) ->
         raise OSError("no connection to postgresql://me:hunter22@db/rows")
 
     with pytest.raises(TrainingError, match="no connection"):
-        trainyard.tune(broken, runs_dir=tmp_path)
+        trainwright.tune(broken, runs_dir=tmp_path)
     records = [path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.json*")]
     assert any("no connection" in one for one in records)
     assert not any("hunter22" in one for one in records)
@@ -235,15 +235,15 @@ def test_a_storage_that_cannot_be_written_is_a_warning(
 def test_what_users_of_optuna_write_beside_the_function(tmp_path: Path) -> None:
     """The name of a study and its direction are read; a database of its own is refused before any trial."""
     given = {"study_name": "mine", "direction": "maximize", "pruner": "MedianPruner", "n_trials": 2}
-    study = trainyard.tune(lambda trial: trial.suggest_float("x", 0, 1), runs_dir=tmp_path, **given)
+    study = trainwright.tune(lambda trial: trial.suggest_float("x", 0, 1), runs_dir=tmp_path, **given)
     assert study.path.parent.name == "mine"
     assert study.best_value == max(study.trials["value"])
     with pytest.raises(ConfigError, match=r"sqlite \(optuna.db in the study's folder\), or postgresql"):
-        trainyard.tune(_never, storage="sqlite:///my.db", runs_dir=tmp_path)
+        trainwright.tune(_never, storage="sqlite:///my.db", runs_dir=tmp_path)
     with pytest.raises(ConfigError, match=r"tuning.space.lr: a config cannot hold a value of type object"):
-        trainyard.tune({"model": "mlp"}, space={"lr": object()}, runs_dir=tmp_path)
-    with pytest.raises(InputError, match=r"trainyard\.tune\(.*, trials=\.\.\., resume=True\)"):
-        trainyard.resume_study(str(study.path), {"tuning.trials": 3})
+        trainwright.tune({"model": "mlp"}, space={"lr": object()}, runs_dir=tmp_path)
+    with pytest.raises(InputError, match=r"trainwright\.tune\(.*, trials=\.\.\., resume=True\)"):
+        trainwright.resume_study(str(study.path), {"tuning.trials": 3})
 
 
 def _never(trial: Any) -> float:
@@ -253,7 +253,7 @@ def _never(trial: Any) -> float:
 def test_a_study_that_has_not_ended_is_ranked_by_its_metric(tmp_path: Path) -> None:
     """Its mode is known from its start on: neither the table nor the page take the lowest for the best."""
     values = iter([0.25, 0.75, 0.5])
-    study = trainyard.tune(
+    study = trainwright.tune(
         lambda _: next(values), n_trials=3, mode="max", metric="val_rmsle", runs_dir=tmp_path
     )
     (study.path / "result.json").unlink()
@@ -273,7 +273,7 @@ def test_null_is_a_value_and_what_a_trial_lacks_is_none(tmp_path: Path) -> None:
         depth = trial.suggest_categorical("depth", [None, 3])
         return 1.0 if depth is None else trial.suggest_float("share", 1, 2)
 
-    study = trainyard.tune(depth, n_trials=12, runs_dir=tmp_path)
+    study = trainwright.tune(depth, n_trials=12, runs_dir=tmp_path)
     head, *trials = _ranked(study, rows(study.path), most=12)
     cells = {tuple(row[head.index(name)] != "" for name in ("depth", "share")) for row in trials}
     assert cells == {(True, False), (True, True)}

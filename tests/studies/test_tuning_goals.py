@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL
-from trainyard.cli.tuning import _front_note, _ranked
-from trainyard.errors import ConfigError, TrainyardError
-from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import Ending, LoggedTrial, read_trials
-from trainyard.runs.run import Run
-from trainyard.studies.tuning.goals import Constraint, Goals
-from trainyard.studies.tuning.measures import measured
-from trainyard.studies.tuning.view import Tuning, rows
+from trainwright.cli.tuning import _front_note, _ranked
+from trainwright.errors import ConfigError, TrainwrightError
+from trainwright.records.run_dir import RunDir
+from trainwright.records.trials import Ending, LoggedTrial, read_trials
+from trainwright.runs.run import Run
+from trainwright.studies.tuning.goals import Constraint, Goals
+from trainwright.studies.tuning.measures import measured
+from trainwright.studies.tuning.view import Tuning, rows
 
 SPACE: dict[str, Any] = {
     "training.learning_rate": {"low": 1e-3, "high": 0.3, "log": True},
@@ -77,7 +77,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Tuning:
         "horizon": 2,
         "space": SPACE,
     }
-    return trainyard.tune({**SMALL, "tuning": tuning}, runs_dir=tmp_path_factory.mktemp("runs"))
+    return trainwright.tune({**SMALL, "tuning": tuning}, runs_dir=tmp_path_factory.mktemp("runs"))
 
 
 def test_each_trial_has_the_values_of_its_best_model(study: Tuning) -> None:
@@ -119,15 +119,15 @@ def test_a_constraint_alone_bounds_the_best_trial(tmp_path: Path) -> None:
         "sampler": "grid",
         "space": {"model.params.hidden": [[32], [4]]},
     }
-    free = trainyard.tune({**SMALL, "tuning": tuning}, runs_dir=tmp_path / "free")
+    free = trainwright.tune({**SMALL, "tuning": tuning}, runs_dir=tmp_path / "free")
     assert free.best_params == {"model.params.hidden": [32]}
     assert "front" not in free.result
     bounded = {**tuning, "constraints": {"parameters": "<= 1e2"}}
-    study = trainyard.tune({**SMALL, "tuning": bounded}, runs_dir=tmp_path / "bounded")
+    study = trainwright.tune({**SMALL, "tuning": bounded}, runs_dir=tmp_path / "bounded")
     assert study.best_params == {"model.params.hidden": [4]}
     assert _front_note(study.typed_result) == ["*: the best of those that keep parameters <= 100"]
     none = {**tuning, "constraints": {"parameters": "<= 10"}}
-    study = trainyard.tune({**SMALL, "tuning": none}, runs_dir=tmp_path / "none")
+    study = trainwright.tune({**SMALL, "tuning": none}, runs_dir=tmp_path / "none")
     assert (study.result["best"], study.best_config) == (None, None)
     assert _front_note(study.typed_result) == ["no trial keeps parameters <= 10"]
     json.dumps(study.result)
@@ -161,7 +161,7 @@ def test_what_does_not_go_together_is_refused(
     tuning: dict[str, Any], at: str, named: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as refused:
-        trainyard.tune({**SMALL, "tuning": {"space": SPACE, **tuning}}, runs_dir=tmp_path)
+        trainwright.tune({**SMALL, "tuning": {"space": SPACE, **tuning}}, runs_dir=tmp_path)
     assert f"tuning.{at}" in str(refused.value)
     assert named in str(refused.value)
     assert not list(tmp_path.rglob("*.json*"))
@@ -188,29 +188,29 @@ def test_a_metric_of_another_task_is_refused_before_anything_is_trained(
     expected = rf"wrong.yaml:1:\d+: tuning.{at}: metric .* is for regression, but the task is classification"
     if stated:
         with pytest.raises(ConfigError, match=expected):
-            trainyard.check(file)
+            trainwright.check(file)
     else:
-        trainyard.check(file)
+        trainwright.check(file)
     with pytest.raises(ConfigError, match=expected):
-        trainyard.tune(file, runs_dir=tmp_path / "runs")
+        trainwright.tune(file, runs_dir=tmp_path / "runs")
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
 def test_a_metric_that_is_undefined_for_the_rows_ends_the_study(tmp_path: Path) -> None:
     tuning = {"metric": "val_f1_binary", "trials": 5, "space": SPACE}  # iris has three classes
-    with pytest.raises(TrainyardError, match="the first 3 trials have no val_f1_binary: it was NaN"):
-        trainyard.tune({**SMALL, "tuning": tuning}, runs_dir=tmp_path)
+    with pytest.raises(TrainwrightError, match="the first 3 trials have no val_f1_binary: it was NaN"):
+        trainwright.tune({**SMALL, "tuning": tuning}, runs_dir=tmp_path)
     (study,) = tmp_path.rglob("tune-*")
     assert len(read_trials(study)) == 3
-    with pytest.raises(TrainyardError, match="the only trial has no val_f1_binary"):
-        trainyard.tune({**SMALL, "tuning": {**tuning, "trials": 1}}, runs_dir=tmp_path)
+    with pytest.raises(TrainwrightError, match="the only trial has no val_f1_binary"):
+        trainwright.tune({**SMALL, "tuning": {**tuning, "trials": 1}}, runs_dir=tmp_path)
 
 
 def test_parameters_of_other_libraries_are_counted(tmp_path: Path) -> None:
     def count(model: str) -> float:
-        run = trainyard.train({"data": {"type": "iris"}, "model": {"type": model}}, runs_dir=tmp_path)
+        run = trainwright.train({"data": {"type": "iris"}, "model": {"type": model}}, runs_dir=tmp_path)
         return measured(RunDir(run.path), ["parameters"], 1)["parameters"]
 
     assert count("logistic_regression") == 3 * 4 + 3
-    with pytest.raises(TrainyardError, match="give model_bytes"):
+    with pytest.raises(TrainwrightError, match="give model_bytes"):
         count("decision_tree")

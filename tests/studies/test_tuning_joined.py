@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import Crash, CrashAt, every_save_on_disk
 from study_configs import TOY
-from trainyard.errors import InputError, RunLockedError
-from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import TrialLog, read_trials
-from trainyard.studies.study import Study
-from trainyard.studies.tuning import joined, tune
-from trainyard.studies.tuning.jobs import train
-from trainyard.studies.tuning.joined import OwnFolder, leading
-from trainyard.studies.tuning.view import Tuning
-from trainyard.studies.tuning.workers import WorkerProcesses, answer_to
+from trainwright.errors import InputError, RunLockedError
+from trainwright.records.run_dir import RunDir
+from trainwright.records.trials import TrialLog, read_trials
+from trainwright.studies.study import Study
+from trainwright.studies.tuning import joined, tune
+from trainwright.studies.tuning.jobs import train
+from trainwright.studies.tuning.joined import OwnFolder, leading
+from trainwright.studies.tuning.view import Tuning
+from trainwright.studies.tuning.workers import WorkerProcesses, answer_to
 
 TUNED: dict[str, Any] = {
     **TOY,
@@ -41,7 +41,7 @@ TUNED: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Tuning:
     """A study of one process."""
-    return trainyard.tune(TUNED, runs_dir=tmp_path_factory.mktemp("runs"))
+    return trainwright.tune(TUNED, runs_dir=tmp_path_factory.mktemp("runs"))
 
 
 class Killed(BaseException):
@@ -97,7 +97,7 @@ def test_workers_that_join_do_the_trials(alone: Tuning, others: Others, tmp_path
         if worker.next_job() is not None:
             worker.leave_job()
 
-    study = trainyard.tune(TUNED, runs_dir=tmp_path, watch=watch)
+    study = trainwright.tune(TUNED, runs_dir=tmp_path, watch=watch)
     assert study.digest == alone.digest
     assert sorted(others.done) == [1, 2, 3, 4]
     assert read_trials(study.path)[1].number == 1
@@ -121,7 +121,7 @@ def test_the_trial_of_a_dead_worker_goes_on_from_its_checkpoint(
         worker.leave(is_led=True)  # as the system gives its lock up
         others.work(others.join())
 
-    study = trainyard.tune(TUNED, runs_dir=tmp_path, watch=watch)
+    study = trainwright.tune(TUNED, runs_dir=tmp_path, watch=watch)
     assert study.digest == alone.digest
     died = RunDir(study.path.parent / read_trials(study.path)[1].run_id)
     assert [attempt.status for attempt in died.attempts()][1:] == ["completed"]
@@ -146,7 +146,7 @@ def test_a_new_leader_lets_a_worker_end_the_trial_that_it_does(
             raise Killed  # the leader, while the worker trains
 
     with pytest.raises(Killed):
-        trainyard.tune(TUNED, runs_dir=tmp_path, watch=watch)
+        trainwright.tune(TUNED, runs_dir=tmp_path, watch=watch)
     (study,) = tmp_path.glob("*/tune-*")
     order = (next((study / joined.FOLDER).iterdir()) / "job.json").read_text()
     others.acts[:] = [lambda: end(worker[0])]
@@ -158,7 +158,7 @@ def test_a_new_leader_lets_a_worker_end_the_trial_that_it_does(
         others.acts.clear()
         others.work(folder)
 
-    again = trainyard.resume_study(study.name, runs_dir=tmp_path)
+    again = trainwright.resume_study(study.name, runs_dir=tmp_path)
     assert again.digest == alone.digest
     assert sorted(others.done) == [2, 3, 4], "1 was trained once"
 
@@ -175,21 +175,21 @@ def test_who_finds_no_leader_leads(alone: Tuning, tmp_path: Path, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(TrialLog, "_write", dying)
         with pytest.raises(Killed):
-            trainyard.tune(TUNED, runs_dir=tmp_path)
+            trainwright.tune(TUNED, runs_dir=tmp_path)
     (path,) = tmp_path.glob("*/tune-*")
-    assert trainyard.work_study(path.name, runs_dir=tmp_path).digest == alone.digest
-    assert trainyard.work_study(path.name, runs_dir=tmp_path).status == "completed", "left as it is"
+    assert trainwright.work_study(path.name, runs_dir=tmp_path).digest == alone.digest
+    assert trainwright.work_study(path.name, runs_dir=tmp_path).status == "completed", "left as it is"
 
 
 def test_a_second_leader_is_told_how_to_join(tmp_path: Path) -> None:
-    study = trainyard.tune(TUNED | {"tuning": TUNED["tuning"] | {"trials": 1}}, runs_dir=tmp_path)
+    study = trainwright.tune(TUNED | {"tuning": TUNED["tuning"] | {"trials": 1}}, runs_dir=tmp_path)
     owner = RunDir(study.path)
     owner.acquire()
     try:
         with pytest.raises(
-            RunLockedError, match=rf"owned by .*; `trainyard work {study.id}` trains trials of it"
+            RunLockedError, match=rf"owned by .*; `trainwright work {study.id}` trains trials of it"
         ):
-            trainyard.resume_study(study.id, {"tuning.trials": 2}, runs_dir=tmp_path)
+            trainwright.resume_study(study.id, {"tuning.trials": 2}, runs_dir=tmp_path)
     finally:
         owner.release()
 
@@ -203,7 +203,7 @@ def test_a_leader_elsewhere_whose_lock_is_not_seen_is_noticed(
         monkeypatch.setattr(joined, "is_of_this_machine", lambda writer: False)
         with pytest.raises(InputError, match="whose lock does not reach this machine"), leading(tmp_path):
             pass
-    assert not [one for one in threading.enumerate() if one.name == "trainyard-leader"]
+    assert not [one for one in threading.enumerate() if one.name == "trainwright-leader"]
     (tmp_path / "leader.json").write_text(json.dumps({"writer": "process 1 on elsewhere, 0", "beat": 7}))
     with leading(tmp_path):
         pass
@@ -215,5 +215,5 @@ def test_a_study_that_repeats_another_is_not_worked_on(alone: Tuning, tmp_path: 
     again = Study.create(tmp_path, "small", "tune", study.record.question)
     again.write_text("search.yaml", (alone.path / "search.yaml").read_bytes())
     again.write("settings.json", study.settings("settings.json") | {"repeats": study.id})
-    with pytest.raises(InputError, match=f"repeats {study.id}: trainyard reproduce"):
-        trainyard.work_study(again.id, runs_dir=tmp_path)
+    with pytest.raises(InputError, match=f"repeats {study.id}: trainwright reproduce"):
+        trainwright.work_study(again.id, runs_dir=tmp_path)

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from study_configs import TOY
-from trainyard.errors import ConfigError, InputError
-from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_log, read_trials
-from trainyard.runs.run import Run
-from trainyard.studies.tuning.reproduce import compare_studies, first_difference
-from trainyard.studies.tuning.tuner_checks import CONFIG
-from trainyard.studies.tuning.view import Tuning
+from trainwright.errors import ConfigError, InputError
+from trainwright.records.run_dir import RunDir
+from trainwright.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_log, read_trials
+from trainwright.runs.run import Run
+from trainwright.studies.tuning.reproduce import compare_studies, first_difference
+from trainwright.studies.tuning.tuner_checks import CONFIG
+from trainwright.studies.tuning.view import Tuning
 
 TUNED: dict[str, Any] = {
     **TOY,
@@ -31,7 +31,7 @@ TUNED: dict[str, Any] = {
 
 
 def runs_of(study: Tuning, trial: LoggedTrial) -> list[Run]:
-    return [trainyard.get(study.path.parent / one) for one in (trial.run_id, *trial.others)]
+    return [trainwright.get(study.path.parent / one) for one in (trial.run_id, *trial.others)]
 
 
 def setting(run: Run, key: str) -> Any:
@@ -47,7 +47,7 @@ def best_of(run: Run) -> float:
 
 @pytest.fixture(scope="module")
 def folded(tmp_path_factory: pytest.TempPathFactory) -> Tuning:
-    return trainyard.tune(TUNED, {"tuning.folds": 3}, runs_dir=tmp_path_factory.mktemp("runs"))
+    return trainwright.tune(TUNED, {"tuning.folds": 3}, runs_dir=tmp_path_factory.mktemp("runs"))
 
 
 def test_the_value_of_a_trial_is_the_mean_over_its_folds(folded: Tuning) -> None:
@@ -64,7 +64,7 @@ def test_the_value_of_a_trial_is_the_mean_over_its_folds(folded: Tuning) -> None
 
 def test_the_test_split_is_scored_once_by_the_best_configuration(folded: Tuning) -> None:
     scored = [
-        run for run in trainyard.list_runs(runs_dir=folded.path.parent.parent) if "test_loss" in run.metrics
+        run for run in trainwright.list_runs(runs_dir=folded.path.parent.parent) if "test_loss" in run.metrics
     ]
     assert [run.id for run in scored] == [folded.best_run.id]  # type: ignore[union-attr]
     assert folded.result["best"]["digest"] == scored[0].digest
@@ -74,7 +74,7 @@ def test_the_test_split_is_scored_once_by_the_best_configuration(folded: Tuning)
 
 
 def test_repeats_are_the_same_trial_with_other_seeds(tmp_path: Path) -> None:
-    study = trainyard.tune(TUNED, {"tuning.repeats": 2}, runs_dir=tmp_path)
+    study = trainwright.tune(TUNED, {"tuning.repeats": 2}, runs_dir=tmp_path)
     for trial in read_trials(study.path):
         runs = runs_of(study, trial)
         assert [setting(run, "experiment.seed") for run in runs] == [3, 4]
@@ -87,7 +87,7 @@ def test_repeats_are_the_same_trial_with_other_seeds(tmp_path: Path) -> None:
 
 def test_folds_go_from_rung_to_rung_together(tmp_path: Path) -> None:
     more = {"tuning.folds": 2, "tuning.trials": 3, "tuning.pruner": "halving"}
-    study = trainyard.tune(TUNED, more, runs_dir=tmp_path)
+    study = trainwright.tune(TUNED, more, runs_dir=tmp_path)
     ended = [[RunDir(run.path).status() for run in runs_of(study, one)] for one in read_trials(study.path)]
     assert sorted(ended) == [["completed"] * 2, ["pruned"] * 2, ["pruned"] * 2]
 
@@ -103,9 +103,9 @@ def test_folds_go_from_rung_to_rung_together(tmp_path: Path) -> None:
 )
 def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
-        trainyard.tune(TUNED, changes, runs_dir=tmp_path)
+        trainwright.tune(TUNED, changes, runs_dir=tmp_path)
     with pytest.raises(ConfigError, match=message):
-        trainyard.check(TUNED, changes)
+        trainwright.check(TUNED, changes)
 
 
 # -- the last training
@@ -114,18 +114,18 @@ def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: 
 def test_refit_trains_the_best_configuration_on_all_rows_for_its_best_epoch(tmp_path: Path) -> None:
     stopping = {"metric": "val_loss", "patience": 1}
     config = {**TUNED, "training": {**TUNED["training"], "early_stopping": stopping}}
-    study = trainyard.tune(config, {"tuning.refit": True}, runs_dir=tmp_path)
+    study = trainwright.tune(config, {"tuning.refit": True}, runs_dir=tmp_path)
     best = read_trials(study.path)[study.result["best"]["trial"]]
     assert study.best_run is not None
     assert best.ending is not None
     assert best.ending.step is not None
     plain = {key: value for key, value in TUNED.items() if key != "tuning"}
     whole = {**best.params, "data.split.val": 0, "training.epochs": best.ending.step // 8}
-    alone = trainyard.train(plain, whole, runs_dir=tmp_path / "alone")
+    alone = trainwright.train(plain, whole, runs_dir=tmp_path / "alone")
     assert study.best_run.digest == alone.digest
     assert study.best_run.metrics == alone.metrics
     assert RunDir(study.best_run.path).require_manifest().data.splits["train"].rows == 135
-    again = trainyard.train(study.best_config, runs_dir=tmp_path / "again")  # type: ignore[arg-type]
+    again = trainwright.train(study.best_config, runs_dir=tmp_path / "again")  # type: ignore[arg-type]
     assert again.digest == alone.digest
 
 
@@ -145,11 +145,11 @@ def test_a_study_that_dies_in_its_last_training_goes_on_with_it(
     with monkeypatch.context() as patch:
         patch.setattr(TrialLog, "note", dying)
         with pytest.raises(Killed):
-            trainyard.tune(TUNED, {"tuning.folds": 3}, runs_dir=tmp_path)
-    resumed = trainyard.tune(TUNED, {"tuning.folds": 3}, runs_dir=tmp_path, resume=True)
+            trainwright.tune(TUNED, {"tuning.folds": 3}, runs_dir=tmp_path)
+    resumed = trainwright.tune(TUNED, {"tuning.folds": 3}, runs_dir=tmp_path, resume=True)
     assert resumed.digest == folded.digest
     assert resumed.result["best"]["digest"] == folded.result["best"]["digest"]
-    assert len(trainyard.list_runs(runs_dir=tmp_path)) == 7
+    assert len(trainwright.list_runs(runs_dir=tmp_path)) == 7
 
 
 # -- by name
@@ -162,12 +162,12 @@ def copied(folded: Tuning, tmp_path: Path) -> Tuning:
 
 
 def test_a_study_is_repeated_trial_by_trial(copied: Tuning) -> None:
-    result = trainyard.reproduce_study(copied.id, runs_dir=copied.path.parent.parent)
+    result = trainwright.reproduce_study(copied.id, runs_dir=copied.path.parent.parent)
     assert (result.verdict, result.trials, result.trial) == ("identical", (2, 2), None)
     again = Tuning(copied.path.parent / result.repetition)
     assert result.digests == (copied.digest, again.digest) == (copied.digest,) * 2
     with pytest.raises(InputError, match="begins again"):
-        trainyard.resume_study(again.id, runs_dir=again.path.parent.parent)
+        trainwright.resume_study(again.id, runs_dir=again.path.parent.parent)
     lines = (again.path / FILE).read_text().splitlines()
     wrong = json.loads(lines[1])
     wrong["end"]["curve"][1][1] = 9.0
@@ -180,9 +180,9 @@ def test_a_study_is_repeated_trial_by_trial(copied: Tuning) -> None:
 
 
 def test_a_study_goes_on_by_its_name(copied: Tuning, tmp_path: Path) -> None:
-    more = trainyard.resume_study(copied.id, ["tuning.trials=3"], runs_dir=tmp_path)
+    more = trainwright.resume_study(copied.id, ["tuning.trials=3"], runs_dir=tmp_path)
     assert more.path == copied.path
-    whole = trainyard.tune(TUNED, {"tuning.folds": 3, "tuning.trials": 3}, runs_dir=tmp_path / "whole")
+    whole = trainwright.tune(TUNED, {"tuning.folds": 3, "tuning.trials": 3}, runs_dir=tmp_path / "whole")
     assert more.digest == whole.digest
 
 
@@ -193,11 +193,11 @@ def test_a_study_has_as_many_trials_as_were_asked_for_last(copied: Tuning, tmp_p
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        trainyard.resume_study(copied.id, ["tuning.trials=4"], runs_dir=tmp_path, watch=stop)
+        trainwright.resume_study(copied.id, ["tuning.trials=4"], runs_dir=tmp_path, watch=stop)
     assert len(read_trials(copied.path)) == 3
-    more = trainyard.resume_study(copied.id, runs_dir=tmp_path)
+    more = trainwright.resume_study(copied.id, runs_dir=tmp_path)
     assert (more.status, more.result["trials"]) == ("completed", 4)
-    assert trainyard.reproduce_study(copied.id, runs_dir=tmp_path).verdict == "identical"
+    assert trainwright.reproduce_study(copied.id, runs_dir=tmp_path).verdict == "identical"
 
 
 def test_a_study_cannot_have_fewer_trials_than_it_has(
@@ -206,20 +206,20 @@ def test_a_study_cannot_have_fewer_trials_than_it_has(
     before = (copied.path / "study.json").read_bytes()
     message = f"study {copied.id} has 2 trials, and cannot have 1: give 2 or more"
     with pytest.raises(InputError, match=message):
-        trainyard.resume_study(copied.id, ["tuning.n_trials=1"], runs_dir=tmp_path)
+        trainwright.resume_study(copied.id, ["tuning.n_trials=1"], runs_dir=tmp_path)
     shorter = {**TUNED, "tuning": {**TUNED["tuning"], "trials": 1}}
     with pytest.raises(InputError, match=message):
-        trainyard.tune(shorter, {"tuning.folds": 3}, runs_dir=tmp_path, resume=True)
+        trainwright.tune(shorter, {"tuning.folds": 3}, runs_dir=tmp_path, resume=True)
     assert (copied.path / "study.json").read_bytes() == before
-    caplog.set_level(logging.INFO, "trainyard")
-    same = trainyard.resume_study(copied.id, ["tuning.trials=2"], runs_dir=tmp_path)
+    caplog.set_level(logging.INFO, "trainwright")
+    same = trainwright.resume_study(copied.id, ["tuning.trials=2"], runs_dir=tmp_path)
     assert same.digest == copied.digest
     assert (
-        f"study {copied.id} is completed: there is nothing left to do; for more trials: trainyard"
+        f"study {copied.id} is completed: there is nothing left to do; for more trials: trainwright"
         in caplog.text
     )
     caplog.clear()
-    longer = trainyard.resume_study(copied.id, ["tuning.n_trials=3"], runs_dir=tmp_path)
+    longer = trainwright.resume_study(copied.id, ["tuning.n_trials=3"], runs_dir=tmp_path)
     assert len(longer.trials) == 3
     assert "nothing left" not in caplog.text
 
@@ -227,33 +227,33 @@ def test_a_study_cannot_have_fewer_trials_than_it_has(
 def test_a_grid_that_is_done_has_no_other_points(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     space = {"training.learning_rate": [0.1, 0.2]}
     grid = {**TOY, "tuning": {"metric": "val_loss", "sampler": "grid", "space": space}}
-    study = trainyard.tune(grid, runs_dir=tmp_path)
-    caplog.set_level(logging.INFO, "trainyard")
-    trainyard.resume_study(study.id, ["tuning.trials=9"], runs_dir=tmp_path)
+    study = trainwright.tune(grid, runs_dir=tmp_path)
+    caplog.set_level(logging.INFO, "trainwright")
+    trainwright.resume_study(study.id, ["tuning.trials=9"], runs_dir=tmp_path)
     assert "there is nothing left to do; its grid has no other points" in caplog.text
 
 
 def test_a_time_limit_is_granted_again(tmp_path: Path) -> None:
-    short = trainyard.tune(TUNED, {"tuning.max_minutes": 1e-9}, runs_dir=tmp_path)
-    assert trainyard.tune(TUNED, {}, runs_dir=tmp_path, resume=True).result["trials"] == 0
-    more = trainyard.resume_study(str(short.path), ["tuning.max_minutes=null"])
+    short = trainwright.tune(TUNED, {"tuning.max_minutes": 1e-9}, runs_dir=tmp_path)
+    assert trainwright.tune(TUNED, {}, runs_dir=tmp_path, resume=True).result["trials"] == 0
+    more = trainwright.resume_study(str(short.path), ["tuning.max_minutes=null"])
     assert more.result["trials"] == 2
     assert [note["kind"] for note in read_log(more.path).notes] == ["time_limit", "go_on"]
 
 
 def test_a_study_keeps_its_config(copied: Tuning, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"training.epochs: a study that goes on keeps its config"):
-        trainyard.resume_study(copied.id, ["training.epochs=9"], runs_dir=tmp_path)
+        trainwright.resume_study(copied.id, ["training.epochs=9"], runs_dir=tmp_path)
     config = (copied.path / CONFIG).read_text()
     (copied.path / CONFIG).write_text(config.replace("batch_size: 16", "batch_size: 15"))
     with pytest.raises(InputError, match="is not what study"):
-        trainyard.resume_study(copied.id, runs_dir=tmp_path)
+        trainwright.resume_study(copied.id, runs_dir=tmp_path)
     (copied.path / CONFIG).write_text(config.replace("type: toy", "type: toy_package:Toy"))
     with pytest.raises(InputError, match=r"names code|is not what study"):
-        trainyard.resume_study(copied.id, runs_dir=tmp_path)
+        trainwright.resume_study(copied.id, runs_dir=tmp_path)
     (copied.path / CONFIG).unlink()
-    with pytest.raises(InputError, match="trainyard tune CONFIG --resume"):
-        trainyard.reproduce_study(copied.id, runs_dir=tmp_path)
+    with pytest.raises(InputError, match="trainwright tune CONFIG --resume"):
+        trainwright.reproduce_study(copied.id, runs_dir=tmp_path)
 
 
 def test_the_first_difference_is_named() -> None:
@@ -295,8 +295,8 @@ def test_trackers_get_what_they_lack_of_the_last_training_too(
     def tell(study: Any, resolved: Any, runs: Sequence[RunDir] = ()) -> None:
         told.extend(run.id for run in runs)
 
-    monkeypatch.setattr("trainyard.studies.tuning.tune.tell_trackers", tell)
+    monkeypatch.setattr("trainwright.studies.tuning.tune.tell_trackers", tell)
     tuning = {"trials": 2, "refit": True, "space": {"training.learning_rate": [0.05, 0.1]}}
-    study = trainyard.tune({**TOY, "tuning": tuning}, runs_dir=tmp_path)
+    study = trainwright.tune({**TOY, "tuning": tuning}, runs_dir=tmp_path)
     assert study.best_run is not None
     assert told == [*study.trials["run_id"], study.best_run.id]

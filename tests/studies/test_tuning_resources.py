@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL
-from trainyard.config import load as load_config
-from trainyard.errors import ConfigError, InputError
-from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import read_trials
-from trainyard.runs import wiring
-from trainyard.runs.catalog import Catalog
-from trainyard.studies.tuning.resources import Threads, shares_of_gpus
-from trainyard.studies.tuning.trial_data import TrialData
-from trainyard.studies.tuning.view import Tuning
-from trainyard.studies.tuning.workers import _Worker
+from trainwright.config import load as load_config
+from trainwright.errors import ConfigError, InputError
+from trainwright.records.run_dir import RunDir
+from trainwright.records.trials import read_trials
+from trainwright.runs import wiring
+from trainwright.runs.catalog import Catalog
+from trainwright.studies.tuning.resources import Threads, shares_of_gpus
+from trainwright.studies.tuning.trial_data import TrialData
+from trainwright.studies.tuning.view import Tuning
+from trainwright.studies.tuning.workers import _Worker
 
 UNTHREADED = {key: value for key, value in SMALL["training"].items() if key != "threads"} | {"max_steps": 8}
 TUNED: dict[str, Any] = {
@@ -50,10 +50,12 @@ def threads_of(study: Tuning) -> list[int | None]:
 def test_trials_of_small_steps_have_one_thread(six_processors: None, tmp_path: Path) -> None:
     """A step of 16 rows: 4 x 8 weights, and 40,000 x 40,000; `train` decides the same."""
     small = {"space": {"model.params.hidden": [[8]]}}
-    study = trainyard.tune(with_tuning(**small), runs_dir=tmp_path)
+    study = trainwright.tune(with_tuning(**small), runs_dir=tmp_path)
     assert threads_of(study) == [1]
     assert settings_of(study)["threads"] == 6
-    alone = trainyard.train(SMALL | {"training": UNTHREADED}, {"model.params.hidden": [8]}, runs_dir=tmp_path)
+    alone = trainwright.train(
+        SMALL | {"training": UNTHREADED}, {"model.params.hidden": [8]}, runs_dir=tmp_path
+    )
     assert alone.manifest["environment"]["threads"] == 1
 
     base = load_config(TUNED, adapters=Catalog())
@@ -66,10 +68,10 @@ def test_trials_of_small_steps_have_one_thread(six_processors: None, tmp_path: P
 
 def test_older_studies_keep_their_threads(six_processors: None, tmp_path: Path) -> None:
     one = with_tuning(trials=1, space={"model.params.hidden": [[8], [9]]})
-    study = trainyard.tune(one, runs_dir=tmp_path)
+    study = trainwright.tune(one, runs_dir=tmp_path)
     older = {key: value for key, value in settings_of(study).items() if key != "threads_by_step"}
     RunDir(study.path).write_json("settings.json", dict(older) | {"threads": 2})
-    more = trainyard.resume_study(study.id, {"tuning.trials": 2}, runs_dir=tmp_path)
+    more = trainwright.resume_study(study.id, {"tuning.trials": 2}, runs_dir=tmp_path)
     assert threads_of(more) == [1, 2]
 
 
@@ -85,7 +87,7 @@ def test_the_data_of_a_trial_are_asked_where_the_space_has_keys_of_them(
         "training": {"max_steps": 4},
         "tuning": {"sampler": "grid", "space": {"data.impute": [None, "median", "mean"]}},
     }
-    study = trainyard.tune(config, runs_dir=tmp_path)
+    study = trainwright.tune(config, runs_dir=tmp_path)
     assert [trial.ending.status for trial in read_trials(study.path) if trial.ending] == [
         "failed",
         "completed",
@@ -96,7 +98,7 @@ def test_the_data_of_a_trial_are_asked_where_the_space_has_keys_of_them(
 
 def test_cpu_is_the_number_of_threads(six_processors: None, tmp_path: Path) -> None:
     given = with_tuning(resources={"cpu": 2}, space={"model.params.hidden": [[8]]})
-    assert threads_of(trainyard.tune(given, runs_dir=tmp_path)) == [2]
+    assert threads_of(trainwright.tune(given, runs_dir=tmp_path)) == [2]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_gpus_that_are_not_there(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2" if "parallel" in change else "")
     with pytest.raises(InputError, match=problem):
-        trainyard.tune(with_tuning(**change), runs_dir=tmp_path)
+        trainwright.tune(with_tuning(**change), runs_dir=tmp_path)
     assert not list(tmp_path.rglob("tune-*"))
 
 
@@ -156,16 +158,16 @@ def test_resources_that_do_not_go_with_the_rest(
 ) -> None:
     given = with_tuning(**change)
     with pytest.raises(ConfigError, match=problem):
-        trainyard.check({**given, "training": {**UNTHREADED, **training}})
+        trainwright.check({**given, "training": {**UNTHREADED, **training}})
 
 
 @pytest.mark.slow
 def test_a_trial_of_two_processes_has_the_bits_of_a_run_of_two(tmp_path: Path) -> None:
     given = with_tuning(resources={"cpu": 1, "nproc": 2}, space={"training.learning_rate": [0.02]})
-    study = trainyard.tune(given, {"tuning.trials": 1}, runs_dir=tmp_path)
+    study = trainwright.tune(given, {"tuning.trials": 1}, runs_dir=tmp_path)
     run = study.best_run
     assert run is not None
     assert RunDir(run.path).attempts()[0].processes == 2
     own = {"distributed.virtual_ranks": 2, "training.threads": 1, "training.learning_rate": 0.02}
-    alone = trainyard.train(SMALL | {"training": UNTHREADED}, own, runs_dir=tmp_path)
+    alone = trainwright.train(SMALL | {"training": UNTHREADED}, own, runs_dir=tmp_path)
     assert alone.digest == run.digest

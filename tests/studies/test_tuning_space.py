@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL
-from trainyard.errors import ConfigError, InputError
-from trainyard.samplers.base import Parameter, exists
-from trainyard.studies.tuning.space import read_space
+from trainwright.errors import ConfigError, InputError
+from trainwright.samplers.base import Parameter, exists
+from trainwright.studies.tuning.space import read_space
 
 
 def test_a_space_is_read_in_the_order_of_its_conditions() -> None:
@@ -115,7 +115,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("space", "named"), BROKEN, ids=[named for _, named in BROKEN])
 def test_a_broken_space_is_refused_with_its_place(space: dict[str, Any], named: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
-        trainyard.tune(SMALL, space=space, runs_dir=tmp_path)
+        trainwright.tune(SMALL, space=space, runs_dir=tmp_path)
     assert "tuning.space" in str(refused.value)
     assert named in str(refused.value)
     assert len(str(refused.value).splitlines()) <= 4
@@ -141,7 +141,7 @@ def test_a_broken_space_is_refused_with_its_place(space: dict[str, Any], named: 
 def test_broken_settings_are_refused(tuning: dict[str, Any], named: str, tmp_path: Path) -> None:
     space = {"training.learning_rate": [0.1, 0.2]}
     with pytest.raises(ConfigError) as refused:
-        trainyard.tune({**SMALL, "tuning": {"space": space, **tuning}}, runs_dir=tmp_path)
+        trainwright.tune({**SMALL, "tuning": {"space": space, **tuning}}, runs_dir=tmp_path)
     assert named in str(refused.value)
     assert len(str(refused.value).splitlines()) <= 4
 
@@ -149,14 +149,14 @@ def test_broken_settings_are_refused(tuning: dict[str, Any], named: str, tmp_pat
 @pytest.mark.parametrize("name", ["none", "halving", "hyperband", "median", "percentile", "asha", "patient"])
 def test_each_pruner_can_be_given_by_its_name(name: str) -> None:
     tuning = {"pruner": name, "space": {"training.learning_rate": [0.1, 0.2]}}
-    loaded = trainyard.check({**SMALL, "tuning": tuning}).config.tuning
+    loaded = trainwright.check({**SMALL, "tuning": tuning}).config.tuning
     assert loaded is not None
     assert loaded.pruner.type == name
 
 
 def test_words_of_other_searches() -> None:
     space = {"training.learning_rate": [0.1, 0.2]}
-    loaded = trainyard.check({**SMALL, "tuning": {"n_trials": 4, "n_jobs": 2, "search_space": space}})
+    loaded = trainwright.check({**SMALL, "tuning": {"n_trials": 4, "n_jobs": 2, "search_space": space}})
     tuning = loaded.config.tuning
     assert tuning is not None
     assert (tuning.trials, tuning.parallel, tuning.space) == (4, 2, space)
@@ -170,7 +170,7 @@ def test_words_of_other_searches() -> None:
 def test_other_names_of_samplers(name: str, meant: str) -> None:
     space = {"training.learning_rate": [0.1, 0.2]}
     for sampler in (name, {"type": name}):
-        loaded = trainyard.check({**SMALL, "tuning": {"sampler": sampler, "space": space}})
+        loaded = trainwright.check({**SMALL, "tuning": {"sampler": sampler, "space": space}})
         assert loaded.config.tuning is not None
         assert loaded.config.tuning.sampler.type == meant
         assert len(loaded.notes) == (name != meant)
@@ -190,11 +190,11 @@ ACROSS: dict[str, Any] = {
 
 @pytest.mark.parametrize("model", ["mlp", "random_forest", "logistic_regression"])
 def test_conditions_hold_whatever_model_the_config_has(model: str) -> None:
-    trainyard.check({**SMALL, "model": {"type": model}, "tuning": {"space": ACROSS}})
+    trainwright.check({**SMALL, "model": {"type": model}, "tuning": {"space": ACROSS}})
 
 
 def warnings_of(space: dict[str, Any], caplog: pytest.LogCaptureFixture) -> list[str]:
-    trainyard.check({**TREES, "tuning": {"space": space}})
+    trainwright.check({**TREES, "tuning": {"space": space}})
     return [record.message for record in caplog.records if "tuning.space" in record.message]
 
 
@@ -222,35 +222,35 @@ def test_a_parameter_has_an_effect_if_it_has_one_with_any_value_of_its_condition
     rate = {"low": 0.1, "high": 0.2, "when": {"model.type": kinds}}
     assert not warnings_of({"model.type": kinds, "training.learning_rate": rate}, caplog)
     given = {**TREES, "model": {"type": "xgboost"}, "training": {"epochs": 3}}
-    trainyard.check({**given, "tuning": {"space": {"model.n_estimators": [3, 4]}}})
+    trainwright.check({**given, "tuning": {"space": {"model.n_estimators": [3, 4]}}})
     assert not [one for one in caplog.records if "tuning.space" in one.message], "that is training.epochs"
 
 
 def test_without_a_section_there_is_nothing_to_tune(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="tuning: is missing"):
-        trainyard.tune(SMALL, runs_dir=tmp_path)
+        trainwright.tune(SMALL, runs_dir=tmp_path)
 
 
 def test_a_config_with_a_tuning_section_trains_as_without(tmp_path: Path) -> None:
     runs = [
-        trainyard.train({**SMALL, **more}, runs_dir=tmp_path)
+        trainwright.train({**SMALL, **more}, runs_dir=tmp_path)
         for more in ({}, {"tuning": {"space": {"training.learning_rate": [0.1]}}})
     ]
     assert runs[0].id != runs[1].id
     assert runs[0].digest == runs[1].digest
-    assert trainyard.check({**SMALL, "tuning": {"space": {"training.learning_rate": [0.1]}}}).config.tuning
+    assert trainwright.check({**SMALL, "tuning": {"space": {"training.learning_rate": [0.1]}}}).config.tuning
 
 
 @pytest.mark.parametrize("key", ["max_depth", "clf__max_depth"])
 def test_an_option_of_the_model_without_its_section_is_named(key: str) -> None:
     with pytest.raises(ConfigError, match=r"unknown key; write model\.max_depth"):
-        trainyard.check({**TREES, "tuning": {"space": {key: [2, 3]}}})
+        trainwright.check({**TREES, "tuning": {"space": {key: [2, 3]}}})
 
 
 def test_a_study_of_data_without_a_validation_split_is_not_begun(tmp_path: Path) -> None:
     rows = [([float(i), 1.0], i % 2) for i in range(20)]
     with pytest.raises(InputError, match="no validation rows to tune by"):
-        trainyard.tune(
+        trainwright.tune(
             {"model": "mlp", "tuning": {"space": {"training.learning_rate": [0.1, 0.2]}}},
             data=_Rows(rows),
             runs_dir=tmp_path,

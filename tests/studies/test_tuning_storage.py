@@ -8,15 +8,15 @@ from typing import Any
 import optuna
 import pytest
 
-import trainyard
+import trainwright
 from postgres_server import PostgresServer
 from study_configs import TOY
-from trainyard.config.tuning import SQLITE
-from trainyard.errors import ConfigError
-from trainyard.records.trials import read_trials
-from trainyard.studies.tuning import projection
-from trainyard.studies.tuning.projection import FILE
-from trainyard.studies.tuning.view import Tuning
+from trainwright.config.tuning import SQLITE
+from trainwright.errors import ConfigError
+from trainwright.records.trials import read_trials
+from trainwright.studies.tuning import projection
+from trainwright.studies.tuning.projection import FILE
+from trainwright.studies.tuning.view import Tuning
 
 TUNED: dict[str, Any] = {
     **TOY,
@@ -63,9 +63,9 @@ def test_a_server_that_is_killed_and_comes_back_has_all_trials(
             postgres.start()
 
     storage = {"tuning.storage": postgres.url("${env:DATABASE_PASSWORD}")}
-    study = trainyard.tune(TUNED, storage, runs_dir=tmp_path, watch=watch)
+    study = trainwright.tune(TUNED, storage, runs_dir=tmp_path, watch=watch)
     assert study.status == "completed"
-    shown = f"postgresql://trainyard:${{env:DATABASE_PASSWORD}}@127.0.0.1:{postgres.port}/postgres"
+    shown = f"postgresql://trainwright:${{env:DATABASE_PASSWORD}}@127.0.0.1:{postgres.port}/postgres"
     assert f"{shown} cannot be written: OperationalError" in caplog.text
     assert not (study.path / FILE).exists()
     on_server = seen(study, postgres.url())
@@ -76,9 +76,9 @@ def test_a_server_that_is_killed_and_comes_back_has_all_trials(
 
 
 def _frozen(study: Tuning) -> tuple[list[Any], list[Any]]:
-    from trainyard.samplers.optuna import frozen
-    from trainyard.studies.tuning.conclusion import observation
-    from trainyard.studies.tuning.space import read_space
+    from trainwright.samplers.optuna import frozen
+    from trainwright.studies.tuning.conclusion import observation
+    from trainwright.studies.tuning.space import read_space
 
     trials = read_trials(study.path)
     space = read_space(TUNED["tuning"]["space"])
@@ -90,7 +90,7 @@ def test_a_password_in_clear_text_reaches_no_file(
     postgres: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for password in ("open%20sesame", "wrong-secret"):
-        study = trainyard.tune(
+        study = trainwright.tune(
             TUNED,
             {"tuning.storage": postgres.url(password), "tuning.trials": 1},
             runs_dir=tmp_path / password[:5],
@@ -105,23 +105,23 @@ def test_a_password_in_clear_text_reaches_no_file(
     assert study.status == "completed"
 
     caplog.clear()
-    more = trainyard.resume_study(study.id, {"tuning.trials": 2}, runs_dir=tmp_path / "wrong")
+    more = trainwright.resume_study(study.id, {"tuning.trials": 2}, runs_dir=tmp_path / "wrong")
     assert "the password of tuning.storage was not kept, so Optuna's storage is sqlite now" in caplog.text
     assert (more.path / FILE).exists()
     given = {"tuning.storage": postgres.url()}
-    again = trainyard.resume_study(study.id, given, runs_dir=tmp_path / "wrong")
+    again = trainwright.resume_study(study.id, given, runs_dir=tmp_path / "wrong")
     assert len(seen(again, postgres.url())) == 2
 
 
 @pytest.mark.parametrize("storage", ["postgres", "mysql://user@host/base", "postgresql://user@host"])
 def test_other_storages_are_refused(storage: str) -> None:
     with pytest.raises(ConfigError, match=r"tuning.storage: expected sqlite (.*), or postgresql://USER:"):
-        trainyard.check({**TUNED, "tuning": {**TUNED["tuning"], "storage": storage}})
+        trainwright.check({**TUNED, "tuning": {**TUNED["tuning"], "storage": storage}})
 
 
 def test_the_storage_is_no_part_of_the_question(tmp_path: Path) -> None:
-    from trainyard.studies.study import StudyRequest
-    from trainyard.studies.tuning.question import read_search
+    from trainwright.studies.study import StudyRequest
+    from trainwright.studies.tuning.question import read_search
 
     questions = [
         json.dumps(read_search(TUNED, {"tuning.storage": one}, StudyRequest(tmp_path)).question)

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import Crash
-from trainyard.cli.main import main
-from trainyard.errors import InputError
-from trainyard.records.run_dir import RunDir
-from trainyard.studies.study import Study
-from trainyard.studies.why.factors import Factor, merge_invalid
-from trainyard.studies.why.search import LOOKS, BudgetSpentError, Findings, Search, effect_of
-from trainyard.studies.why.shares import Changes, orders_of, shares, subsets_of
-from trainyard.studies.why.sides import Side, changes_between
+from trainwright.cli.main import main
+from trainwright.errors import InputError
+from trainwright.records.run_dir import RunDir
+from trainwright.studies.study import Study
+from trainwright.studies.why.factors import Factor, merge_invalid
+from trainwright.studies.why.search import LOOKS, BudgetSpentError, Findings, Search, effect_of
+from trainwright.studies.why.shares import Changes, orders_of, shares, subsets_of
+from trainwright.studies.why.sides import Side, changes_between
 
 # -- shares
 
@@ -191,8 +191,8 @@ CHANGED: dict[str, Any] = {
 }
 
 
-def two_runs(runs: Path, changes: Mapping[str, Any]) -> tuple[trainyard.Run, trainyard.Run]:
-    return trainyard.train(BASE, runs_dir=runs), trainyard.train(BASE, changes, runs_dir=runs)
+def two_runs(runs: Path, changes: Mapping[str, Any]) -> tuple[trainwright.Run, trainwright.Run]:
+    return trainwright.train(BASE, runs_dir=runs), trainwright.train(BASE, changes, runs_dir=runs)
 
 
 @pytest.mark.slow
@@ -208,7 +208,7 @@ def test_a_killed_study_goes_on_and_finds_the_change(
             raise Crash
 
     with pytest.raises(Crash):
-        trainyard.why(before, after, metric="test_loss", runs_dir=tmp_path, watch=crash)
+        trainwright.why(before, after, metric="test_loss", runs_dir=tmp_path, watch=crash)
     [crashed] = [path.name for path in (tmp_path / "why").glob("why-*")]
     words = ["why", before.id, after.id, "--metric", "loss", "--resume", "--json"]
     capsys.readouterr()
@@ -262,7 +262,9 @@ def test_kill_9_within_a_run_of_a_study(tmp_path: Path) -> None:
     found = json.loads(resumed.stdout)
     assert {path: path.stat().st_mtime_ns for path in written} == written  # none was trained again
     assert len([*folder.glob("2*/result.json")]) == found["trained"] + 2
-    whole = trainyard.why(*two_runs(tmp_path / "other", CHANGED), metric="loss", runs_dir=tmp_path / "other")
+    whole = trainwright.why(
+        *two_runs(tmp_path / "other", CHANGED), metric="loss", runs_dir=tmp_path / "other"
+    )
     assert measured(found) == measured(whole.result)
     assert found["trained"] == whole.result["trained"]
     assert found["answer"] == whole.answer
@@ -274,13 +276,13 @@ def measured(document: Mapping[str, Any]) -> dict[tuple[str, int], float]:
 
 @pytest.mark.slow
 def test_another_seed_is_no_reason(tmp_path: Path) -> None:
-    study = trainyard.why(*two_runs(tmp_path, {"experiment.seed": 1}), runs_dir=tmp_path)
+    study = trainwright.why(*two_runs(tmp_path, {"experiment.seed": 1}), runs_dir=tmp_path)
     assert (study.verdict, study.moved_by, study.shares) == ("none", [], {})
     assert "none, only the seed differs" in str(study.answer)
     assert study.result["trained"] == 3
     page = (study.path / "report.html").read_text(encoding="utf-8")
     for measured in study.result["measured"]:
-        trainyard.report(measured["run_id"], runs_dir=tmp_path)
+        trainwright.report(measured["run_id"], runs_dir=tmp_path)
     assert (study.path / "report.html").read_text(encoding="utf-8") == page
 
 
@@ -290,14 +292,14 @@ def test_resume_names_the_command_that_goes_on_with_the_study(
     study = Study.create(tmp_path, "why", "why", {"runs": ["run-a", "run-b"], "metric": "test_loss"})
     for verb in ("resume", "reproduce", "work"):
         assert main([verb, study.id, "--runs-dir", str(tmp_path)]) == 2
-        assert "trainyard why run-a run-b --metric test_loss --resume" in capsys.readouterr().err
+        assert "trainwright why run-a run-b --metric test_loss --resume" in capsys.readouterr().err
 
 
 def test_a_seed_that_changes_nothing_is_said_in_plain_words(tmp_path: Path) -> None:
     config = {**BASE, "model": {"type": "ridge"}, "data": {"type": "diabetes"}}
     config = {key: config[key] for key in ("experiment", "data", "model")}
-    runs = [trainyard.train(config, {"experiment.seed": seed}, runs_dir=tmp_path) for seed in (0, 1)]
-    study = trainyard.why(*runs, metric="test_r2", runs_dir=tmp_path)
+    runs = [trainwright.train(config, {"experiment.seed": seed}, runs_dir=tmp_path) for seed in (0, 1)]
+    study = trainwright.why(*runs, metric="test_r2", runs_dir=tmp_path)
     value = f"{runs[0].metrics['test_r2']:.4g}"
     assert study.answer == (
         f"test_r2 is {value} in both runs: only the seed differs, and it changes nothing here."
@@ -327,7 +329,7 @@ def test_code_is_checked_out_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         subprocess.run(["git", *identity, "commit", "-qm", "rows"], check=True)
 
     config = {**BASE, "data": {"type": "our_rows:rows"}}
-    train = "import sys, json, trainyard; print(trainyard.train(json.loads(sys.argv[1])).id)"
+    train = "import sys, json, trainwright; print(trainwright.train(json.loads(sys.argv[1])).id)"
     subprocess.run(["git", "init", "-q"], check=True)
     ids = []
     for features in ("data", "0 * data"):
@@ -335,7 +337,7 @@ def test_code_is_checked_out_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         words = [sys.executable, "-c", train, json.dumps(config)]
         ids.append(subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1])
     Path("our_rows.py").write_text("raise SystemExit('not this one')\n", encoding="utf-8")
-    study = trainyard.why(*ids, metric="test_loss", max_runs=8)
+    study = trainwright.why(*ids, metric="test_loss", max_runs=8)
     assert study.moved_by == ["code"]
     assert Path("our_rows.py").read_text(encoding="utf-8").startswith("raise")
     listed = subprocess.run(["git", "worktree", "list"], check=True, capture_output=True, text=True).stdout
@@ -345,7 +347,7 @@ def test_code_is_checked_out_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     before, after = two_runs(tmp_path, {"training.learning_rate": 0.1})
     with pytest.raises(InputError, match="nosuch is not in both runs as a number; they have val_loss"):
-        trainyard.why(before, after, metric="nosuch", runs_dir=tmp_path)
+        trainwright.why(before, after, metric="nosuch", runs_dir=tmp_path)
     assert not list((tmp_path / "why").glob("why-*"))
     factors, notes = changes_between(*(Side.of(RunDir(run.path)) for run in (before, after)), [])
     assert [(one.name, one.before, one.after) for one in factors] == [
@@ -358,7 +360,7 @@ def test_git_is_not_asked_in_a_folder_that_came_with_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A repository whose settings fetch a commit that it lacks by a program of its own."""
-    from trainyard.digest import sha256_json
+    from trainwright.digest import sha256_json
 
     theirs, here, mark = tmp_path / "theirs", tmp_path / "here", tmp_path / "code-ran"
     theirs.mkdir()
@@ -383,5 +385,5 @@ def test_git_is_not_asked_in_a_folder_that_came_with_a_run(
         file.write_text(json.dumps(manifest | {"sha256": sha256_json(manifest)}), encoding="utf-8")
     monkeypatch.chdir(here)
     with pytest.raises(InputError, match=f"is in {theirs}: start from there, or give --trust"):
-        trainyard.why(*pair, runs_dir=theirs / "runs")
+        trainwright.why(*pair, runs_dir=theirs / "runs")
     assert not mark.exists()

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from late import Late
-from trainyard.errors import DataError, InputError
-from trainyard.evaluation.metrics import evaluate_predictions
-from trainyard.frameworks.torch.pixel_losses import pixel_counts
-from trainyard.tasks.base import Task
-from trainyard.tasks.segmentation import SegmentationTask
-from trainyard.testing.task_suite import TaskSuite
-from trainyard.types import NO_LABEL, Array, DataInfo, Predictions, features_spec
+from trainwright.errors import DataError, InputError
+from trainwright.evaluation.metrics import evaluate_predictions
+from trainwright.frameworks.torch.pixel_losses import pixel_counts
+from trainwright.tasks.base import Task
+from trainwright.tasks.segmentation import SegmentationTask
+from trainwright.testing.task_suite import TaskSuite
+from trainwright.types import NO_LABEL, Array, DataInfo, Predictions, features_spec
 
 sk: Any = Late(lambda: importlib.import_module("sklearn.metrics"))
 SHAPE = (5, 7)

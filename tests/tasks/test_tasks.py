@@ -7,17 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from trainyard.errors import DataError, ModelError
-from trainyard.evaluation.metrics import evaluate_predictions
-from trainyard.evaluation.significance import same_rows
-from trainyard.tasks.base import Task
-from trainyard.tasks.classification import ClassificationTask
-from trainyard.tasks.language_modeling import LanguageModelingTask
-from trainyard.tasks.multilabel import MultilabelTask
-from trainyard.tasks.regression import RegressionTask
-from trainyard.tasks.support.columns import infer_task, infer_task_of_matrix
-from trainyard.testing.task_suite import TaskSuite
-from trainyard.types import INPUT_IDS, Array, ArraySpec, DataInfo, Predictions, features_spec
+from trainwright.errors import DataError, ModelError
+from trainwright.evaluation.metrics import evaluate_predictions
+from trainwright.evaluation.significance import same_rows
+from trainwright.tasks.base import Task
+from trainwright.tasks.classification import ClassificationTask
+from trainwright.tasks.language_modeling import LanguageModelingTask
+from trainwright.tasks.multilabel import MultilabelTask
+from trainwright.tasks.regression import RegressionTask
+from trainwright.tasks.support.columns import infer_task, infer_task_of_matrix
+from trainwright.testing.task_suite import TaskSuite
+from trainwright.types import INPUT_IDS, Array, ArraySpec, DataInfo, Predictions, features_spec
 
 LENGTH = 16
 

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch.nn import functional
 
-import trainyard
+import trainwright
 from late import Late
 from small_runs import SMALL, assert_same, whole_and_resumed
-from trainyard.errors import DataError
-from trainyard.evaluation.metrics import evaluate_predictions
-from trainyard.tasks.base import Task
-from trainyard.tasks.support import spans
-from trainyard.tasks.token_classification import TokenClassificationTask
-from trainyard.testing.task_suite import TaskSuite
-from trainyard.types import NO_LABEL, Array, ArraySpec, DataInfo, Predictions
+from trainwright.errors import DataError
+from trainwright.evaluation.metrics import evaluate_predictions
+from trainwright.tasks.base import Task
+from trainwright.tasks.support import spans
+from trainwright.tasks.token_classification import TokenClassificationTask
+from trainwright.testing.task_suite import TaskSuite
+from trainwright.types import NO_LABEL, Array, ArraySpec, DataInfo, Predictions
 
 sk = Late(lambda: __import__("sklearn.metrics", fromlist=["metrics"]))
 LENGTH, TAGS = 5, ["B-X", "I-X", "O"]
@@ -132,7 +132,7 @@ def test_a_run_on_arrays_ends_with_the_same_bits(tmp_path: Path) -> None:
     own = {**SETTINGS, "distributed.virtual_ranks": 2}
     whole, resumed = whole_and_resumed(tmp_path, own, data=rows())
     assert_same(resumed, whole)
-    model, given = trainyard.load(whole), rows()
+    model, given = trainwright.load(whole), rows()
     inputs = {name: torch.from_numpy(given[name]) for name in ("input_ids", "attention_mask")}
     with torch.no_grad():
         logits = model.native(**inputs)  # (rows, length, classes)
@@ -146,12 +146,12 @@ def test_a_run_on_arrays_ends_with_the_same_bits(tmp_path: Path) -> None:
 def test_the_loss_of_a_split_counts_each_label_the_same(tmp_path: Path) -> None:
     data = (Rows(0, 40), Rows(40, 60))
     settings = {**SETTINGS, "model.vocab_size": 20, "training.max_steps": 3}
-    run = trainyard.train(SMALL, settings, data=data, runs_dir=tmp_path)
+    run = trainwright.train(SMALL, settings, data=data, runs_dir=tmp_path)
     val = Rows(40, 60)
     batch = {name: torch.from_numpy(np.stack([val[i][name] for i in range(20)])) for name in val[0]}
     labels = batch.pop("labels")
     with torch.no_grad():
-        logits = trainyard.load(run).native(**batch)
+        logits = trainwright.load(run).native(**batch)
     expected = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=NO_LABEL)
     assert run.metrics["val_loss"] == pytest.approx(expected.item(), rel=1e-5)
 
@@ -166,4 +166,4 @@ def test_the_loss_of_a_split_counts_each_label_the_same(tmp_path: Path) -> None:
 )
 def test_what_is_no_label_is_refused(tmp_path: Path, change: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        trainyard.train(SMALL, SETTINGS, data={**rows(), **change}, runs_dir=tmp_path)
+        trainwright.train(SMALL, SETTINGS, data={**rows(), **change}, runs_dir=tmp_path)

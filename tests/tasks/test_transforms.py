@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.preprocessing import QuantileTransformer
 
-from trainyard.errors import DataError
-from trainyard.tasks.support.transforms import TargetTransform, fit
+from trainwright.errors import DataError
+from trainwright.tasks.support.transforms import TargetTransform, fit
 
 KINDS = ["log1p", "log", "sqrt", "quantile", "standardize"]
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from sklearn import metrics as reference
 
-from trainyard.evaluation.metrics import evaluate_predictions
-from trainyard.types import DataInfo, Metrics, Predictions, features_spec
+from trainwright.evaluation.metrics import evaluate_predictions
+from trainwright.types import DataInfo, Metrics, Predictions, features_spec
 
 ROWS = 60
 
 
 def _evaluated(info: DataInfo, outputs: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> Metrics:
     """Return all metrics of the task, named without the split."""
-    from trainyard.registry import task_of
+    from trainwright.registry import task_of
 
     parts = [
         Predictions(ids, outputs[ids], targets[ids], float(len(ids)), weights=weights[ids])

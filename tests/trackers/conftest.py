@@ -49,6 +49,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "site" / "file_tracker-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: file-tracker\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[trainyard.trackers]\nfile = file_tracker:FileTracker\n")
+    (info / "entry_points.txt").write_text("[trainwright.trackers]\nfile = file_tracker:FileTracker\n")
     paths = [str(info.parent), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from trainyard.trackers.base import Histogram, Point, RunCard
+from trainwright.trackers.base import Histogram, Point, RunCard
 
 
 class FileParams(BaseModel):

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from file_tracker import statuses, stored
 
-from trainyard.engine.journal import Journal
-from trainyard.trackers.feed import Feeders, sync
-from trainyard.trackers.feed.state import State
+from trainwright.engine.journal import Journal
+from trainwright.trackers.feed import Feeders, sync
+from trainwright.trackers.feed.state import State
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("installed")]
 LONG = 120.0  # seconds within which a loaded machine does what takes one
@@ -117,7 +117,7 @@ def test_a_dead_tracker_costs_a_warning_and_loses_nothing(
     (warning,) = feeders.finish(1.0)
     assert time.monotonic() - start < 5
     assert warning.startswith("tracker file: 120 values not sent yet (Connection refused")
-    assert warning.endswith(f"`trainyard runs sync {run_dir.name}` sends them")
+    assert warning.endswith(f"`trainwright runs sync {run_dir.name}` sends them")
 
     (tmp_path / "dead").unlink()
     (report,) = sync(run_dir, timeout=LONG)
@@ -142,8 +142,8 @@ def test_one_dead_tracker_does_not_hold_up_another(make_run, outside: Path) -> N
 VICTIM = """
 import os, signal, sys
 from pathlib import Path
-from trainyard.engine.journal import Journal
-from trainyard.trackers.feed import Feeders
+from trainwright.engine.journal import Journal
+from trainwright.trackers.feed import Feeders
 run_dir = Path(sys.argv[1])
 feeders = Feeders(run_dir, ["file"])
 feeders.start()
@@ -189,7 +189,7 @@ def test_an_orphan_with_a_dead_tracker_ends_too(run_dir: Path, tmp_path: Path) -
     (tmp_path / "dead").touch()
     write(Journal(run_dir / "journal", 1, 0), 1, 5)
     (run_dir / "trackers").mkdir()
-    command = [sys.executable, "-m", "trainyard.trackers.feed", str(run_dir), "0", str(os.getpid())]
+    command = [sys.executable, "-m", "trainwright.trackers.feed", str(run_dir), "0", str(os.getpid())]
     orphan = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONG, check=False
     )
@@ -265,7 +265,7 @@ def test_a_run_directory_that_cannot_be_written_is_a_warning(run_dir: Path) -> N
 
 def test_the_library_of_a_tracker_is_not_imported_into_the_training() -> None:
     code = (
-        "import sys, trainyard.trackers.feed; print({'mlflow', 'tensorboard', 'ruamel'} & set(sys.modules))"
+        "import sys, trainwright.trackers.feed; print({'mlflow', 'tensorboard', 'ruamel'} & set(sys.modules))"
     )
     assert (
         subprocess.run(

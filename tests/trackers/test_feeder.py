@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from file_tracker import FileParams, FileTracker, statuses, stored
 
-from trainyard.digest import array_buffer, digest, tensor_records, write_tensors
-from trainyard.engine.journal import Journal
-from trainyard.errors import InputError
-from trainyard.records.commit import Commit
-from trainyard.records.creation import Creation
-from trainyard.trackers.base import Point
-from trainyard.trackers.feed.card import expanded, read_feed_inputs, without_secrets
-from trainyard.trackers.feed.feeder import Feeder
+from trainwright.digest import array_buffer, digest, tensor_records, write_tensors
+from trainwright.engine.journal import Journal
+from trainwright.errors import InputError
+from trainwright.records.commit import Commit
+from trainwright.records.creation import Creation
+from trainwright.trackers.base import Point
+from trainwright.trackers.feed.card import expanded, read_feed_inputs, without_secrets
+from trainwright.trackers.feed.feeder import Feeder
 
 
 class Bench:
@@ -236,9 +236,9 @@ def test_the_card_tells_of_the_run(make_run) -> None:
     assert run.card.params["tracking.0.params.folder"] == "${env:PLACE}"
     assert "hunter2" not in str(run.card)
     assert run.card.tags == {
-        "trainyard.config_hash": "c0ffee",
-        "trainyard.seed": "7",
-        "trainyard.data_hash": "da7a",
+        "trainwright.config_hash": "c0ffee",
+        "trainwright.seed": "7",
+        "trainwright.data_hash": "da7a",
     }
     assert run.trackers == [("file", {"folder": "${env:PLACE}"})]
 

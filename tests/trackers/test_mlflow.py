@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from late import Late
-from trainyard.errors import TrackerError
-from trainyard.testing.tracker_suite import NOW, Stored, TrackerSuite, card, line
-from trainyard.trackers.base import Point, RunCard
-from trainyard.trackers.mlflow import ENVIRONMENT, MlflowParams, MlflowTracker
+from trainwright.errors import TrackerError
+from trainwright.testing.tracker_suite import NOW, Stored, TrackerSuite, card, line
+from trainwright.trackers.base import Point, RunCard
+from trainwright.trackers.mlflow import ENVIRONMENT, MlflowParams, MlflowTracker
 
 pytestmark = pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")
 mlflow: Any = Late(lambda: import_module("mlflow"))
@@ -40,7 +40,7 @@ def stored_run(uri: str, run: RunCard, experiment: str = "suite") -> tuple[Any, 
     client = mlflow.MlflowClient(uri)
     found = client.get_experiment_by_name(experiment)
     assert found is not None
-    runs = client.search_runs([found.experiment_id], f"tags.`trainyard.run_id` = '{run.run_id}'")
+    runs = client.search_runs([found.experiment_id], f"tags.`trainwright.run_id` = '{run.run_id}'")
     assert len(runs) == 1
     return client, runs[0]
 

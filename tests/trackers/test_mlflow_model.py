@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-import trainyard
+import trainwright
 from customers import NEW, config, write_customers
 from late import Late
-from trainyard.trackers.mlflow import ENVIRONMENT
+from trainwright.trackers.mlflow import ENVIRONMENT
 
 pytestmark = pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")
 mlflow: Any = Late(lambda: import_module("mlflow"))
@@ -57,8 +57,8 @@ def logged(folder: Path) -> Logged:
     """One run, fed to MLflow by a real feeder process."""
     tracking = [{"type": "mlflow", "registered_model_name": "customers"}]
     settings = config(folder / "customers.csv", "lightgbm", tracking=tracking)
-    run = trainyard.train(settings, runs_dir=folder / "runs")
-    (report,) = trainyard.sync(run)  # nothing is left, unless the machine was slow
+    run = trainwright.train(settings, runs_dir=folder / "runs")
+    (report,) = trainwright.sync(run)  # nothing is left, unless the machine was slow
     assert (report.pending, report.error) == (0, "")
     client = mlflow.MlflowClient(f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("customers")
@@ -68,7 +68,7 @@ def logged(folder: Path) -> Logged:
 
 
 def expected(logged: Logged) -> Any:
-    return trainyard.load(logged.run).predict(pandas.DataFrame(NEW))
+    return trainwright.load(logged.run).predict(pandas.DataFrame(NEW))
 
 
 @pytest.mark.slow
@@ -76,11 +76,11 @@ def test_the_run_has_its_model_once_and_a_version_is_registered(logged: Logged) 
     run, client = logged.mlflow_run, logged.client
     assert run.info.status == "FINISHED"
     (output,) = run.outputs.model_outputs
-    assert output.model_id == run.data.tags["trainyard.model_id"]
+    assert output.model_id == run.data.tags["trainwright.model_id"]
     assert str(client.get_logged_model(output.model_id).status) == "READY"
-    trainyard.sync(logged.run)
+    trainwright.sync(logged.run)
     (version,) = client.search_model_versions("name = 'customers'")
-    assert (version.run_id, version.tags["trainyard.model_id"]) == (run.info.run_id, output.model_id)
+    assert (version.run_id, version.tags["trainwright.model_id"]) == (run.info.run_id, output.model_id)
     loaded = mlflow.MlflowClient(logged.client.tracking_uri).get_model_version("customers", "1")
     assert loaded.source == f"models:/{output.model_id}"
 
@@ -112,24 +112,24 @@ def test_the_model_says_what_it_takes_and_what_it_needs(logged: Logged) -> None:
     assert "city: category (of 3), may be missing" in model.metadata["columns"]
     requirements = (logged.model / "requirements.txt").read_text().split()
     names = {line.partition("==")[0] for line in requirements}
-    assert names == {"mlflow", "trainyard", "lightgbm", "numpy", "pandas", "safetensors"}
+    assert names == {"mlflow", "trainwright", "lightgbm", "numpy", "pandas", "safetensors"}
     assert all("==" in line for line in requirements)
     example = json.loads((logged.model / "serving_input_example.json").read_text())["dataframe_split"]
     row = pandas.DataFrame(**example)
-    assert trainyard.load(logged.run).predict(row)["prediction"][0] in ("basic", "gold")
+    assert trainwright.load(logged.run).predict(row)["prediction"][0] in ("basic", "gold")
 
 
 def test_the_part_that_predictions_need_answers_alone(tmp_path: Path) -> None:
-    from trainyard.records.portable import stored_weights, write_portable
-    from trainyard.records.run_dir import RunDir
+    from trainwright.records.portable import stored_weights, write_portable
+    from trainwright.records.run_dir import RunDir
 
     table, rows = write_customers(tmp_path / "customers.csv"), pandas.DataFrame(NEW)
-    run = trainyard.train(config(table, "lightgbm"), runs_dir=tmp_path / "runs")
+    run = trainwright.train(config(table, "lightgbm"), runs_dir=tmp_path / "runs")
     made = write_portable(RunDir(run.path), stored_weights(RunDir(run.path)), tmp_path / "portable")
-    expected = trainyard.load(run).predict(rows)
+    expected = trainwright.load(run).predict(rows)
     shutil.rmtree(run.path)
     table.unlink()
-    assert trainyard.load(made).predict(rows).equals(expected)
+    assert trainwright.load(made).predict(rows).equals(expected)
 
 
 # What training needs and predictions do not; another module of the same library would be blocked, too.

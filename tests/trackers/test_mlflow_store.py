@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.trackers.mlflow.store import client_of
+from trainwright.trackers.mlflow.store import client_of
 
 
 class Client:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from late import Late
-from trainyard.errors import TrackerError
-from trainyard.testing.tracker_suite import card
-from trainyard.trackers.base import StudyCard
-from trainyard.trackers.mlflow import ENVIRONMENT, MlflowParams, MlflowTracker
+from trainwright.errors import TrackerError
+from trainwright.testing.tracker_suite import card
+from trainwright.trackers.base import StudyCard
+from trainwright.trackers.mlflow import ENVIRONMENT, MlflowParams, MlflowTracker
 
 pytestmark = pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")
 mlflow: Any = Late(lambda: import_module("mlflow"))

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.engine.journal import Journal
-from trainyard.records.journal import read
-from trainyard.trackers.feed.state import START, Position, State
-from trainyard.trackers.feed.tail import pending, points, tail
+from trainwright.engine.journal import Journal
+from trainwright.records.journal import read
+from trainwright.trackers.feed.state import START, Position, State
+from trainwright.trackers.feed.tail import pending, points, tail
 
 
 def steps(folder: Path, start: Position = START) -> list[int]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from trainyard.errors import TrackerError
-from trainyard.testing.tracker_suite import Stored, TrackerSuite, card, line
-from trainyard.trackers.base import RunCard
-from trainyard.trackers.tensorboard import TensorboardParams, TensorboardTracker
+from trainwright.errors import TrackerError
+from trainwright.testing.tracker_suite import Stored, TrackerSuite, card, line
+from trainwright.trackers.base import RunCard
+from trainwright.trackers.tensorboard import TensorboardParams, TensorboardTracker
 
 pytest.importorskip("tensorboard")
 

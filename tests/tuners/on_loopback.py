@@ -3,7 +3,7 @@
 import sys
 
 import loopback
-from trainyard.cli import main as entry
+from trainwright.cli import main as entry
 
 
 def main(*words: str) -> None:

@@ -23,21 +23,21 @@ import psutil
 import pytest
 
 import loopback
-import trainyard
-from trainyard.errors import CheckpointError, ConfigError, InputError, MissingExtraError, TrainingError
-from trainyard.records.journal import evaluations, read
-from trainyard.records.manifest import Parent
-from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import LoggedTrial, read_log, read_trials
-from trainyard.runs.run import Run
-from trainyard.studies.tuning import served
-from trainyard.studies.tuning.jobs import Job
-from trainyard.studies.tuning.served import WorkerTrainer
-from trainyard.studies.tuning.view import Tuning
-from trainyard.testing.tuner_suite import TunerSuite
-from trainyard.tuners.base import Begun, Point
-from trainyard.tuners.ray import RayTuner, folders
-from trainyard.tuners.ray.folders import own_folder
+import trainwright
+from trainwright.errors import CheckpointError, ConfigError, InputError, MissingExtraError, TrainingError
+from trainwright.records.journal import evaluations, read
+from trainwright.records.manifest import Parent
+from trainwright.records.run_dir import RunDir
+from trainwright.records.trials import LoggedTrial, read_log, read_trials
+from trainwright.runs.run import Run
+from trainwright.studies.tuning import served
+from trainwright.studies.tuning.jobs import Job
+from trainwright.studies.tuning.served import WorkerTrainer
+from trainwright.studies.tuning.view import Tuning
+from trainwright.testing.tuner_suite import TunerSuite
+from trainwright.tuners.base import Begun, Point
+from trainwright.tuners.ray import RayTuner, folders
+from trainwright.tuners.ray.folders import own_folder
 from warm_commands import warm
 
 pytestmark = [
@@ -90,7 +90,7 @@ def until(happened: Callable[[], Any]) -> Any:
 
 @pytest.fixture
 def started(folder: Path) -> Callable[..., Any]:
-    """Starts `trainyard WORDS` in a network of its own."""
+    """Starts `trainwright WORDS` in a network of its own."""
     if not loopback.is_permitted():
         pytest.skip("no network of its own is permitted here, and Ray listens on all interfaces")
     processes = warm("on_loopback", folder=Path(__file__).parent, environment=_path())
@@ -118,7 +118,7 @@ def study_in(folder: Path) -> Tuning:
 
 def trained_alone(trial: LoggedTrial, folder: Path) -> Run:
     """The run of the parameters of a trial, without a study."""
-    return trainyard.train(CONFIG, trial.params, runs_dir=folder / "alone")
+    return trainwright.train(CONFIG, trial.params, runs_dir=folder / "alone")
 
 
 def check_trials(study: Tuning, folder: Path) -> list[LoggedTrial]:
@@ -177,14 +177,14 @@ def test_a_killed_actor_is_started_again_and_its_run_has_the_same_bits(
     assert RunDir(run).require_manifest().parent == Parent(run_id=study.id, relation="tune")
     assert not (study.path / "ray").exists()
     assert "ray" not in done.stderr.lower().replace("rays", ""), "Ray is quiet"
-    with pytest.raises(InputError, match="each trial is: trainyard reproduce RUN"):
-        trainyard.reproduce_study(study.id, runs_dir=folder / "runs")
-    assert trainyard.reproduce(run.name, runs_dir=folder / "runs").verdict == "identical"
+    with pytest.raises(InputError, match="each trial is: trainwright reproduce RUN"):
+        trainwright.reproduce_study(study.id, runs_dir=folder / "runs")
+    assert trainwright.reproduce(run.name, runs_dir=folder / "runs").verdict == "identical"
 
 
 @pytest.fixture
 def begun(folder: Path) -> Begun:
-    run = trainyard.create(TOY, runs_dir="runs")
+    run = trainwright.create(TOY, runs_dir="runs")
     return Begun(0, str(run.path), {})
 
 
@@ -198,7 +198,7 @@ def trainer(folder: Path) -> Iterator[WorkerTrainer]:
 def test_a_trainer_reports_each_evaluation_once_whatever_dies(
     begun: Begun, trainer: WorkerTrainer, folder: Path
 ) -> None:
-    alone = trainyard.train(TOY, runs_dir=folder / "alone")
+    alone = trainwright.train(TOY, runs_dir=folder / "alone")
     values = [(row["step"], row["val_loss"]) for row in alone.history() if "val_loss" in row]
     seen, at = [], Point()
     for turn in range(1, 100):
@@ -264,17 +264,17 @@ def test_the_process_that_trains_tells_a_full_disk_from_a_failure(
 @pytest.mark.parametrize(
     ("last", "is_of_files", "said"),
     [
-        ("trainyard.errors.CheckpointError: step 3 cannot be written", True, "step 3 cannot be written"),
+        ("trainwright.errors.CheckpointError: step 3 cannot be written", True, "step 3 cannot be written"),
         ("OSError: [Errno 28] No space left on device: 'x'", True, "[Errno 28] No space left on device: 'x'"),
         ("FileNotFoundError: [Errno 2] No such file: 'x'", False, "its process died"),
-        ("trainyard.errors.TrainingError: it has ended by SIGKILL", False, "it has ended by SIGKILL"),
+        ("trainwright.errors.TrainingError: it has ended by SIGKILL", False, "it has ended by SIGKILL"),
     ],
 )
 def test_a_full_disk_under_ray_is_no_result_of_a_trial(
     last: str, is_of_files: bool, said: str, tmp_path: Path
 ) -> None:
     """Ray keeps a traceback in a file; the copy in its storage is empty where the disk is full."""
-    from trainyard.tuners.ray.session import _Hooks
+    from trainwright.tuners.ray.session import _Hooks
 
     class Told:
         def __getattr__(self, name: str) -> Callable[..., None]:
@@ -317,7 +317,7 @@ def test_what_ray_cannot_do_is_refused_before_anything_runs(
     tuning: dict[str, Any], said: str, folder: Path
 ) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
-        trainyard.check(config_of(**tuning))
+        trainwright.check(config_of(**tuning))
     assert len(str(caught.value).splitlines()) <= 5
 
 
@@ -326,9 +326,9 @@ def test_conditions_are_refused_where_ray_knows_none(folder: Path) -> None:
         "training.optimizer.type": ["adamw", "sgd"],
         "training.optimizer.momentum": {"low": 0.0, "high": 0.9, "when": {"training.optimizer.type": "sgd"}},
     }
-    trainyard.check(config_of(space=space))
+    trainwright.check(config_of(space=space))
     with pytest.raises(ConfigError, match="search: optuna of Ray does not support `when`"):
-        trainyard.check(config_of(space=space, tuner={"type": "ray", "search": "optuna"}))
+        trainwright.check(config_of(space=space, tuner={"type": "ray", "search": "optuna"}))
 
 
 def test_without_ray_the_extra_is_named(
@@ -336,8 +336,8 @@ def test_without_ray_the_extra_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "ray.tune", raising=False)
-    with pytest.raises(MissingExtraError, match=r"pip install 'trainyard\[ray\]'"):
-        trainyard.tune(config_of(), runs_dir="runs")
+    with pytest.raises(MissingExtraError, match=r"pip install 'trainwright\[ray\]'"):
+        trainwright.tune(config_of(), runs_dir="runs")
 
 
 def test_the_folder_of_a_study_that_was_killed_is_removed(
@@ -385,7 +385,7 @@ def test_asha_stops_what_is_worse_at_a_rung(folder: Path, started: Callable[...,
             one.ending.curve[rung - 1][1] for one in trials if one.ending and len(one.ending.curve) >= rung
         ]
         assert ending.curve[-1][1] > min(at_rung), "the best of a rung is never stopped"
-    assert trainyard.reproduce(pruned_run(study), runs_dir=folder / "runs").verdict == "identical"
+    assert trainwright.reproduce(pruned_run(study), runs_dir=folder / "runs").verdict == "identical"
 
 
 def pruned_run(study: Tuning) -> str:
@@ -425,10 +425,10 @@ def test_an_exploit_is_a_fork_with_its_parent(folder: Path, started: Callable[..
     fork = forks[0]
     trial, donor = trials[fork["trial"]], trials[fork["of"]]
     run = RunDir(study.path.parent / trial.run_id)
-    assert trainyard.reproduce(trial.run_id, runs_dir=folder / "runs").verdict == "identical"
+    assert trainwright.reproduce(trial.run_id, runs_dir=folder / "runs").verdict == "identical"
     if run.status() == "completed":  # by hand: the fork that a user makes
         changed = {key: value for key, value in trial.params.items() if value != donor.params[key]}
-        by_hand = trainyard.fork(donor.run_id, changed, step=fork["start"][1], runs_dir=folder / "runs")
+        by_hand = trainwright.fork(donor.run_id, changed, step=fork["start"][1], runs_dir=folder / "runs")
         assert by_hand.digest == trial.ending.digest  # type: ignore[union-attr]
 
 
@@ -510,9 +510,9 @@ def test_a_study_joins_a_cluster_and_leaves_it(folder: Path, monkeypatch: pytest
             try:
                 assert any("Ray runtime started" in line for line in head.stdout)
                 tuner = {"type": "ray", "scheduler": "fifo", "address": f"127.0.0.1:{port}"}
-                trainyard.tune(config_of(tuner=tuner), runs_dir="runs")
+                trainwright.tune(config_of(tuner=tuner), runs_dir="runs")
                 assert head.poll() is None
-                assert not list(Path(short).glob("trainyard-ray-*")), "a cluster of its own was started"
+                assert not list(Path(short).glob("trainwright-ray-*")), "a cluster of its own was started"
             finally:
                 os.killpg(head.pid, signal.SIGTERM)
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
-import trainyard
+import trainwright
 from small_runs import (
     SMALL,
     Crash,
@@ -31,21 +31,21 @@ from small_runs import (
     journal_values,
     preempted,
 )
-from trainyard.api import summaries
-from trainyard.callbacks.base import Callback
-from trainyard.cli.main import main
-from trainyard.config import load
-from trainyard.engine.saver import Saver
-from trainyard.errors import ChangedInputsError, CheckpointError, InputError
-from trainyard.frameworks.torch.model import LiveModel
-from trainyard.order import EPOCH, permutation, stream_seed
-from trainyard.records.lineage import Lineage
-from trainyard.records.manifest import ForeignTrainer, Manifest
-from trainyard.records.run_dir import RunDir
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.children import origin
-from trainyard.runs.run import Run
-from trainyard.runs.wiring import load_data
+from trainwright.api import summaries
+from trainwright.callbacks.base import Callback
+from trainwright.cli.main import main
+from trainwright.config import load
+from trainwright.engine.saver import Saver
+from trainwright.errors import ChangedInputsError, CheckpointError, InputError
+from trainwright.frameworks.torch.model import LiveModel
+from trainwright.order import EPOCH, permutation, stream_seed
+from trainwright.records.lineage import Lineage
+from trainwright.records.manifest import ForeignTrainer, Manifest
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.children import origin
+from trainwright.runs.run import Run
+from trainwright.runs.wiring import load_data
 
 LONGER = {"training.max_steps": 40}
 SLOWER = {**LONGER, "training.learning_rate": 0.003}
@@ -54,7 +54,7 @@ SLOWER = {**LONGER, "training.learning_rate": 0.003}
 def trained(runs: Path, overrides: Mapping[str, Any] | None = None) -> Run:
     """A run of 30 steps with the checkpoints of 25 and 30."""
     with every_save_on_disk():
-        return trainyard.train(SMALL, overrides or {}, runs_dir=runs)
+        return trainwright.train(SMALL, overrides or {}, runs_dir=runs)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def slower(made: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The fork at step 30, with another learning rate."""
     path = tmp_path_factory.mktemp("slower") / "small" / made.id
     shutil.copytree(made.path, path)
-    return trainyard.fork(path, SLOWER)
+    return trainwright.fork(path, SLOWER)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -116,10 +116,10 @@ def test_going_on_leads_to_the_bits_of_a_run_that_was_never_shorter(
 ) -> None:
     config = {**SMALL, **config}
     with every_save_on_disk():
-        run = trainyard.train(config, short, runs_dir=tmp_path)
+        run = trainwright.train(config, short, runs_dir=tmp_path)
     before = content(run.path)
-    whole = trainyard.train(config, longer, runs_dir=tmp_path / "whole")
-    child = trainyard.resume(run, longer)
+    whole = trainwright.train(config, longer, runs_dir=tmp_path / "whole")
+    child = trainwright.resume(run, longer)
     assert content(run.path) == before, "a completed run has changed"
     for name in ("status", "steps", "digest", "metrics", "best", "evaluated", "epochs"):
         assert child.result[name] == whole.result[name], name
@@ -137,15 +137,15 @@ def test_going_on_counts_the_patience_of_the_parent(tmp_path: Path) -> None:
     """The metric gets worse from the start: both runs end at the same evaluation."""
     stopping = {"metric": "val_loss", "mode": "max", "patience": 5}
     overrides = {"training.early_stopping": stopping, "training.max_steps": 21}
-    run = trainyard.train(SMALL, overrides, runs_dir=tmp_path)
+    run = trainwright.train(SMALL, overrides, runs_dir=tmp_path)
     longer = {"training.max_steps": 70}
-    whole = trainyard.train(SMALL, {**overrides, **longer}, runs_dir=tmp_path / "whole")
-    child = trainyard.resume(run, longer)
+    whole = trainwright.train(SMALL, {**overrides, **longer}, runs_dir=tmp_path / "whole")
+    child = trainwright.resume(run, longer)
     assert child.result["steps"] == whole.result["steps"] < 70
     assert child.result["best"] == whole.result["best"]
     with pytest.raises(InputError, match="early_stopping ends the run at step"):
-        trainyard.resume(child, {"training.max_steps": 90})
-    assert len(trainyard.list_runs(tmp_path)) == 2, "a run without steps is left"
+        trainwright.resume(child, {"training.max_steps": 90})
+    assert len(trainwright.list_runs(tmp_path)) == 2, "a run without steps is left"
 
 
 @pytest.mark.parametrize(
@@ -159,17 +159,17 @@ def test_what_keeps_going_on_from_being_exact_is_said(
     overrides: dict[str, Any], says: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     steps = {"training.max_steps": 28} if overrides else {}
-    run = trainyard.train(SMALL, {**overrides, **steps}, runs_dir=tmp_path)
-    child = trainyard.resume(run, LONGER)
+    run = trainwright.train(SMALL, {**overrides, **steps}, runs_dir=tmp_path)
+    child = trainwright.resume(run, LONGER)
     (line,) = initial(child)["differs"]
     assert line.startswith(says)
     assert f"the run does not go on exactly: {line}" in caplog.text
-    assert trainyard.reproduce(child).verdict == "identical"
+    assert trainwright.reproduce(child).verdict == "identical"
 
 
 def test_going_on_from_a_changed_environment_is_said(parent: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_DYNAMIC", "TRUE")
-    lines = initial(trainyard.resume(parent, LONGER))["differs"]
+    lines = initial(trainwright.resume(parent, LONGER))["differs"]
     assert "environment: flags OMP_DYNAMIC was absent, is TRUE" in lines
 
 
@@ -184,42 +184,42 @@ def test_a_child_has_the_settings_of_its_parent_and_its_own(slower: Run, made: R
 
 def test_a_completed_run_can_only_be_made_longer(parent: Run) -> None:
     for overrides, says in (
-        ({"training.learning_rate": 0.1}, "training.learning_rate: .* fork it: trainyard fork"),
+        ({"training.learning_rate": 0.1}, "training.learning_rate: .* fork it: trainwright fork"),
         ({**LONGER, "experiment.seed": 4}, "experiment.seed: .* fork it"),
         ({"training.max_steps": 20}, "there is nothing to train: the run would have 20 steps"),
     ):
         with pytest.raises(InputError, match=says):
-            trainyard.resume(parent, overrides)
-    assert trainyard.resume(parent).path == parent.path, "without a length nothing is left to do"
-    assert trainyard.resume(parent, {"training.threads": 2}).path == parent.path
-    assert len(trainyard.list_runs(parent.path.parent.parent)) == 1
+            trainwright.resume(parent, overrides)
+    assert trainwright.resume(parent).path == parent.path, "without a length nothing is left to do"
+    assert trainwright.resume(parent, {"training.threads": 2}).path == parent.path
+    assert len(trainwright.list_runs(parent.path.parent.parent)) == 1
 
 
 def test_a_stopped_run_goes_on_itself_unless_it_gets_another_length(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainyard.engine.outside.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("trainwright.engine.outside.POLL_SECONDS", 0.01)
 
     class StopAt(Callback):
         def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
             if step == 13:
-                trainyard.stop("last", runs_dir=tmp_path, wait=False)
+                trainwright.stop("last", runs_dir=tmp_path, wait=False)
 
     # A thread looks for requests: so many steps last until it has.
-    run = trainyard.train(SMALL, {"training.max_steps": 100_000}, runs_dir=tmp_path, callbacks=[StopAt()])
+    run = trainwright.train(SMALL, {"training.max_steps": 100_000}, runs_dir=tmp_path, callbacks=[StopAt()])
     assert run.status == "stopped"
     at = run.result["steps"]
-    child = trainyard.resume(run, {"training.max_steps": at + 7})
+    child = trainwright.resume(run, {"training.max_steps": at + 7})
     assert (run.status, child.status, child.result["steps"]) == ("stopped", "completed", at + 7)
-    whole = trainyard.train(SMALL, {"training.max_steps": at + 7}, runs_dir=tmp_path / "whole")
+    whole = trainwright.train(SMALL, {"training.max_steps": at + 7}, runs_dir=tmp_path / "whole")
     assert child.digest == whole.digest
     assert child.decisions == [], "its parent's stop is not its own"
 
 
 def test_an_unfinished_run_keeps_its_length(tmp_path: Path) -> None:
     run = preempted(tmp_path)
-    with pytest.raises(InputError, match=f"or fork this one: trainyard fork {run.id} training.max_steps="):
-        trainyard.resume(run, LONGER)
+    with pytest.raises(InputError, match=f"or fork this one: trainwright fork {run.id} training.max_steps="):
+        trainwright.resume(run, LONGER)
 
 
 # -- forks, beside other trainings
@@ -233,7 +233,7 @@ def test_a_changed_learning_rate_against_a_loop_by_hand(tmp_path: Path) -> None:
         "training.scheduler": {"type": "cosine"},
     }
     run = trained(tmp_path, plain)
-    child = trainyard.fork(run, {"training.learning_rate": 0.05, "training.max_steps": 60}, step=25)
+    child = trainwright.fork(run, {"training.learning_rate": 0.05, "training.max_steps": 60}, step=25)
     folder = next(path for path in checkpoints(run) if "000025" in path.name)
     weights, momenta = (load_file(folder / f"{name}.safetensors") for name in ("weights", "optimizer"))
     torch.set_num_threads(1)
@@ -264,9 +264,9 @@ def test_a_changed_learning_rate_of_xgboost_against_the_library(tmp_path: Path) 
     import xgboost
 
     config = {**SMALL, **XGBOOST, "model": {"type": "xgboost", "params": {"max_depth": 2}}}
-    run = trainyard.train(config, {"training.epochs": 10}, runs_dir=tmp_path)
+    run = trainwright.train(config, {"training.epochs": 10}, runs_dir=tmp_path)
     overrides = {"model.params.learning_rate": 0.05, "model.params.max_depth": 3, "training.epochs": 16}
-    child = trainyard.fork(run, overrides)
+    child = trainwright.fork(run, overrides)
     folder = checkpoints(run)[-1]
     raw = load_file(folder / "weights.safetensors")["model"].numpy().tobytes()
     bundle = load_data(load(config, adapters=Catalog()).config)
@@ -277,7 +277,7 @@ def test_a_changed_learning_rate_of_xgboost_against_the_library(tmp_path: Path) 
     start = xgboost.Booster(model_file=bytearray(raw))
     start.feature_names = None
     whole = xgboost.train(options, matrix, 6, xgb_model=start)
-    model = trainyard.load(child, runs_dir=tmp_path).native
+    model = trainwright.load(child, runs_dir=tmp_path).native
     native = getattr(model, "native", model)
     native.feature_names = None
     assert native.num_boosted_rounds() == whole.num_boosted_rounds() == 16
@@ -289,7 +289,7 @@ def test_a_fork_whose_steps_are_repeated_first_comes_to_the_same_bits(tmp_path: 
     """Of two equal runs one keeps the state of step 25, the other only that of step 15 and its end."""
     run = trained(tmp_path / "kept")
     other = trained(tmp_path / "old", {"checkpoint.every_n_steps": 15})
-    kept, repeated = (trainyard.fork(one, SLOWER, step=25) for one in (run, other))
+    kept, repeated = (trainwright.fork(one, SLOWER, step=25) for one in (run, other))
     assert (initial(kept)["checkpoint_step"], initial(kept)["replayed"]) == (25, None)
     assert initial(repeated)["checkpoint_step"] == 15
     assert initial(repeated)["replayed"] == initial(kept)["state_digest"]
@@ -301,19 +301,19 @@ def test_a_fork_whose_steps_are_repeated_first_comes_to_the_same_bits(tmp_path: 
 
 @pytest.mark.soak
 def test_a_step_before_each_checkpoint_is_reached_from_the_start(parent: Run, tmp_path: Path) -> None:
-    child = trainyard.fork(parent, SLOWER, step=10)
+    child = trainwright.fork(parent, SLOWER, step=10)
     start = initial(child)
     assert (start["checkpoint_step"], start["state_digest"], start["step"]) == (0, None, 10)
     early = trained(tmp_path / "early", {"training.max_steps": 10, "checkpoint.every_n_steps": 10})
     (commit,) = checkpoints(early)
     assert start["replayed"] == json.loads((commit / "manifest.json").read_text())["state_digest"]
-    assert trainyard.reproduce(child).verdict == "identical"
+    assert trainwright.reproduce(child).verdict == "identical"
 
 
 def test_step_0_is_a_new_run_that_knows_its_parent(parent: Run, tmp_path: Path) -> None:
     changed = {"training.max_steps": 12, "training.optimizer": "sgd", "model.params.hidden": [8]}
-    child = trainyard.fork(parent, changed, step=0)
-    fresh = trainyard.train(SMALL, changed, runs_dir=tmp_path / "fresh")
+    child = trainwright.fork(parent, changed, step=0)
+    fresh = trainwright.train(SMALL, changed, runs_dir=tmp_path / "fresh")
     assert (child.digest, child.metrics) == (fresh.digest, fresh.metrics)
     assert child.manifest["initial"] is None
     assert child.manifest["computation_hash"] == fresh.manifest["computation_hash"]
@@ -322,11 +322,11 @@ def test_step_0_is_a_new_run_that_knows_its_parent(parent: Run, tmp_path: Path) 
 
 def test_another_batch_size_goes_on_at_the_sample_where_the_parent_was(parent: Run) -> None:
     """24 rows of the fourth epoch are left, 4 steps of 7; then 18 steps are an epoch, and 8 remain."""
-    child = trainyard.fork(parent, {"training.batch_size": 7, "training.max_steps": 60})
+    child = trainwright.fork(parent, {"training.batch_size": 7, "training.max_steps": 60})
     start = initial(child)
     assert (start["epoch"], start["consumed"]) == (3, 96)
     assert child.result["epochs"] == pytest.approx(4 + 1 + 8 * 7 / 120)
-    assert trainyard.reproduce(child).verdict == "identical"
+    assert trainwright.reproduce(child).verdict == "identical"
 
 
 @pytest.mark.parametrize(
@@ -336,16 +336,16 @@ def test_a_fork_may_begin_and_end_what_belongs_to_the_state(
     key: str, value: Any, before: Any, parent: Run
 ) -> None:
     """The scaler of gradients, or the average of weights, which begins as that of a new run."""
-    child = trainyard.fork(parent, {**LONGER, key: value})
-    assert trainyard.reproduce(child).verdict == "identical"
-    back = trainyard.fork(child, {key: before, "training.max_steps": 44})
+    child = trainwright.fork(parent, {**LONGER, key: value})
+    assert trainwright.reproduce(child).verdict == "identical"
+    back = trainwright.fork(child, {key: before, "training.max_steps": 44})
     assert (back.status, back.result["steps"]) == ("completed", 44)
-    assert trainyard.reproduce(back).verdict == "identical"
+    assert trainwright.reproduce(back).verdict == "identical"
 
 
 def test_an_average_that_begins_in_a_fork_begins_with_the_weights(parent: Run) -> None:
     """With a decay of almost 1 it stays what the parent ended with."""
-    child = trainyard.fork(parent, {**LONGER, "training.ema": 1 - 1e-12})
+    child = trainwright.fork(parent, {**LONGER, "training.ema": 1 - 1e-12})
     first, last = (load_file(checkpoints(run)[-1] / "weights.safetensors") for run in (parent, child))
     assert all(torch.allclose(first[name], last[name], rtol=0, atol=1e-9) for name in first)
 
@@ -354,8 +354,8 @@ def test_epochs_are_whole_passes_whatever_the_batch_size(tmp_path: Path) -> None
     """The evaluations after each epoch are where the epochs end."""
     config = {**SMALL, "training": {"epochs": 2, "batch_size": 16, "threads": 1}, "evaluation": {}}
     with every_save_on_disk():
-        run = trainyard.train(config, {"checkpoint.every_n_steps": 12}, runs_dir=tmp_path)
-    child = trainyard.fork(run, {"training.batch_size": 30, "training.epochs": 4}, step=12)
+        run = trainwright.train(config, {"checkpoint.every_n_steps": 12}, runs_dir=tmp_path)
+    child = trainwright.fork(run, {"training.batch_size": 30, "training.epochs": 4}, step=12)
     # 56 rows of the second epoch are left: 2 steps; then 4 steps are an epoch.
     assert (child.result["steps"], child.result["epochs"]) == (12 + 2 + 4 + 4, 4.0)
     assert [step for step, _ in journal_values(child)[1][:3]] == [14, 18, 22]
@@ -366,43 +366,43 @@ def test_epochs_are_whole_passes_whatever_the_batch_size(tmp_path: Path) -> None
 
 def test_forks_are_reproduced_without_their_parent(parent: Run) -> None:
     children = [
-        trainyard.fork(parent, SLOWER),
-        trainyard.fork(parent, SLOWER, step=27),
-        trainyard.resume(parent, LONGER),
+        trainwright.fork(parent, SLOWER),
+        trainwright.fork(parent, SLOWER, step=27),
+        trainwright.resume(parent, LONGER),
     ]
     shutil.rmtree(parent.path)
     for child in children:
-        answer = trainyard.reproduce(child)
+        answer = trainwright.reproduce(child)
         assert (answer.verdict, list(answer.inputs)) == ("identical", [])
-        again = trainyard.get(answer.repetition, runs_dir=child.path.parent.parent)
+        again = trainwright.get(answer.repetition, runs_dir=child.path.parent.parent)
         assert again.parent == {"run_id": child.id, "relation": "reproduce", "step": None}
         assert initial(again) == initial(child) | {"differs": initial(again)["differs"]}
-    assert trainyard.reproduce(answer.repetition, runs_dir=child.path.parent.parent).verdict == "identical"
+    assert trainwright.reproduce(answer.repetition, runs_dir=child.path.parent.parent).verdict == "identical"
 
 
 def test_a_fork_of_a_fork(parent: Run) -> None:
-    first = trainyard.fork(parent, {**SLOWER, "training.batch_size": 20}, step=27)
-    second = trainyard.fork(first, {"training.batch_size": 9, "training.max_steps": 50}, step=33)
-    third = trainyard.resume(second, {"training.max_steps": 60})
+    first = trainwright.fork(parent, {**SLOWER, "training.batch_size": 20}, step=27)
+    second = trainwright.fork(first, {"training.batch_size": 9, "training.max_steps": 50}, step=33)
+    third = trainwright.resume(second, {"training.max_steps": 60})
     shutil.rmtree(first.path)
     assert [initial(one)["step"] for one in (second, third)] == [33, 50]
-    assert trainyard.reproduce(second).verdict == "identical"
-    assert trainyard.reproduce(third).verdict == "identical"
+    assert trainwright.reproduce(second).verdict == "identical"
+    assert trainwright.reproduce(third).verdict == "identical"
     with pytest.raises(InputError, match=f"begins with step 33 of run {first.id}; fork that one"):
-        trainyard.fork(second, LONGER, step=20)
+        trainwright.fork(second, LONGER, step=20)
 
 
 def test_another_initial_state_is_another_computation(parent: Run, caplog: pytest.LogCaptureFixture) -> None:
     """A fork is never taken for the run from scratch of its config, neither when it is done nor before."""
     runs = parent.path.parent.parent
-    child = trainyard.fork(parent, SLOWER)
+    child = trainwright.fork(parent, SLOWER)
     with pytest.raises(Crash):
-        trainyard.fork(parent, SLOWER, callbacks=[CrashAt(33)])
-    fresh = trainyard.train(SMALL, SLOWER, runs_dir=runs, reuse=True, resume=True)
+        trainwright.fork(parent, SLOWER, callbacks=[CrashAt(33)])
+    fresh = trainwright.train(SMALL, SLOWER, runs_dir=runs, reuse=True, resume=True)
     assert fresh.parent is None
     assert fresh.digest != child.digest
-    assert trainyard.train(SMALL, SLOWER, runs_dir=runs, reuse=True).id == fresh.id
-    other = trainyard.fork(parent, SLOWER, step=25)
+    assert trainwright.train(SMALL, SLOWER, runs_dir=runs, reuse=True).id == fresh.id
+    other = trainwright.fork(parent, SLOWER, step=25)
     hashes = {run.manifest["computation_hash"] for run in (child, fresh, other)}
     assert len(hashes) == 3
     named = RunDir(child.path).require_manifest().differences(RunDir(other.path).require_manifest())
@@ -411,8 +411,8 @@ def test_another_initial_state_is_another_computation(parent: Run, caplog: pytes
 
 def test_evaluations_keep_the_cadence_at_which_they_were_made(parent: Run) -> None:
     """Only that of step 30 was made because the run ended there, though 30 is on the fork's cadence."""
-    first = trainyard.fork(parent, {**SLOWER, "evaluation.every_n_steps": 5})
-    second = trainyard.fork(first, {"training.max_steps": 45})
+    first = trainwright.fork(parent, {**SLOWER, "evaluation.every_n_steps": 5})
+    second = trainwright.fork(first, {"training.max_steps": 45})
     irregular = [lineage.irregular for one in (first, second) if (lineage := RunDir(one.path).lineage())]
     assert irregular == [[30], [30]]
 
@@ -423,14 +423,14 @@ def test_initial_weights_are_needed_only_where_the_first_steps_are_repeated(
     file = tmp_path / "weights.safetensors"
     shutil.copy(checkpoints(made)[-1] / file.name, file)
     run = trained(tmp_path, {"model.init_from": str(file)})
-    early = trainyard.fork(run, SLOWER, step=9)
-    assert trainyard.reproduce(early).verdict == "identical"
+    early = trainwright.fork(run, SLOWER, step=9)
+    assert trainwright.reproduce(early).verdict == "identical"
     short = trained(tmp_path, {"model.init_from": str(file), "training.max_steps": 9})
-    assert initial(early)["replayed"] == initial(trainyard.fork(short, SLOWER))["state_digest"]
+    assert initial(early)["replayed"] == initial(trainwright.fork(short, SLOWER))["state_digest"]
     file.unlink()
-    assert trainyard.fork(run, SLOWER).status == "completed"
+    assert trainwright.fork(run, SLOWER).status == "completed"
     with pytest.raises(InputError, match=r"weights\.safetensors"):
-        trainyard.fork(run, SLOWER, step=9)
+        trainwright.fork(run, SLOWER, step=9)
 
 
 # -- kills
@@ -439,17 +439,17 @@ def test_initial_weights_are_needed_only_where_the_first_steps_are_repeated(
 @pytest.mark.parametrize(("step", "at"), [(28, 27), (28, 29), (None, 31), (10, 3)])
 def test_a_fork_that_dies_is_resumed_to_the_same_bits(step: int | None, at: int, parent: Run) -> None:
     """While it repeats steps of its parent, and before its own first checkpoint."""
-    whole = trainyard.fork(parent, SLOWER, step=step)
+    whole = trainwright.fork(parent, SLOWER, step=step)
     rarely = {**SLOWER, "checkpoint.every_n_steps": None}
     with pytest.MonkeyPatch.context() as patch:
         if at < (step or at):  # later, the repeated steps are committed, and nothing else
             patch.setattr(Saver, "save", lambda *args, **options: None)
         with pytest.raises(Crash):
-            trainyard.fork(parent, rarely, step=step, callbacks=[CrashAt(at)])
+            trainwright.fork(parent, rarely, step=step, callbacks=[CrashAt(at)])
     shutil.rmtree(parent.path)
-    died = trainyard.get("last", runs_dir=parent.path.parent.parent)
+    died = trainwright.get("last", runs_dir=parent.path.parent.parent)
     assert died.status in ("crashed", "failed")
-    run = trainyard.resume(died)
+    run = trainwright.resume(died)
     assert (run.digest, run.metrics, run.result["best"]) == (
         whole.digest,
         whole.metrics,
@@ -463,7 +463,7 @@ def test_a_fork_that_dies_while_it_keeps_the_repeated_state_is_resumed(
     after: int, parent: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its last repeated step is committed, but it is not in `initial/`, or not in the manifest, yet."""
-    whole = trainyard.fork(parent, SLOWER, step=28)
+    whole = trainwright.fork(parent, SLOWER, step=28)
     copy = origin.copy_state
 
     def dies(*args: Any) -> None:
@@ -473,10 +473,10 @@ def test_a_fork_that_dies_while_it_keeps_the_repeated_state_is_resumed(
 
     monkeypatch.setattr(origin, "copy_state", dies)
     with pytest.raises(Crash), every_save_on_disk():
-        trainyard.fork(parent, SLOWER, step=28)
+        trainwright.fork(parent, SLOWER, step=28)
     monkeypatch.undo()
-    died = trainyard.get("last", runs_dir=parent.path.parent.parent)
-    run = trainyard.resume(died)
+    died = trainwright.get("last", runs_dir=parent.path.parent.parent)
+    run = trainwright.resume(died)
     assert (run.digest, run.metrics, run.result["best"]) == (
         whole.digest,
         whole.metrics,
@@ -488,7 +488,7 @@ def test_a_fork_that_dies_while_it_keeps_the_repeated_state_is_resumed(
 def test_a_fork_that_is_preempted_in_the_evaluation_of_its_last_repeated_step_goes_on(
     parent: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = trainyard.fork(parent, SLOWER, step=28)
+    whole = trainwright.fork(parent, SLOWER, step=28)
     evaluate = LiveModel.evaluate
 
     def interrupted(self: LiveModel, *given: Any) -> Any:
@@ -496,10 +496,10 @@ def test_a_fork_that_is_preempted_in_the_evaluation_of_its_last_repeated_step_go
         return evaluate(self, *given)
 
     monkeypatch.setattr(LiveModel, "evaluate", interrupted)
-    run = trainyard.fork(parent, SLOWER, step=28)
+    run = trainwright.fork(parent, SLOWER, step=28)
     assert (run.status, run.result["steps"]) == ("preempted", 28)
     monkeypatch.undo()
-    run = trainyard.resume(run)
+    run = trainwright.resume(run)
     assert (run.digest, run.metrics, run.result["best"]) == (
         whole.digest,
         whole.metrics,
@@ -510,23 +510,23 @@ def test_a_fork_that_is_preempted_in_the_evaluation_of_its_last_repeated_step_go
 
 @pytest.mark.soak
 def test_a_fork_that_is_preempted_while_it_repeats_steps_goes_on(parent: Run) -> None:
-    whole = trainyard.fork(parent, SLOWER, step=20)
-    run = trainyard.fork(parent, SLOWER, step=20, callbacks=[SignalAt(11)])
+    whole = trainwright.fork(parent, SLOWER, step=20)
+    run = trainwright.fork(parent, SLOWER, step=20, callbacks=[SignalAt(11)])
     assert (run.status, run.result["steps"]) == ("preempted", 11)
-    run = trainyard.resume(run)
+    run = trainwright.resume(run)
     assert (run.digest, run.result["best"]) == (whole.digest, whole.result["best"])
 
 
 def test_a_fork_that_was_only_created_begins_with_its_state(parent: Run, slower: Run, tmp_path: Path) -> None:
-    from trainyard.runs.children.config import child_config
-    from trainyard.runs.children.create import ChildRequest, create_child
+    from trainwright.runs.children.config import child_config
+    from trainwright.runs.children.create import ChildRequest, create_child
 
     own = load(RunDir(parent.path).config_file, adapters=Catalog())
     request = ChildRequest(RunDir(parent.path), own, child_config(RunDir(parent.path), SLOWER), "fork")
     child = create_child(request)
     assert child.status() == "created"
-    assert trainyard.train(SMALL, SLOWER, runs_dir=tmp_path / "runs", resume=True).path != child.path
-    assert trainyard.resume(child.path).digest == slower.digest
+    assert trainwright.train(SMALL, SLOWER, runs_dir=tmp_path / "runs", resume=True).path != child.path
+    assert trainwright.resume(child.path).digest == slower.digest
 
 
 # -- unfinished, running and damaged parents
@@ -535,30 +535,30 @@ def test_a_fork_that_was_only_created_begins_with_its_state(parent: Run, slower:
 def test_an_unfinished_run_is_forked_from_its_newest_checkpoint(tmp_path: Path) -> None:
     run = crashed(tmp_path)
     before = content(run.path)
-    child = trainyard.fork(run, SLOWER)
+    child = trainwright.fork(run, SLOWER)
     assert (initial(child)["step"], child.result["steps"]) == (10, 40)
     owned = RunDir(run.path)
     owned.acquire()  # as if it were training
     try:
-        assert trainyard.fork(run, SLOWER).digest == child.digest
+        assert trainwright.fork(run, SLOWER).digest == child.digest
         with pytest.raises(InputError, match="has no step 12; its last one is 10"):
-            trainyard.fork(run, SLOWER, step=12)
+            trainwright.fork(run, SLOWER, step=12)
     finally:
         owned.release()
     assert content(run.path).keys() - before.keys() <= {str(run.path / "lock")}
 
 
 def test_a_fork_has_the_placement_of_its_parent_unless_it_is_given_another(tmp_path: Path) -> None:
-    run = trainyard.resume(crashed(tmp_path), {"training.threads": 2})
+    run = trainwright.resume(crashed(tmp_path), {"training.threads": 2})
     for overrides, threads in (({}, 2), ({"training.threads": 1}, 1)):
-        child = trainyard.fork(run, {"training.max_steps": 33, **overrides})
+        child = trainwright.fork(run, {"training.max_steps": 33, **overrides})
         assert child.manifest["placement"]["training.threads"] == threads
 
 
 def test_a_run_without_any_checkpoint_is_refused(tmp_path: Path) -> None:
     run = crashed(tmp_path, {"checkpoint.every_n_steps": None}, at=3)
     with pytest.raises(InputError, match="is failed, and has no checkpoint yet"):
-        trainyard.fork(run, SLOWER)
+        trainwright.fork(run, SLOWER)
 
 
 def test_a_damaged_checkpoint_is_named_and_its_steps_are_repeated(
@@ -566,7 +566,7 @@ def test_a_damaged_checkpoint_is_named_and_its_steps_are_repeated(
 ) -> None:
     newest = checkpoints(parent)[-1]
     flip(newest / "weights.safetensors")
-    child = trainyard.fork(parent, SLOWER)
+    child = trainwright.fork(parent, SLOWER)
     assert f"checkpoint {newest.name} is damaged: weights.safetensors" in caplog.text
     assert (initial(child)["checkpoint_step"], initial(child)["step"]) == (25, 30)
     assert initial(child)["replayed"] == initial(slower)["state_digest"]
@@ -574,7 +574,7 @@ def test_a_damaged_checkpoint_is_named_and_its_steps_are_repeated(
 
 
 def test_a_damaged_initial_state_is_never_used(parent: Run) -> None:
-    child = trainyard.fork(parent, SLOWER)
+    child = trainwright.fork(parent, SLOWER)
     run = RunDir(child.path)
     lineage = run.lineage()
     assert lineage is not None
@@ -583,18 +583,18 @@ def test_a_damaged_initial_state_is_never_used(parent: Run) -> None:
         start = lineage.initial.model_copy(update=other)
         run.write(Lineage.FILE, lineage.model_copy(update={"initial": start}))
         with pytest.raises(CheckpointError, match=r"initial state of run .* is not the one it was made with"):
-            trainyard.reproduce(child)
+            trainwright.reproduce(child)
     run.write(Lineage.FILE, lineage)
     (kept,) = (child.path / "initial" / "checkpoints").iterdir()
     flip(kept / "optimizer.safetensors")
     with pytest.raises(CheckpointError, match=r"initial state of run .* optimizer.safetensors"):
-        trainyard.reproduce(child)
+        trainwright.reproduce(child)
     shutil.rmtree(kept)
     with pytest.raises(CheckpointError, match=r"initial state of run .* cannot be used"):
-        trainyard.reproduce(child)
+        trainwright.reproduce(child)
     (child.path / "parent.json").unlink()
     with pytest.raises(CheckpointError, match=r"parent\.json"):
-        trainyard.reproduce(child)
+        trainwright.reproduce(child)
 
 
 # -- best models
@@ -603,21 +603,21 @@ def test_a_damaged_initial_state_is_never_used(parent: Run) -> None:
 def test_a_best_model_of_the_parent_stays_the_best(parent: Run) -> None:
     """The metric is worse after the fork: the best model is one of the parent's."""
     best = parent.result["best"]
-    child = trainyard.fork(parent, {"training.learning_rate": 10.0, "training.max_steps": 45})
+    child = trainwright.fork(parent, {"training.learning_rate": 10.0, "training.max_steps": 45})
     assert child.result["best"] == best
     shutil.rmtree(parent.path)
-    assert trainyard.evaluate(child, split="val")["val_loss"] == pytest.approx(child.metrics["val_loss"])
-    assert trainyard.reproduce(child).verdict == "identical"
+    assert trainwright.evaluate(child, split="val")["val_loss"] == pytest.approx(child.metrics["val_loss"])
+    assert trainwright.reproduce(child).verdict == "identical"
 
 
 def test_evaluations_whose_models_are_gone_count_for_no_best_model(parent: Run) -> None:
     """By the new metric, one of the parent's first steps is the best, but only the last model is kept."""
     overrides = {"checkpoint.metric": "val_loss", "checkpoint.mode": "max", "training.max_steps": 45}
-    child = trainyard.fork(parent, overrides)
+    child = trainwright.fork(parent, overrides)
     assert child.result["best"]["step"] >= 28
-    child = trainyard.fork(parent, {**overrides, "checkpoint.save_top_k": 3}, step=25)
+    child = trainwright.fork(parent, {**overrides, "checkpoint.save_top_k": 3}, step=25)
     assert child.result["best"]["step"] > 25, "the models of step 25 and before were not kept"
-    assert trainyard.reproduce(child).verdict == "identical"
+    assert trainwright.reproduce(child).verdict == "identical"
 
 
 # -- other data
@@ -631,33 +631,33 @@ def on_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     )
     frame.to_csv("data.csv", index=False)
     frame[40:].to_csv("other.csv", index=False)
-    return trainyard.train(SMALL, {"data.type": "csv", "data.path": "data.csv"}, runs_dir="runs")
+    return trainwright.train(SMALL, {"data.type": "csv", "data.path": "data.csv"}, runs_dir="runs")
 
 
 def test_other_data_begin_a_new_pass_and_a_new_history(on_csv: Run) -> None:
-    child = trainyard.fork(on_csv, {**LONGER, "data.path": "other.csv"})
+    child = trainwright.fork(on_csv, {**LONGER, "data.path": "other.csv"})
     rows = child.manifest["data"]["splits"]["train"]["rows"]
     assert child.result["epochs"] == pytest.approx(10 * 16 / rows)
     assert child.result["best"]["step"] > 30, "losses on other rows cannot be compared"
-    assert trainyard.reproduce(child).verdict == "identical"
+    assert trainwright.reproduce(child).verdict == "identical"
     assert "data.path: other.csv (was data.csv)" in (child.path / "parent.json").read_text()
 
 
 def test_data_that_changed_unasked_are_refused(on_csv: Run, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "trainyard")
+    caplog.set_level("INFO", "trainwright")
     text = Path("data.csv").read_text()
     Path("data.csv").write_text(text.replace(",2.5,", ",2.75,"))
-    for call in (trainyard.fork, trainyard.resume):
+    for call in (trainwright.fork, trainwright.resume):
         with pytest.raises(ChangedInputsError, match=r"other rows in train.*\n.*--allow-change"):
             call(on_csv, LONGER)
-    assert len(trainyard.list_runs("runs")) == 1
+    assert len(trainwright.list_runs("runs")) == 1
     assert "is a fork of" not in caplog.text, "a child that is refused is announced"
-    child = trainyard.fork(on_csv, LONGER, allow_change=True)
+    child = trainwright.fork(on_csv, LONGER, allow_change=True)
     assert child.status == "completed"
     assert f"run {child.id} is a fork of {on_csv.id} at step 30" in caplog.text
     assert any(
         one.startswith("data: ")
-        for one in initial(trainyard.resume(on_csv, LONGER, allow_change=True))["differs"]
+        for one in initial(trainwright.resume(on_csv, LONGER, allow_change=True))["differs"]
     )
 
 
@@ -665,16 +665,16 @@ def test_classes_must_stay_what_they_are(on_csv: Run) -> None:
     frame = pd.read_csv("data.csv")
     frame.assign(target=frame.target + 1).to_csv("classes.csv", index=False)
     with pytest.raises(InputError, match="another list of classes than that of run"):
-        trainyard.fork(on_csv, {**LONGER, "data.path": "classes.csv"})
+        trainwright.fork(on_csv, {**LONGER, "data.path": "classes.csv"})
 
 
 def test_boosting_goes_on_with_the_same_rows_only(on_csv: Run) -> None:
     config = {**SMALL, **XGBOOST, "data": {"type": "csv", "path": "data.csv"}}
-    run = trainyard.train(config, {"training.epochs": 50}, runs_dir="runs")
+    run = trainwright.train(config, {"training.epochs": 50}, runs_dir="runs")
     with pytest.raises(InputError, match="each step of this model is fitted to all rows"):
-        trainyard.fork(run, {"training.epochs": 60, "data.path": "other.csv"})
+        trainwright.fork(run, {"training.epochs": 60, "data.path": "other.csv"})
     with pytest.raises(InputError, match=r"data\.standardize: each step of this model"):
-        trainyard.fork(run, {"training.epochs": 60, "data.standardize": True})
+        trainwright.fork(run, {"training.epochs": 60, "data.standardize": True})
 
 
 # -- refusals
@@ -703,26 +703,26 @@ def test_what_cannot_work_is_refused(
     overrides: dict[str, Any], step: int | None, says: str, parent: Run
 ) -> None:
     with pytest.raises(InputError, match=re.compile(says, re.DOTALL)):
-        trainyard.fork(parent, overrides, step=step)
-    assert len(trainyard.list_runs(parent.path.parent.parent)) == 1, "a run is left"
+        trainwright.fork(parent, overrides, step=step)
+    assert len(trainwright.list_runs(parent.path.parent.parent)) == 1, "a run is left"
 
 
 def test_models_with_few_places_to_go_on_from(tmp_path: Path) -> None:
     once = {**SMALL, "model": {"type": "logistic_regression"}}
-    run = trainyard.train(once, runs_dir=tmp_path)
+    run = trainwright.train(once, runs_dir=tmp_path)
     with pytest.raises(InputError, match="this model is fitted in one step, and cannot go on"):
-        trainyard.fork(run, {"model.params.C": 0.1})
-    run = trainyard.train({**SMALL, **XGBOOST}, {"training.epochs": 20}, runs_dir=tmp_path)
+        trainwright.fork(run, {"model.params.C": 0.1})
+    run = trainwright.train({**SMALL, **XGBOOST}, {"training.epochs": 20}, runs_dir=tmp_path)
     with pytest.raises(InputError, match=r"the run would have 20 steps, and run .* has 20; make it longer"):
-        trainyard.resume(run, {"training.max_steps": 20})
-    run = trainyard.train({**SMALL, **XGBOOST}, runs_dir=tmp_path)
+        trainwright.resume(run, {"training.max_steps": 20})
+    run = trainwright.train({**SMALL, **XGBOOST}, runs_dir=tmp_path)
     with pytest.raises(InputError, match="only from multiples of 50; take 0 or 50"):
-        trainyard.fork(run, {"training.epochs": 60}, step=20)
+        trainwright.fork(run, {"training.epochs": 60}, step=20)
     trees = {"type": "random_forest", "params": {"n_estimators": 15}}
-    run = trainyard.train({**SMALL, "model": trees}, runs_dir=tmp_path)
+    run = trainwright.train({**SMALL, "model": trees}, runs_dir=tmp_path)
     with pytest.raises(InputError, match=r"criterion: scikit-learn keeps it in the trained estimator"):
-        trainyard.fork(run, {"model.params.n_estimators": 30, "model.params.criterion": "entropy"})
-    child = trainyard.resume(run, {"model.params.n_estimators": 30})
+        trainwright.fork(run, {"model.params.n_estimators": 30, "model.params.criterion": "entropy"})
+    child = trainwright.resume(run, {"model.params.n_estimators": 30})
     assert "the last step has added fewer iterations than the others" in initial(child)["differs"]
 
 
@@ -730,25 +730,25 @@ def test_runs_of_other_trainers_belong_to_their_scripts(parent: Run) -> None:
     run = RunDir(parent.path)
     trainer = ForeignTrainer(name="transformers")
     run.write(Manifest.FILE, run.require_manifest().model_copy(update={"trainer": trainer}))
-    with pytest.raises(InputError, match="the Trainer of transformers, so trainyard cannot fork it"):
-        trainyard.fork(parent, SLOWER)
-    assert trainyard.resume(parent, LONGER).path == parent.path, "as before: nothing is left to do"
+    with pytest.raises(InputError, match="the Trainer of transformers, so trainwright cannot fork it"):
+        trainwright.fork(parent, SLOWER)
+    assert trainwright.resume(parent, LONGER).path == parent.path, "as before: nothing is left to do"
 
 
 def test_a_config_that_was_edited_is_refused(parent: Run) -> None:
     file = parent.path / "config.yaml"
     file.write_text(file.read_text().replace("learning_rate: 0.01", "learning_rate: 0.02"))
     with pytest.raises(InputError, match=r"not what the run was trained with: training\.learning_rate has"):
-        trainyard.fork(parent, LONGER)
+        trainwright.fork(parent, LONGER)
 
 
 def test_objects_are_asked_for_again(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    run = trainyard.train({**SMALL, "model": None}, runs_dir=tmp_path, model=net)
-    with pytest.raises(InputError, match=r"trainyard\.fork\(.*model="):
-        trainyard.fork(run, SLOWER)
-    child = trainyard.fork(run, SLOWER, model=net)
-    assert trainyard.reproduce(child, model=net).verdict == "identical"
+    run = trainwright.train({**SMALL, "model": None}, runs_dir=tmp_path, model=net)
+    with pytest.raises(InputError, match=r"trainwright\.fork\(.*model="):
+        trainwright.fork(run, SLOWER)
+    child = trainwright.fork(run, SLOWER, model=net)
+    assert trainwright.reproduce(child, model=net).verdict == "identical"
 
 
 # -- lineage
@@ -804,23 +804,23 @@ def test_a_fork_in_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pare
     url = (tmp_path / "store").as_uri()
 
     def elsewhere(name: str) -> None:
-        monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / name))
+        monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / name))
 
     elsewhere("first")
     with every_save_on_disk():
-        run = trainyard.train(SMALL, runs_dir=url)
+        run = trainwright.train(SMALL, runs_dir=url)
     elsewhere("second")
     with pytest.raises(Crash):
-        trainyard.fork(run.id, SLOWER, step=27, runs_dir=url, callbacks=[CrashAt(34)])
+        trainwright.fork(run.id, SLOWER, step=27, runs_dir=url, callbacks=[CrashAt(34)])
     elsewhere("third")
     assert summaries(url)[0]["parent"] == {"run_id": run.id, "relation": "fork", "step": 27}
-    child = trainyard.get("last", runs_dir=url)
+    child = trainwright.get("last", runs_dir=url)
     assert not (child.path / "initial").exists(), "a state is brought to those who only look"
-    monkeypatch.setattr("trainyard.records.heartbeats.SILENCE", 0.0)
-    child = trainyard.resume(child.id, runs_dir=url)
-    assert child.digest == trainyard.fork(parent, SLOWER, step=27).digest
+    monkeypatch.setattr("trainwright.records.heartbeats.SILENCE", 0.0)
+    child = trainwright.resume(child.id, runs_dir=url)
+    assert child.digest == trainwright.fork(parent, SLOWER, step=27).digest
     elsewhere("fourth")
-    assert trainyard.reproduce(child.id, runs_dir=url).verdict == "identical"
+    assert trainwright.reproduce(child.id, runs_dir=url).verdict == "identical"
 
 
 @pytest.mark.soak
@@ -833,6 +833,6 @@ def test_another_loss_begins_a_new_history(
         "def large(outputs, batch):\n    return 10 * cross_entropy(outputs, batch['target'])\n"
     )
     monkeypatch.chdir(tmp_path)
-    child = trainyard.fork(parent, {**LONGER, "training.loss": "own_losses:large"})
+    child = trainwright.fork(parent, {**LONGER, "training.loss": "own_losses:large"})
     assert child.result["best"]["step"] > 30
-    assert trainyard.reproduce(child).verdict == "identical"
+    assert trainwright.reproduce(child).verdict == "identical"

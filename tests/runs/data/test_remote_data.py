@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL, assert_same, preempted
-from trainyard.errors import ChangedInputsError
-from trainyard.records.urls import open_store
+from trainwright.errors import ChangedInputsError
+from trainwright.records.urls import open_store
 
 
 @pytest.fixture
@@ -28,16 +28,16 @@ def test_a_run_and_its_data_in_a_store_are_resumed_from_the_url_alone(
     url = request.getfixturevalue(service)
     open_store(url).put("data/iris.csv", iris)
     data = {"data.type": "csv", "data.path": f"{url}/data/iris.csv"}
-    whole = trainyard.train(SMALL, data | {"data.path": str(iris)}, runs_dir=tmp_path / "whole")
+    whole = trainwright.train(SMALL, data | {"data.path": str(iris)}, runs_dir=tmp_path / "whole")
     iris.unlink()
     run = preempted(f"{url}/runs", data)  # type: ignore[arg-type]
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "elsewhere"))
-    resumed = trainyard.resume(f"{url}/runs/{run.experiment}/{run.id}")
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "elsewhere"))
+    resumed = trainwright.resume(f"{url}/runs/{run.experiment}/{run.id}")
     assert_same(resumed, whole)
     assert (tmp_path / "elsewhere" / "data").is_dir()
     url_of_rows = f"{url}/data/iris.csv"
-    assert len(trainyard.predict(resumed, url_of_rows)) == 150
-    assert trainyard.evaluate(resumed, data=url_of_rows)["test_accuracy"] > 0.5
+    assert len(trainwright.predict(resumed, url_of_rows)) == 150
+    assert trainwright.evaluate(resumed, data=url_of_rows)["test_accuracy"] > 0.5
 
 
 @pytest.mark.slow
@@ -47,4 +47,4 @@ def test_data_that_changed_in_the_store_are_changed_data(bucket: str, iris: Path
     iris.write_text(iris.read_text().replace("5.1,3.5", "5.2,3.5", 1))
     open_store(bucket).put("data/iris.csv", iris)
     with pytest.raises(ChangedInputsError, match="data"):
-        trainyard.resume(run)
+        trainwright.resume(run)

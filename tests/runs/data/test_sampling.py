@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 import torch
 
-import trainyard
+import trainwright
 from small_runs import SMALL, assert_same, whole_and_resumed
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.base import Draw, SampleSplit
-from trainyard.datasets.rows.objects import from_objects
-from trainyard.errors import DataError, InputError, ModelError
-from trainyard.order import EPOCH, SAMPLE, WeightedDraws, stream_seed
-from trainyard.records.journal import losses, read
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import Draw, SampleSplit
+from trainwright.datasets.rows.objects import from_objects
+from trainwright.errors import DataError, InputError, ModelError
+from trainwright.order import EPOCH, SAMPLE, WeightedDraws, stream_seed
+from trainwright.records.journal import losses, read
 
 
 class Numbers:
@@ -65,7 +65,7 @@ def settings(**sampling: Any) -> dict[str, Any]:
 
 def test_the_loss_of_each_step_is_that_of_the_drawn_samples(tmp_path: Path) -> None:
     config = settings(weight="often", num_samples=20)
-    run = trainyard.train(config, model=Zero(), data={"train": Numbers()}, runs_dir=tmp_path)
+    run = trainwright.train(config, model=Zero(), data={"train": Numbers()}, runs_dir=tmp_path)
     draws = WeightedDraws((np.arange(60) % 4).astype(float))
     wanted = {}
     for step in range(12):  # 3 steps in an epoch of 20 draws
@@ -103,7 +103,7 @@ def test_a_sample_that_is_drawn_twice_is_augmented_in_two_ways() -> None:
 def test_a_resume_within_an_epoch_comes_to_the_same_bits(tmp_path: Path) -> None:
     whole, resumed = whole_and_resumed(tmp_path, {"data.sampling": "balanced"})
     assert_same(resumed, whole)
-    other = trainyard.train(SMALL, {"training.max_steps": 1}, runs_dir=tmp_path / "other")
+    other = trainwright.train(SMALL, {"training.max_steps": 1}, runs_dir=tmp_path / "other")
     assert other.digest != whole.digest
 
 
@@ -117,7 +117,7 @@ def test_workers_parts_and_a_resume_change_no_bit(tmp_path: Path) -> None:
         patch.setattr("small_runs.SMALL", without_data)
         whole, resumed = whole_and_resumed(tmp_path, workers, data=data)
     assert_same(resumed, whole)
-    plain = trainyard.train(without_data, config, data=data, runs_dir=tmp_path / "plain")
+    plain = trainwright.train(without_data, config, data=data, runs_dir=tmp_path / "plain")
     assert plain.digest == whole.digest
 
 
@@ -154,21 +154,21 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
         from_objects({"train": Drawn()}, DataConfig(**settings(weight="v")["data"]))
     whole = {"data": {"type": "iris", "sampling": "balanced"}, "model": "random_forest"}
     with pytest.raises(ModelError, match=r"data\.sampling: a step of random_forest uses all training rows"):
-        trainyard.train(whole, runs_dir=tmp_path)
+        trainwright.train(whole, runs_dir=tmp_path)
     values = {"data": {"type": "diabetes", "sampling": "balanced"}, "model": "mlp"}
     with pytest.raises(
         InputError, match=r"balanced draws each class as often, but these data \(regression\)"
     ):
-        trainyard.train(values, runs_dir=tmp_path)
+        trainwright.train(values, runs_dir=tmp_path)
     few = {"data": {"type": "iris", "sampling": {"weight": "balanced", "num_samples": 4}}, "model": "mlp"}
     with pytest.raises(InputError, match=r"num_samples: 4 given, but training\.batch_size is 32"):
-        trainyard.train(few, runs_dir=tmp_path)
+        trainwright.train(few, runs_dir=tmp_path)
 
 
 @pytest.mark.soak
 def test_a_fork_that_draws_otherwise_begins_an_epoch(tmp_path: Path) -> None:
-    run = trainyard.train(SMALL, {"training.max_steps": 12}, runs_dir=tmp_path)
+    run = trainwright.train(SMALL, {"training.max_steps": 12}, runs_dir=tmp_path)
     overrides = {"data.sampling": {"weight": "balanced", "num_samples": 40}, "training.max_steps": 16}
-    fork = trainyard.fork(run, overrides=overrides, step=10)
+    fork = trainwright.fork(run, overrides=overrides, step=10)
     assert fork.status == "completed"
     assert fork.result["epochs"] == 2  # 6 steps, of which each epoch has 3

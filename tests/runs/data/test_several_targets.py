@@ -9,11 +9,11 @@ import pytest
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.metrics import f1_score, root_mean_squared_error
 
-import trainyard
+import trainwright
 from late import keras_in_one_thread
-from trainyard.config.schema import DataConfig
-from trainyard.datasets.rows.objects import from_objects
-from trainyard.errors import DataError, InputError
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.rows.objects import from_objects
+from trainwright.errors import DataError, InputError
 
 NAMES = ["a", "b", "c"]
 
@@ -45,8 +45,8 @@ def config(model: Any, target: Any, **data: Any) -> dict[str, Any]:
 def test_values_have_their_names(model: str, transform: str | None, tmp_path: Path) -> None:
     options = {"mlp": {"hidden": [32]}}.get(model, {"n_estimators": 40})
     settings = config({"type": model, **options}, VALUES, target_transform=transform)
-    run = trainyard.train(settings, runs_dir=tmp_path, data=DATA)
-    frame = trainyard.load(run.path).predict(DATA["test"])
+    run = trainwright.train(settings, runs_dir=tmp_path, data=DATA)
+    frame = trainwright.load(run.path).predict(DATA["test"])
     assert list(frame.columns) == ["prediction_price", "prediction_rent"]
     metrics, errors = run.result["metrics"], []
     for name in VALUES:
@@ -60,8 +60,8 @@ def test_values_have_their_names(model: str, transform: str | None, tmp_path: Pa
 @pytest.mark.parametrize("model", ["random_forest", "xgboost", "catboost", "mlp"])
 def test_columns_of_0_and_1_are_labels(model: str, tmp_path: Path) -> None:
     options = {"mlp": {"hidden": [32]}}.get(model, {"n_estimators": 40})
-    run = trainyard.train(config({"type": model, **options}, LABELS), runs_dir=tmp_path, data=DATA)
-    frame = trainyard.load(run.path).predict(DATA["test"])
+    run = trainwright.train(config({"type": model, **options}, LABELS), runs_dir=tmp_path, data=DATA)
+    frame = trainwright.load(run.path).predict(DATA["test"])
     assert list(frame.columns) == [
         "prediction_hot", "prediction_wet", "probability_hot", "probability_wet",
     ]  # fmt: skip
@@ -80,7 +80,7 @@ def test_they_are_those_of_the_libraries(tmp_path: Path) -> None:
     def outputs(model: str, target: list[str], **options: Any) -> tuple[np.ndarray, Any]:
         model_ = {"type": model, "n_estimators": 10, **options}
         settings = config(model_, target) | {"checkpoint": {"save_top_k": 0}}
-        loaded = trainyard.load(trainyard.train(settings, runs_dir=tmp_path, data=DATA).path)
+        loaded = trainwright.load(trainwright.train(settings, runs_dir=tmp_path, data=DATA).path)
         return loaded.outputs(DATA["test"]), loaded.native
 
     mine, native = outputs("random_forest", VALUES)
@@ -122,14 +122,16 @@ def test_targets_that_cannot_be_are_refused(
 ) -> None:
     data = {name: part.assign(word="x", one=1) for name, part in DATA.items()}
     with pytest.raises(InputError, match=message):
-        trainyard.train(config(model, target), runs_dir=tmp_path, data=data)
+        trainwright.train(config(model, target), runs_dir=tmp_path, data=data)
 
 
 def test_a_task_that_takes_one_column(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="names 2 columns, but the task is classification"):
-        trainyard.train(config("xgboost", LABELS, task="classification"), runs_dir=tmp_path, data=DATA)
+        trainwright.train(config("xgboost", LABELS, task="classification"), runs_dir=tmp_path, data=DATA)
     with pytest.raises(DataError, match="task is multilabel, which takes 0 or 1 for each label of a row"):
-        trainyard.train(config("xgboost", ["hot", "price"], task="multilabel"), runs_dir=tmp_path, data=DATA)
+        trainwright.train(
+            config("xgboost", ["hot", "price"], task="multilabel"), runs_dir=tmp_path, data=DATA
+        )
 
 
 def test_unlike_scales_are_said() -> None:
@@ -146,8 +148,10 @@ def test_unlike_scales_are_said() -> None:
 def test_keras_takes_values(tmp_path: Path) -> None:
     keras_in_one_thread()
     settings = config({"type": "keras_mlp", "hidden": [32]}, VALUES, target_transform="standardize")
-    run = trainyard.train(settings | {"training": {"epochs": 5, "threads": 1}}, runs_dir=tmp_path, data=DATA)
-    frame = trainyard.load(run.path).predict(DATA["test"])
+    run = trainwright.train(
+        settings | {"training": {"epochs": 5, "threads": 1}}, runs_dir=tmp_path, data=DATA
+    )
+    frame = trainwright.load(run.path).predict(DATA["test"])
     error = root_mean_squared_error(DATA["test"]["rent"], frame["prediction_rent"])
     assert run.result["metrics"]["test_rmse_rent"] == pytest.approx(error, rel=1e-5)
 
@@ -155,21 +159,21 @@ def test_keras_takes_values(tmp_path: Path) -> None:
 def test_arrays_take_the_names(tmp_path: Path) -> None:
     pairs = {name: (part[NAMES].to_numpy(), part[VALUES].to_numpy()) for name, part in DATA.items()}
     settings = {"data": {"target": VALUES}, "model": {"type": "random_forest", "n_estimators": 3}}
-    run = trainyard.train(settings, runs_dir=tmp_path, data=pairs)
+    run = trainwright.train(settings, runs_dir=tmp_path, data=pairs)
     assert "test_rmse_rent" in run.result["metrics"]
     with pytest.raises(DataError, match=r"data.target names 3 targets, but y has 2"):
-        trainyard.train({**settings, "data": {"target": [*VALUES, "x"]}}, runs_dir=tmp_path, data=pairs)
+        trainwright.train({**settings, "data": {"target": [*VALUES, "x"]}}, runs_dir=tmp_path, data=pairs)
 
 
 @pytest.mark.slow
 def test_from_a_file_to_a_report(tmp_path: Path) -> None:
     DATA["train"].to_csv(tmp_path / "homes.csv", index=False)
     settings = config({"type": "random_forest", "n_estimators": 5}, VALUES, path=str(tmp_path / "homes.csv"))
-    run = trainyard.train(settings, runs_dir=tmp_path)
-    assert list(trainyard.predict(run.path, tmp_path / "homes.csv").columns) == [
+    run = trainwright.train(settings, runs_dir=tmp_path)
+    assert list(trainwright.predict(run.path, tmp_path / "homes.csv").columns) == [
         "prediction_price", "prediction_rent",
     ]  # fmt: skip
-    again = trainyard.evaluate(run.path, data=tmp_path / "homes.csv")
+    again = trainwright.evaluate(run.path, data=tmp_path / "homes.csv")
     assert {"test_rmse_price", "test_rmse_rent"} <= set(again)
     report = (Path(run.path) / "report.html").read_text(encoding="utf-8")
     assert "Predicted against true price" in report

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trainyard
-from trainyard.config import load as load_config
-from trainyard.datasets.base import ArraySplit, DataBundle
-from trainyard.datasets.csv import CsvDataset
-from trainyard.datasets.rows.bundle_files import BundleFile, packed, write
-from trainyard.datasets.rows.cache import LIMIT
-from trainyard.records.run_dir import RunDir
-from trainyard.records.trials import read_trials
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.data.identity import data_inputs
-from trainyard.runs.data.shared import sharing_data
-from trainyard.runs.wiring import load_data
+import trainwright
+from trainwright.config import load as load_config
+from trainwright.datasets.base import ArraySplit, DataBundle
+from trainwright.datasets.csv import CsvDataset
+from trainwright.datasets.rows.bundle_files import BundleFile, packed, write
+from trainwright.datasets.rows.cache import LIMIT
+from trainwright.records.run_dir import RunDir
+from trainwright.records.trials import read_trials
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.data.identity import data_inputs
+from trainwright.runs.data.shared import sharing_data
+from trainwright.runs.wiring import load_data
 
 ROWS = 90
 
@@ -27,7 +27,7 @@ ROWS = 90
 @pytest.fixture(autouse=True)
 def in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
     write_table()
 
 
@@ -190,7 +190,7 @@ def test_data_that_the_cache_cannot_hold_are_kept_in_memory(
         monkeypatch.setenv(LIMIT, "0.0000001")
     else:
         (tmp_path / "file").touch()
-        monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "file"))
+        monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "file"))
     with sharing_data():
         first = loaded()
         first.splits["train"].arrays["features"][:] = 0  # type: ignore[attr-defined]
@@ -221,11 +221,11 @@ def test_a_search_reads_its_data_once_and_its_trials_are_runs_as_any_other(
 ) -> None:
     space = {"training.learning_rate": [0.01, 0.1], "data.standardize": [True, False]}
     tuning = {"metric": "val_loss", "sampler": "grid", "space": space}
-    study = trainyard.tune({**config(), "tuning": tuning}, runs_dir=tmp_path / "runs")
+    study = trainwright.tune({**config(), "tuning": tuning}, runs_dir=tmp_path / "runs")
     assert len(reads) == 2, "once for each preparation"
     for trial in read_trials(study.path):
         run = RunDir(study.path.parent / trial.run_id)
-        alone = trainyard.train(run.config_file, runs_dir=tmp_path / "alone", reuse=False)
+        alone = trainwright.train(run.config_file, runs_dir=tmp_path / "alone", reuse=False)
         assert trial.ending is not None
         assert trial.ending.digest == alone.digest
         assert run.require_manifest().data == RunDir(alone.path).require_manifest().data

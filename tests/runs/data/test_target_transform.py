@@ -11,9 +11,9 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.metrics import mean_absolute_error
 from sklearn.preprocessing import FunctionTransformer
 
-import trainyard
-from trainyard.errors import DataError, InputError
-from trainyard.runs.data.original_units import OriginalUnitsModel
+import trainwright
+from trainwright.errors import DataError, InputError
+from trainwright.runs.data.original_units import OriginalUnitsModel
 
 
 def rows(count: int = 300, seed: int = 0) -> pd.DataFrame:
@@ -43,17 +43,17 @@ def test_metrics_and_predictions_are_in_original_units(model: str, tmp_path: Pat
     """A run on log1p(price) is one whose data hold log1p(price), but for the unit of what it says."""
     training = {"epochs": 30, "learning_rate": 0.01} if model == "mlp" else {}
     settings = {"runs_dir": tmp_path, "data": DATA}
-    run = trainyard.train(config({"type": model, **MODELS[model]}, training=training), **settings)
+    run = trainwright.train(config({"type": model, **MODELS[model]}, training=training), **settings)
     by_hand = {name: part.assign(price=np.log1p(part["price"].astype(float))) for name, part in DATA.items()}
-    other = trainyard.train(
+    other = trainwright.train(
         config({"type": model, **MODELS[model]}, None, training=training),
         runs_dir=tmp_path / "b",
         data=by_hand,
     )
     assert run.result["digest"] == other.result["digest"]
-    loaded = trainyard.load(run.path)
+    loaded = trainwright.load(run.path)
     predicted = loaded.predict(DATA["test"])["prediction"].to_numpy()
-    expected = np.expm1(trainyard.load(other.path).predict(by_hand["test"])["prediction"].to_numpy())
+    expected = np.expm1(trainwright.load(other.path).predict(by_hand["test"])["prediction"].to_numpy())
     assert predicted == pytest.approx(expected, rel=1e-5)
     mae = mean_absolute_error(DATA["test"]["price"], predicted)
     assert run.result["metrics"]["test_mae"] == pytest.approx(mae, rel=1e-5)
@@ -64,10 +64,10 @@ def test_metrics_and_predictions_are_in_original_units(model: str, tmp_path: Pat
 
 @pytest.mark.slow
 def test_an_export_says_its_unit(tmp_path: Path) -> None:
-    run = trainyard.train(
+    run = trainwright.train(
         config({"type": "xgboost", "n_estimators": 3}, "quantile"), runs_dir=tmp_path, data=DATA
     )
-    loaded = trainyard.load(run.path)
+    loaded = trainwright.load(run.path)
     assert isinstance(loaded.model, OriginalUnitsModel)
     loaded.export(tmp_path / "model.ubj")
     note = (tmp_path / "model.ubj.target.json").read_text(encoding="utf-8")
@@ -76,8 +76,10 @@ def test_an_export_says_its_unit(tmp_path: Path) -> None:
 
 def test_a_forest_on_log1p_is_scikit_learns(tmp_path: Path) -> None:
     """`TransformedTargetRegressor` does the same."""
-    run = trainyard.train(config({"type": "random_forest", "n_estimators": 5}), runs_dir=tmp_path, data=DATA)
-    loaded = trainyard.load(run.path)
+    run = trainwright.train(
+        config({"type": "random_forest", "n_estimators": 5}), runs_dir=tmp_path, data=DATA
+    )
+    loaded = trainwright.load(run.path)
     options = {key: value for key, value in loaded.native.get_params().items() if key != "n_jobs"}
     reference = TransformedTargetRegressor(
         RandomForestRegressor(**options),
@@ -93,7 +95,7 @@ def test_a_forest_on_log1p_is_scikit_learns(tmp_path: Path) -> None:
 def test_targets_that_it_cannot_take(tmp_path: Path) -> None:
     negative = {**DATA, "val": DATA["val"].assign(price=-DATA["val"]["price"])}
     with pytest.raises(DataError, match="log1p takes values at least 0, but 100 of 100 val targets are not"):
-        trainyard.train(config("xgboost"), runs_dir=tmp_path, data=negative)
+        trainwright.train(config("xgboost"), runs_dir=tmp_path, data=negative)
     labels = {name: part.assign(price=(part["price"] > 7).astype(int)) for name, part in DATA.items()}
     with pytest.raises(InputError, match="log1p is for amounts, but the task is classification"):
-        trainyard.train(config("xgboost"), runs_dir=tmp_path, data=labels)
+        trainwright.train(config("xgboost"), runs_dir=tmp_path, data=labels)

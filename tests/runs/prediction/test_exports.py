@@ -1,4 +1,4 @@
-"""Models exported with the preparation of their rows: they answer raw rows as `trainyard predict` does."""
+"""Models exported with the preparation of their rows: they answer raw rows as `trainwright predict` does."""
 
 import errno
 import json
@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trainyard
+import trainwright
 from customers import NEW, config, write_customers
 from late import Late
-from trainyard.datasets.rows.typed import ColumnKind
-from trainyard.errors import InputError, TrainingError
-from trainyard.runs.prediction.exports import lacks
-from trainyard.runs.prediction.whole_files import write_whole
+from trainwright.datasets.rows.typed import ColumnKind
+from trainwright.errors import InputError, TrainingError
+from trainwright.runs.prediction.exports import lacks
+from trainwright.runs.prediction.whole_files import write_whole
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "predict_native.py"
 pandas: Any = Late(lambda: __import__("pandas"))
-Trained = Callable[..., trainyard.Run]
+Trained = Callable[..., trainwright.Run]
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +32,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(folder: Path) -> Trained:
     """Trains a small model once."""
-    runs: dict[str, trainyard.Run] = {}
+    runs: dict[str, trainwright.Run] = {}
     table = write_customers(folder / "customers.csv")
 
-    def train(model: str, **settings: Any) -> trainyard.Run:
+    def train(model: str, **settings: Any) -> trainwright.Run:
         key = json.dumps([model, settings])
         if key not in runs:
-            runs[key] = trainyard.train(config(table, model), settings, runs_dir=folder / "runs")
+            runs[key] = trainwright.train(config(table, model), settings, runs_dir=folder / "runs")
         return runs[key]
 
     return train
@@ -57,13 +57,13 @@ def test_a_pipeline_takes_raw_rows_and_answers_as_the_run(
     import skops.io
 
     run = trained(model, **settings)
-    path = trainyard.export(run, folder / "model.skops", "sklearn")
+    path = trainwright.export(run, folder / "model.skops", "sklearn")
     types = skops.io.get_untrusted_types(file=path)
-    ours = [name for name in types if name.startswith("trainyard.")]
+    ours = [name for name in types if name.startswith("trainwright.")]
     assert len(ours) == 2
     pipeline = skops.io.load(path, trusted=types)
     rows = pandas.DataFrame(NEW)
-    expected = trainyard.load(run).predict(rows)
+    expected = trainwright.load(run).predict(rows)
     assert pipeline.predict(rows).tolist() == expected["prediction"].tolist()
     if not settings:
         assert pipeline.classes_.tolist() == ["basic", "gold"]
@@ -74,11 +74,11 @@ def test_a_pipeline_takes_raw_rows_and_answers_as_the_run(
 
 def test_what_is_no_estimator_is_refused_with_another_format(trained: Trained, folder: Path) -> None:
     with pytest.raises(InputError, match="one of lightgbm: use --format mlflow, or native for a booster"):
-        trainyard.export(trained("lightgbm"), folder / "x.skops", "sklearn")
+        trainwright.export(trained("lightgbm"), folder / "x.skops", "sklearn")
     with pytest.raises(
         InputError, match="native is for catboost, lightgbm, xgboost; export a model of sklearn"
     ):
-        trainyard.export(trained("random_forest"), folder / "x", "native")
+        trainwright.export(trained("random_forest"), folder / "x", "native")
 
 
 @pytest.mark.slow
@@ -91,16 +91,16 @@ def test_what_is_no_estimator_is_refused_with_another_format(trained: Trained, f
         ("lightgbm", "txt", NUMBERS | {"data.target_transform": "log1p", "data.encode": "onehot"}),
     ],
 )
-def test_a_booster_predicts_on_raw_rows_without_trainyard(
+def test_a_booster_predicts_on_raw_rows_without_trainwright(
     trained: Trained, folder: Path, model: str, suffix: str, settings: dict[str, Any]
 ) -> None:
     run = trained(model, **settings)
-    path = trainyard.export(run, folder / f"model.{suffix}", "native")
+    path = trainwright.export(run, folder / f"model.{suffix}", "native")
     rows = folder / "new.csv"
     pandas.DataFrame(NEW).to_csv(rows, index=False)
-    # -I: neither PYTHONPATH nor the working directory is searched; -c would find an installed trainyard.
+    # -I: neither PYTHONPATH nor the working directory is searched; -c would find an installed trainwright.
     code = (
-        "import sys, runpy; sys.modules['trainyard'] = None; sys.argv = sys.argv[1:];"
+        "import sys, runpy; sys.modules['trainwright'] = None; sys.argv = sys.argv[1:];"
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
     done = subprocess.run(
@@ -112,7 +112,7 @@ def test_a_booster_predicts_on_raw_rows_without_trainyard(
     assert done.returncode == 0, done.stderr
     (folder / "out.csv").write_text(done.stdout)
     answers = pandas.read_csv(folder / "out.csv")
-    expected = trainyard.predict(run, rows)
+    expected = trainwright.predict(run, rows)
     assert list(answers.columns) == list(expected.columns)
     for name in expected.columns:
         if expected[name].dtype == object:
@@ -121,8 +121,8 @@ def test_a_booster_predicts_on_raw_rows_without_trainyard(
             np.testing.assert_allclose(answers[name], expected[name], rtol=1e-5)
 
 
-def test_cells_that_only_trainyard_reads_are_named(trained: Trained, folder: Path) -> None:
-    path = trainyard.export(trained("lightgbm"), folder / "plain.txt", "native")
+def test_cells_that_only_trainwright_reads_are_named(trained: Trained, folder: Path) -> None:
+    path = trainwright.export(trained("lightgbm"), folder / "plain.txt", "native")
     assert json.loads(Path(f"{path}.columns.json").read_text())["lacks"] == []
     kinds = {
         "price": ColumnKind("number", decimal=",", given="text"),
@@ -147,6 +147,6 @@ def test_a_full_disk_is_reported_with_the_file_and_leaves_nothing(tmp_path: Path
 
 def test_a_library_that_cannot_write_its_model_ends_with_a_message(trained: Trained, folder: Path) -> None:
     """LightGBM reports a full disk by an error of its own."""
-    loaded = trainyard.load(trained("lightgbm"))
+    loaded = trainwright.load(trained("lightgbm"))
     with pytest.raises(TrainingError, match="the export failed: "):
         loaded.model.export(folder / "nosuch" / "model.txt", "txt")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.errors import InputError
-from trainyard.runs.prediction.whole_files import write_whole
+from trainwright.errors import InputError
+from trainwright.runs.prediction.whole_files import write_whole
 
 KILLED = """
     import os, signal, sys
     from pathlib import Path
-    from trainyard.runs.prediction.whole_files import write_whole
+    from trainwright.runs.prediction.whole_files import write_whole
 
     def write(made):
         made.write_text("half")

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL
-from trainyard.errors import InputError, ModelError
-from trainyard.frameworks.keras.backend import import_keras
-from trainyard.runs import environment
-from trainyard.runs.processes.isolation import as_fresh_process
+from trainwright.errors import InputError, ModelError
+from trainwright.frameworks.keras.backend import import_keras
+from trainwright.runs import environment
+from trainwright.runs.processes.isolation import as_fresh_process
 from warm_commands import IMPORTS, command, warm
 
 # What holds for the whole process is changed, and a number is drawn and a state kept while the module lives.
@@ -88,11 +88,11 @@ def project(folder: Path, model: str, hidden: int, seed: int) -> Path:
 
 def created(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(folder)
-    return str(trainyard.create("config.json", runs_dir="runs").path)
+    return str(trainwright.create("config.json", runs_dir="runs").path)
 
 
 def outcome(run: str) -> tuple[str | None, Mapping[str, float]]:
-    result = trainyard.get(run)
+    result = trainwright.get(run)
     assert result.status == "completed", result
     return result.digest, result.metrics
 
@@ -112,7 +112,7 @@ def test_runs_of_two_projects_in_a_row_have_the_bits_of_fresh_processes(
     done = command("work", *runs, "-q", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert [outcome(run) for run in runs] == [outcome(fresh[folder]) for folder in order]
-    manifests = [trainyard.get(run).manifest for run in (runs[3], fresh[plain])]
+    manifests = [trainwright.get(run).manifest for run in (runs[3], fresh[plain])]
     assert manifests[0]["environment"] == manifests[1]["environment"]
     assert manifests[0]["code"] == manifests[1]["code"]
 
@@ -122,10 +122,10 @@ def test_code_that_was_edited_between_two_runs_is_imported_again(
 ) -> None:
     folder = project(tmp_path / "edited", PLAIN, hidden=4, seed=1)
     runs = [created(folder, monkeypatch) for _ in range(2)]
-    trainyard.work(runs[0])
+    trainwright.work(runs[0])
     (folder / "sizes.py").write_text("HIDDEN = 11  # edited\n")
-    trainyard.work(runs[1])
-    first, second = (trainyard.get(run).manifest for run in runs)
+    trainwright.work(runs[1])
+    first, second = (trainwright.get(run).manifest for run in runs)
     assert first["code"]["modules"]["sizes"] != second["code"]["modules"]["sizes"]
     assert second["code"]["edited"] == {}
     assert first["weights"] != second["weights"]
@@ -138,13 +138,13 @@ def test_a_module_that_was_written_between_two_runs_is_found(
     """Python has listed its folder for the first run, and looks again only when the folder's time changes."""
     folder = project(tmp_path / "growing", PLAIN, hidden=4, seed=1)
     runs = [created(folder, monkeypatch) for _ in range(2)]
-    trainyard.work(runs[0])
+    trainwright.work(runs[0])
     listed = folder.stat()
     (folder / "growth.py").write_text("HIDDEN = 11\n")
     (folder / "model.py").write_text(PLAIN.replace("import sizes", "import growth as sizes"))
     os.utime(folder, ns=(listed.st_atime_ns, listed.st_mtime_ns))
-    trainyard.work(runs[1])
-    assert "growth" in trainyard.get(runs[1]).manifest["code"]["modules"]
+    trainwright.work(runs[1])
+    assert "growth" in trainwright.get(runs[1]).manifest["code"]["modules"]
 
 
 def test_a_module_is_found_where_the_process_knows_as_many_folders_as_before(
@@ -215,7 +215,7 @@ def test_a_module_that_the_process_has_from_another_project_is_refused(
     with pytest.raises(
         InputError, match=r"(?s)'model' is already imported.*other.*mine.*start a new process"
     ):
-        trainyard.work(run, trust=True)
+        trainwright.work(run, trust=True)
 
 
 # -- libraries
@@ -241,7 +241,7 @@ def check_order(run_command: Any, kinds: Sequence[str], folder: Path) -> None:
     """Let one process train a run of each kind, in this order, and one process each kind."""
 
     def worked(kinds: Sequence[str]) -> list[Any]:
-        runs = [str(trainyard.create(KINDS[kind], runs_dir=folder).path) for kind in kinds]
+        runs = [str(trainwright.create(KINDS[kind], runs_dir=folder).path) for kind in kinds]
         done = run_command("work", *runs, "-q", folder=folder)
         assert done.returncode == 0, done.stderr
         return [outcome(run) for run in runs]
@@ -400,7 +400,7 @@ def test_libraries_and_plugins_stay_imported(tmp_path: Path, monkeypatch: pytest
 FREED = """
 import contextlib, resource
 import numpy as np
-from trainyard.runs.processes.isolation import keeping_freed_memory
+from trainwright.runs.processes.isolation import keeping_freed_memory
 
 def pages_of_a_step():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

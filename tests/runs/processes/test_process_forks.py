@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-import trainyard
+import trainwright
 from small_runs import SMALL
-from trainyard.callbacks.base import Callback
-from trainyard.records.journal import read
+from trainwright.callbacks.base import Callback
+from trainwright.records.journal import read
 
 ENDS = {"raises": 1, "exits": 3, "trains": 1}  # how a child may leave the user's code; its exit code
 
@@ -44,8 +44,10 @@ class Forking(torch.nn.Module):
         return result
 
 
-def trained(folder: Path, **objects: Any) -> trainyard.Run:
-    return trainyard.train({**SMALL, "data": "iris"}, {"training.max_steps": 12}, runs_dir=folder, **objects)
+def trained(folder: Path, **objects: Any) -> trainwright.Run:
+    return trainwright.train(
+        {**SMALL, "data": "iris"}, {"training.max_steps": 12}, runs_dir=folder, **objects
+    )
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -83,7 +85,7 @@ def test_a_child_that_is_forked_in_the_last_save(
     monkeypatch.setattr(Forking, "codes", [])
     expected = trained(tmp_path / "quiet")
     config = {**SMALL, "data": "iris", "checkpoint": {"every_n_steps": every, "every_n_minutes": None}}
-    run = trainyard.train(
+    run = trainwright.train(
         config, {"training.max_steps": 12}, runs_dir=tmp_path / "forking", callbacks=[ForkAt(12)]
     )
     assert Forking.codes == [1], "it ended at once, and wrote nothing"
@@ -105,7 +107,7 @@ def test_a_child_that_is_forked_before_the_first_step(
     module.__module__ = "forking_models"
     monkeypatch.setitem(sys.modules, "forking_models", type(sys)("forking_models"))
     sys.modules["forking_models"].Early = module  # type: ignore[attr-defined]
-    run = trainyard.train(
+    run = trainwright.train(
         {**SMALL, "data": "iris", "model": {"type": "forking_models:Early"}},
         {"training.max_steps": 3},
         runs_dir=tmp_path,

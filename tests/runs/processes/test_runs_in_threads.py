@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import trainyard
+import trainwright
 from small_runs import SMALL
-from trainyard.callbacks.base import Callback
-from trainyard.runs.processes.isolation import one_at_a_time
+from trainwright.callbacks.base import Callback
+from trainwright.runs.processes.isolation import one_at_a_time
 
 
 class Steps(Callback):
@@ -41,16 +41,21 @@ class Waits(logging.Handler):
 
 
 def test_a_run_waits_for_that_of_another_thread(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "trainyard")
-    begun, other, noted, runs = threading.Event(), threading.Event(), list[int](), dict[int, trainyard.Run]()
+    caplog.set_level(logging.INFO, "trainwright")
+    begun, other, noted, runs = (
+        threading.Event(),
+        threading.Event(),
+        list[int](),
+        dict[int, trainwright.Run](),
+    )
 
     def train(seed: int) -> None:
         callback = Steps(seed, noted, begun, other)
-        runs[seed] = trainyard.train(
+        runs[seed] = trainwright.train(
             SMALL, {"experiment.seed": seed}, runs_dir=tmp_path, callbacks=[callback]
         )
 
-    handler, logger = Waits(other), logging.getLogger("trainyard")
+    handler, logger = Waits(other), logging.getLogger("trainwright")
     logger.addHandler(handler)
     try:
         first = threading.Thread(target=train, args=(1,))
@@ -68,10 +73,10 @@ def test_a_callback_may_train_another_run(tmp_path: Path) -> None:
     class Nested(Callback):
         def on_log(self, step: int, metrics: object) -> None:
             if step == 3:
-                inner.append(trainyard.train(SMALL, {"experiment.seed": 2}, runs_dir=tmp_path).status)
+                inner.append(trainwright.train(SMALL, {"experiment.seed": 2}, runs_dir=tmp_path).status)
 
-    inner, alone = list[str](), trainyard.train(SMALL, runs_dir=tmp_path)
-    run = trainyard.train(SMALL, runs_dir=tmp_path, callbacks=[Nested()])
+    inner, alone = list[str](), trainwright.train(SMALL, runs_dir=tmp_path)
+    run = trainwright.train(SMALL, runs_dir=tmp_path, callbacks=[Nested()])
     assert (inner, run.digest) == (["completed"], alone.digest)
 
 

@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 
 from small_runs import SMALL
-from trainyard import registry
-from trainyard.config import load
-from trainyard.engine.signals import Stopped
-from trainyard.errors import CheckpointError, InputError, ModelError, TrainingError, WorldError
-from trainyard.records.result import Result
-from trainyard.records.run_dir import RunDir
-from trainyard.require import import_rule, importing_by
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.objects import Objects
-from trainyard.runs.processes import nodes, ranks
-from trainyard.runs.request import Request
-from trainyard.types import NamedBuffer
-from trainyard.world import ALONE, RETRYABLE, World
+from trainwright import registry
+from trainwright.config import load
+from trainwright.engine.signals import Stopped
+from trainwright.errors import CheckpointError, InputError, ModelError, TrainingError, WorldError
+from trainwright.records.result import Result
+from trainwright.records.run_dir import RunDir
+from trainwright.require import import_rule, importing_by
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.objects import Objects
+from trainwright.runs.processes import nodes, ranks
+from trainwright.runs.request import Request
+from trainwright.types import NamedBuffer
+from trainwright.world import ALONE, RETRYABLE, World
 
 
 class Fake:
@@ -48,8 +48,8 @@ class Fake:
     @staticmethod
     def launch(config: Any, command: list[str], folder: Path) -> int | None:
         Fake.joined.append(config)
-        assert command == [sys.executable, "-m", "trainyard", "take-part", str(folder)]
-        assert folder.name.startswith("trainyard-")
+        assert command == [sys.executable, "-m", "trainwright", "take-part", str(folder)]
+        assert folder.name.startswith("trainwright-")
         for rank, make in zip(Fake.ranks, Fake.tries, strict=True):
             os.environ["RANK"] = rank
             Fake.codes.append(ranks.take_part(folder, make))
@@ -158,7 +158,7 @@ def test_a_process_is_in_the_place_of_the_first(
 def test_what_restarts_is_said_by_the_main_process(
     request_of: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "trainyard")
+    caplog.set_level(logging.WARNING, "trainwright")
     (tmp_path / "request").write_bytes(ranks._packed(request_of))
     said = "a process has died: all begin again from the newest commit (restart 2)"
     for rank, restarts, expected in (

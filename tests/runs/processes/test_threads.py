@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-import trainyard
+import trainwright
 from small_runs import SMALL, crashed
-from trainyard.config import load
-from trainyard.frameworks.base import Plan
-from trainyard.frameworks.lightgbm import LightgbmFramework
-from trainyard.frameworks.sklearn.steps import MinibatchStepper
-from trainyard.frameworks.torch import TorchFramework
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.processes import placement, threads
-from trainyard.types import DataInfo, features_spec
+from trainwright.config import load
+from trainwright.frameworks.base import Plan
+from trainwright.frameworks.lightgbm import LightgbmFramework
+from trainwright.frameworks.sklearn.steps import MinibatchStepper
+from trainwright.frameworks.torch import TorchFramework
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.processes import placement, threads
+from trainwright.types import DataInfo, features_spec
 
 FREE: dict[str, Any] = {"training.threads": None}
 
@@ -34,15 +34,15 @@ def config(model: dict[str, Any], **training: Any) -> Any:
 
 @pytest.mark.usefixtures("four_processors")
 def test_a_small_step_gets_one_thread_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "trainyard")
-    run = trainyard.train(SMALL, FREE, runs_dir=tmp_path)
+    caplog.set_level(logging.INFO, "trainwright")
+    run = trainwright.train(SMALL, FREE, runs_dir=tmp_path)
     assert "1 of 4 threads: the steps are too small to share; training.threads=4 changes that" in caplog.text
     assert run.manifest["placement"]["training.threads"] == 1
     assert run.manifest["environment"]["threads"] == 1
     assert torch.get_num_threads() == 1
-    assert trainyard.train(SMALL, FREE, runs_dir=tmp_path, reuse=True).id == run.id
+    assert trainwright.train(SMALL, FREE, runs_dir=tmp_path, reuse=True).id == run.id
     caplog.clear()
-    given = trainyard.train(SMALL, {"training.threads": 2}, runs_dir=tmp_path)
+    given = trainwright.train(SMALL, {"training.threads": 2}, runs_dir=tmp_path)
     assert given.manifest["environment"]["threads"] == 2
     assert "too small" not in caplog.text
 
@@ -52,7 +52,7 @@ def test_what_was_chosen_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     cut = crashed(tmp_path, FREE)
     assert cut.manifest["environment"]["threads"] == 1
     monkeypatch.setattr(threads, "SMALL_STEP", 0)  # another version of ours chooses otherwise
-    resumed = trainyard.resume(cut)
+    resumed = trainwright.resume(cut)
     assert resumed.manifest["environment"]["threads"] == 1
     assert resumed.manifest["changes"] == []
 
@@ -64,7 +64,7 @@ def test_what_was_chosen_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_work_of_an_mlp_is_that_of_its_weights(
     params: dict[str, Any], shape: tuple[int, ...], outputs: int
 ) -> None:
-    from trainyard.frameworks.torch.models.mlp import Mlp
+    from trainwright.frameworks.torch.models.mlp import Mlp
 
     info = DataInfo("classification", features_spec(shape), outputs)
     plan = Plan(32, 10, 0.1)
@@ -98,7 +98,7 @@ def test_jobs_of_an_estimator_stay_one_for_small_minibatches(monkeypatch: pytest
             jobs.append(self.n_jobs)
             return super().partial_fit(X, y, classes, sample_weight)
 
-    from trainyard.frameworks.sklearn import steps
+    from trainwright.frameworks.sklearn import steps
 
     info = DataInfo("classification", features_spec((4,)), 3)
     stepper = MinibatchStepper(Spied(), steps.StepSettings(0, 4, info, 1))

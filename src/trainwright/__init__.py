@@ -1,0 +1,124 @@
+"""Training runs as pure functions of config, data, code, environment, seed and initial weights.
+
+import trainwright
+
+run = trainwright.train("config.yaml", {"training.epochs": 3})
+trainwright.load(run).predict(frame)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainwright.module_sources import watch
+from trainwright.version import VERSION
+
+__version__ = VERSION
+
+__all__ = [
+    "Run",
+    "__version__",
+    "benchmark",
+    "check",
+    "clean",
+    "compare",
+    "create",
+    "cross_validate",
+    "evaluate",
+    "explain",
+    "export",
+    "fork",
+    "get",
+    "init",
+    "list_runs",
+    "load",
+    "predict",
+    "predict_file",
+    "report",
+    "reproduce",
+    "reproduce_study",
+    "resume",
+    "resume_study",
+    "schema",
+    "stop",
+    "suggest_tuning",
+    "sync",
+    "train",
+    "tune",
+    "why",
+    "work",
+    "work_study",
+]
+
+watch()
+
+if TYPE_CHECKING:
+    from trainwright.api import (
+        benchmark,
+        check,
+        clean,
+        compare,
+        create,
+        cross_validate,
+        evaluate,
+        explain,
+        export,
+        fork,
+        get,
+        init,
+        list_runs,
+        load,
+        predict,
+        predict_file,
+        report,
+        reproduce,
+        reproduce_study,
+        resume,
+        resume_study,
+        schema,
+        stop,
+        suggest_tuning,
+        sync,
+        train,
+        tune,
+        why,
+        work,
+        work_study,
+    )
+    from trainwright.runs.run import Run
+
+
+# Verbs of other libraries.
+_OTHER_VERBS = {
+    "fit": "train",
+    "run": "train",
+    "Trainer": "train",
+    "eval": "evaluate",
+    "test": "evaluate",
+    "score": "evaluate",
+    "validate": "evaluate",
+    "cross_val_score": "cross_validate",
+    "cv": "cross_validate",
+    "load_model": "load",
+    "save": "export",
+    "save_model": "export",
+    "infer": "predict",
+    "compare_models": "benchmark",
+    "runs": "list_runs",
+    "search_runs": "list_runs",
+    "get_run": "get",
+}
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> Any:
+    # The verbs are imported when they are first used, so that `import trainwright` costs nothing.
+    if name in __all__:
+        from trainwright import api
+
+        return getattr(api, name)
+    hint = f"; did you mean trainwright.{_OTHER_VERBS[name]}?" if name in _OTHER_VERBS else ""
+    raise AttributeError(f"module 'trainwright' has no attribute {name!r}{hint}")

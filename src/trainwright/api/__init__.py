@@ -1,0 +1,116 @@
+"""The verbs of Trainwright, as the command line and notebooks use them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainwright.api.configs import check, init, schema
+    from trainwright.api.differences import why
+    from trainwright.api.forking import fork
+    from trainwright.api.housekeeping import clean, get, list_runs, summaries, sync
+    from trainwright.api.results import (
+        compare,
+        evaluate,
+        explain,
+        export,
+        load,
+        predict,
+        predict_chunks,
+        predict_file,
+        report,
+    )
+    from trainwright.api.studies import (
+        benchmark,
+        cross_validate,
+        reproduce_study,
+        resume_study,
+        suggest_tuning,
+        tune,
+        work_study,
+    )
+    from trainwright.api.training import reproduce, resume, stop, train
+    from trainwright.api.working import create, work
+    from trainwright.runs.run import Run
+
+__all__ = [
+    "Run",
+    "benchmark",
+    "check",
+    "clean",
+    "compare",
+    "create",
+    "cross_validate",
+    "evaluate",
+    "explain",
+    "export",
+    "fork",
+    "get",
+    "init",
+    "list_runs",
+    "load",
+    "predict",
+    "predict_chunks",
+    "predict_file",
+    "report",
+    "reproduce",
+    "reproduce_study",
+    "resume",
+    "resume_study",
+    "schema",
+    "stop",
+    "suggest_tuning",
+    "summaries",
+    "sync",
+    "train",
+    "tune",
+    "why",
+    "work",
+    "work_study",
+]
+
+# A verb's module is imported when the verb is first used: a list of runs needs nothing that trains.
+_VERBS = {
+    "configs": ("check", "init", "schema"),
+    "differences": ("why",),
+    "forking": ("fork",),
+    "housekeeping": ("clean", "get", "list_runs", "summaries", "sync"),
+    "results": (
+        "compare",
+        "evaluate",
+        "explain",
+        "export",
+        "load",
+        "predict",
+        "predict_chunks",
+        "predict_file",
+        "report",
+    ),
+    "studies": (
+        "benchmark",
+        "cross_validate",
+        "reproduce_study",
+        "resume_study",
+        "suggest_tuning",
+        "tune",
+        "work_study",
+    ),
+    "training": ("reproduce", "resume", "stop", "train"),
+    "working": ("create", "work"),
+}
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Run":
+        from trainwright.runs.run import Run
+
+        return Run
+    module = next((module for module, verbs in _VERBS.items() if name in verbs), None)
+    if module is None:
+        raise AttributeError(f"module 'trainwright.api' has no attribute {name!r}")
+    return getattr(import_module(f"trainwright.api.{module}"), name)

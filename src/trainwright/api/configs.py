@@ -1,0 +1,117 @@
+"""Read, check and draft configs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from trainwright.config import Config, Overrides, Resolved
+from trainwright.config import load as load_resolved
+from trainwright.runs.catalog import Catalog
+
+if TYPE_CHECKING:
+    from trainwright.datasets.rows.typed import ColumnKind
+
+log = logging.getLogger("trainwright")
+
+
+def check(config: Config, overrides: Overrides = ()) -> Resolved:
+    """Read and check a config; no framework is imported.
+
+    Raises:
+        ConfigError: The config has problems; the error lists all of them.
+    """
+    resolved = load_resolved(config, overrides, Catalog())
+    if resolved.config.tuning is not None:
+        from trainwright.studies.trials import StudyConfig
+        from trainwright.studies.tuning.checks import check_tuning
+
+        check_tuning(StudyConfig(config, overrides, resolved, objects=False))
+    return resolved
+
+
+def columns(resolved: Resolved) -> Mapping[str, ColumnKind]:
+    """Return what the columns of the training file are, judged by its first rows; empty for other data.
+
+    Raises:
+        DataError: The file cannot be read.
+        MissingExtraError: The library that reads it is not installed.
+    """
+    from trainwright import registry
+    from trainwright.datasets.rows import checks
+    from trainwright.datasets.rows.kinds import infer, infer_target
+
+    config = resolved.config.data
+    if config is None:
+        return {}
+    cls = registry.dataset_of(config.type)
+    if not hasattr(cls, "sample"):
+        return {}
+    table = cls(config, cls.Params(**config.params)).sample()
+    kinds = infer(table, checks.feature_columns(table, config), config).kinds
+    for name in config.targets:
+        kinds = {**kinds, name: infer_target(table, config.model_copy(update={"target": name}))}
+    return kinds
+
+
+def names(kind: str | None = None) -> dict[str, str]:
+    """Return the names that a config may use, with what is known of each.
+
+    Args:
+        kind: `model`, `metric`, `optimizer`, `loss`, `dataset`, `tracker`, `task`, `framework`, `transform`,
+            `scheduler`, `pruner` ...; or a section of the config (`training`, `data.split`), for its keys.
+            Default: return what `kind` may be.
+
+    Raises:
+        InputError: It is none of these.
+    """
+    from trainwright.config.adapters import Kind
+    from trainwright.config.listing import keys_of, kinds
+
+    if kind is None:
+        return kinds()
+    if kind in get_args(Kind):
+        return dict.fromkeys(sorted(Catalog().names(kind)), "")  # type: ignore[arg-type]
+    return keys_of(kind)
+
+
+def init(
+    file: Path | str,
+    target: str | Sequence[str] | None = None,
+    *,
+    encoding: str | None = None,
+    model: str | None = None,
+) -> str:
+    """Return a commented config (YAML) that trains on a data file or folder as it is.
+
+    Args:
+        file: A CSV or Parquet file, or its URL in a store; or a folder of images or texts, with a subfolder
+            for each class (of texts alone, the config trains a language model).
+        target: The column to predict; several in a list, or divided by commas. A folder has none.
+        encoding: The encoding of a CSV file; default: UTF-8, or what its bytes tell.
+        model: The value of `model.type`; `auto`: the best of a few models, by training them on a sample of
+            the rows; default: boosted trees, of the first of LightGBM, XGBoost, CatBoost and scikit-learn
+            that is installed, else a neural network.
+
+    Raises:
+        DataError: The file cannot be read or trained on, or has no such column.
+        InputError: There is no such model, or no target is given for a table.
+    """
+    from trainwright.studies.drafting import draft
+
+    return draft(file, target, encoding=encoding, model=model)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of config files.
+
+    Plugins that cannot be used are left out, with a warning.
+    """
+    from trainwright import registry
+    from trainwright.config.jsonschema import json_schema
+
+    for line in registry.broken():
+        log.warning("left out of the schema: %s", line)
+    return json_schema(Catalog())

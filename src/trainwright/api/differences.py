@@ -1,0 +1,59 @@
+"""Find which difference of two runs moved a metric."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainwright.records.listing import local_runs_folder
+from trainwright.runs.lookup import RunName, find
+
+if TYPE_CHECKING:
+    from trainwright.studies.study import TrialWatcher
+    from trainwright.studies.why.why import Why
+
+
+def why(
+    first: RunName,
+    second: RunName,
+    *,
+    metric: str | None = None,
+    max_runs: int = 60,
+    runs_dir: Path | str | None = None,
+    resume: bool = False,
+    watch: TrialWatcher | None = None,
+    trust: bool = False,
+) -> Why:
+    """Find which of the differences of two runs moved a metric, by making them one by one and in groups.
+
+    The differences are keys of the config, the data, and the user's own code, if both commits are in the
+    repository. Each measurement is a run in the experiment of the first run; one that was made before is
+    reused. They are repeated with other seeds until the shares stand out from the noise.
+
+    Args:
+        first: A completed run: itself, a path, an id, a unique prefix, or `last`.
+        second: The other one.
+        metric: The metric: `f1`, `test_f1` or `val_f1`; default: the first one of the test split.
+        max_runs: The number of runs that may be trained.
+        runs_dir: The folder of the runs.
+        resume: Continue the newest study of the same two runs and metric; it may train more runs now.
+        watch: Called with a mapping (`changes`, `seed`, `run_id`, the metric) after each measurement.
+        trust: As in `load`.
+
+    Returns:
+        The study; `answer` is a sentence, `moved_by` names the changes, and `shares` has their shares.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: A run is not completed, was given objects, or starts from another run; or the two have no
+            metric in common.
+        TrainingError: One of the two runs cannot be made again here.
+    """
+    from trainwright.studies.study import StudyRequest, ignore_trials
+    from trainwright.studies.why.why import WhyRequest
+    from trainwright.studies.why.why import why as run_study
+
+    folder = local_runs_folder(runs_dir, "studies")
+    before, after = find(first, folder), find(second, folder)
+    study = StudyRequest(before.path.parent.parent, resume, watch=watch or ignore_trials)
+    return run_study(before, after, WhyRequest(study, metric, max_runs, trust))

@@ -1,0 +1,152 @@
+"""Begin runs with the state of others: fork them, or continue after their end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainwright.config import Overrides, Resolved
+from trainwright.config import load as load_resolved
+from trainwright.errors import InputError
+from trainwright.integrations.foreign import refuse_foreign_run
+from trainwright.records.listing import has_model
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.data.bundles import make_objects
+from trainwright.runs.lookup import RunName, find
+from trainwright.runs.objects import require_objects
+from trainwright.runs.run import Run
+from trainwright.runs.workdir import reading, working_directory
+
+if TYPE_CHECKING:
+    from trainwright.callbacks.base import Callback
+    from trainwright.engine.outside import VerdictFunction
+    from trainwright.runs.children.create import Relation
+
+log = logging.getLogger("trainwright")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a child is trained: what is given in Python, and what is allowed."""
+
+    model: Any = None
+    data: Any = None
+    callbacks: Sequence[Callback] = ()
+    allow_change: bool = False
+    trust: bool = False
+    verdict: VerdictFunction | None = None
+
+
+def fork(
+    run: RunName,
+    overrides: Overrides = (),
+    *,
+    step: int | None = None,
+    runs_dir: Path | str | None = None,
+    allow_change: bool = False,
+    model: Any = None,
+    data: Any = None,
+    callbacks: Sequence[Callback] = (),
+    trust: bool = False,
+    verdict: VerdictFunction | None = None,
+) -> Run:
+    """Train a new run that begins with the state of another one, which stays as it is.
+
+    The new run keeps a copy of that state, and can be resumed and reproduced without the other one.
+    `docs/forking.md` says what each override means.
+
+    It works in the directory that the other run was started in; code is imported as `resume` does.
+
+    Args:
+        run: The run to fork: a run, a path, an id, a unique prefix, or `last`.
+        overrides: The settings that differ from those of the other run.
+        step: Where the new settings begin to hold; default: at the newest state of the other run. Where no
+            checkpoint of that step is kept, the steps up to it are repeated from the newest one before it,
+            with the settings of the other run.
+        runs_dir: The folder of the runs.
+        allow_change: Continue although the data of the other run have changed.
+        model: The model object, if `train` was given one.
+        data: The data objects, if `train` was given some; they may be others.
+        callbacks: Observers of the run.
+        trust: Import all that the run's config names; each import is announced in the log.
+        verdict: Judges the run after each evaluation, as in `train`.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: It has no such step, or its state does not fit the settings, or there is nothing to train.
+        ChangedInputsError: The data have changed; `allow_change` accepts that.
+        TrainingError: The training failed; `resume` continues from the last commit.
+        CheckpointError: A checkpoint cannot be read or written.
+        Stopped: A signal came before the first step.
+    """
+    training = Training(model, data, callbacks, allow_change, trust, verdict)
+    return train_child(find(run, runs_dir, has_model), overrides, training, "fork", step)
+
+
+def is_longer(run: RunDir, overrides: Overrides) -> bool:
+    """Return whether overrides give an ended run another length, so that a new one continues after it.
+
+    Raises:
+        ConfigError: An override is wrong.
+        InputError: They change more than the length.
+    """
+    from trainwright.records.status import FINAL
+    from trainwright.runs.children.compatibility import LENGTH
+    from trainwright.runs.children.config import changed_computation, child_config
+
+    status, manifest = run.status(), run.manifest()
+    if not overrides or status not in FINAL or manifest is None or manifest.trainer is not None:
+        return False
+    own = load_resolved(run.checked_config_file(), adapters=Catalog())
+    changed = changed_computation(own, child_config(run, overrides))
+    others = [key for key in changed if key not in LENGTH]
+    if others:
+        raise InputError(
+            f"{others[0]}: run {run.id} is {status}, and a run that goes on after it can only be longer; "
+            f"to change more, fork it: trainwright fork {run.id} {others[0]}=..."
+        )
+    return bool(changed)
+
+
+def _of_overrides(parent: RunDir, resolved: Resolved) -> list[str]:
+    """Return the overrides that have no effect; the file of the parent sets every key, used or not."""
+    return [line for line in resolved.unused if not line.startswith(str(parent.config_file))]
+
+
+def train_child(
+    parent: RunDir, overrides: Overrides, training: Training, relation: Relation, step: int | None = None
+) -> Run:
+    """Make and train a run that begins with the state of another one; see `fork`."""
+    from trainwright.engine.outside import check_verdict
+    from trainwright.runs.attempt import run_attempt
+    from trainwright.runs.children.config import child_config, child_placement
+    from trainwright.runs.children.create import ChildRequest, create_child
+    from trainwright.runs.request import Request
+
+    check_verdict(training.verdict)
+    verb = "fork" if relation == "fork" else "resume"
+    refuse_foreign_run(parent, verb)
+    with reading(parent, working_directory(parent), resume=True, trust=training.trust):
+        own = load_resolved(parent.checked_config_file(), adapters=Catalog())
+        resolved = child_config(parent, overrides)
+        for note in (*resolved.notes, *_of_overrides(parent, resolved)):
+            log.warning("config: %s", note)
+        require_objects(parent, verb, model=training.model, data=training.data)
+        objects = make_objects(resolved, training.model, training.data, training.callbacks)
+        child = create_child(ChildRequest(parent, own, resolved, relation, step, training.model))
+        placement = child_placement(own, resolved, parent)
+        result = run_attempt(
+            Request(
+                resolved,
+                child,
+                objects,
+                placement=placement,
+                allow_change=training.allow_change,
+                verdict=training.verdict,
+            )
+        )
+    return Run.trained(child, result)

@@ -1,0 +1,431 @@
+"""Use the trained models of runs, and compare results."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainwright.errors import InputError
+from trainwright.integrations.foreign import refuse_foreign_run
+from trainwright.records.listing import has_model
+from trainwright.runs.lookup import RunName, find
+from trainwright.runs.objects import passed_objects, require_objects
+from trainwright.runs.run import Run
+from trainwright.runs.workdir import reading, working_directory
+
+if TYPE_CHECKING:
+    from trainwright.records.run_dir import RunDir
+    from trainwright.runs.comparison import Comparison
+    from trainwright.runs.prediction.file_predictions import PredictionColumns, Written
+    from trainwright.runs.prediction.predictor import Predictor
+    from trainwright.types import Metrics, SplitName
+
+log = logging.getLogger("trainwright")
+MOST_OVERLAID = 12  # runs on one page: there are as many colors
+
+
+def load(
+    run: RunName = "last", *, runs_dir: Path | str | None = None, model: Any = None, trust: bool = False
+) -> Predictor:
+    """Return the model of a run, ready to predict: `trainwright.load("last").predict(frame)`.
+
+    Many threads may use it at once, together with other models. Loading and predicting change nothing in the
+    process: no thread count, determinism flag or random generator. So its outputs may differ from those
+    of the run's own evaluation in the last bits (by 1e-5 at most, relative to the largest); `predict`,
+    `evaluate` and `explain` pin the process as the training did, and give its bits.
+
+    A run directory may come from someone else, so not everything that its config names is imported: only a
+    framework's own model classes, and code in the caller's own working directory. That holds for all
+    functions here; `docs/security.md` has the rules.
+
+    Args:
+        run: A run, a path, an id, a unique prefix, or `last`.
+        runs_dir: The folder of the runs.
+        model: The model object, if `train` was given one; it gets the weights of the run.
+        trust: Import all that the run's config names; each import is announced in the log.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: The run has no weights, an object is missing, or the run names code that is not imported.
+        CheckpointError: A file that predictions depend on is damaged.
+    """
+    return _load(find(run, runs_dir, has_model), "load", model, trust=trust, pinned=False)
+
+
+def _load(run: RunDir, verb: str, model: Any, *, trust: bool, pinned: bool = True, **data: Any) -> Predictor:
+    from trainwright.runs.prediction.predictor import Predictor
+
+    refuse_foreign_run(run, verb)
+    require_objects(run, verb, model=model, **data)
+    with reading(run, trust=trust):
+        return Predictor(run, model, pinned=pinned)
+
+
+def evaluate(
+    run: RunName,
+    *,
+    split: SplitName = "test",
+    data: Any = None,
+    runs_dir: Path | str | None = None,
+    model: Any = None,
+    trust: bool = False,
+) -> Metrics:
+    """Compute the metrics of a run's model on one of its splits, or on other rows.
+
+    Relative paths in the run's config are relative to where it was started; code is imported as `load` does.
+
+    Args:
+        run: A run, a path, an id, a unique prefix, or `last`.
+        split: A split of the run's own data.
+        data: Other rows: a CSV, Parquet or npz file, or a data frame; for a language model a text file, or a
+            folder of them. For a run that was given its data as objects, these again (then `split` is one of
+            theirs), or a file.
+        runs_dir: The folder of the runs.
+        model: The model object, if `train` was given one.
+        trust: As in `load`.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: The run has no weights or no such split, an object is missing, or the data are not the
+            run's own.
+        CheckpointError: A file that predictions depend on is damaged.
+    """
+    found = find(run, runs_dir, has_model)
+    is_file = isinstance(data, Path | str)
+    predictor = _load(found, "evaluate", model, trust=trust, data=data)
+    if is_file:
+        _warn_of_training_rows(found, predictor, Path(data))
+    samples = predictor.files.samples(data) if is_file else None  # before the working directory changes
+    rows = predictor.files.read(data) if is_file and samples is None else data
+    with reading(found, working_directory(found), trust=trust):
+        if "data" in passed_objects(found) and not is_file:
+            from trainwright.runs.data.bundles import bundle_of_objects
+
+            return predictor.evaluate(split, bundle=bundle_of_objects(found, predictor, data)).metrics
+        return predictor.evaluate(split, rows, samples=samples).metrics
+
+
+def _warn_of_training_rows(run: RunDir, predictor: Predictor, file: Path) -> None:
+    """Warn if a file to evaluate on is the one that the run was trained on."""
+    data, folder = predictor.config.data, working_directory(run)
+    trained = [path for path in (data.path, data.train_path) if path] if data else []
+    if file.resolve() in [(folder / path).resolve() for path in trained]:
+        log.warning(
+            "%s holds the rows that the model was trained on, so these metrics flatter it; for rows that it "
+            "has not seen: trainwright evaluate %s --split test",
+            file,
+            run.id,
+        )
+
+
+def predict(
+    run: RunName,
+    data: Path | str,
+    *,
+    keep: Sequence[str] = (),
+    threshold: float | None = None,
+    proba: bool | None = None,
+    interval: float | None = None,
+    runs_dir: Path | str | None = None,
+    model: Any = None,
+    trust: bool = False,
+) -> Any:
+    """Return the predictions for the rows of a CSV, Parquet or npz file, as a data frame.
+
+    An npz file holds X, or the arrays that the model takes by name, as in training.
+
+    A language model takes a text file, or a folder of them. The rows are then windows of the length that the
+    run was trained with, and the columns sums over each: its loss in `nats`, the `tokens` and the `hits`.
+
+    Args:
+        run: A run, a path, an id, a unique prefix, or `last`.
+        data: The file, or its URL.
+        keep: Columns of the file to carry over.
+        threshold: Predict the second of two classes, or a label, where its probability is at least this.
+        proba: Whether to return the probabilities of classes and labels, too. Default: if there are any.
+        interval: Add the ends of prediction intervals of this level, such as 0.9: `lower` and `upper`. They
+            are calibrated on the run's validation rows, which are read for that.
+        runs_dir: The folder of the runs.
+        model: The model object, if `train` was given one.
+        trust: As in `load`.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: The run has no weights, an object is missing, the run names code that is not imported, or
+            an option does not fit its task.
+        DataError: The file cannot be read, or lacks a column of the training data.
+        CheckpointError: A file that predictions depend on is damaged.
+    """
+    options = _Options(keep, threshold, proba, interval)
+    frames = list(_predicted(run, options, runs_dir=runs_dir, model=model, trust=trust).frames(data))
+    if len(frames) == 1:
+        return frames[0]
+    import pandas as pd
+
+    return pd.concat(frames, ignore_index=True)
+
+
+def predict_file(
+    run: RunName,
+    data: Path | str,
+    output: Path | str,
+    *,
+    keep: Sequence[str] = (),
+    threshold: float | None = None,
+    proba: bool | None = None,
+    interval: float | None = None,
+    runs_dir: Path | str | None = None,
+    model: Any = None,
+    trust: bool = False,
+) -> Written:
+    """Write the predictions for the rows of a file to another one; both may be larger than the memory.
+
+    Args:
+        run: A run, a path, an id, a unique prefix, or `last`.
+        data: The CSV, Parquet, npz or text file, or its URL.
+        output: The file to write, `.csv` or `.parquet`; one of this name is replaced. From a CSV file to
+            another one, the cells of columns in `keep` are carried over as they are written. Masks are
+            written as PNG files into a folder.
+        keep: As in `predict`, like all that follows.
+        threshold: As in `predict`.
+        proba: As in `predict`.
+        interval: As in `predict`.
+        runs_dir: The folder of the runs.
+        model: The model object, if `train` was given one.
+        trust: As in `load`.
+
+    Returns:
+        The number of `rows`, and the names of the `columns`.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: As in `predict`; or the output cannot be written.
+        DataError: The file cannot be read, or lacks a column of the training data.
+        CheckpointError: A file that predictions depend on is damaged.
+    """
+    from trainwright.runs.prediction.file_predictions import write_predictions
+    from trainwright.runs.prediction.mask_files import write_masks
+
+    output = Path(output)
+    options = _Options(keep, threshold, proba, interval, as_written=output.suffix == ".csv")
+    predictions = _predicted(run, options, runs_dir=runs_dir, model=model, trust=trust)
+    if predictions.predictor.gives_masks:
+        return write_masks(predictions.frames(data), data, output)
+    return write_predictions(predictions.frames(data), output)
+
+
+def predict_chunks(
+    run: RunName,
+    data: Path | str,
+    *,
+    keep: Sequence[str] = (),
+    threshold: float | None = None,
+    proba: bool | None = None,
+    interval: float | None = None,
+    runs_dir: Path | str | None = None,
+    trust: bool = False,
+) -> Iterator[Any]:
+    """Yield the predictions of `predict` as data frames, one for each chunk of the file's rows.
+
+    The cells of columns in `keep` are carried over from a CSV file as they are written.
+
+    Raises:
+        InputError: As in `predict`; or the predictions are masks, which no row of a table holds.
+    """
+    options = _Options(keep, threshold, proba, interval, as_written=True)
+    predictions = _predicted(run, options, runs_dir=runs_dir, model=None, trust=trust)
+    if predictions.predictor.gives_masks:
+        raise InputError(
+            "the predictions are masks, which do not fit into a table: write them to a folder (--output "
+            "FOLDER, or trainwright.predict_file)"
+        )
+    yield from predictions.frames(data)
+
+
+class _Options(NamedTuple):
+    """What is wanted of predictions; see `predict`."""
+
+    keep: Sequence[str]
+    threshold: float | None
+    proba: bool | None
+    interval: float | None
+    as_written: bool = False
+
+
+class _Predictions(NamedTuple):
+    """A model, and the columns of its predictions that are wanted."""
+
+    predictor: Predictor
+    columns: PredictionColumns
+    as_written: bool
+
+    def frames(self, data: Path | str) -> Iterator[Any]:
+        from trainwright.runs.prediction.file_predictions import predicted_chunks
+
+        return predicted_chunks(self.predictor, data, self.columns, as_written=self.as_written)
+
+
+def _predicted(
+    run: RunName, options: _Options, *, runs_dir: Path | str | None, model: Any, trust: bool
+) -> _Predictions:
+    from trainwright.runs.prediction.file_predictions import PredictionColumns
+
+    directory = find(run, runs_dir, has_model)
+    predictor = _load(directory, "predict", model, trust=trust)
+    intervals = None
+    if options.interval is not None:
+        with reading(directory, working_directory(directory), trust=trust):
+            intervals = predictor.intervals(options.interval)
+    columns = PredictionColumns(options.keep, options.threshold, options.proba, intervals)
+    return _Predictions(predictor, columns, options.as_written)
+
+
+def export(
+    run: RunName,
+    path: Path | str,
+    form: str | None = None,
+    *,
+    runs_dir: Path | str | None = None,
+    model: Any = None,
+    trust: bool = False,
+) -> Path:
+    """Write a run's model in its library's own format (`model.ubj`, `model.skops`, a SavedModel ...).
+
+    Three formats hold the preparation of raw rows, too: `native` (a booster's own file, and a file of columns
+    beside it), `sklearn` (a pipeline that takes data frames) and `mlflow` (a folder that MLflow serves). See
+    docs/export.md.
+
+    Args:
+        run: A run, a path, an id, a unique prefix, or `last`.
+        path: The file or folder to write; an existing one is replaced.
+        form: `native`, `sklearn`, `mlflow`, or one of the framework's formats; default: that of the path's
+            suffix, or the framework's default for a path without one.
+        runs_dir: The folder of the runs.
+        model: The model object, if `train` was given one.
+        trust: As in `load`.
+
+    Returns:
+        The path.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: The run has no weights, an object is missing, the framework has no such format, or the
+            path cannot be written.
+        CheckpointError: A file that predictions depend on is damaged.
+    """
+    predictor = _load(find(run, runs_dir, has_model), "export", model, trust=trust, pinned=False)
+    if form in ("mlflow", "native"):
+        from trainwright.runs.prediction import exports
+
+        write = exports.export_mlflow if form == "mlflow" else exports.export_native
+        return write(predictor, Path(path))
+    if form == "sklearn":
+        from trainwright.integrations.sklearn import export_pipeline
+
+        return export_pipeline(predictor, Path(path))
+    return predictor.export(Path(path), form)
+
+
+def explain(
+    run: RunName,
+    *,
+    data: Any = None,
+    runs_dir: Path | str | None = None,
+    model: Any = None,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Explain a run's model: importance, permutation importance, SHAP values and partial dependence.
+
+    They are written into the run directory, and its report is written again; where that cannot be done, the
+    entry `not_kept` says why. `data` and `model` are what `train` was given as objects, if it was; paths and
+    imported code are as in `evaluate`.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: The run has no weights, an object is missing, or the data are not the run's own.
+        CheckpointError: A file that predictions depend on is damaged.
+    """
+    found = find(run, runs_dir, has_model)
+    predictor = _load(found, "explain", model, trust=trust, data=data)
+    from trainwright.runs.data.bundles import bundle_of_objects
+
+    bundle = bundle_of_objects(found, predictor, data) if data is not None else None
+    with reading(found, working_directory(found), trust=trust):
+        explanation = predictor.explain(bundle)
+    if "not_kept" not in explanation:
+        report(Run(found))
+    return explanation
+
+
+def report(
+    run: RunName,
+    *others: RunName,
+    output: Path | str | None = None,
+    card: bool = False,
+    runs_dir: Path | str | None = None,
+) -> Path:
+    """Write the run's `report.html` again, its model card, or a page that overlays several runs.
+
+    Args:
+        run: A run, a path, an id, a unique prefix, or `last`.
+        others: More runs, up to 11: the page shows first what differs, then all curves.
+        output: The file to write. By default, report.html or model-card.md in the run directory, or runs.html
+            here for several runs.
+        card: Write the model card instead: Markdown with the metadata that hubs read.
+        runs_dir: The folder of the runs.
+
+    Returns:
+        The path of what was written.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: These arguments do not go together.
+        CheckpointError: A table of an evaluation has a form that cannot be shown.
+        OSError: The file cannot be written.
+    """
+    _check_report(len(others) + 1, output, card=card)
+    folders = [find(one, runs_dir).path for one in (run, *others)]
+    path = None if output is None else Path(output)
+    if card:
+        from trainwright.reports.card import write_card
+
+        return write_card(folders[0], path)
+    if others:
+        from trainwright.reports.overlay import FILE, write_overlay
+
+        return write_overlay(folders, path or Path(FILE))
+    from trainwright.reports.html import write_report
+    from trainwright.reports.studies import link_from_study
+
+    written = write_report(folders[0], path)
+    if path is None:
+        link_from_study(folders[0])  # so that the page of a search links to this one
+    return written
+
+
+def _check_report(runs: int, output: Path | str | None, *, card: bool) -> None:
+    if card and runs > 1:
+        raise InputError(f"{runs} runs given, but a model card describes one run; leave the others out")
+    if runs > MOST_OVERLAID:
+        raise InputError(f"{runs} runs given; one page overlays {MOST_OVERLAID} at most: name fewer")
+    if output is not None and not Path(output).absolute().parent.is_dir():
+        raise InputError(f"{output}: there is no folder {Path(output).parent}")
+
+
+def compare(
+    first: RunName, second: RunName, *, runs_dir: Path | str | None = None, trust: bool = False
+) -> Comparison:
+    """Compare the configs, inputs and results of two runs.
+
+    `trust` is as in `load`.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        ConfigError: The config of a run cannot be read any more.
+        CheckpointError: A file of a run is damaged.
+    """
+    from trainwright.runs.comparison import compare as compare_runs
+
+    return compare_runs(find(first, runs_dir), find(second, runs_dir), trust=trust)

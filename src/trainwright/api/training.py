@@ -1,0 +1,345 @@
+"""Train runs, resume them, and prove them by training them again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainwright.api.forking import Training, is_longer, train_child
+from trainwright.config import Config, Overrides, Resolved
+from trainwright.config import load as load_resolved
+from trainwright.errors import InputError, TrainingError
+from trainwright.integrations.foreign import refuse_foreign_run
+from trainwright.records.decision import journalled_decisions
+from trainwright.records.listing import runs_folder
+from trainwright.records.manifest import Parent
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.data.bundles import make_bundle, make_objects
+from trainwright.runs.lookup import RunName, find, find_unfinished, placement_of_overrides, warn_of_unused
+from trainwright.runs.objects import Objects, name_batch_size, name_model, require_data, require_objects
+from trainwright.runs.processes.placement import resumed_config
+from trainwright.runs.run import Run
+from trainwright.runs.trust import of_own_config
+from trainwright.runs.workdir import reading, working_directory, working_in
+from trainwright.semantics import computing_by, older_versions
+
+if TYPE_CHECKING:
+    from trainwright.callbacks.base import Callback
+    from trainwright.engine.outside import VerdictFunction
+    from trainwright.runs.reproduce import Reproduction
+
+log = logging.getLogger("trainwright")
+
+
+def train(
+    config: Config,
+    overrides: Overrides = (),
+    *,
+    runs_dir: Path | str | None = None,
+    resume: bool = False,
+    reuse: bool = False,
+    model: Any = None,
+    data: Any = None,
+    callbacks: Sequence[Callback] = (),
+    verdict: VerdictFunction | None = None,
+) -> Run:
+    """Train one run, from config to report.
+
+    Args:
+        config: A YAML file, or its content as a mapping.
+        overrides: `key.path=value` texts, or a mapping from dotted keys.
+        runs_dir: The folder for run directories; default `TRAINWRIGHT_RUNS`, or `runs`.
+        resume: Continue the newest unfinished run of the same computation, if there is one. It keeps its own
+            config: other settings that change only the record (tracking ...) are not used, and a warning
+            names them. The device and the number of threads are used, if they are set.
+        reuse: Return the newest completed run of the experiment that has the same inputs, if there is one,
+            without training: the same computation, data, code, initial weights and numeric environment, and a
+            tier better than `statistical`. Damaged runs are passed over. Settings that change only the record
+            are not used, and a warning names them. It is tried before `resume`.
+        model: A model object, used instead of `model.type`; the run can then be reproduced only with that
+            object. Or the name of a model, a class or a function.
+        data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset; or all rows as
+            one pair or data frame. They replace the source that the section `data` names; its other settings
+            (target, split ...) apply to them.
+        callbacks: Observers of the run.
+        verdict: Judges the run after each evaluation of the validation split: it is called with the step and
+            the metrics, and returns `"keep"`; or `"prune"` to end the run as `pruned`; or `"pause"` to commit
+            the run, which `resume` continues.
+
+    Raises:
+        InputError: Config, data or model are wrong. A run that fails before its journal is opened is removed.
+        RunLockedError: With `resume`: another process owns the run.
+        ChangedInputsError: With `resume`: data or code have changed.
+        TrainingError: The training failed; `resume` continues from the last commit.
+        CheckpointError: A checkpoint cannot be written, or the best model is damaged.
+        Stopped: A signal came before the first step.
+    """
+    from trainwright.engine.outside import check_verdict
+    from trainwright.runs.attempt import run_attempt
+    from trainwright.runs.processes.ranks import follow, is_restarted
+    from trainwright.runs.request import Request
+    from trainwright.runs.reuse import CompletedRuns
+
+    check_verdict(verdict)
+    if model is not None:
+        config, overrides, model = name_model(config, overrides, model)
+    resolved = load_resolved(config, overrides, Catalog(), objects=data is not None)
+    if data is not None and (sized := name_batch_size(resolved, overrides, data)) is not None:
+        resolved = load_resolved(config, sized, Catalog(), objects=True)
+    log_notes(resolved)
+    folder = runs_folder(runs_dir)
+    if data is None:
+        require_data(resolved, config)
+    with working_in(Path.cwd()):
+        objects = make_objects(resolved, model, data, callbacks)
+        if (followed := follow(resolved.config, objects, run_attempt)) is not None:
+            return Run(followed)
+        if reuse:
+            completed = CompletedRuns(folder, resolved.config.experiment.name)
+            if (known := completed.find(resolved, objects)) is not None:
+                return Run(known)
+        if (resume or is_restarted()) and (found := find_unfinished(resolved, folder)):
+            _resume_for(found, resolved, objects, data, verdict)
+            return Run(found)
+        experiment = resolved.config.experiment.name
+        if resume:
+            log.info("no unfinished run of this computation in %s/%s: a new one begins", folder, experiment)
+        run = RunDir.create(folder, experiment, resolved.dump(), settings=resolved.settings)
+        result = run_attempt(Request(resolved, run, objects, verdict=verdict))
+    return Run.trained(run, result)
+
+
+def _resume_for(
+    found: RunDir, asked: Resolved, objects: Objects, data: Any, verdict: VerdictFunction | None
+) -> None:
+    """Continue an unfinished run for a config of the user's, which says what code may be imported.
+
+    (`resume` has no such config: there, the run's own decides, if it is trusted.)
+
+    Args:
+        found: The run, which keeps its own config.
+        asked: The config that `train` was given.
+        objects: What `train` was given in Python; its data are divided anew, as the run's config says.
+        data: The data objects, as they were given.
+        verdict: As in `train`.
+    """
+    from trainwright.runs.attempt import run_attempt
+    from trainwright.runs.request import Request
+
+    log.info("resuming run %s", found.id)
+    own = load_resolved(found.checked_config_file(), adapters=Catalog())
+    warn_of_unused(asked, own, found)
+    require_objects(found, "resume", model=objects.model, data=data)
+    with of_own_config(found, asked), computing_by(older_versions(found.versions())):
+        placement = asked.placement(explicit=True)
+        bundle = make_bundle(resumed_config(found, own, placement), data, objects.model)
+        given = replace(objects, data=bundle)
+        run_attempt(Request(own, found, given, placement=placement, verdict=verdict, keep=True))
+
+
+def resume(
+    run: RunName,
+    overrides: Overrides = (),
+    *,
+    runs_dir: Path | str | None = None,
+    allow_change: bool = False,
+    model: Any = None,
+    data: Any = None,
+    callbacks: Sequence[Callback] = (),
+    trust: bool = False,
+    verdict: VerdictFunction | None = None,
+) -> Run:
+    """Continue a run from its newest valid checkpoint, to the bits of the run that was never interrupted.
+
+    A run that was stopped or pruned continues. If a run was to stop or be pruned, but died before that, it
+    ends now as was decided.
+
+    With another length (`training.epochs=60`), a run that has ended stays as it is: a new run continues after
+    it, and is returned. `docs/forking.md` says when it has the bits of a run that had this length from the
+    start; if it has not, a warning says why.
+
+    It works in the directory that the run was started in. The user's code is imported from the current
+    working directory, and from that one if the folder of runs is in it; `docs/security.md` has the rules.
+
+    It has the number of threads and the device of the attempt before. Another numeric environment (threads,
+    device, machine, packages) is recorded and lowers the determinism tier, or is refused if the config
+    demands `bitwise`.
+
+    Args:
+        run: A run, a path, an id, a unique prefix, or `last`.
+        overrides: Another placement (`training.threads=2`, `training.device=cpu`); for an ended run, also
+            another length.
+        runs_dir: The folder of the runs.
+        allow_change: Continue although config, data or code have changed, or the environment of a run that
+            demands `bitwise`; it is recorded.
+        model: The model object, if `train` was given one.
+        data: The data objects, if `train` was given some.
+        callbacks: Observers of the run.
+        trust: Import all that the run's config names; each import is announced in the log.
+        verdict: Judges the run after each evaluation, as in `train`; evaluations that were judged in an
+            earlier attempt are not judged again.
+
+    Raises:
+        InputError: An object is missing, or the run names code that is not imported.
+        RunNotFoundError: There is no such run.
+        RunLockedError: Another process owns it.
+        ChangedInputsError: Config, data or code have changed; `allow_change` accepts and records that.
+        TrainingError: The training failed; another `resume` continues from the last commit.
+        CheckpointError: A checkpoint cannot be written or restored, or the best model is damaged, or the
+            result of a completed run is damaged or missing.
+        Stopped: A signal came before the first step.
+    """
+    from trainwright.engine.outside import check_verdict
+    from trainwright.runs.attempt import run_attempt
+    from trainwright.runs.processes.ranks import follow
+    from trainwright.runs.request import Request
+
+    check_verdict(verdict)
+    found = find(run, runs_dir)
+    if is_longer(found, overrides):
+        training = Training(model, data, callbacks, allow_change, trust, verdict)
+        return train_child(found, overrides, training, "continue")
+    if found.status() == "completed":
+        found.require_result()
+        log.info(
+            "run %s is completed: there is nothing left to do; to train for longer: trainwright resume %s "
+            "training.epochs=...",
+            found.id,
+            found.id,
+        )
+        return Run(found)
+    refuse_foreign_run(found, "resume")
+    with reading(found, working_directory(found), resume=True, trust=trust):
+        resolved = load_resolved(found.checked_config_file(), adapters=Catalog())
+        placement = placement_of_overrides(found, resolved, overrides)
+        require_objects(found, "resume", model=model, data=data)
+        objects = make_objects(resumed_config(found, resolved, placement), model, data, callbacks)
+        if follow(resolved.config, objects, run_attempt) is not None:
+            return Run(found)
+        run_attempt(
+            Request(
+                resolved,
+                found,
+                objects,
+                placement=placement,
+                allow_change=allow_change,
+                verdict=verdict,
+                keep=True,
+            )
+        )
+    return Run(found)
+
+
+def stop(run: RunName, *, runs_dir: Path | str | None = None, wait: bool = True) -> Run:
+    """Stop a run that another thread or process trains.
+
+    The run notices the request within a second, finishes its step, evaluates, saves, tests its best model,
+    and ends as `stopped`. If it reaches its last step first, it ends as `completed`.
+
+    Args:
+        run: A run, a path, an id, a unique prefix, or `last`.
+        runs_dir: The folder of the runs.
+        wait: Return when the run has ended. A callback of that run must give False, or both wait forever.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: The run is not running, or another trainer made it.
+    """
+    from trainwright.runs.processes.stopping import stop_run
+
+    found = find(run, runs_dir, lambda one: one.status() == "running")
+    refuse_foreign_run(found, "stop")
+    stop_run(found, wait=wait)
+    return Run(found)
+
+
+def reproduce(
+    run: RunName,
+    *,
+    runs_dir: Path | str | None = None,
+    model: Any = None,
+    data: Any = None,
+    callbacks: Sequence[Callback] = (),
+    trust: bool = False,
+) -> Reproduction:
+    """Train a completed, stopped or pruned run again, as a new run, and compare the two.
+
+    The new run repeats the decisions of the old one: it is stopped where that one was.
+
+    It works in the directory that the run was started in. The user's code is imported from the current
+    working directory; `docs/security.md` has the rules.
+
+    Args:
+        run: A run, a path, an id, a unique prefix, or `last`.
+        runs_dir: The folder of the runs.
+        model: The model object, if `train` was given one.
+        data: The data objects, if `train` was given some.
+        callbacks: Observers of the run.
+        trust: Import all that the run's config names; each import is announced in the log.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: The run has not ended yet, or cannot be repeated here, or names code that is not imported.
+        TrainingError: The training of the repetition failed, or was stopped.
+        CheckpointError: A checkpoint cannot be written.
+        Stopped: A signal ended the repetition.
+    """
+    from trainwright.engine.signals import Stopped
+    from trainwright.records.status import FINAL
+    from trainwright.runs.attempt import run_attempt
+    from trainwright.runs.children.create import copy_origin
+    from trainwright.runs.reproduce import compare_bits
+    from trainwright.runs.request import Request
+
+    original = find(run, runs_dir, lambda one: one.status() in FINAL)
+    refuse_foreign_run(original, "reproduce")
+    if original.status() not in FINAL:
+        raise InputError(
+            f"run {original.id} {_ended(original)}; only a completed, stopped or pruned run can be "
+            "reproduced: resume it, or start a new run, first"
+        )
+    with reading(original, working_directory(original), trust=trust):
+        resolved = load_resolved(original.checked_config_file(), adapters=Catalog())
+        require_objects(original, "reproduce", model=model, data=data)
+        again = RunDir.create(
+            original.path.parent.parent,
+            original.experiment,
+            resolved.dump(),
+            lambda again: copy_origin(original, again),
+            created.settings if (created := original.creation()) else None,
+        )
+        decisions = journalled_decisions(original.journal).to_json()
+        parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)
+        objects = make_objects(resolved, model, data, callbacks)
+        placement = original.require_manifest().known_placement | {"distributed.nnodes": 1}
+        result = run_attempt(Request(resolved, again, objects, parent, placement))
+    if result.status in ("preempted", "interrupted"):
+        raise Stopped(result.status)
+    if result.status == "stopped" and result.steps != original.require_result().steps:
+        raise TrainingError(
+            f"the repetition {again.id} was stopped at step {result.steps}: there is nothing to compare yet; "
+            "reproduce the run again"
+        )
+    return compare_bits(original, again)
+
+
+def _ended(run: RunDir) -> str:
+    """Return the status of an unfinished run in words, with the error of a failed one."""
+    status, result = run.status(), run.result()
+    error = result.error if status == "failed" and result is not None else None
+    return f"is {status}" + (f" ({error})" if error else "")
+
+
+def log_notes(resolved: Resolved) -> None:
+    """Log what the user should know about a config before a run is made of it."""
+    resolved.log_notes()
+    distributed = resolved.config.distributed
+    if distributed.enabled and distributed.nproc == 1:
+        log.warning(
+            "config: distributed.enabled means one process for each GPU, which is one here; set "
+            "distributed.nproc for more"
+        )

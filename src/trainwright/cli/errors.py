@@ -1,0 +1,143 @@
+"""Say what an error means: a message, an exit code, and a document."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trainwright.engine.signals import Stopped
+from trainwright.errors import ConfigError, TrainwrightError
+from trainwright.records.status import EXIT_CODES
+from trainwright.redact import printable, redacted
+
+# Commands of other tools.
+_OTHER_COMMANDS = {
+    "fit": "train",
+    "run": "train",
+    "start": "train",
+    "eval": "evaluate",
+    "test": "evaluate",
+    "score": "evaluate",
+    "infer": "predict",
+    "continue": "resume",
+    "new": "init",
+    "ls": "runs list",
+    "list": "runs list",
+    "show": "runs show",
+    "compare": "runs compare",
+    "diff": "runs compare",
+    "rm": "runs clean",
+    "clean": "runs clean",
+    "sync": "runs sync",
+    "cv": "cross-validate",
+    "check": "config check",
+    "validate": "config check",
+    "schema": "config schema",
+    "kill": "stop",
+}
+log = logging.getLogger("trainwright")
+
+
+def report(error: BaseException) -> tuple[int, dict[str, Any]]:
+    """Tell the user on stderr what happened; return the exit code, and the error as a document."""
+    if log.isEnabledFor(logging.DEBUG) and not isinstance(error, click.ClickException):
+        to_stderr("".join(traceback.format_exception(error)).rstrip())
+    word, message, code = _explain(error)
+    message = redacted(message)
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        to_stderr(message)  # the help
+    else:
+        to_stderr("\n".join([*_usage(error), f"trainwright: {word}{message}"]))
+    problems = [vars(problem) for problem in error.problems] if isinstance(error, ConfigError) else []
+    return code, {"type": type(error).__name__, "message": message, "exit_code": code, "problems": problems}
+
+
+def to_stderr(text: str) -> None:
+    """Print text for people to stderr, without secrets."""
+    sys.stderr.write(printable(redacted(text)) + "\n")
+    sys.stderr.flush()
+
+
+def _usage(error: BaseException) -> list[str]:
+    """Return how to call the command, if it was called wrongly."""
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return []
+    return [error.ctx.get_usage(), f"Try '{error.ctx.command_path} --help' for help."]
+
+
+def _explain(error: BaseException) -> tuple[str, str, int]:
+    """Return the word before the message for an error, the message, and the exit code."""
+    if isinstance(error, TrainwrightError):
+        return "error: ", str(error), error.exit_code
+    if isinstance(error, click.ClickException):
+        return "error: ", _usage_message(error), error.exit_code
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return "", "interrupted", EXIT_CODES["interrupted"]
+    if isinstance(error, Stopped):
+        return "", _stopped(error), EXIT_CODES[error.status]
+    return *_failed(error), 1
+
+
+def _usage_message(error: click.ClickException) -> str:
+    """Return the message of a wrong command line; of an unknown option or command, with what to write."""
+    text = error.format_message()
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return text
+    command = error.ctx.command
+    if isinstance(error, click.NoSuchOption) and any(one.name == "overrides" for one in command.params):
+        from trainwright.config.habits import key_meant
+
+        name = error.option_name.partition("=")[0]
+        key = key_meant(name.lstrip("-"))
+        return (
+            text if key is None else f"No such option '{name}'. Settings have no dashes: write {key}=VALUE."
+        )
+    unknown = re.search(r"No such command '([^']+)'", text)
+    if unknown is None or not isinstance(command, click.Group):
+        return text
+    other = _OTHER_COMMANDS.get(unknown[1]) if error.ctx.parent is None else None
+    near = [other] if other else difflib.get_close_matches(unknown[1], command.list_commands(error.ctx), 1)
+    return f"No such command '{unknown[1]}'. Did you mean '{near[0]}'?" if near else text
+
+
+def _stopped(error: Stopped) -> str:
+    again = (
+        f"resume with: trainwright resume {error.run_id}" if error.run_id else "give the same command again"
+    )
+    return f"{error.status} before the first step: nothing is lost; {again}"
+
+
+def _failed(error: BaseException) -> tuple[str, str]:
+    if isinstance(error, SystemExit):
+        return "error: ", f"the code of the model or the data ended the process with sys.exit({error.code!r})"
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_nowhere():
+        return "error: ", "the working directory no longer exists: change to another one"
+    if isinstance(error, OSError) and error.strerror:
+        return "error: ", ": ".join([*([str(error.filename)] if error.filename else []), error.strerror])
+    return "internal error: ", f"{_one_line(error)}; run again with --debug"
+
+
+def _is_nowhere() -> bool:
+    """Return whether the working directory was removed."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _one_line(error: BaseException) -> str:
+    """Return type, text and location; the location is the innermost one outside of installed libraries."""
+    text = " ".join(str(error).split())
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename
+    ]
+    location = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}{': ' if text else ''}{text}{location}"

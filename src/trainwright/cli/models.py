@@ -1,0 +1,267 @@
+"""`evaluate`, `predict`, `explain`, `export`, `report`: the commands that use a trained model."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import click
+
+import trainwright
+from trainwright.cli import options
+from trainwright.cli.errors import to_stderr
+from trainwright.cli.output import json_document, say_data, show, table
+
+
+@click.command()
+@options.run_argument
+@click.argument("file", required=False)
+@click.option(
+    "--split",
+    type=click.Choice(["test", "val", "train"]),
+    help="A split of the run's own data.  [default: test]",
+)
+@click.option(
+    "--data",
+    metavar="FILE",
+    help="The same as FILE.",
+)
+@options.trust
+@options.runs_dir
+@options.as_json
+def evaluate(
+    run: str,
+    file: str | None,
+    split: Any,
+    data: str | None,
+    trust: bool,
+    runs_dir: str | None,
+    as_json: bool,
+) -> None:
+    """Compute a run's metrics on a split, or on FILE.
+
+    FILE is a CSV or Parquet file with the target column. A language model takes a text file, or a folder of
+    them.
+    """
+    if file and data:
+        raise click.UsageError("FILE and --data are the same: give one of them")
+    data = file or data
+    if split and data:
+        raise click.UsageError("--split uses the run's own data and --data other rows: give one of them")
+    from trainwright.records.listing import has_model
+    from trainwright.runs.lookup import find
+
+    run_id = find(run, runs_dir, has_model).id
+    metrics = trainwright.evaluate(run, split=split or "test", data=data, runs_dir=runs_dir, trust=trust)
+    show(
+        {"run_id": run_id, "data": data, "split": None if data else split or "test", "metrics": metrics},
+        table(metrics.items()),
+        as_json,
+    )
+
+
+@click.command()
+@options.run_argument
+@click.argument("file")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="A .csv or .parquet file; for masks a folder, which gets a PNG file for each image.  [default: CSV "
+    "to stdout]",
+)
+@click.option(
+    "--keep",
+    metavar="COLUMNS",
+    help="Columns of FILE to carry over, separated by commas: --keep id,name; may be given several times.",
+    multiple=True,
+)
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1),
+    help="Predict the second of two classes, or a label, where its probability is at least this.  "
+    "[default: the most probable class]",
+)
+@click.option(
+    "--proba/--no-proba",
+    default=None,
+    help="Write the probabilities of the classes, or leave them out.  [default: write them, where there "
+    "are any]",
+)
+@click.option(
+    "--interval",
+    metavar="LEVEL",
+    type=float,
+    help="Add the ends of prediction intervals of this level, such as 0.9; they are calibrated on the run's "
+    "validation rows.",
+)
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@options.trust
+@options.runs_dir
+@options.as_json
+def predict(
+    run: str,
+    file: str,
+    output: Path | None,
+    keep: tuple[str, ...],
+    force: bool,
+    as_json: bool,
+    **how: Any,
+) -> None:
+    """Predict for the rows of a CSV, Parquet or npz FILE.
+
+    A language model says how well it predicts a text FILE. A model of images also takes an image, or a
+    folder of images.
+
+    The rows are read, and predictions written, chunk by chunk: FILE may be larger than the memory.
+    """
+    names = next(csv.reader([",".join(keep)]), [])
+    if output is None:
+        _print_predictions(run, file, as_json, keep=names, **how)
+        return
+    _refuse_output(output, force)
+    written = trainwright.predict_file(run, file, output, keep=names, **how)
+    show(
+        {"rows": written.rows, "columns": list(written.columns), "output": str(output)},
+        [f"{written.rows} predictions: {output}"],
+        as_json,
+    )
+
+
+def _print_predictions(run: str, file: str, as_json: bool, **how: Any) -> None:
+    """Print predictions as CSV chunk by chunk, or as one JSON document."""
+    if as_json:
+        say_data(json_document(trainwright.predict(run, file, **how).to_dict(orient="records")))
+        return
+    from trainwright.api import predict_chunks
+
+    for number, frame in enumerate(predict_chunks(run, file, **how)):
+        say_data(frame.to_csv(index=False, header=number == 0).rstrip("\n"))
+
+
+@click.command()
+@options.run_argument
+@options.trust
+@options.runs_dir
+@options.as_json
+def explain(run: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
+    """Explain a run's model, and add that to its report.
+
+    It computes the importance of features, SHAP values and partial dependence.
+    """
+    from trainwright.records.listing import has_model
+    from trainwright.reports.explanations import ranking
+    from trainwright.runs.lookup import find
+
+    path = find(run, runs_dir, has_model).path / "report.html"
+    explanation = trainwright.explain(run, runs_dir=runs_dir, trust=trust)
+    rows = ranking(explanation)
+    lines = table(rows, ("column", "permutation", "mean |SHAP|")) if rows else []
+    kept = f"report: {path}"
+    if "not_kept" in explanation:
+        kept = f"not in the report: {explanation['not_kept']}"
+    show(explanation, [*lines, *explanation["notes"], kept], as_json)
+
+
+@click.command()
+@options.run_argument
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    help="A format of the model's library: ubj, txt, skops ...; or one that includes the preparation of "
+    "raw rows: native, sklearn, mlflow.  [default: by the suffix of PATH; without one, the library's "
+    "usual format]",
+)
+@click.option("--force", is_flag=True, help="Replace PATH if it exists.")
+@options.trust
+@options.runs_dir
+@options.as_json
+def export(
+    run: str, path: Path, form: str | None, force: bool, trust: bool, runs_dir: str | None, as_json: bool
+) -> None:
+    """Export a run's model for use without Trainwright.
+
+    It is written to PATH, for its own library, scikit-learn or MLflow.
+    """
+    if path.exists() and not force:
+        raise click.BadParameter(
+            f"{path} already exists: choose another name, or replace it with --force", param_hint="PATH"
+        )
+    if form in ("native", "sklearn", "mlflow"):
+        made, chosen = trainwright.export(run, path, form, runs_dir=runs_dir, trust=trust), form
+    else:
+        predictor = trainwright.load(run, runs_dir=runs_dir, trust=trust)
+        chosen = predictor.export_format(path, form)
+        made = predictor.export(path, chosen)
+    show({"path": str(made), "format": chosen}, [f"{made} ({chosen})", *_advice(made, chosen)], as_json)
+
+
+def _advice(made: Path, form: str) -> list[str]:
+    """Return what to know of a model that was exported with its preparation."""
+    if form == "mlflow":
+        return [f"serve it: mlflow models serve -m {made} --env-manager local"]
+    if form == "native":
+        import json
+
+        columns = made.with_name(f"{made.name}.columns.json")
+        lacks = json.loads(columns.read_text(encoding="utf-8"))["lacks"]
+        notes = [f"not included, so prepare it yourself: {line}" for line in lacks]
+        return [f"{columns} (the columns; examples/predict_native.py reads both)", *notes]
+    return []
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--card", is_flag=True, help="Write a model card instead: Markdown with metadata for hubs.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file to write.  [default: report.html or model-card.md in the run directory; runs.html here "
+    "for several runs]",
+)
+@options.runs_dir
+@options.as_json
+def report(
+    runs: tuple[str, ...], card: bool, output: Path | None, runs_dir: str | None, as_json: bool
+) -> None:
+    """Write a run's report.html, and say what is wrong.
+
+    Of several runs, write one page that overlays their curves and shows first what differs.
+    """
+    path = trainwright.report(*runs, output=output, card=card, runs_dir=runs_dir)
+    if card or len(runs) > 1:
+        show({"card" if card else "report": str(path)}, [str(path)], as_json)
+        return
+    from trainwright.reports.diagnosis import diagnose
+    from trainwright.reports.rundir import read_run, understanding
+
+    folder = trainwright.get(runs[0], runs_dir=runs_dir).path
+    with understanding(folder):
+        findings = diagnose(read_run(folder))
+    document = {"report": str(path), "diagnosis": [one._asdict() for one in findings]}
+    show(document, [str(path)], as_json)
+    for one in [] if as_json else findings:
+        to_stderr(f"{one.title}\n  seen: {one.seen}\n  try:  {one.mend}")
+
+
+def _refuse_output(output: Path, force: bool) -> None:
+    """Refuse an output that cannot be written before the work begins; masks take the place of older ones."""
+    if not output.suffix:  # a folder, which only masks need
+        if output.exists() and not (output.is_dir() and (force or not any(output.iterdir()))):
+            raise click.BadParameter(
+                f"{output} already exists and is not an empty folder: choose another name, or write into it "
+                "with --force",
+                param_hint="-o",
+            )
+        return
+    if output.suffix not in (".csv", ".parquet"):
+        raise click.BadParameter(f"{output}: the name must end in .csv or .parquet", param_hint="-o")
+    if not output.absolute().parent.is_dir():
+        raise click.BadParameter(f"{output}: there is no folder {output.parent}", param_hint="-o")
+    if output.exists() and not force:
+        raise click.BadParameter(
+            f"{output} already exists: choose another name, or replace it with --force", param_hint="-o"
+        )

@@ -1,0 +1,55 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_LOG = logging.getLogger("trainwright")
+
+
+def _silence(_: click.Context, __: click.Parameter, value: bool) -> bool:
+    if value:
+        _LOG.setLevel(logging.WARNING)
+    return value
+
+
+def run_argument(command: Command) -> Command:
+    """Add the argument RUN."""
+    return click.argument("run")(command)
+
+
+def runs_dir(command: Command) -> Command:
+    """Add `--runs-dir`: the folder of the run directories, or the URL of a store."""
+    text = (
+        "Where runs are kept: a folder, or the URL of a store such as s3://bucket/runs.  [default: "
+        "$TRAINWRIGHT_RUNS, or `runs`]"
+    )
+    return click.option("--runs-dir", metavar="DIR", help=text)(command)
+
+
+def as_json(command: Command) -> Command:
+    """Add `--json`: one document on stdout instead of lines."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else, on stdout."
+    )(command)
+
+
+def trust(command: Command) -> Command:
+    """Add `--trust`: import all that a run's config names."""
+    text = (
+        "Import any code that the run's config names; for runs that are yours, or come from someone you "
+        "trust."
+    )
+    return click.option("--trust", is_flag=True, help=text)(command)
+
+
+def quiet(command: Command) -> Command:
+    """Add `--quiet`: no progress, and only the warnings of the log."""
+    text = "No progress and no notes: only warnings, and the result."
+    return click.option("-q", "--quiet", is_flag=True, callback=_silence, help=text)(command)

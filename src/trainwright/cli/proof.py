@@ -1,0 +1,47 @@
+"""What `reproduce` answers, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainwright.runs.reproduce import Reproduction
+
+DIFFERENT = 3  # the exit code
+
+
+def verdict_lines(result: Reproduction) -> Iterator[str]:
+    """Yield the answer of `reproduce` for people."""
+    for difference in result.inputs:
+        yield f"input differs: {difference}"
+    if result.verdict == "identical":
+        repeats = f"identical: {result.repetition} repeats {result.original}"
+        yield f"{repeats}: {result.steps[0]} steps, digest {result.digests[0]}"
+        yield from _number_of_processes(result)
+        yield from [result.uncompared] if result.uncompared else ()
+        return
+    yield f"different: {result.repetition} does not repeat {result.original}"
+    if result.steps[0] != result.steps[1]:
+        yield f"  steps: {result.steps[0]}, then {result.steps[1]}"
+    if result.step is not None and result.step_losses is not None:
+        first, then = result.step_losses
+        yield f"  first step that differs: {result.step} (loss {first!r}, then {then!r})"
+    else:
+        yield "  the losses of all steps that both runs journalled are the same"
+    if result.tensor is not None:
+        tensor = result.tensor
+        yield f"  first tensor that differs: {tensor.name} ({tensor.before}, then {tensor.now})"
+    if result.uncompared:
+        yield f"  {result.uncompared}"
+    if result.metrics:
+        yield f"  metrics that differ: {', '.join(result.metrics)}"
+    yield from _number_of_processes(result)
+    yield f"  digests: {result.digests[0]}, then {result.digests[1]}"
+
+
+def _number_of_processes(result: Reproduction) -> Iterator[str]:
+    """Yield how many processes trained the runs, unless it was one each time."""
+    original, repetition = (", then ".join(map(str, numbers)) for numbers in result.processes)
+    if (original, repetition) != ("1", "1"):
+        yield f"  processes: {original}; of the repetition: {repetition}"

@@ -1,0 +1,237 @@
+"""`train`, `resume`, `fork`, `reproduce`: the commands that train one run."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+import trainwright
+from trainwright.cli import options
+from trainwright.cli.output import run_document, say, show, table
+from trainwright.cli.proof import DIFFERENT, verdict_lines
+from trainwright.records.status import EXIT_CODES, TESTED, Status
+from trainwright.world import is_follower
+
+if TYPE_CHECKING:
+    from trainwright.callbacks.base import Callback
+    from trainwright.runs.run import Run
+
+
+@click.command()
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue the newest unfinished run of the same computation, if there is one.",
+)
+@click.option(
+    "--reuse",
+    is_flag=True,
+    help="Return the newest completed run with the same inputs, if there is one, instead of training.",
+)
+@options.runs_dir
+@options.quiet
+@options.as_json
+def train(
+    config: str,
+    overrides: Sequence[str],
+    resume: bool,
+    reuse: bool,
+    runs_dir: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Train one run, from config to report."""
+    with progress_callbacks(quiet, as_json) as callbacks:
+        run = trainwright.train(
+            config, overrides, runs_dir=runs_dir, resume=resume, reuse=reuse, callbacks=callbacks
+        )
+    _finish(run, runs_dir, as_json)
+
+
+@click.command()
+@options.run_argument
+@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
+@click.option(
+    "--allow-change",
+    is_flag=True,
+    help="Continue although config, data or code has changed, or the environment of a `bitwise` run; the "
+    "change is recorded.",
+)
+@options.trust
+@options.runs_dir
+@options.quiet
+@options.as_json
+def resume(
+    run: str,
+    overrides: Sequence[str],
+    allow_change: bool,
+    trust: bool,
+    runs_dir: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Continue a run from its newest valid checkpoint.
+
+    It keeps the device and the number of threads that it had, unless they are given:
+    `trainwright resume RUN training.threads=2 training.device=cpu`.
+
+    A run that has ended stays as it is; with another length, a new run goes on after it:
+    `trainwright resume RUN training.epochs=60`.
+
+    RUN may be a search: `trainwright resume STUDY tuning.trials=100` goes on with more trials.
+    """
+    if _is_study(run) or (run == "last" and any(text.startswith("tuning.") for text in overrides)):
+        from trainwright.cli.study_verbs import resume_study
+
+        resume_study(run, overrides, runs_dir, trust, quiet, as_json)
+    with progress_callbacks(quiet, as_json) as callbacks:
+        resumed = trainwright.resume(
+            run, overrides, runs_dir=runs_dir, allow_change=allow_change, callbacks=callbacks, trust=trust
+        )
+    _finish(resumed, runs_dir, as_json)
+
+
+@click.command()
+@options.run_argument
+@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
+@click.option(
+    "--step",
+    type=int,
+    metavar="N",
+    help="The step from which the new settings hold.  [default: the newest state of the run]",
+)
+@click.option("--allow-change", is_flag=True, help="Go on although the run's data have changed.")
+@options.trust
+@options.runs_dir
+@options.quiet
+@options.as_json
+def fork(
+    run: str,
+    overrides: Sequence[str],
+    step: int | None,
+    allow_change: bool,
+    trust: bool,
+    runs_dir: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Train a new run that begins with the state of another one.
+
+    Where no checkpoint of step N is kept, the steps before it are repeated from an earlier one, with the
+    settings of the other run. That run stays as it is.
+    """
+    with progress_callbacks(quiet, as_json) as callbacks:
+        child = trainwright.fork(
+            run,
+            overrides,
+            step=step,
+            runs_dir=runs_dir,
+            allow_change=allow_change,
+            callbacks=callbacks,
+            trust=trust,
+        )
+    _finish(child, runs_dir, as_json)
+
+
+@click.command()
+@options.run_argument
+@options.trust
+@options.runs_dir
+@options.quiet
+@options.as_json
+@click.pass_context
+def reproduce(
+    ctx: click.Context, run: str, trust: bool, runs_dir: str | None, quiet: bool, as_json: bool
+) -> None:
+    """Train a run again and say whether it is identical.
+
+    Lists the inputs that differ, then says `identical`, or `different` with the first step and the first
+    tensor that differ; the exit code is 3 then.
+
+    RUN may be a search: all its trials are made again, and compared one by one.
+    """
+    if _is_study(run):
+        from trainwright.cli.study_verbs import reproduce_study
+
+        reproduce_study(run, runs_dir, trust, quiet, as_json)
+    with progress_callbacks(quiet, as_json) as callbacks:
+        reproduction = trainwright.reproduce(run, runs_dir=runs_dir, callbacks=callbacks, trust=trust)
+    show(reproduction.to_json(), verdict_lines(reproduction), as_json)
+    ctx.exit(0 if reproduction.verdict == "identical" else DIFFERENT)
+
+
+def _is_study(name: str) -> bool:
+    from trainwright.records.study import is_study
+
+    return is_study(name)
+
+
+@contextmanager
+def progress_callbacks(quiet: bool, as_json: bool) -> Iterator[list[Callback]]:
+    """Yield the callbacks that show the progress; on stderr if stdout gets a document."""
+    if quiet:
+        yield []
+        return
+    from trainwright.callbacks.progress import progress
+
+    shown = progress(sys.stderr if as_json else sys.stdout)
+    try:
+        yield [shown]
+    finally:
+        shown.close()
+
+
+def _finish(run: Run, runs_dir: str | None, as_json: bool) -> None:
+    """Print the result, and exit with the code of the run's status."""
+    if is_follower():
+        pass
+    elif as_json:
+        show(run_document(run), (), as_json)
+    else:
+        say_result(run, runs_dir)
+    click.get_current_context().exit(exit_code(run))
+
+
+def exit_code(run: Run) -> int:
+    """Return the exit code for the status of a run."""
+    return EXIT_CODES.get(_status(run), 1)
+
+
+def _status(run: Run) -> Status:
+    from trainwright.records.run_dir import RunDir
+
+    return RunDir(run.path).status_on_disk()
+
+
+def say_result(run: Run, runs_dir: str | None) -> None:
+    """Print the result of a run for people, and what can be done with it next."""
+    from trainwright.records.urls import run_url
+    from trainwright.reports.summary import summary_table
+
+    status, url, report = _status(run), run_url(run.path), run.path / "report.html"
+    places = [("url", url), ("directory", run.path), ("report", report if report.exists() else None)]
+    facts = [*summary_table(run.path), *((name, place) for name, place in places if place)]
+    say("\n".join(["", *table(facts), ""]))
+    arguments = _arguments(run, url, runs_dir)
+    if status in TESTED:
+        say("next:")
+        for command in ("runs show", "evaluate", "reproduce"):
+            say(f"  trainwright {command} {arguments}")
+    if status != "completed":
+        say(f"resume with: trainwright resume {arguments}")
+
+
+def _arguments(run: Run, url: str | None, runs_dir: str | None) -> str:
+    """Return the arguments with which another command finds a run, also outside of the folder of runs."""
+    from trainwright.records.listing import runs_folder
+
+    if run.path.absolute().parent.parent != runs_folder(runs_dir).absolute():
+        return shlex.quote(url or str(run.path))
+    return run.id + (f" --runs-dir {shlex.quote(runs_dir)}" if runs_dir else "")

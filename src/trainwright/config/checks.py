@@ -1,0 +1,322 @@
+"""Check what must hold between keys, and fill in the defaults that depend on other keys.
+
+The checks run on nodes, not on the validated config, so that these problems are reported together with all
+others.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+from trainwright.config.fields import RANGE
+from trainwright.config.metrics import METRIC_KEYS, own_name
+from trainwright.config.schema import TrainingConfig, bounds, power_of_two
+from trainwright.config.splits import DEFAULT_TEST_SHARE, SplitConfig
+from trainwright.config.synonyms import OTHER_FILES
+from trainwright.config.tree import DEFAULT, Node, Problems, Source, find, find_value, mapping, put
+from trainwright.world import gpus, ranks_of_environment
+
+FILE_TYPES = {
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".txt": "text",
+    ".npz": "npz",
+    ".tar": "webdataset",
+    ".tfrecord": "tfrecord",
+    ".tfrecords": "tfrecord",
+}
+IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+DEFAULT_EPOCHS = 10
+OBJECTS = "python:objects"  # `data.type` of data that are Python objects, if the config names no source
+
+
+def fill_defaults(root: Node, stem: str, *, length: bool, objects: bool) -> None:
+    """Fill in the defaults that a schema cannot express.
+
+    Args:
+        root: The config.
+        stem: The name of the config's file.
+        length: Also fill in how long to train. Otherwise the framework's own default comes first.
+        objects: The data are given in Python, so a `data` section need not name a source.
+    """
+    if find(root, "experiment.name") is None:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("._-") or "run"
+        put(root, "experiment.name", Node(name, Source("default (name of the file)")))
+    if (
+        length
+        and find_value(root, "training.epochs") is None
+        and find_value(root, "training.max_steps") is None
+    ):
+        put(root, "training.epochs", Node(DEFAULT_EPOCHS, Source("default")))
+    _fill_processes(root)
+    scheduler = find(root, "training.scheduler")
+    if isinstance(scheduler and scheduler.value, dict):
+        mapping(scheduler).setdefault("type", Node("constant", Source("default")))
+    data = find_value(root, "data")
+    if data is None and objects:
+        put(root, "data.type", Node(OBJECTS, Source("default (of data given as objects)")))
+    elif data is not None and not _text(data, "type"):
+        key, kind = _type_by_path(data)
+        if kind is not None:
+            mapping(data)["type"] = Node(
+                kind, Source(f"default (ending of data.{key})"), mapping(data)[key].source
+            )
+        elif objects and not (_text(data, "path") or _text(data, "train_path")):
+            mapping(data)["type"] = Node(OBJECTS, Source("default (of data given as objects)"))
+
+
+def _fill_processes(root: Node) -> None:
+    """Fill in the number of processes, and that of virtual ranks, where they are left to us."""
+    nproc, ranks = find(root, "distributed.nproc"), find(root, "distributed.virtual_ranks")
+    launched, enabled = ranks_of_environment(), find_value(root, "distributed.enabled")
+    is_auto = enabled is not None and enabled.value is True if nproc is None else nproc.value == "auto"
+    if launched is not None:
+        nproc = Node(launched[1], Source("the launcher of this process"))
+        put(root, "distributed.nproc", nproc)
+        put(root, "distributed.nnodes", Node(1, nproc.source))  # they are counted in `nproc`
+    elif is_auto:
+        nproc = Node(gpus(), DEFAULT if nproc is None else nproc.source)
+        put(root, "distributed.nproc", nproc)
+    if ranks is None or ranks.value == "auto":
+        most, nnodes = _processes(nproc) or (1, 1), _number(root, "distributed.nnodes") or 1
+        value = power_of_two(max(1, int(most[1] * nnodes)))
+        put(root, "distributed.virtual_ranks", Node(value, DEFAULT if ranks is None else ranks.source))
+
+
+def _processes(nproc: Node | None) -> tuple[int, int] | None:
+    """Return the smallest and the greatest number of processes; None if it is not given, or wrong."""
+    value = nproc.value if nproc is not None else None
+    if isinstance(value, bool) or not re.fullmatch(rf"[1-9]\d*|{RANGE[1:-1]}", str(value)):
+        return None
+    return bounds(str(value))
+
+
+def check(root: Node, problems: Problems) -> None:
+    """Report keys that contradict each other."""
+    _check_length(root, problems)
+    _check_microbatch(root, problems)
+    _check_virtual_ranks(root, problems)
+    _check_nodes(root, problems)
+    _check_warmup(root, problems)
+    _check_clipping(root, problems)
+    _check_compiling(root, problems)
+    _check_interval(root, problems)
+    _check_cadence(root, problems)
+    data = find_value(root, "data")
+    if data is not None and isinstance(data.value, dict):
+        _check_source(data, problems)
+        _check_paths(data, problems)
+        _check_split(data, problems)
+    for path in METRIC_KEYS:
+        _check_metric(find_value(root, path), path, problems)
+    for path in ("model.type", "data.type", "training.scheduler.function", "training.optimizer.type"):
+        check_import_path(find_value(root, path), path, problems)
+
+
+def check_import_path(node: Node | None, path: str, problems: Problems) -> None:
+    """Report a text with a colon that is not an import path."""
+    if (
+        node is not None
+        and isinstance(node.value, str)
+        and ":" in node.value
+        and not IMPORT_PATH.fullmatch(node.value)
+    ):
+        file, _, name = node.value.rpartition(":")
+        mend = (
+            f"; write {PurePath(file).stem}:{name}, and start it where the file is"
+            if file.endswith(".py")
+            else ""
+        )
+        given = node.template or repr(node.value)
+        problems.report(f"expected package.module:Name, got {given}{mend}", path, node.source)
+
+
+def _number(root: Node, path: str) -> float | None:
+    node = find_value(root, path)
+    return (
+        node.value
+        if node is not None and isinstance(node.value, int | float) and not isinstance(node.value, bool)
+        else None
+    )
+
+
+def _text(node: Node, key: str) -> str | None:
+    child = mapping(node).get(key)
+    return child.value if child is not None and isinstance(child.value, str) and child.value else None
+
+
+def _type_by_path(data: Node) -> tuple[str, str | None]:
+    key = next((name for name in ("path", "train_path") if _text(data, name)), "path")
+    return key, FILE_TYPES.get(PurePath(_text(data, key) or "").suffix.lower())
+
+
+def _check_length(root: Node, problems: Problems) -> None:
+    steps = find_value(root, "training.max_steps")
+    if find_value(root, "training.epochs") is not None and steps is not None:
+        message = (
+            "both epochs and max_steps are given; keep one (null unsets one that comes from another file)"
+        )
+        problems.report(message, "training.max_steps", steps.key_source)
+
+
+def _check_microbatch(root: Node, problems: Problems) -> None:
+    micro, batch = _number(root, "training.microbatch_size"), _number(root, "training.batch_size")
+    batch = TrainingConfig.model_fields["batch_size"].default if batch is None else batch
+    node = find(root, "training.microbatch_size")
+    if micro is not None and node is not None and micro > batch > 0:
+        message = (
+            f"{micro} is more than the batch_size of {batch}; a microbatch is a part of the batch: give at "
+            f"most {batch}"
+        )
+        problems.report(message, "training.microbatch_size", node.source)
+
+
+def _check_virtual_ranks(root: Node, problems: Problems) -> None:
+    ranks, batch = _number(root, "distributed.virtual_ranks"), _number(root, "training.batch_size")
+    batch = TrainingConfig.model_fields["batch_size"].default if batch is None else batch
+    node = find(root, "distributed.virtual_ranks")
+    if ranks is not None and node is not None and ranks > batch > 0:
+        message = (
+            f"{ranks} is more than the batch_size of {batch}; each virtual rank takes a part of the batch: "
+            f"give at most {batch}"
+        )
+        problems.report(message, "distributed.virtual_ranks", node.source)
+    node = find(root, "distributed.nproc")
+    nproc, nnodes = _processes(node), int(_number(root, "distributed.nnodes") or 1)
+    if nproc and ranks and node is not None and not _has_divisor(int(ranks), *(n * nnodes for n in nproc)):
+        allowed = ", ".join(str(2**power) for power in range(int(ranks).bit_length()) if 2**power <= ranks)
+        given = f"{node.value} on each of {nnodes} nodes" if nnodes > 1 else node.value
+        what = "does not divide" if nproc[0] == nproc[1] else "holds no divisor of"
+        message = f"{given} {what} the {ranks} virtual ranks of the batch; allowed: {allowed}"
+        problems.report(message, "distributed.nproc", node.source)
+
+
+def _check_nodes(root: Node, problems: Problems) -> None:
+    node, nproc = find_value(root, "distributed.nnodes"), find_value(root, "distributed.nproc")
+    if node is None or (_number(root, "distributed.nnodes") or 1) <= 1:
+        return
+    if find_value(root, "distributed.rdzv_endpoint") is None:
+        message = "several nodes also need rdzv_endpoint: HOST:PORT, a free port of one of them"
+        problems.report(message, "distributed.nnodes", node.key_source)
+    if nproc is not None and ".." in str(nproc.value):
+        message = f"the range {nproc.value} is for one node; with several, give the number for each of them"
+        problems.report(message, "distributed.nproc", nproc.source)
+
+
+def _has_divisor(ranks: int, least: int, greatest: int) -> bool:
+    """Return whether a number divides the virtual ranks, which are a power of two; true of an empty range."""
+    return least > greatest or (ranks > 0 and power_of_two(min(ranks, greatest)) >= least)
+
+
+def _check_warmup(root: Node, problems: Problems) -> None:
+    warmup, steps = _number(root, "training.scheduler.warmup_steps"), _number(root, "training.max_steps")
+    node = find(root, "training.scheduler.warmup_steps")
+    if warmup is not None and steps is not None and node is not None and warmup > steps:
+        message = (
+            f"{warmup} steps of warm-up do not fit into max_steps: {steps}; shorten the warm-up, or train "
+            "longer"
+        )
+        problems.report(message, "training.scheduler.warmup_steps", node.source)
+
+
+def _check_clipping(root: Node, problems: Problems) -> None:
+    value = find_value(root, "training.max_grad_value")
+    if value is not None and find_value(root, "training.max_grad_norm") is not None:
+        message = "both max_grad_norm and max_grad_value are given; keep one"
+        problems.report(message, "training.max_grad_value", value.key_source)
+
+
+def _check_compiling(root: Node, problems: Problems) -> None:
+    compiles, node = (find_value(root, f"training.{key}") for key in ("compile", "activation_checkpointing"))
+    if compiles is not None and compiles.value is True and node is not None and node.value:
+        message = (
+            "cannot be combined with training.compile, which decides by itself what is computed again; keep "
+            "one"
+        )
+        problems.report(message, "training.activation_checkpointing", node.key_source)
+
+
+def _check_interval(root: Node, problems: Problems) -> None:
+    hours, every = (find_value(root, f"checkpoint.{key}") for key in ("mtbf_hours", "every_n_minutes"))
+    if hours is not None and (every is None or every.value != "auto"):
+        message = "is only used with checkpoint.every_n_minutes: auto; set that, or leave this out"
+        problems.report(message, "checkpoint.mtbf_hours", hours.key_source)
+
+
+def _check_cadence(root: Node, problems: Problems) -> None:
+    epochs = find_value(root, "evaluation.every_n_epochs")
+    if epochs is not None and find_value(root, "evaluation.every_n_steps") is not None:
+        message = "both every_n_steps and every_n_epochs are given; keep one"
+        problems.report(message, "evaluation.every_n_epochs", epochs.key_source)
+
+
+def _check_source(data: Node, problems: Problems) -> None:
+    kind, path = _text(data, "type"), _text(data, "path") or _text(data, "train_path")
+    unset = any(node.template is not None and node.text is None for node in mapping(data).values())
+    if unset:
+        return  # an unset variable has been reported already
+    if kind is None and path is None:
+        problems.report(
+            "names no source; give type (digits, wine ...), path or train_path", "data", data.key_source
+        )
+    elif kind is None:
+        endings = ", ".join(FILE_TYPES)
+        node = mapping(data)["path" if _text(data, "path") else "train_path"]
+        hint = OTHER_FILES.get(PurePath(str(node.value)).suffix.lower(), "set data.type")
+        problems.report(
+            f"the file name's ending is unknown (known: {endings}); {hint}", "data.path", node.source
+        )
+    elif kind in FILE_TYPES.values() and path is None:
+        problems.report(f"type {kind} needs path, or train_path", "data", data.key_source)
+    elif kind in FILE_TYPES.values() and _type_by_path(data)[1] not in {None, kind}:
+        key, by_path = _type_by_path(data)
+        problems.report(
+            f"has the ending of {by_path}, but data.type is {kind}; make them agree",
+            f"data.{key}",
+            mapping(data)[key].source,
+        )
+
+
+def _check_paths(data: Node, problems: Problems) -> None:
+    path, train = find_value(data, "path"), find_value(data, "train_path")
+    if path is not None and train is not None:
+        problems.report("both path and train_path are given; keep one", "data.train_path", train.key_source)
+    for name in ("val_path", "test_path"):
+        other = find_value(data, name)
+        if other is not None and train is None:
+            where = "; rename path to train_path" if path is not None else ""
+            problems.report(f"also needs train_path{where}", f"data.{name}", other.key_source)
+
+
+def _check_split(data: Node, problems: Problems) -> None:
+    val, test = _number(data, "split.val"), _number(data, "split.test")
+    one_source = find_value(data, "train_path") is None
+    shares = [
+        SplitConfig().val if val is None else val,
+        (DEFAULT_TEST_SHARE if one_source else 0.0) if test is None else test,
+    ]
+    split = find(data, "split")
+    if split is not None and all(0 <= share < 1 for share in shares) and sum(shares) >= 1:
+        message = (
+            f"val {shares[0]:g} and test {shares[1]:g} leave nothing to train on; their sum must be below 1"
+        )
+        problems.report(message, "data.split", split.key_source)
+
+
+def _check_metric(node: Node | None, path: str, problems: Problems) -> None:
+    if node is None or not isinstance(node.value, str) or node.value.startswith("val_"):
+        return
+    if ":" in node.value:
+        name = own_name(node.value)
+        reason = f"list {node.value} in evaluation.metrics, and write val_{name} here"
+    elif node.value == "train_loss":
+        reason = "train_loss is a mean over the steps since the last log, not an evaluation; use val_loss"
+    elif node.value.startswith("test_"):
+        reason = f"the test split must not decide anything; use val_{node.value.removeprefix('test_')}"
+    else:
+        reason = (
+            f"expected val_loss or val_METRIC, got {node.value!r}; `trainwright config names metric` "
+            "lists them"
+        )
+    problems.report(reason, path, node.source)

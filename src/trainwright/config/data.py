@@ -1,0 +1,173 @@
+"""The section `data` of a config: where the samples come from, and how they are prepared and split."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from trainwright.config.fields import Section, TypedSection, bits, placement, record
+from trainwright.config.sampling import SamplingConfig
+from trainwright.config.splits import SplitConfig
+from trainwright.config.transforms import CACHE, IGNORE_INDEX, ON_CORRUPT, TRANSFORMS, Transform
+
+ColumnType = Literal["number", "boolean", "category", "time", "date", "text", "id", "ignore"]
+Encode = Literal["auto", "onehot", "ordinal", "category", "target", "frequency"]
+
+
+class ColumnConfig(Section):
+    """What a column holds, and how it is written; its type alone may stand for it: `{zip: category}`."""
+
+    type: ColumnType = bits(
+        description="number, boolean, category, time (or date), text (free text), id or ignore (left out)"
+    )
+    format: str | None = bits(
+        default=None, description="format of times, such as %d/%m/%Y; default: inferred from all cells"
+    )
+    unit: Literal["s", "ms", "us"] | None = bits(
+        default=None, description="unit of times that are numbers since 1970"
+    )
+    decimal: Literal[".", ","] | None = bits(
+        default=None, description="decimal mark of numbers in text; default: inferred from all cells"
+    )
+    encode: Encode | None = bits(
+        default=None, description="how categories become numbers; default: as data.encode says"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_its_type_alone(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_options(self) -> ColumnConfig:
+        for name in ("format", "unit"):
+            if getattr(self, name) is not None and self.type not in ("time", "date"):
+                raise ValueError(
+                    f"{name} is for columns of type time, not {self.type}; leave it out, or change the type"
+                )
+        if self.encode is not None and self.type != "category":
+            raise ValueError(
+                f"encode is for columns of type category, not {self.type}; leave it out, or change the type"
+            )
+        if self.decimal is not None and self.type != "number":
+            raise ValueError(
+                f"decimal is for columns of type number, not {self.type}; leave it out, or change the type"
+            )
+        return self
+
+
+class DataConfig(TypedSection):
+    """The source of the rows, and how they are prepared."""
+
+    type: str = bits(
+        default="",
+        description="digits, wine, ..., csv, parquet, npz, or package.module:function; "
+        "default: by the path's ending",
+    )
+    path: str | None = record(
+        None, description="one file, to be split: a path, or a URL (s3://, gs://, az://)"
+    )
+    train_path: str | None = record(None, description="where the training rows are, instead of path")
+    val_path: str | None = record(None, description="where the validation rows are, together with train_path")
+    test_path: str | None = record(None, description="where the test rows are, together with train_path")
+    target: str | Annotated[list[str], Field(min_length=1)] = bits(
+        default="target",
+        description="the column to predict; a list: several, of numbers (regression) or of 0 and 1 "
+        "(multilabel)",
+    )
+    weight: str | None = bits(
+        default=None,
+        description="column, or named array, of sample weights, in the loss and in metrics (as "
+        "sample_weight of scikit-learn); it is not used as a feature",
+    )
+    task: str = bits(
+        default="auto",
+        description="classification, regression, multilabel, segmentation, language_modeling ...; auto: "
+        "inferred from the target",
+    )
+    target_transform: Literal["log1p", "log", "sqrt", "quantile", "standardize"] | None = bits(
+        default=None,
+        description="regression: a transform of the target that models train on, fitted on the training "
+        "rows; metrics and predictions are in the target's original units, losses on the transformed scale; "
+        "quantile: normal scores of the ranks",
+    )
+    split: SplitConfig = SplitConfig()
+    sampling: SamplingConfig | None = None
+    features: list[str] | None = bits(
+        default=None, min_length=1, description="the columns to learn from; default: all but the target"
+    )
+    exclude: list[str] = bits(default_factory=list, description="columns to leave out")
+    columns: dict[str, ColumnConfig] = bits(
+        default_factory=dict,
+        description="what columns hold: {signup: date, zip: category, note: text, code: ignore}, or "
+        "{signup: {type: "
+        'date, format: "%d/%m/%Y"}}; others are inferred from the training rows (`trainwright config show` '
+        "prints them)",
+    )
+    missing_values: list[str | int | float] | dict[str, list[str | int | float]] = bits(
+        default_factory=list,
+        description='values that mean a missing one: {age: [-999], city: ["?"]}, or a list for all columns',
+    )
+    missing_target: Literal["drop", "error"] = bits(
+        default="error", description="rows whose target is missing: drop them (counted), or an error"
+    )
+    standardize: bool = bits(
+        default=True,
+        description="zero mean and unit variance for numeric columns, fitted on the training rows ("
+        "images, whole numbers in arrays and map-style datasets are taken as they are); torch also "
+        "standardizes the target of a regression (losses are in units of its variance, metrics and "
+        "predictions in the original units)",
+    )
+    impute: Literal["mean", "median", "most_frequent", "keep"] | None = bits(
+        default=None,
+        description="how to fill missing values; keep: leave them to the model, which must accept them; "
+        "default: they are an error, or keep for models that accept them",
+    )
+    encode: Encode = bits(
+        default="auto",
+        description="how category columns become numbers; onehot: a feature for each category; ordinal: "
+        "their index; category: codes, for models that accept categories (their default); target: the mean "
+        "target of the category's training rows (for a training row: of other folds); frequency: its share "
+        "of them; auto: onehot for up to 500 categories, target for more; a category that no training row "
+        "has becomes all zeros (onehot), -1 (ordinal), missing (category), the mean target (target) or 0 "
+        "(frequency), and predictions warn of it",
+    )
+
+    transforms: list[Transform] = TRANSFORMS
+    on_corrupt: Literal["error", "skip"] = ON_CORRUPT
+    cache: Literal["none", "memory"] = CACHE
+    ignore_index: int | None = IGNORE_INDEX
+    workers: int = placement(
+        default=0,
+        ge=0,
+        le=1024,
+        description="processes that read samples ahead of training (map-style data sets and shards), for "
+        "each process that trains, like num_workers of a DataLoader; 0: the step reads them itself; changes "
+        "no bit",
+    )
+    prefetch: int = placement(
+        default=2, ge=1, le=1024, description="(micro)batches that each worker reads ahead (prefetch_factor)"
+    )
+    timeout: float = placement(
+        default=300.0,
+        gt=0,
+        description="seconds that one sample may take, in a worker or in the process itself; after that the "
+        "run ends and names the sample",
+    )
+    collate: str | None = bits(
+        default=None,
+        description="map-style data sets: package.module:function that makes a batch of a list of samples "
+        "(collate_fn of a DataLoader): (features, target), or a mapping of named arrays; it is called for "
+        "each microbatch",
+    )
+
+    @property
+    def targets(self) -> list[str]:
+        """The columns to predict."""
+        return [self.target] if isinstance(self.target, str) else list(self.target)
+
+    @property
+    def target_name(self) -> str:
+        """The column to predict, or the names of several, joined by commas."""
+        return ", ".join(self.targets)

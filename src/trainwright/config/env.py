@@ -1,0 +1,76 @@
+"""Expand `${env:NAME}` in text. It is expanded for the run only, and never in what is written to disk."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from trainwright.config.tree import Node, Problems, is_unicode, walk
+from trainwright.config.yaml import scalar
+from trainwright.redact import is_secret, remember, remember_passwords
+
+VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
+_PUBLIC = "experiment.name"  # it names a folder, and stands in every path
+_LONG_SECRET = 8  # characters; a shorter one is hidden only next to its key: it may be a word of many texts
+_LONG_NUMBER = 8  # digits; shorter numbers are batch sizes and seeds, and hiding them would spoil every table
+
+
+def expand(root: Node, problems: Problems, environ: Mapping[str, str] | None = None) -> None:
+    """Expand the variables in the whole tree; an unset one is a problem."""
+    for path, node in walk(root):
+        expand_node(node, path, problems, environ)
+        if isinstance(node.value, str):
+            remember_passwords(node.value)
+            is_long = len(node.value) >= _LONG_SECRET and "://" not in node.value  # of a URI, see above
+            if is_long and node.template is None and is_secret(path, node.value):
+                remember(node.value)
+
+
+def expand_node(node: Node, path: str, problems: Problems, environ: Mapping[str, str] | None = None) -> None:
+    """Expand one text. A value that is a single variable without quotes may become a number or a boolean."""
+    if not isinstance(node.value, str) or "${" not in node.value or node.template is not None:
+        return
+    environ = os.environ if environ is None else environ
+    template = node.template = node.value
+    if _report_wrong(template, node, path, problems, environ):
+        node.value = None  # with a template but no text, so that validation does not report it again
+        return
+    node.text = VARIABLE.sub(lambda match: environ[match[1]], template)
+    node.value = scalar(node.text) if node.bare and VARIABLE.fullmatch(template) else node.text
+    if path != _PUBLIC and (isinstance(node.value, str) or len(node.text) >= _LONG_NUMBER):
+        for name in VARIABLE.findall(template):
+            remember(environ[name], f"${{env:{name}}}")
+
+
+def remember_numbers(root: Node) -> None:
+    """Hide the values that looked like numbers, and turned out to be text when the config was validated."""
+    for path, node in walk(root):
+        is_variable = node.template is not None and VARIABLE.fullmatch(node.template)
+        if is_variable and path != _PUBLIC and isinstance(node.value, str):
+            remember(node.value, str(node.template))
+
+
+def filled_in(text: str) -> str:
+    """Return a text from a run's files with the variables that are set filled in."""
+    return VARIABLE.sub(lambda match: os.environ.get(match[1], match[0]), text)
+
+
+def _report_wrong(
+    template: str, node: Node, path: str, problems: Problems, environ: Mapping[str, str]
+) -> bool:
+    before = len(problems)
+    for name in VARIABLE.findall(template):
+        if name not in environ:
+            problems.report(
+                f"the environment variable {name} is not set; export {name}=... first", path, node.source
+            )
+        elif not is_unicode(environ[name]):
+            problems.report(f"the environment variable {name} does not hold valid Unicode", path, node.source)
+    for text in SUBSTITUTION.findall(template):
+        if not VARIABLE.fullmatch(text):
+            name = text.removeprefix("${").removesuffix("}").rpartition(":")[2]
+            hint = f"; did you mean '${{env:{name}}}'?" if name.isidentifier() else ""
+            problems.report(f"{text} is not a substitution; only ${{env:NAME}} is{hint}", path, node.source)
+    return len(problems) > before

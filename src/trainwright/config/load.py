@@ -1,0 +1,89 @@
+"""Load a config: from a file or a mapping, and overrides, to a config in which every value is set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from trainwright.config import habits, losses, names, options
+from trainwright.config.adapters import Adapters
+from trainwright.config.checks import check, fill_defaults
+from trainwright.config.dialects import accumulate
+from trainwright.config.env import expand, remember_numbers
+from trainwright.config.layers import Layers
+from trainwright.config.lookup import Lookup
+from trainwright.config.messages import validate
+from trainwright.config.resolved import Resolved, flatten
+from trainwright.config.schema import RunConfig
+from trainwright.config.tree import DEFAULT, Node, Problems, Source, walk
+from trainwright.errors import ConfigError, Problem
+
+
+def load(
+    source: Path | str | Mapping[str, Any],
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    adapters: Adapters | None = None,
+    *,
+    objects: bool = False,
+) -> Resolved:
+    """Read a config, check it, and fill in every default.
+
+    Args:
+        source: A YAML file, or its content as a mapping.
+        overrides: `key.path=value` texts, or a mapping from dotted keys to values; they override the file.
+        adapters: The installed adapters; without them, short names and the options of adapters are not
+            checked.
+        objects: The data are given in Python, and a `data` section need not name a source.
+
+    Raises:
+        ConfigError: The config is wrong; all problems are listed, not only the first.
+    """
+    if isinstance(overrides, str):
+        raise ConfigError([Problem(f"overrides are one text, {overrides!r}; give a list of them")])
+    if not isinstance(source, str | PathLike | Mapping):
+        what = f"expected a YAML file, or its content as a mapping; got a {type(source).__name__}"
+        raise ConfigError([Problem(f'{what}; a model is named in it: {{"model": "random_forest"}}')])
+    problems, notes, unused = Problems(), list[str](), list[str]()
+    layers = Layers(problems, notes, adapters)
+    root = layers.mapping(source) if isinstance(source, Mapping) else layers.file(Path(source), str(source))
+    top = layers.overrides(overrides, root)
+    if root is None:
+        raise ConfigError(problems)
+    root = layers.merge(root, top)
+    expand(root, problems)
+    habits.settle(root, problems, notes)
+    losses.settle(root, problems, notes)
+    accumulate(root, problems, notes)
+    if adapters is not None:
+        names.translate(root, adapters, problems, notes, objects=objects)
+        options.translate(root, adapters, problems, notes, layers.files)
+    fill_defaults(
+        root,
+        "run" if isinstance(source, Mapping) else Path(source).stem,
+        length=adapters is None,
+        objects=objects,
+    )
+    check(root, problems)
+    if adapters is not None:
+        Lookup(root, adapters, problems, unused).run()
+    config = validate(RunConfig, root, "", problems)
+    remember_numbers(root)
+    if problems or config is None:
+        raise ConfigError(sorted(problems, key=_position))
+    return Resolved(config, _sources(config, root), tuple(notes), _templates(root), tuple(unused))
+
+
+def _position(problem: Problem) -> tuple[bool, str, int, int]:
+    """Return the sort key of a problem: files first, from top to bottom, then overrides."""
+    return not problem.line, problem.file, problem.line, problem.column
+
+
+def _sources(config: RunConfig, root: Node) -> dict[str, Source]:
+    origin = {path: node.source for path, node in walk(root)}
+    return {key: origin.get(key, DEFAULT) for key in flatten(config)}
+
+
+def _templates(root: Node) -> dict[str, str]:
+    return {path: node.template for path, node in walk(root) if node.template is not None}

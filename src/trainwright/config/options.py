@@ -1,0 +1,273 @@
+"""Read other spellings of the options of models and optimizers as ours, with the adapters' tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from pydantic.fields import FieldInfo
+
+from trainwright.config.adapters import Adapters, Kind
+from trainwright.config.spellings import METRICS, Refusal, Setting, Spellings
+from trainwright.config.tree import Node, Problems, Source, find, find_value, from_plain, mapping, plain, put
+from trainwright.config.words import LONGEST, got
+
+SECTIONS: tuple[tuple[str, Kind], ...] = (("model", "model"), ("training.optimizer", "optimizer"))
+LENGTHS = ("training.epochs", "training.max_steps")
+ROUNDS = "n_estimators"  # the option that says how many rounds; each is a step and an epoch
+
+
+def translate(
+    root: Node, adapters: Adapters, problems: Problems, notes: list[str], files: Sequence[str]
+) -> None:
+    """Rewrite the options of the model and the optimizer, in place; what means a setting of ours sets it.
+
+    Args:
+        root: The merged config.
+        adapters: The installed adapters.
+        problems: Where two spellings of one option are reported, and options that cannot be used.
+        notes: Where translations are noted.
+        files: The names of the files, each before those that it extends.
+    """
+    for path, kind in SECTIONS:
+        type_, params = find_value(root, f"{path}.type"), find_value(root, f"{path}.params")
+        if params is None or not mapping(params):
+            continue
+        name = type_.value if type_ is not None else None
+        framework = find_value(root, "model.framework") or Node(None, params.source)
+        if kind == "optimizer" and framework.value is None:
+            model = find_value(root, "model.type")
+            framework = Node(adapters.framework_of(str(model and model.value)), params.source)
+        if not isinstance(framework.value, str | None) or not isinstance(name, str | None):
+            continue
+        if kind == "optimizer" and ":" in str(name):
+            continue  # a class of the user's, which takes its own names
+        spellings = adapters.spellings(kind, name, framework.value)
+        if spellings is not None:
+            is_class = kind == "model" and ":" in str(name)
+            if is_class and not spellings.classes:
+                continue
+            fields = None if is_class else _fields(adapters, kind, name, framework.value)
+            _Options(_Config(root, files, problems, notes), path, params, spellings, fields).translate()
+
+
+def _fields(
+    adapters: Adapters, kind: Kind, name: str | None, framework: str | None
+) -> Mapping[str, FieldInfo]:
+    """Return the options that are declared for a model or an optimizer."""
+    frameworks = [framework] if framework is not None else [None, *adapters.names("framework")]
+    offered = (adapters.params(kind, name, one) for one in frameworks) if name is not None else ()
+    model = next((one for one in offered if one is not None), None)
+    return model.model_fields if model is not None else {}
+
+
+class _Config(NamedTuple):
+    """A config, and what is collected while it is translated."""
+
+    root: Node
+    files: Sequence[str]
+    problems: Problems
+    notes: list[str]
+
+
+class _Options:
+    """The options of one section.
+
+    `fields` are the options that are declared; None if they are those of a class of the library, which takes
+    its own names: only what means a setting of ours is translated then.
+    """
+
+    def __init__(
+        self,
+        config: _Config,
+        path: str,
+        params: Node,
+        spellings: Spellings,
+        fields: Mapping[str, FieldInfo] | None,
+    ) -> None:
+        self.root = config.root
+        self.path = path
+        self.options = mapping(params)
+        self.spellings = spellings
+        self.fields = fields
+        self.files = config.files
+        self.problems = config.problems
+        self.notes = config.notes
+        self.built: set[str] = set()  # lists that were made of single values
+
+    def translate(self) -> None:
+        """Translate all options: first their names, then what they mean."""
+        own = self.fields or {}
+        for name in [name for name in self.options if name not in own and name in self.spellings.settings]:
+            self.setting(name, self.spellings.settings[name])
+        self.metrics()
+        if self.fields is None:
+            return
+        for name in [name for name in self.options if name not in own]:
+            self.name(name)
+        for option in list(self.options):
+            self.value(option)
+
+    def name(self, name: str) -> None:
+        """Translate the name of an option that is not declared."""
+        spellings = self.spellings
+        option = spellings.aliases.get(name, name)
+        if option.partition(".")[0] in (self.fields or {}):
+            self.alias(name, option)
+        elif option in spellings.refused:
+            self.refuse(name, spellings.refused[option])
+        elif name in spellings.unused:
+            self.note(name, self.options.pop(name), f"has no effect: {spellings.unused[name]}")
+
+    def refuse(self, name: str, refusal: Refusal) -> None:
+        """Report an option that cannot be used, unless its value changes nothing."""
+        node = self.options.pop(name)
+        if not refusal.changes_nothing(plain(node)):
+            self.problems.report(refusal.reason, self.key(name, node), node.key_source)
+
+    def alias(self, name: str, option: str) -> None:
+        """Rename an option; two spellings of it are a problem, unless they come from different layers."""
+        node = self.options.pop(name)
+        option, _, index = option.partition(".")
+        if index:
+            self.item(name, node, option, int(index))
+            return
+        if option == ROUNDS and not self.is_only_length(name, node):
+            return
+        other = self.options.get(option)
+        if other is not None and self.layer(other) == self.layer(node):
+            message = f"is another spelling of {option}, which is given too ({other.key_source}); keep one"
+            self.problems.report(message, self.key(name, node), node.key_source)
+        if other is None or self.layer(node) > self.layer(other):
+            self.options[option] = node
+            self.note(name, node, f"is read as {option}: {_shown(node)}")
+
+    def item(self, name: str, node: Node, option: str, index: int) -> None:
+        """Put a value into a list, such as `beta_1` into `betas`."""
+        given = self.options.get(option)
+        if given is not None and option not in self.built:
+            message = f"is a part of {option}, which is given too ({given.key_source}); keep one"
+            self.problems.report(message, self.key(name, node), node.key_source)
+            return
+        if given is None:
+            if option not in (fields := self.fields or {}):
+                self.options[name] = node  # validation reports it
+                return
+            given = from_plain(list(fields[option].get_default(call_default_factory=True)), node.source)
+            given.key = node.key
+        if isinstance(given.value, list):
+            given.value[index] = node
+        self.options[option] = given
+        self.built.add(option)
+        self.note(name, node, f"is read as {option}: {got_list(given)}")
+
+    def is_only_length(self, name: str, node: Node) -> bool:
+        """Return whether no setting says another number of rounds; report one of the same layer that does."""
+        for key in LENGTHS:
+            other = find_value(self.root, key)
+            if other is None or other.value == node.value or self.layer(other) < self.layer(node):
+                continue
+            if self.layer(other) == self.layer(node):
+                self.conflict(name, node, key, other)
+            return False
+        return True
+
+    def setting(self, name: str, setting: Setting) -> None:
+        """Move an option to the setting that it means."""
+        node = self.options.pop(name)
+        value = None if node.value is None else setting.read(plain(node))
+        if value is None:
+            return
+        moved = from_plain(value, node.source) if value is not node.value else node
+        self.put(name, node, setting.key, replace(moved, key=node.key, inline=False, template=node.template))
+
+    def put(self, name: str, node: Node, key: str, value: Node) -> None:
+        """Set one of our settings, unless a later layer does; report another value in the same layer."""
+        other = find_value(self.root, key)
+        if other is not None and plain(other) != plain(value):
+            if self.layer(other) == self.layer(value):
+                self.conflict(name, node, key, other)
+                return
+            if self.layer(other) > self.layer(value):
+                return
+        above = key.rpartition(".")[0]
+        if (section := find(self.root, above)) is not None and section.value is None:
+            section.value = {}
+        put(self.root, key, value)
+        self.note(name, node, f"is read as {key}: {_shown(value)}")
+
+    def metrics(self) -> None:
+        """List metrics in `evaluation.metrics`, unless the option takes them itself."""
+        listed = [name for name in self.options if self.spellings.aliases.get(name, name) in METRICS]
+        meant = {name: self.spellings.metrics_meant(plain(self.options[name])) for name in listed}
+        named = {name: metrics for name, metrics in meant.items() if metrics is not None}
+        nodes = {name: self.options.pop(name) for name in named}
+        if not (ours := list(dict.fromkeys(metric for metrics in named.values() for metric in metrics))):
+            for name, node in nodes.items():
+                self.note(name, node, "is the loss, which is always there")
+            return
+        name, node = next(iter(nodes.items()))
+        self.put(name, node, "evaluation.metrics", replace(from_plain(ours, node.source), key=node.key))
+        stopping = (find_value(self.root, f"training.early_stopping.{key}") for key in ("patience", "metric"))
+        if [one is not None for one in stopping] == [True, False] and len(ours) == 1:
+            deciding = Node(f"val_{ours[0]}", node.source, node.key)
+            self.put(name, node, "training.early_stopping.metric", deciding)
+
+    def value(self, option: str) -> None:
+        """Replace a value of an option that has another name here."""
+        node = self.options[option]
+        if option in self.spellings.lists and type(node.value) is int:
+            self.options[option] = replace(
+                node, value=[Node(node.value, node.source, template=node.template)]
+            )
+        key = node.value if isinstance(node.value, str | bool | int) else None
+        if key not in (meanings := self.spellings.values.get(option, {})):
+            return
+        target, value = meanings[key]
+        del self.options[option]
+        if value is None:
+            return
+        moved = replace(from_plain(value, node.source), key=node.key, inline=node.inline)
+        if "." in target:
+            self.put(option, node, target, replace(moved, inline=False))
+        elif target in self.options:
+            other = self.options[target]
+            message = f"{node.value} is {target}: {value}, which is given too ({other.key_source}); keep one"
+            self.problems.report(message, self.key(option, node), node.key_source)
+        else:
+            self.options[target] = moved
+            self.note(option, node, f"is read as {target}: {value}")
+
+    def conflict(self, name: str, node: Node, key: str, other: Node) -> None:
+        """Report an option that contradicts one of our settings."""
+        message = (
+            f"{got(node)} is given, but {key} ({other.key_source}), which means the same, is {got(other)}"
+        )
+        self.problems.report(f"{message}; keep one", self.key(name, node), node.key_source)
+
+    def note(self, name: str, node: Node, text: str) -> None:
+        """Note a translation."""
+        self.notes.append(f"{node.key_source}: {self.key(name, node)}: {_shown(node)} {text}")
+
+    def key(self, name: str, node: Node) -> str:
+        """Return the dotted key as the user wrote it: inline options are not under `params`."""
+        return f"{self.path}.{name}" if node.inline else f"{self.path}.params.{name}"
+
+    def layer(self, node: Node) -> int:
+        """Return the rank of the layer that a value comes from: overrides come above all files."""
+        source: Source = node.key_source
+        return -self.files.index(source.file) if source.file in self.files else 1
+
+
+def got_list(node: Node) -> str:
+    """Return a list of plain values, as a note shows it."""
+    return str(plain(node))
+
+
+def _shown(node: Node) -> str:
+    """Return a value as notes show it; of `${env:NAME}` only the name, as the value may be a secret."""
+    if node.template is not None or not isinstance(node.value, list | str):
+        return node.template or got(node)
+    text = node.value if isinstance(node.value, str) else got_list(node)
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."

@@ -1,0 +1,496 @@
+"""Words that people bring along from other tools: what they mean here, or what to write instead.
+
+A key or a value in these tables is read as ours, with a note. What may mean several things, or nothing here,
+has a hint instead, which the message for the unknown key shows. Names are compared without case, dashes and
+underscores.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+
+def fold(name: str) -> str:
+    """Return a name without case, dashes, underscores and spaces."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _table(others: Mapping[str, str]) -> dict[str, str]:
+    """Return folded name -> ours, of our name -> the others."""
+    return {fold(other): ours for ours, names in others.items() for other in names.split()}
+
+
+# Keys that mean the same at the top, in `training`, and in the section of the key that they mean.
+KEYS = _table(
+    {
+        "experiment.name": "experiment_name run_name project project_name",
+        "experiment.seed": "random_state random_seed global_seed seed_everything",
+        "training.learning_rate": "lr learn_rate learningrate initial_lr base_lr peak_lr max_lr",
+        "training.weight_decay": "wd",
+        "training.epochs": "num_epochs n_epochs max_epochs num_train_epochs nb_epochs nb_epoch",
+        "training.max_steps": "num_steps n_steps train_steps num_train_steps total_steps num_training_steps",
+        "training.batch_size": "bs batchsize train_batch_size global_batch_size total_batch_size",
+        "training.per_device_batch_size": "per_device_train_batch_size per_gpu_train_batch_size",
+        "training.microbatch_size": "micro_batch_size",
+        "training.gradient_accumulation_steps": "accumulate_grad_batches grad_accum_steps grad_accum "
+        "accumulation_steps accum_steps gradient_accumulation",
+        "training.max_grad_norm": "gradient_clip_val max_norm clip_norm grad_clip gradient_clip "
+        "grad_clip_norm clip_grad_norm gradient_clipping gradient_clip_norm global_clipnorm clip_gradients",
+        "training.max_grad_value": "clip_value clipvalue grad_clip_value clip_grad_value",
+        "training.layer_decay": "layerwise_lr_decay layer_wise_lr_decay llrd lr_layer_decay",
+        "training.ema": "ema_decay use_ema",
+        "training.compile": "torch_compile compile_model",
+        "training.activation_checkpointing": "gradient_checkpointing activation_checkpoint",
+        "training.parameter_groups": "param_groups optimizer_grouped_parameters",
+        "data.workers": "num_workers dataloader_num_workers n_workers",
+        "data.prefetch": "prefetch_factor dataloader_prefetch_factor",
+        "data.collate": "collate_fn",
+        "training.optimizer": "optim optimiser",
+        "training.scheduler": "lr_scheduler lr_scheduler_type lr_schedule learning_rate_schedule",
+        "training.loss": "criterion loss_fn loss_func loss_function",
+        "training.mixed_precision": "amp use_amp",
+        "training.threads": "n_jobs nthread nthreads num_threads n_threads thread_count",
+        "training.class_weights": "class_weight",
+        "training.early_stopping": "early_stop earlystopping early_stopping_rounds",
+        "training.early_stopping.patience": "patience early_stopping_patience",
+        "training.max_minutes": "max_time_minutes time_limit_minutes",
+        "training.scheduler.warmup_steps": "warmup_steps num_warmup_steps n_warmup_steps",
+        "training.scheduler.warmup": "warmup",
+        "training.scheduler.warmup_ratio": "warmup_ratio warmup_fraction warmup_proportion",
+        "evaluation.metrics": "metrics metric_names eval_metric eval_metrics",
+        "evaluation.batch_size": "eval_batch_size val_batch_size per_device_eval_batch_size test_batch_size",
+        "evaluation.every_n_steps": "eval_steps eval_every eval_every_n_steps eval_interval",
+        "evaluation.every_n_epochs": "check_val_every_n_epoch eval_every_n_epochs eval_every_n_epoch",
+        "checkpoint.every_n_steps": "save_steps save_every save_every_n_steps save_interval checkpoint_every "
+        "every_n_train_steps",
+        "checkpoint.keep_last": "save_total_limit keep_checkpoints max_to_keep",
+        "checkpoint.metric": "metric_for_best_model",
+        "logging.every_n_steps": "logging_steps log_every log_every_n_steps log_interval",
+        "distributed.nproc": "nproc_per_node num_processes world_size",
+        "distributed.nnodes": "num_nodes num_machines",
+        "data": "dataset datasets",
+        "data.target": "target label label_column label_col target_column target_col target_name y_column "
+        "response outcome",
+        "data.path": "data_path data_file file csv filename file_name file_path filepath csv_path csv_file",
+        "data.train_path": "train_file train_csv train_data training_data train_data_path",
+        "data.val_path": "val_file val_csv valid_path valid_file validation_path validation_file "
+        "validation_data val_data eval_path dev_path",
+        "data.test_path": "test_file test_csv test_data",
+        "data.exclude": "drop drop_columns drop_cols columns_to_drop exclude_columns ignore ignore_columns "
+        "ignored_columns",
+        "data.features": "feature_columns feature_cols feature_names input_columns input_features",
+        "data.split.test": "test_size test_split test_fraction test_ratio test_share",
+        "data.split.val": "val_size val_split val_fraction val_ratio valid_size validation_size "
+        "validation_split validation_fraction",
+        "data.split.stratify": "stratify stratified",
+        "data.split.group": "group_column group_col groups",
+        "data.split.time": "time_column time_col date_column",
+        "data.task": "task task_type problem_type",
+        "model.type": "model_type model_name",
+        "model.params": "model_params hyperparameters hyperparams model_kwargs",
+        "model.framework": "framework backend_framework",
+    }
+)
+# Keys that mean something only in one section.
+INSIDE = {
+    "training.optimizer": _table(
+        {
+            "training.learning_rate": "lr learning_rate learn_rate",
+            "training.weight_decay": "weight_decay wd",
+            "training.optimizer.type": "name class",
+        }
+    ),
+    "training.scheduler": _table(
+        {
+            "training.scheduler.type": "name class",
+            "training.scheduler.metric": "monitor",
+            "training.scheduler.final_lr_ratio": "min_lr_ratio min_lr_rate",
+            "training.scheduler.cycles": "num_cycles n_cycles",
+            "training.scheduler.cycle_steps": "T_0 first_cycle_steps first_decay_steps",
+            "training.scheduler.cycle_factor": "T_mult t_mul",
+            "training.scheduler.gamma": "decay_rate",
+            "training.learning_rate": "max_lr",
+        }
+    ),
+    "training.early_stopping": _table(
+        {
+            "training.early_stopping.metric": "monitor",
+            "training.early_stopping.patience": "rounds stopping_rounds early_stopping_rounds",
+            "training.early_stopping.min_delta": "delta threshold",
+        }
+    ),
+    "checkpoint": _table({"checkpoint.metric": "monitor"}),
+    "training.optimizer.params": _table(
+        {"training.learning_rate": "lr learning_rate", "training.weight_decay": "weight_decay wd"}
+    ),
+    "training": _table(
+        {
+            "experiment.seed": "seed",
+            "data.workers": "num_workers dataloader_num_workers",
+            "data.prefetch": "dataloader_prefetch_factor",
+            "data.collate": "collate_fn data_collator",
+            "training.label_smoothing": "label_smoothing_factor",
+            "training.optimizer.betas": "betas",
+            "training.optimizer.eps": "eps epsilon adam_epsilon",
+            "training.optimizer.momentum": "momentum",
+            "training.optimizer.nesterov": "nesterov",
+        }
+    ),
+    # peft's LoraConfig
+    "model.lora": _table(
+        {"model.lora.alpha": "lora_alpha", "model.lora.dropout": "lora_dropout", "model.lora.r": "rank"}
+    ),
+    "data": _table(
+        {
+            "data.target": "y",
+            "data.split.seed": "random_state seed",
+            "data.split.group": "group",
+            "data.on_corrupt": "on_error on_bad_sample",
+            "data.sampling": "sampler sampling_strategy weighted_sampler weighted_sampling",
+        }
+    ),
+    "data.sampling": _table({"data.sampling.weight": "weights column by type"}),
+    "data.split": _table(
+        {
+            "data.split.seed": "random_state random_seed",
+            "data.split.val": "val_size",
+            "data.split.test": "test_size",
+        }
+    ),
+    "tuning": _table(
+        {
+            "tuning.trials": "n_trials num_trials max_trials num_samples n_iter run_cap",
+            "tuning.parallel": "n_jobs n_workers max_concurrent_trials",
+            "tuning.space": "search_space param_space param_distributions param_grid parameters params",
+            "tuning.metric": "scoring objective monitor",
+            "tuning.mode": "direction directions goal",
+            "tuning.sampler": "method search_alg algorithm",
+            "tuning.pruner": "early_terminate scheduler",
+            "experiment.name": "study_name",
+            "experiment.seed": "random_state random_seed seed",
+            "tuning.folds": "cv n_folds n_splits k_folds kfold num_folds",
+        }
+    ),
+    "tuning.pruner": _table({"tuning.pruner.reduction_factor": "eta"}),
+    "": _table({"experiment.seed": "seed", "experiment.name": "name"}),
+}
+# Sections by other names; what they hold is then read as that of ours.
+SECTIONS = {
+    "training": ("train", "trainer", "training_args", "training_arguments"),
+    "data": ("dataset", "datasets"),
+    "evaluation": ("eval", "validation"),
+    "checkpoint": ("checkpoints",),
+    "tuning": ("tune", "sweep", "search", "hpo", "hyperparameter_search"),
+    "tracking": ("tracker", "trackers", "logger", "loggers"),
+}
+
+OPTIMIZERS = _table(
+    {
+        "adamw": "adamw adam_w adamw_torch adamw_hf",
+        "adam": "adam",
+        "sgd": "sgd",
+        "rmsprop": "rmsprop rms_prop",
+        "adagrad": "adagrad ada_grad",
+        "nadam": "nadam",
+        "radam": "radam",
+        "adamax": "adamax",
+        "lion": "lion lion_32bit",
+        "adafactor": "adafactor",
+        "muon": "muon",
+    }
+)
+SCHEDULERS = _table(
+    {
+        "constant": "constant none constantlr constant_with_warmup constant_schedule_with_warmup fixed",
+        "linear": "linear linearlr linear_decay linear_with_warmup linear_schedule_with_warmup "
+        "linear_warmup_decay",
+        "cosine": "cosine cosine_with_warmup cosine_schedule_with_warmup cosine_annealing cosineannealinglr "
+        "cosine_decay cosinedecay linear_warmup_cosine_annealing warmup_cosine",
+        "cosine_restarts": "cosine_restarts cosine_with_restarts cosine_with_hard_restarts sgdr "
+        "cosine_with_hard_restarts_schedule_with_warmup cosine_annealing_warm_restarts "
+        "cosineannealingwarmrestarts cosine_decay_restarts",
+        "one_cycle": "one_cycle one_cycle_lr",
+        "step": "step step_decay",
+        "multistep": "multistep",
+        "exponential": "exponential exponential_decay",
+        "polynomial": "polynomial polynomial_lr polynomial_decay poly polynomial_decay_schedule_with_warmup "
+        "polynomial_with_warmup",
+        "wsd": "wsd warmup_stable_decay wsd_schedule get_wsd_schedule trapezoidal",
+        "plateau": "plateau reduce_on_plateau reduce_lr_on_plateau",
+    }
+)
+LOSSES = _table(
+    {
+        "cross_entropy": "ce crossentropy cross_entropy_loss categorical_crossentropy "
+        "sparse_categorical_crossentropy softmax_cross_entropy",
+        "focal": "focal_loss focalloss sigmoid_focal_loss",
+        "dice": "dice_loss diceloss soft_dice",
+        "binary_cross_entropy": "bce bce_with_logits bcewithlogitsloss bce_loss binary_crossentropy",
+        "mse": "mse mse_loss mean_squared_error l2 l2_loss squared_error",
+        "mae": "mae l1 l1_loss mean_absolute_error absolute_error",
+        "huber": "huber huber_loss",
+    }
+)
+MODES = _table({"max": "max maximize maximise", "min": "min minimize minimise"})
+PRUNERS = _table(
+    {
+        "none": "none nop_pruner fifo fifo_scheduler",
+        "median": "median median_pruner median_stopping median_stopping_rule",
+        "percentile": "percentile percentile_pruner",
+        "asha": "asha asha_scheduler async_hyperband async_hyperband_scheduler successive_halving_pruner",
+        "halving": "halving successive_halving halving_grid_search_cv halving_random_search_cv",
+        "hyperband": "hyperband hyperband_pruner hyperband_scheduler",
+        "patient": "patient patient_pruner",
+    }
+)
+COLUMN_TYPES = _table(
+    {
+        "number": "numeric numerical float float64 int int64 integer",
+        "category": "categorical cat nominal",
+        "time": "datetime timestamp datetime64",
+        "boolean": "bool",
+        "text": "free_text",
+        "ignore": "drop",
+    }
+)
+TASKS = {
+    fold(word): task
+    for task, words in (
+        (
+            "classification",
+            "binary multiclass multi_class binary_classification multiclass_classification classifier",
+        ),
+        ("regression", "regressor"),
+        ("multilabel", "multi_label multilabel_classification multi_label_classification"),
+        ("segmentation", "semantic_segmentation"),
+        ("language_modeling", "lm causal_lm causal_language_modeling"),
+        ("token_classification", "ner token_tagging sequence_tagging"),
+    )
+    for word in words.split()
+}
+# Transforms of images as torchvision, albumentations and timm call them.
+TRANSFORMS = _table(
+    {
+        "resize": "Resize SmallestMaxSize",
+        "center_crop": "CenterCrop",
+        "random_crop": "RandomCrop",
+        "random_resized_crop": "RandomResizedCrop RandomResizedCropAndInterpolation",
+        "horizontal_flip": "HorizontalFlip RandomHorizontalFlip hflip flip flip_lr",
+        "vertical_flip": "VerticalFlip RandomVerticalFlip vflip flip_ud",
+        "rotation": "Rotation RandomRotation Rotate",
+        "color_jitter": "ColorJitter ColourJitter",
+        "rand_augment": "RandAugment",
+        "random_erasing": "RandomErasing",
+        "normalize": "Normalize Normalise",
+        "mixup": "MixUp",
+        "cutmix": "CutMix",
+    }
+)
+# They make tensors of images, which needs no transform here.
+NO_TRANSFORMS = _table({"tensor": "ToTensor ToTensorV2 PILToTensor ToImage ToDtype ConvertImageDtype"})
+IMAGE_LIBRARY = re.compile(
+    r"^(((torchvision\.)?transforms|v2|[TA]|albumentations|pytorch|timm\.data)\.)+(?=\w+$)"
+)
+ON_CORRUPT = _table({"error": "error stop raise fail", "skip": "skip ignore"})
+PRECISIONS = _table(
+    {
+        "fp32": "32 32-true float32 fp32 full single",
+        "tf32": "tf32 tfloat32 tensorfloat32",
+        "fp16": "16 16-mixed fp16-mixed float16 fp16 half",
+        "bf16": "bf16-mixed bfloat16 bf16",
+        "mixed": "mixed auto_mixed amp",
+    }
+)
+DEVICES = {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu", "auto": "auto"}
+# Import paths of which only the last word counts: `torch.optim.AdamW`, `nn.CrossEntropyLoss`.
+LIBRARY = re.compile(r"(torch|keras|tf|tensorflow|nn|optim|optimizers|losses|lr_scheduler)(\.\w+)*\.(?=\w+$)")
+
+# What to write instead of keys that have no counterpart, or more than one.
+KEY_HINTS = {
+    fold(name): hint
+    for names, hint in {
+        "dir dirpath output_dir save_dir log_dir checkpoint_dir out_dir default_root_dir work_dir runs_dir "
+        "logging_dir": (
+            "where runs are kept is not in the config: give --runs-dir DIR, or set TRAINWRIGHT_RUNS"
+        ),
+        "adam_beta1 adam_beta2 beta1 beta2 optim_args optimizer_kwargs optimizer_params": (
+            "write options next to the name: training.optimizer: {type: adamw, betas: [0.9, 0.95]}"
+        ),
+        "lr_scheduler_kwargs scheduler_kwargs scheduler_params": (
+            "write options next to the name: training.scheduler: {type: cosine, warmup_steps: 100}"
+        ),
+        "augment augmentation augmentations augmenter mixup cutmix image_size img_size": (
+            "images are resized and augmented by data.transforms: [{type: resize, size: [64, 64]}, ...] "
+            "(docs/images.md)"
+        ),
+        "lora peft lora_config": "write model.lora: {r: 8, alpha: 16}; models of transformers have it "
+        "(docs/huggingface.md)",
+        "deterministic": "write training.determinism: bitwise to refuse operations that may differ",
+        "swa use_swa": "write training.ema: 0.999, a moving average of the weights",
+        "auto_find_batch_size auto_scale_batch_size auto_lr_find": (
+            "trainwright tune CONFIG searches for values; training.microbatch_size: SAMPLES takes less memory"
+        ),
+        "pin_memory persistent_workers": (
+            "memory is pinned where a GPU trains, and workers (data.workers) persist: leave it out"
+        ),
+        "shuffle": "the training rows are always shuffled, by experiment.seed; data.split.time keeps the "
+        "oldest rows for training",
+        "T_max": "leave it out: a decay always ends with the training",
+        "eta_min min_lr end_lr final_lr": "give it as a share of the learning rate: "
+        "training.scheduler.final_lr_ratio",
+        "warmup_epochs": "write training.scheduler.warmup_steps: EPOCHS x (training rows / batch_size)",
+        "devices num_gpus n_gpus": "write training.device: cuda; for several GPUs, distributed.nproc: NUMBER",
+        "time_limit max_time timeout": "write training.max_minutes: MINUTES; of a search, tuning.max_minutes",
+        "direction directions": "write tuning.mode: max or min; auto knows those of our metrics",
+        "resume resume_from_checkpoint ckpt_path": "write trainwright resume RUN, or train --resume",
+        "pretrained checkpoint_path init_weights from_pretrained": "write model.init_from: RUN or "
+        "FILE.safetensors",
+        "val_check_interval eval_strategy evaluation_strategy save_strategy": (
+            "write evaluation.every_n_steps: STEPS; by default, each epoch is evaluated"
+        ),
+        "num_classes num_labels n_classes num_class": "leave it out: it is taken from the data",
+        "gradient_clip_algorithm": "write training.max_grad_norm, or training.max_grad_value",
+        "l2 l2_regularization": "write training.weight_decay, or the model's own option",
+        "wandb mlflow tensorboard comet neptune clearml aim report_to use_wandb tracker logger": (
+            "trackers are listed: tracking: [{type: mlflow, uri: URI}], or tracking: [tensorboard]"
+        ),
+        "cv n_splits k_folds kfold num_folds": "write trainwright cross-validate CONFIG --folds N",
+        "scale normalize scaler normalization": "write data.standardize: true or false",
+        "callbacks": "callbacks are given in Python: trainwright.train(config, callbacks=[...])",
+        "method parameters early_terminate param_grid": (
+            "a search is the section tuning: {metric: val_loss, trials: 50, space: {training.learning_rate: "
+            "[1e-3, 1e-2]}} (docs/tuning.md)"
+        ),
+        "grace_period min_iter": "write min_steps: STEPS for asha, min_resource: EPOCHS for the others",
+        "max_t max_iter": "leave it out: training.epochs is the length of a trial",
+        "load_if_exists": "give --resume, or in Python resume=True",
+        "time_budget_s": "write tuning.max_minutes: MINUTES",
+        "verbose verbosity": "write logging.every_n_steps, or give --quiet",
+        "monitor": "write training.early_stopping.metric or checkpoint.metric",
+        "restore_best_weights load_best_model_at_end": (
+            "leave it out: the best model is kept; see checkpoint.save_top_k"
+        ),
+        "limit_train_batches fast_dev_run overfit_batches": "write training.max_steps: STEPS",
+        "presets": "trainwright init FILE --target COLUMN --model auto compares a few models",
+        "sep": "write data.delimiter",
+    }.items()
+    for name in names.split()
+}
+# The same for options of `model`, where our own models lack them.
+MODEL_HINTS = {
+    fold(name): hint
+    for names, hint in {
+        "pretrained weights from_pretrained": "write model.init_from: RUN or FILE.safetensors",
+        "lora peft": KEY_HINTS["lora"],
+        "block_size context_length max_seq_len seq_len sequence_length": (
+            "the tokens of a sample are data.length"
+        ),
+    }.items()
+    for name in names.split()
+}
+VALUE_HINTS = {
+    "training.scheduler": {
+        "steplr": "write {type: step, step_size: STEPS, gamma: 0.1}; step_size counts steps, not epochs",
+        "multisteplr": "write {type: multistep, milestones: [STEPS, ...], gamma: 0.1}; they count "
+        "steps, not epochs",
+        "exponentiallr": "write {type: exponential, gamma: 0.9, decay_steps: STEPS PER EPOCH}",
+    },
+    "training.device": {
+        "mps": "Trainwright trains on CPU and CUDA: write cpu",
+        "tpu": "Trainwright trains on CPU and CUDA: write cpu",
+        "rocm": "PyTorch calls AMD GPUs cuda: write cuda",
+    },
+    "training.precision": {
+        "64": "weights are float32: write fp32",
+        "64true": "weights are float32: write fp32",
+        "float64": "weights are float32: write fp32",
+        "16true": "weights stay float32: write fp16",
+        "bf16true": "weights stay float32: write bf16",
+        "int8": "weights stay float32: write bf16",
+    },
+}
+# Modules under the names that they are usually imported as: `xgb.XGBClassifier`, `svm.SVC`.
+IMPORTED_AS = (
+    *("xgb", "lgb", "lgbm", "cb", "ensemble", "linear_model", "svm", "tree", "neighbors", "naive_bayes"),
+    *("neural_network", "gaussian_process", "discriminant_analysis", "kernel_ridge", "dummy"),
+)
+# What to do with files that are not read, by their endings.
+_CONVERT = "write it as CSV or Parquet first: pandas.{}(FILE).to_parquet(...)"
+_ARRAYS = "save the arrays{} in one file first: numpy.savez('data.npz', X=..., y=...)"
+OTHER_FILES = {
+    ".tsv": 'write data.type: csv and data.delimiter: "\\t"',
+    ".xlsx": _CONVERT.format("read_excel"),
+    ".xls": _CONVERT.format("read_excel"),
+    ".json": _CONVERT.format("read_json"),
+    ".jsonl": _CONVERT.format("read_json"),
+    ".feather": _CONVERT.format("read_feather"),
+    ".arrow": _CONVERT.format("read_feather"),
+    ".pkl": _CONVERT.format("read_pickle"),
+    ".pickle": _CONVERT.format("read_pickle"),
+    ".h5": _CONVERT.format("read_hdf"),
+    ".npy": _ARRAYS.format("") + "; or give the folder of X.npy and y.npy, with data.type: npy",
+    ".mat": _ARRAYS.format(" of scipy.io.loadmat(FILE)"),
+    ".joblib": _ARRAYS.format(" of joblib.load(FILE)"),
+    ".pt": _ARRAYS.format(" of torch.load(FILE)"),
+    ".pth": _ARRAYS.format(" of torch.load(FILE)"),
+}
+# Models of other packages, by the beginnings of their folded names, and where to get them.
+_OWN = "it is not among Trainwright's own models; "
+_VISION = _OWN + "torchvision has it: write model: {{type: 'torchvision.models:{}', num_classes: N}}"
+_TIMM = _OWN + "timm has it: write model: {{type: 'timm:create_model', model_name: {}, num_classes: N}}"
+_LANGUAGE = (
+    _OWN + "transformers has it: write model: {{type: 'transformers:AutoModelForSequenceClassification', "
+    "path: {}}}, or AutoModelForCausalLM (docs/huggingface.md)"
+)
+# Packages of which only some classes are models here.
+OTHER_CLASSES = {
+    "transformers": "of transformers there are transformers:AutoModelForSequenceClassification and "
+    "transformers:AutoModelForCausalLM (docs/huggingface.md); for another class name a function of yours "
+    "that makes the model: {type: 'my_module:build', framework: torch}"
+}
+_OBJECT = (
+    "it is built from other models: pass the object from Python, trainwright.train(config, model={}(...))"
+)
+_IN_PYTHON = (
+    "give the object in Python, trainwright.train(config, model=...), or its class: model: my_module:Net"
+)
+_NO_TASK = "Trainwright trains classifiers, regressors and language models; {} is none of these"
+_COMPARED = (
+    "trainwright init FILE --target COLUMN --model auto compares a few models and proposes the best; "
+    "trainwright benchmark CONFIG --models lightgbm,random_forest,mlp compares those that you name"
+)
+MODELS_ELSEWHERE = (
+    (r"lr$", "write logistic_regression for classes, or linear_regression for values"),
+    (r"gbm$", "write lightgbm, xgboost, catboost or gradient_boosting"),
+    (r"auto(ml|gluon|sklearn)?$|best$|(weighted)?ensemble", _COMPARED),
+    (
+        r"tabnet|tabpfn|fastai|tabm|realmlp|nodemodel|saint|catembed|tabtransformer",
+        _OWN + "nearest: transformer (the FT-Transformer), mlp; or write a class: model: my_module:Net",
+    ),
+    (r"(sequential|functional|module|lightningmodule)$", _IN_PYTHON),
+    (
+        r"(wide)?(resnet|resnext)\d|vgg|densenet|alexnet|squeezenet|inception|googlenet|mobilenet|efficientnet|"
+        r"regnet|shufflenet|mnasnet|convnext|swin|maxvit|resnet|vit[bhl]\d",
+        _VISION,
+    ),
+    (r"vit|deit|beit|nfnet|eva\d|mixer|hrnet|xception", _TIMM),
+    (
+        r"(distil|al|de|xlm)?(ro)?bert|xlmr|electra|deberta|gpt\d|gptneo|gptj|distilgpt|opt\d|llama|mistral|"
+        r"mixtral|qwen|phi\d|gemma|falcon|t5|bart|bloom|whisper|clip|wav2vec|deepseek|automodel",
+        _LANGUAGE,
+    ),
+    (
+        r"stacking|voting|pipeline|gridsearch|randomizedsearch|multioutput|onevsrest|columntransformer",
+        _OBJECT,
+    ),
+    (
+        r"(mini)?(batch)?kmeans|dbscan|pca|tsne|umap|isolationforest|oneclasssvm|agglomerative|xgbranker|"
+        r"lgbmranker|catboostranker|yolo|fasterrcnn|maskrcnn|prophet|arima",
+        _NO_TASK,
+    ),
+    (
+        r"gru|rnn|autoencoder|vae|gan|gnn|gcn|custom",
+        "write it as a class of yours: model: my_module:Net",
+    ),
+)

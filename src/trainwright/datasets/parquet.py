@@ -1,0 +1,167 @@
+"""Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from trainwright.config.fields import Section
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import DataBundle
+from trainwright.datasets.rows.arrow import SAMPLE, strings
+from trainwright.datasets.rows.arrow_rows import arrow_bundle, parquet_as_arrow
+from trainwright.datasets.rows.chunks import ParquetChunks
+from trainwright.datasets.rows.decoders import ImageForm
+from trainwright.datasets.rows.files import existing_file
+from trainwright.datasets.rows.table import Table, tidy
+from trainwright.datasets.rows.tabular import load_files, paths_by_split
+from trainwright.errors import DataError
+from trainwright.require import require
+from trainwright.types import Array
+
+
+class ParquetParams(Section):
+    """How the rows are read; a Parquet file holds its types."""
+
+    streaming: bool = Field(
+        False,
+        description="read rows when they are needed, instead of holding all in memory: columns are then used "
+        "as they are; a path may be a pattern of shards (`train-{000..099}.parquet`)",
+    )
+    images: ImageForm = Field(
+        "torchrgb", description="with streaming: how images are decoded; see webdataset"
+    )
+
+
+class ParquetDataset:
+    """Parquet files: one file to split, or one file per split."""
+
+    names: ClassVar[Sequence[str]] = ("parquet",)
+    Params: ClassVar[type[BaseModel]] = ParquetParams
+
+    def __init__(self, config: DataConfig, params: BaseModel) -> None:
+        assert isinstance(params, ParquetParams)
+        self._config = config
+        self._params = params
+        self._arrow: Any = require("pyarrow", "tabular")
+        self._parquet: Any = require("pyarrow.parquet", "tabular")
+
+    def load(self) -> DataBundle:
+        """Load the data; see `Dataset.load`."""
+        if not self._params.streaming:
+            return load_files(self._config, self._checked)
+        paths = paths_by_split(self._config)
+        files = {name: parquet_as_arrow(path) for name, path in paths.items()}
+        return arrow_bundle(files, self._config, self._params.images)
+
+    def sources(self) -> list[str] | None:
+        """Return the files that are read; None where a path may name many. See `KnownSources`."""
+        return None if self._params.streaming else [*paths_by_split(self._config).values()]
+
+    def read(self, path: str, text: Collection[str] = ()) -> Table:
+        """Return all rows of one file; columns in `text`, and the target, may hold lists.
+
+        Other columns of lists, and of structures, are not read.
+
+        Raises:
+            DataError: The file is not a Parquet file.
+        """
+        return self._table(path, self._arrow_table(path), text)
+
+    def _checked(self, path: str, text: Collection[str] = ()) -> Table:
+        """Return the same rows, to be trained on.
+
+        Raises:
+            DataError: A feature holds lists or structures.
+        """
+        whole, config = self._arrow_table(path), self._config
+        self._refuse_nested(path, whole.schema, config)
+        return self._table(path, whole, text)
+
+    def _refuse_nested(self, path: str, schema: Any, config: DataConfig) -> None:
+        used = set(config.features or schema.names) - {*config.exclude, *config.targets}
+        for field in schema:
+            if field.name in used and self._arrow.types.is_nested(field.type):
+                raise DataError(
+                    f"{path}: column {field.name!r} holds {field.type}; give each of its values a column of "
+                    "its own, or data.exclude it"
+                )
+
+    def chunks(self, path: str, text: Collection[str] = ()) -> ParquetChunks:
+        """Return the rows of one file, to be read chunk by chunk; see `read`.
+
+        Raises:
+            DataError: The file is not a Parquet file.
+        """
+        file = existing_file(path, mapped=True)
+        return ParquetChunks(path, file, lambda column, name: self._column(column, name, path, text))
+
+    def sample(self) -> Table:
+        """Return the first training rows.
+
+        Raises:
+            DataError: The file is not a Parquet file, or a column holds lists or structures.
+        """
+        path = paths_by_split(self._config)["train"]
+        try:
+            with existing_file(path).open("rb") as stream:
+                file = self._parquet.ParquetFile(stream)
+                self._refuse_nested(path, file.schema_arrow, self._config)
+                batches = [next(file.iter_batches(SAMPLE))] if file.metadata.num_rows else []
+                return self._table(path, self._arrow.Table.from_batches(batches, file.schema_arrow))
+        except (self._arrow.ArrowException, OSError) as error:
+            raise self._unreadable(path, error) from error
+
+    def _arrow_table(self, path: str) -> Any:
+        file = existing_file(path)
+        try:
+            with file.open("rb") as stream:
+                return self._parquet.ParquetFile(stream).read()  # `read_table` would import pandas
+        except (self._arrow.ArrowException, OSError) as error:
+            raise self._unreadable(path, error) from error
+
+    def _unreadable(self, path: str, error: Exception) -> DataError:
+        return DataError(f"{path} cannot be read as Parquet (is it complete?): {str(error).splitlines()[0]}")
+
+    def _table(self, path: str, table: Any, text: Collection[str] = ()) -> Table:
+        columns = {name: table.column(name) for name in table.column_names}
+        unread = [name for name in columns if self._is_unread(columns[name].type, name, text)]
+        columns = {name: columns[name] for name in columns if name not in unread}
+        coded = {name for name in columns if self._arrow.types.is_dictionary(columns[name].type)}
+        del table  # each column is freed when it is converted
+        values = {name: self._column(columns.pop(name), name, path, text) for name in [*columns]}
+        return Table(values, path, unread=unread, categorical=frozenset(coded))
+
+    def _is_unread(self, kind: Any, name: str, text: Collection[str]) -> bool:
+        """Return whether a column holds structures, or lists where single values are needed."""
+        types = self._arrow.types
+        is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+        return types.is_nested(kind) and not (is_list and name in {*text, *self._config.targets})
+
+    def _column(self, column: Any, name: str, path: str, text: Collection[str]) -> Array:
+        types = self._arrow.types
+        if types.is_nested(column.type) and not self._is_unread(column.type, name, text):
+            values = np.empty(len(column), dtype=object)
+            for row, value in enumerate(column.to_pylist()):
+                values[row] = value
+            return values
+        if types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if types.is_decimal(column.type):
+            column = column.cast(self._arrow.float64())
+        if types.is_nested(column.type):
+            raise DataError(
+                f"{path}: column {name!r} holds {column.type}; give each of its values a column of its own, "
+                "or data.exclude it"
+            )
+        if types.is_string(column.type) or types.is_large_string(column.type):
+            return strings(column)
+        numbers = (
+            column.to_numpy(zero_copy_only=False)
+            if column.num_chunks
+            else np.empty(0, column.type.to_pandas_dtype())
+        )
+        return tidy(numbers, name, path)

@@ -1,0 +1,187 @@
+"""Plain text for language modeling: bytes, or the tokens of a vocabulary.
+
+`data.path` is a file, a folder or a pattern of files, which are read one after the other, in the order of
+their names; or tables with a column of texts. The text is cut once into training, validation and test text,
+in this order, and each part into windows of `length` tokens. The labels of a sample are its tokens shifted by
+one position: the token that follows each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from trainwright.announce import announced
+from trainwright.config.fields import Section
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import DataBundle
+from trainwright.datasets.rows import tokenizers
+from trainwright.datasets.rows.splitting import fractions
+from trainwright.datasets.rows.tabular import paths_by_split, provided_splits
+from trainwright.datasets.rows.tokenizers import ByteTokenizer, Choice, Tokenizer
+from trainwright.datasets.text.documents import Documents
+from trainwright.datasets.text.tokens import Cuts, Source, SplitTokens, encoded, tokens_of
+from trainwright.datasets.text.windows import Windows
+from trainwright.errors import DataError
+from trainwright.types import INPUT_IDS, LABELS, SPLITS, ArraySpec, DataInfo, SplitName
+
+__all__ = ["TextDataset", "TextParams", "Windows"]
+_TASK = "language_modeling"
+_IN_MEMORY = 64 << 20  # bytes; a shorter text of which the bytes are the tokens is not copied to the disk
+
+
+class TextParams(Section):
+    """Text: plain files, or a column of tables."""
+
+    length: int = Field(128, gt=0, description="tokens of one sample: what the model sees at once")
+    pattern: str = Field("*.txt", min_length=1, description="the files of a folder, its subfolders included")
+    column: str | None = Field(
+        None, description="the column of CSV or Parquet files that holds the texts; default: files are texts"
+    )
+    tokenizer: str = Field(
+        "bytes",
+        description="bytes; bpe, which is trained on the training text; or the path of a tokenizer.json",
+    )
+    vocab_size: int | None = Field(
+        None, gt=256, le=1 << 24, description="bpe: the number of tokens; default: 8192"
+    )
+    end_of_text: bool | str | None = Field(
+        None,
+        description="a token after each file, or cell of the column: true, or its name in a tokenizer.json; "
+        "default: true (<|endoftext|>), but not for bytes",
+    )
+
+
+class TextDataset:
+    """Text to be cut into splits; or a file, folder or pattern of files for each split."""
+
+    names: ClassVar[Sequence[str]] = ("text",)
+    Params: ClassVar[type[BaseModel]] = TextParams
+
+    def __init__(self, config: DataConfig, params: BaseModel) -> None:
+        assert isinstance(params, TextParams)
+        self._config = config
+        self._params = params
+
+    def load(self) -> DataBundle:
+        """Load the data; see `Dataset.load`."""
+        config, params, length = self._config, self._params, self._params.length
+        _refuse_settings(config)
+        choice = tokenizers.chosen(params.tokenizer, params.vocab_size, params.end_of_text)
+        documents = {
+            name: Documents(path, params.pattern, params.column)
+            for name, path in paths_by_split(config).items()
+        }
+        with announced("reading the text"):
+            contents = {name: one.content() for name, one in documents.items()}
+        cuts = _cuts({name: content.size for name, content in contents.items()}, config)
+        sources = [Source(one, cuts[name], contents[name].sha256) for name, one in documents.items()]
+        tokenizer, splits = _tokens(sources, choice, sum(content.size for content in contents.values()))
+        for name in splits:
+            self._check_length(name, len(splits[name].tokens), tokenizer)
+        plain = tokenizers.is_plain(tokenizer)
+        known: dict[str, Any] = {} if plain else {"tokenizer": tokenizers.fingerprint(tokenizer)}
+        return DataBundle(
+            info=DataInfo(
+                _TASK, {INPUT_IDS: ArraySpec((length,), "int64")}, tokenizer.vocab_size, target=LABELS
+            ),
+            splits={
+                name: Windows(
+                    one.tokens, length, every_byte=name != "train", text_bytes=one.text_bytes, **known
+                )
+                for name, one in splits.items()
+            },
+            tokenizer=None if plain else tokenizer.to_json(),
+        )
+
+    def samples(self, path: str, tokenizer: Mapping[str, Any] | None) -> Windows:
+        """Return another text in windows, in which each token but the first is predicted once."""
+        params, made = self._params, tokenizers.from_json(tokenizer)
+        one = encoded(Documents(path, params.pattern, params.column), made)
+        unit = "bytes" if isinstance(made, ByteTokenizer) else "tokens"
+        if not len(one.tokens):
+            raise DataError(f"{path} is empty: give a text of at least {params.length + 1} {unit}")
+        if len(one.tokens) <= params.length:
+            raise DataError(
+                f"{path} has {len(one.tokens)} {unit}, too few for a window of the run's data.params.length: "
+                f"{params.length} and the {unit[:-1]} after it; give more text"
+            )
+        return Windows(one.tokens, params.length, every_byte=True, text_bytes=one.text_bytes)
+
+    def _check_length(self, name: SplitName, tokens: int, tokenizer: Tokenizer) -> None:
+        """Check that a split has a sample.
+
+        Raises:
+            DataError: The text is shorter than a sample.
+        """
+        length = self._params.length
+        if tokens <= length:
+            unit = "bytes" if isinstance(tokenizer, ByteTokenizer) else "tokens"
+            share = "" if name == "train" else f"a larger data.split.{name}, "
+            raise DataError(
+                f"the {name} text has {tokens} {unit}, too few for a sample of data.params.length: "
+                f"{length} and the {unit[:-1]} after it; give more text, {share}or a smaller length"
+            )
+
+
+def _refuse_settings(config: DataConfig) -> None:
+    """Refuse settings that need rows and columns.
+
+    Raises:
+        DataError: One is given.
+    """
+    given = {
+        "task": config.task not in ("auto", _TASK),
+        "features": config.features is not None,
+        "weight": config.weight is not None,
+        "sampling": config.sampling is not None,
+        "target_transform": config.target_transform is not None,
+        "exclude": bool(config.exclude),
+        "impute": config.impute not in (None, "keep"),
+        "split.stratify": bool(config.split.stratify),
+        "split.group": config.split.group is not None,
+        "split.time": config.split.time is not None,
+        "split.folds": config.split.folds is not None,
+        "split.val_folds": config.split.val_folds is not None,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise DataError(
+                f"data.{name} does not apply to text, which is cut in its own order for {_TASK}; leave it out"
+            )
+
+
+def _cuts(sizes: Mapping[SplitName, int], config: DataConfig) -> dict[SplitName, Cuts]:
+    """Return, for each source, the bytes that each split takes of it.
+
+    Validation and test text are cut off the end of the training text, unless they have files of their own.
+    """
+    val, test = fractions(config.split, provided_splits(sizes, config))
+    total = sizes["train"]
+    first_val, first_test = (int(total * share) for share in (1 - val - test, 1 - test))
+    train: dict[SplitName, tuple[int, int]] = {"train": (0, first_val)}
+    if val:
+        train["val"] = (first_val, first_test)
+    if test:
+        train["test"] = (first_test, total)
+    cuts: dict[SplitName, Cuts] = {name: {name: (0, size)} for name, size in sizes.items()}
+    return {**cuts, "train": train}
+
+
+def _tokens(
+    sources: Sequence[Source], choice: Choice, size: int
+) -> tuple[Tokenizer, dict[SplitName, SplitTokens]]:
+    """Return the tokenizer and the tokens of each split: those of a short text of bytes, or mapped ones."""
+    if choice.kind != tokenizers.BYTES or choice.end_of_text is not None or size > _IN_MEMORY:
+        with announced("tokenizing the text"):
+            return tokens_of(sources, choice)
+    splits: dict[SplitName, SplitTokens] = {}
+    for name in SPLITS:
+        for source in sources:
+            if name in source.cuts:
+                parts = [piece.content for piece in source.pieces(name, characters=False)]
+                splits[name] = SplitTokens(np.frombuffer(b"".join(parts), np.uint8), None)
+    return choice.made(), splits

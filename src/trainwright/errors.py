@@ -1,0 +1,170 @@
+"""The exceptions of Trainwright.
+
+Every error that a user can cause or correct is a `TrainwrightError`; its message says what was given, what is
+allowed and what to do next. The command line prints only the message (`--debug` shows the traceback) and
+exits with `exit_code`.
+
+    TrainwrightError                  1
+    ├── InputError                  2   something that the user gave is wrong
+    │   ├── ConfigError             2   the config: all its problems at once, each with file, line and column
+    │   ├── DataError               2   the data: named with file, column and row
+    │   ├── ModelError              2   the model cannot be imported, built or fed with this data
+    │   ├── RunNotFoundError        2   no such run, or the prefix is not unique
+    │   ├── ChangedInputsError      2   config, data or code differ from those of the run
+    │   ├── RunLockedError          2   another process owns the run
+    │   │   └── RunLostError        2   another attempt has taken the run over while this one trained
+    │   └── MissingExtraError       2   an optional library is not installed
+    ├── CheckpointError             1   a checkpoint cannot be written, or is damaged
+    ├── TrainingError               1   the training itself failed (a loss that is not finite, say)
+    │   ├── RunGoneError            1   the run directory was renamed or removed meanwhile
+    │   └── WorldError              1   another process of the attempt is gone
+    └── TrackerError                1   a tracker cannot be reached; never stops a run
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainwright.redact import redacted
+
+
+class TrainwrightError(Exception):
+    """Base of all our errors; the command line exits with `exit_code`. Messages hold no secrets."""
+
+    exit_code = 1
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(redacted(message))
+
+    def __reduce__(self) -> tuple[Callable[..., TrainwrightError], tuple[Any, ...]]:
+        """Let errors of every class travel to another process."""
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(
+    cls: type[TrainwrightError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> TrainwrightError:
+    """Make an error of its message and attributes, whatever the arguments of its class are."""
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
+
+
+class InputError(TrainwrightError):
+    """Something that the user gave is wrong."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a config.
+
+    `path` is the dotted key; `file`, `line` and `column` (both from 1) are its position. For a missing key
+    only `file` is set; for an override `file` is `"command line"`.
+    """
+
+    message: str
+    path: str = ""
+    file: str = ""
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        position = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        return ": ".join(part for part in (position, self.path, self.message) if part)
+
+
+class ConfigError(InputError):
+    """A config has problems; all of them are listed."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = [
+            replace(problem, message=redacted(problem.message), file=redacted(problem.file))
+            for problem in problems
+        ]
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        super().__init__("\n".join([f"config: {count}", *(f"  {problem}" for problem in self.problems)]))
+
+
+class DataError(InputError):
+    """The data cannot be used for training."""
+
+
+class ModelError(InputError):
+    """The model cannot be imported, built, or fed with this data."""
+
+
+class RunNotFoundError(InputError):
+    """No run has this name, or more than one has."""
+
+
+class ChangedInputsError(InputError):
+    """Config, data or code differ from those of the run to be resumed."""
+
+
+class RunLockedError(InputError):
+    """Another process owns this run."""
+
+
+class RunLostError(RunLockedError):
+    """Another attempt has taken this run over; this one writes nothing more.
+
+    The exit code is 2, as for a run that another process owns: trying again would only take it back.
+    `owner` says which process has the run now.
+    """
+
+    def __init__(self, message: str, owner: str = "") -> None:
+        super().__init__(message)
+        self.owner = owner
+
+
+class MissingExtraError(InputError):
+    """An optional library is not installed; the message names the extra that installs it."""
+
+
+class CheckpointError(TrainwrightError):
+    """A file of a run (checkpoint, record, lock) cannot be written or read, or is damaged."""
+
+
+class TrainingError(TrainwrightError):
+    """The training failed."""
+
+
+class RunGoneError(TrainingError):
+    """The run directory went away while the run trained."""
+
+    def __init__(self, path: object) -> None:
+        super().__init__(
+            f"the run directory {path} is gone: it was renamed or removed while the run trained; "
+            "put it back and resume the run, or train again"
+        )
+
+
+class WorldError(TrainingError):
+    """Another process of the attempt is gone, or the processes do not find each other."""
+
+
+class TrackerError(TrainwrightError):
+    """A tracker cannot be reached, or has refused a call."""
+
+
+# Of an `OSError`: the disk is full, or cannot be written or read.
+OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
+
+def is_of_files(error: TrainwrightError | OSError) -> bool:
+    """Return whether a file of a run cannot be written or read: no fault of the training, nor its result."""
+    if isinstance(error, OSError | CheckpointError | RunGoneError):
+        return True
+    causes: list[BaseException | None] = [error]
+    while causes[-1] is not None:
+        causes.append(causes[-1].__cause__)
+    return any(
+        isinstance(cause, CheckpointError) or (isinstance(cause, OSError) and cause.errno in OF_DISKS)
+        for cause in causes
+    )

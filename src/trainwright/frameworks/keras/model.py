@@ -1,0 +1,114 @@
+"""A Keras model that predicts: the live one of a learner, and one that was loaded."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainwright.datasets.base import Split
+from trainwright.errors import ModelError
+from trainwright.frameworks.base import Model, ModelInputs
+from trainwright.frameworks.keras import backend, trainers
+from trainwright.frameworks.keras.backend_trainer import BackendTrainer
+from trainwright.frameworks.keras.draws import OwnDraws
+from trainwright.frameworks.keras.network import Network
+from trainwright.frameworks.keras.state import TrainingState
+from trainwright.types import Predictions
+
+_BUILDING = threading.Lock()  # Keras is not made for models to be built by several threads at once
+
+
+class _KerasModel(Model):
+    """What both kinds have in common."""
+
+    _network: Network
+
+    @property
+    def rows_together(self) -> int:
+        """The rows of a forward pass."""
+        return self._network.rows_together
+
+    @property
+    def parameter_count(self) -> int:
+        """The number of elements of the model's weights."""
+        return int(self.native.count_params())
+
+    def export(self, path: Path, form: str) -> None:
+        """Write a .keras file, or a TensorFlow SavedModel.
+
+        The exported model returns its raw outputs, such as logits, or values in standardized units.
+
+        Raises:
+            ModelError: The model has parts that cannot be saved, or the backend cannot write a SavedModel.
+        """
+        try:
+            if form == "keras":
+                self._save(path)
+            else:
+                self.native.export(str(path), format="tf_saved_model", verbose=False)
+        except Exception as error:
+            raise ModelError(
+                f"the model cannot be written as {form}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _save(self, path: Path) -> None:
+        """Write a .keras file to a path with any suffix."""
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            file = Path(folder) / "model.keras"  # Keras requires this suffix
+            self.native.save(file)
+            file.replace(path)
+
+
+class LiveModel(_KerasModel):
+    """The view of a model in training."""
+
+    def __init__(self, network: Network, trainer: BackendTrainer) -> None:
+        self._network, self._trainer = network, trainer
+
+    @property
+    def native(self) -> Any:
+        """The `keras.Model`, with its current weights."""
+        self._trainer.publish()
+        return self._network.model
+
+    def predict(self, split: Split) -> Iterator[Predictions]:
+        """Yield the outputs of a split; the last part also has the values of the compiled metrics.
+
+        Raises:
+            ModelError: A compiled metric cannot be computed.
+            TrainingError: Keras or its backend fails.
+        """
+        yield from self._network.predictions(split, self._trainer.forward)
+
+
+class LoadedModel(_KerasModel):
+    """A model of its own, for many threads: each prediction is a function of weights, rows and seeds."""
+
+    def __init__(self, inputs: ModelInputs, folder: Path) -> None:
+        running = backend.current(inputs.config)
+        with _BUILDING, running.scope():
+            draws = OwnDraws(running)
+            with draws.building(backend.init_seed(inputs.config)):
+                # What the training had is not known of runs of version 1.
+                self._network = Network(inputs, running, [np.float32, np.int64])
+            TrainingState(self._network.model, None).load(folder, weights_only=True)
+            self._predictor = trainers.make_predictor(running, self._network.compilation(), draws)
+
+    @property
+    def native(self) -> Any:
+        """The `keras.Model`."""
+        return self._network.model
+
+    def predict(self, split: Split) -> Iterator[Predictions]:
+        """Yield the outputs of a split; the last part also has the values of the compiled metrics.
+
+        Raises:
+            ModelError: A compiled metric cannot be computed.
+            TrainingError: Keras or its backend fails.
+        """
+        yield from self._network.predictions(split, self._predictor.forward)

@@ -1,0 +1,203 @@
+"""The PyTorch framework."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel
+
+from trainwright.config.schedules import OwnSchedule
+from trainwright.config.schema import RunConfig, TrainingConfig, bounds
+from trainwright.config.spellings import Spellings
+from trainwright.errors import InputError
+from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
+from trainwright.frameworks.support.network_spellings import NETWORKS
+from trainwright.frameworks.support.optimizers import SPELLINGS
+from trainwright.frameworks.support.plans import minibatch_plan
+from trainwright.frameworks.torch import advice, work
+from trainwright.frameworks.torch.params import FOLDER_FORMATS, FORMATS, LOSSES, MODELS, OPTIMIZERS
+from trainwright.require import require
+from trainwright.types import DataInfo, Determinism, Proposal, Suggestion, TableShape
+from trainwright.world import World, gpus, ranks_of_environment
+
+if TYPE_CHECKING:
+    import torch
+
+# Other names of the models, with the task that a name implies.
+OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
+    "nn": ("mlp", None),
+    "dnn": ("mlp", None),
+    "neural_net": ("mlp", None),
+    "neural_network": ("mlp", None),
+    "feedforward": ("mlp", None),
+    "nn_torch": ("mlp", None),
+    "multilayer_perceptron": ("mlp", None),
+    "ft_transformer": ("transformer", None),
+    "nanogpt": ("gpt", None),
+}
+
+
+class TorchFramework(Framework):
+    """Train a `torch.nn.Module` on one device."""
+
+    models: ClassVar[Mapping[str, type[BaseModel]]] = MODELS
+    optimizers: ClassVar[Mapping[str, type[BaseModel]]] = OPTIMIZERS
+    spellings: ClassVar[Spellings] = NETWORKS
+    optimizer_spellings: ClassVar[Spellings] = SPELLINGS
+    losses: ClassVar[Sequence[str]] = LOSSES
+    aliases: ClassVar[Collection[str]] = ("pytorch",)
+    takes_named_inputs: ClassVar[bool] = True
+    has_virtual_ranks: ClassVar[bool] = True
+    takes_weights: ClassVar[bool] = True
+    has_workers: ClassVar[bool] = True
+    has_accumulators: ClassVar[bool] = True
+    base_modules: ClassVar[Sequence[str]] = ("torch",)
+    model_bases: ClassVar[Sequence[str]] = ("torch.nn:Module",)
+    optimizer_bases: ClassVar[Sequence[str]] = ("torch.optim:Optimizer",)
+    formats: ClassVar[Sequence[str]] = FORMATS
+    folder_formats: ClassVar[Collection[str]] = FOLDER_FORMATS
+    hub_name: ClassVar[str] = "pytorch"
+    unsaved_hint: ClassVar[str] = (
+        "keep tensors with register_buffer, and give the rest back from get_extra_state and set_extra_state"
+    )
+
+    @staticmethod
+    def other_names() -> Mapping[str, tuple[str, str | None]]:
+        """Return the class names, and the usual short forms."""
+        return OTHER_NAMES
+
+    @staticmethod
+    def proposals(shape: TableShape) -> Mapping[str, Proposal]:
+        """Return what a config for a table begins with, by model."""
+        return advice.proposals(shape)
+
+    @staticmethod
+    def search_space(model: str) -> Mapping[str, Suggestion]:
+        """Return the keys that matter most."""
+        return advice.SPACES.get(model, {})
+
+    @staticmethod
+    def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - the same for all
+        """Return all keys of `training`."""
+        return TrainingConfig.model_fields
+
+    @staticmethod
+    def reset() -> None:
+        """Undo what code of the user's may have set in torch for the whole process."""
+        from trainwright.frameworks.torch import settings
+
+        settings.reset()
+
+    @staticmethod
+    def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:  # noqa: ARG004 - the same for all models
+        """Return the plan of a framework that trains on minibatches."""
+        plan, schedule = minibatch_plan(config, rows), config.training.scheduler
+        if not isinstance(schedule, OwnSchedule):
+            return plan
+        _imported()
+        from trainwright.frameworks.torch.schedule import torch_schedule
+
+        return plan._replace(own_schedule=torch_schedule(schedule))
+
+    @staticmethod
+    def step_work(config: RunConfig, info: DataInfo, plan: Plan, model: Any = None) -> float | None:
+        """Return the multiplications of a step on the CPU; None for modules of unknown structure."""
+        if config.training.device != "cpu" and _device(config.training.device).type != "cpu":
+            return None
+        by_sample = work.of_module(model) if model is not None else work.of_config(config, info)
+        return None if by_sample is None else work.PASSES * by_sample * plan.batch_size
+
+    @staticmethod
+    def determinism(config: RunConfig) -> Determinism:
+        """Return `bitwise`, unless a CUDA operation may lack a deterministic kernel, or code is compiled."""
+        if config.training.compile:
+            reason = "torch.compile may make other kernels, which add in another order, in another process"
+            return Determinism("order", reason)
+        if config.training.determinism == "best" and _device(config.training.device).type == "cuda":
+            reason = "on CUDA, an operation without a deterministic kernel only warns; "
+            return Determinism("order", reason + "training.determinism: bitwise refuses it")
+        return Determinism(
+            "bitwise", "deterministic algorithms, a pinned number of threads, random streams by step"
+        )
+
+    @staticmethod
+    def device_name(config: RunConfig) -> str:
+        """Return `cpu`, without importing torch if the config says so, or the model of the GPU."""
+        name = config.training.device
+        if name == "cpu":
+            return name
+        device = _device(name)
+        from trainwright.frameworks.torch.process import device_model
+
+        return device_model(device)
+
+    @staticmethod
+    def pin(config: RunConfig, threads: int) -> None:
+        """Set the number of threads and the determinism of algorithms."""
+        _imported()
+        from trainwright.frameworks.torch import process
+
+        process.pin(config, threads)
+
+    @staticmethod
+    def join(config: RunConfig) -> World:
+        """Return the world of torch's process group."""
+        backend = config.distributed.backend
+        if backend == "auto":
+            backend = "nccl" if _device(config.training.device).type == "cuda" else "gloo"
+        from trainwright.frameworks.torch.parallel.world import join
+
+        return join(backend)
+
+    @staticmethod
+    def launch(config: RunConfig, command: Sequence[str], folder: Path) -> int | None:
+        """Start the processes by torch's elastic agent, as torchrun does."""
+        _imported()
+        from trainwright.frameworks.torch.parallel.launch import launch
+
+        is_cuda = _device(config.training.device).type == "cuda" and config.distributed.backend != "gloo"
+        if is_cuda and (least := bounds(config.distributed.nproc)[0]) > gpus():
+            raise InputError(
+                f"distributed.nproc: {least} processes need a GPU each, but this machine has {gpus()}; lower "
+                "it, or set distributed.backend: gloo (they share a GPU), or training.device: cpu"
+            )
+        return launch(config.distributed, command, folder, gpus() if is_cuda else None)
+
+    @staticmethod
+    def check_processes(nproc: int) -> Mapping[str, Any]:
+        """Measure all-reduces over gloo."""
+        _imported()
+        from trainwright.frameworks.torch.parallel import check, launch
+
+        return launch.check(nproc) if ranks_of_environment() is None else check.here()
+
+    @staticmethod
+    def learner(inputs: LearnerInputs) -> Learner:
+        """Build the module and its optimizer."""
+        _imported()
+        from trainwright.frameworks.torch.learner import TorchLearner
+
+        return TorchLearner(inputs)
+
+    @staticmethod
+    def load(inputs: ModelInputs, folder: Path) -> Model:
+        """Return a model that owns its weights, in evaluation mode."""
+        _imported()
+        from trainwright.frameworks.torch.model import LoadedModel
+
+        return LoadedModel(inputs, folder)
+
+
+def _imported() -> None:
+    """Check that the libraries that the other files of this package import are installed."""
+    require("torch", "torch")
+    require("safetensors", "torch")
+
+
+def _device(name: str) -> torch.device:
+    _imported()
+    from trainwright.frameworks.torch.process import device_of
+
+    return device_of(name)

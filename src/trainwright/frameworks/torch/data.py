@@ -1,0 +1,121 @@
+"""Batches of samples on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from trainwright import semantics
+from trainwright.datasets.base import ArraySplit, SampleSplit, Split
+from trainwright.errors import DataError
+from trainwright.frameworks.support.ahead import Ahead, Samples
+from trainwright.types import Array, Batch, DataInfo, Ids
+
+# A batch on the device: tensors by name, with the samples on the first axis.
+Tensors: TypeAlias = Mapping[str, torch.Tensor]
+
+# How much of a GPU's memory one split's arrays may take; larger ones are sliced on the host.
+_DEVICE_SHARE = 0.25
+
+
+class TensorSource:
+    """The samples of a split as tensors: sliced in memory, or read one batch at a time.
+
+    If worker processes read the samples, `expect` tells them which ones follow, so that they read them ahead.
+    It has no effect on what `take` returns.
+    """
+
+    def __init__(
+        self, split: Split, device: torch.device, seed: int = 0, info: DataInfo | None = None
+    ) -> None:
+        """Prepare to take samples.
+
+        Args:
+            split: The samples.
+            device: Where they are to go.
+            seed: The seed of the run, for random numbers that samples draw when they are read.
+            info: The data, with the versions of our code that they are computed with; None: the newest.
+        """
+        self._split = split
+        self._device = device
+        self._seed = seed
+        self._arrays: Tensors | None = None
+        self._ahead: Ahead | None = None
+        if isinstance(split, ArraySplit):
+            arrays = {name: _tensor(name, array) for name, array in split.arrays.items()}
+            self._resident = _fits(arrays, device)
+            self._arrays = self._moved(arrays) if self._resident else arrays
+        elif isinstance(split, SampleSplit) and _draws_by_sample(info):
+            self._ahead = Ahead(split, seed, self._copied)
+
+    def take(self, ids: Ids) -> Tensors:
+        """Return samples on the device, without training's augmentation, (rows, ...) each."""
+        return self.take_from(Samples(ids))
+
+    def take_from(self, samples: Samples) -> Tensors:
+        """Return samples on the device, (rows, ...) each."""
+        ids = samples.ids
+        if self._ahead is not None:
+            batch: Tensors = self._ahead.take(samples)
+            return batch
+        if self._arrays is None:
+            return self._copied(self._split.take(ids))
+        index = torch.from_numpy(ids)  # (rows,)
+        if self._resident:
+            index = index.to(self._device, non_blocking=True)
+            return {name: array.index_select(0, index) for name, array in self._arrays.items()}
+        return self._moved({name: array.index_select(0, index) for name, array in self._arrays.items()})
+
+    def expect(self, upcoming: Iterator[Samples]) -> None:
+        """Say which samples will be taken next, in this order, instead of those announced before."""
+        if self._ahead is not None:
+            self._ahead.expect(upcoming)
+
+    def close(self) -> None:
+        """End the worker processes, if there are any."""
+        if self._ahead is not None:
+            self._ahead.close()
+
+    def _copied(self, batch: Batch) -> Tensors:
+        """Return a copy of arrays on the device; they may be views of memory that is used again."""
+        if self._device.type != "cuda":
+            return {name: _tensor(name, np.array(array)) for name, array in batch.items()}
+        return self._moved({name: _pinned(name, array) for name, array in batch.items()})
+
+    def _moved(self, tensors: Tensors) -> Tensors:
+        return {name: tensor.to(self._device, non_blocking=True) for name, tensor in tensors.items()}
+
+
+def _draws_by_sample(info: DataInfo | None) -> bool:
+    return semantics.version("samples", None if info is None else info.semantics) > 1
+
+
+def _tensor(name: str, array: Array) -> torch.Tensor:
+    """Return a tensor with the memory of an array.
+
+    Raises:
+        DataError: Torch has no such dtype.
+    """
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:
+        raise DataError(
+            f"{name} given as {array.dtype}, shape {array.shape}; a model of torch takes numbers: encode "
+            "them in the data set, or leave them out"
+        ) from error
+
+
+def _pinned(name: str, array: Array) -> torch.Tensor:
+    """Return a copy in page-locked memory, from which a GPU can copy asynchronously."""
+    view = _tensor(name, np.ascontiguousarray(array))
+    return torch.empty(view.shape, dtype=view.dtype, pin_memory=True).copy_(view)
+
+
+def _fits(arrays: Tensors, device: torch.device) -> bool:
+    if device.type != "cuda":
+        return True
+    total = torch.cuda.get_device_properties(device).total_memory
+    return sum(array.numel() * array.element_size() for array in arrays.values()) < _DEVICE_SHARE * total

@@ -1,0 +1,88 @@
+"""An exponential moving average of the weights (Polyak and Juditsky, 1992), which predicts and is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from trainwright.config.optimization import EmaConfig
+from trainwright.errors import ModelError
+from trainwright.frameworks.torch.layout import overlap
+
+
+class Average:
+    """The averages of the parameters of a module; buffers are not averaged.
+
+    After step t, counted from 1, an average is decay * average + (1 - decay) * weight. It begins with the
+    initial weights.
+    """
+
+    def __init__(self, model: nn.Module, config: EmaConfig) -> None:
+        """Begin the averages.
+
+        Raises:
+            ModelError: A buffer shares memory with a parameter, which an evaluation would separate.
+        """
+        _refuse_views(model)
+        self._config = config
+        self._names = [name for name, _ in model.named_parameters()]
+        self._parameters: list[Tensor] = list(model.parameters())
+        self._values: list[Tensor] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew with the weights as they are."""
+        self._values = [parameter.detach().clone() for parameter in self._parameters]
+
+    def decay(self, step: int) -> float:
+        """Return what an average keeps in a step, counted from 1."""
+        decay = self._config.decay
+        return min(decay, (1 + step) / (10 + step)) if self._config.warmup else decay
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the weights after a step, counted from 1."""
+        torch._foreach_lerp_(self._values, self._parameters, 1 - self.decay(step))
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Give the parameters the memory of their averages within the block; nothing is copied."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def trained(self) -> dict[str, Tensor]:
+        """Return the weights that are trained, by the names of the parameters."""
+        pairs = zip(self._names, self._parameters, strict=True)
+        return {name: parameter.detach() for name, parameter in pairs}
+
+    def restore(self, trained: Mapping[str, Tensor]) -> None:
+        """Take the weights of the parameters as averages, and give the parameters those that are trained.
+
+        A fork of a run that had no average has none: its average begins with the weights.
+        """
+        self.begin()
+        if not trained:
+            return
+        with torch.no_grad():
+            for name, parameter in zip(self._names, self._parameters, strict=True):
+                parameter.copy_(trained[name])
+
+    def _swap(self) -> None:
+        for index, parameter in enumerate(self._parameters):
+            self._values[index], parameter.data = parameter.data, self._values[index]
+
+
+def _refuse_views(model: nn.Module) -> None:
+    for buffer_name, buffer in model.named_buffers():
+        for name, parameter in model.named_parameters():
+            if overlap(buffer, parameter):
+                raise ModelError(
+                    f"training.ema: the buffer {buffer_name} shares its memory with the parameter {name}, "
+                    "which has that of its average in evaluations; compute it from the parameter in forward"
+                )

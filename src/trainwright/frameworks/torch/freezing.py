@@ -1,0 +1,58 @@
+"""Freeze parameters, forever or for the first steps: which ones is a function of the step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import nn
+
+from trainwright.config.optimization import FreezeConfig
+from trainwright.errors import ModelError
+from trainwright.frameworks.torch.patterns import matching_parameters
+
+
+class Freezing:
+    """Freeze the parameters that `training.freeze` names; what the model itself froze stays frozen.
+
+    A frozen parameter gets no gradient, so it has no update, no weight decay and no state of the optimizer.
+    """
+
+    def __init__(self, model: nn.Module, config: Sequence[FreezeConfig]) -> None:
+        """Find the parameters, and freeze those of the first step.
+
+        Raises:
+            ModelError: A pattern matches nothing, or nothing is left to train.
+        """
+        parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        until: dict[str, float] = {}
+        for index, item in enumerate(config):
+            end = math.inf if item.until_step is None else item.until_step
+            for name in matching_parameters(model, item.match, f"training.freeze.{index}.match"):
+                until[name] = max(end, until.get(name, 0))
+        self._until = {parameters[name]: end for name, end in until.items() if name in parameters}
+        self.reset()
+        if self.apply(0) and not any(one.requires_grad for one in parameters.values()):
+            raise ModelError(
+                "training.freeze: nothing is left to train in the first step; freeze fewer parameters"
+            )
+
+    def reset(self) -> None:
+        """Make the next `apply` set all flags again, which a restore may have changed."""
+        self._from, self._next = math.inf, math.inf
+
+    def apply(self, step: int) -> bool:
+        """Freeze the parameters of a step, counted from 0; return whether any flag had to be set."""
+        if self._from <= step < self._next or not self._until:
+            return False
+        for parameter, end in self._until.items():
+            parameter.requires_grad_(step >= end)
+        self._from, self._next = (
+            step,
+            min((end for end in self._until.values() if end > step), default=math.inf),
+        )
+        return True
+
+    def is_frozen(self, parameter: nn.Parameter) -> bool:
+        """Return whether `apply` has frozen a parameter."""
+        return self._until.get(parameter, 0) > self._from

@@ -1,0 +1,348 @@
+"""Train a `torch.nn.Module` on one device."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainwright import semantics
+from trainwright.config.schema import TrainingConfig
+from trainwright.datasets.base import Split, known_arrays
+from trainwright.digest import sha256_bytes
+from trainwright.errors import ModelError, TrainwrightError
+from trainwright.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot
+from trainwright.frameworks.support.ahead import Samples
+from trainwright.frameworks.support.definition import path_of
+from trainwright.frameworks.support.inputs import require_plain_numbers
+from trainwright.frameworks.torch import layout, optim
+from trainwright.frameworks.torch.activations import checkpoint_activations
+from trainwright.frameworks.torch.batch_norm import batch_norms_of
+from trainwright.frameworks.torch.compiling import compiled, compiled_token_loss
+from trainwright.frameworks.torch.data import TensorSource
+from trainwright.frameworks.torch.ema import Average
+from trainwright.frameworks.torch.freezing import Freezing
+from trainwright.frameworks.torch.generators import seed_all
+from trainwright.frameworks.torch.huggingface.module import check_tokens, definition_of, versions_of
+from trainwright.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
+from trainwright.frameworks.torch.labels import TOKEN_LOSS, Counts, label_counts, named_loss
+from trainwright.frameworks.torch.losses import Loss
+from trainwright.frameworks.torch.model import LiveModel
+from trainwright.frameworks.torch.models import find_model
+from trainwright.frameworks.torch.network import Network, translated
+from trainwright.frameworks.torch.outputs import call_of, in_float
+from trainwright.frameworks.torch.parallel.world import ProcessGroup
+from trainwright.frameworks.torch.process import device_model
+from trainwright.frameworks.torch.snapshot import NOTHING, named_buffer
+from trainwright.frameworks.torch.step import StepSettings, TorchStep
+from trainwright.frameworks.torch.training_state import TrainingState
+from trainwright.frameworks.torch.update import Clipping, Update
+from trainwright.frameworks.torch.virtual_ranks import tree_sum
+from trainwright.global_random import seed_global_random
+from trainwright.order import INIT, stream_seed
+from trainwright.types import NamedBuffer, StepResult, weights_of
+
+log = logging.getLogger("trainwright")
+_OF_LIGHTNING = ("training_step", "configure_optimizers")  # how a LightningModule says how it is trained
+
+
+class TorchLearner(Learner):
+    """Train a `torch.nn.Module` on one device."""
+
+    def __init__(self, inputs: LearnerInputs) -> None:
+        require_plain_numbers(inputs)
+        training = inputs.config.training
+        self._inputs = inputs
+        self._network = _initial_network(inputs)
+        self._module = self._network.module
+        if not any(parameter.requires_grad for parameter in self._module.parameters()):
+            raise ModelError(f"model {inputs.config.model.type}: it has no parameters to train")
+        if inputs.world.is_main:
+            _say_unused(self._module, inputs.config.model.type)
+        self._sources: dict[int, TensorSource] = {}
+        self._is_expecting = False  # whether the training samples are read ahead
+        self._train = self._source(inputs.splits["train"])
+        check_tokens(self._module, inputs.splits)
+        self._network.check_fit(self._train.take(np.zeros(1, dtype=np.int64)))
+        _refuse_single_sample(self._module, inputs)
+        optimizer = self._build_optimizer(training)
+        average = Average(self._module, training.ema) if training.ema else None
+        self.weights = "ema" if average else "trained"
+        self._state = TrainingState(
+            self._module,
+            optimizer,
+            self._network.precision,
+            self._network.built,
+            average=average,
+            architecture=self._network.architecture,
+        )
+        self._freezing = Freezing(self._module, training.freeze) if training.freeze else None
+        ranks = inputs.config.distributed.virtual_ranks
+        assert isinstance(ranks, int), "config.load resolves auto"
+        self._world, self._ranks = inputs.world, ranks
+        self._is_divisible = False  # into virtual ranks, as the first step has shown
+        self._has_trained = False  # a step, after which the memory of the first saves is reserved
+        self._shares = inputs.world.shares if isinstance(inputs.world, ProcessGroup) else None
+        self._update = Update(
+            optimizer,
+            list(self._module.parameters()),
+            self._network.precision,
+            Clipping.of(training),
+            average,
+        )
+        self._step = self._build_step(inputs)
+        self._model = LiveModel(self._network, self._state, self._source, inputs.world)
+
+    def _build_step(self, inputs: LearnerInputs) -> TorchStep:
+        """Prepare the module as the config asks, and return the step."""
+        training = inputs.config.training
+        weights, loss = self._weighting(inputs)
+        batch_norms = batch_norms_of(self._module, inputs, self._network.device)
+        if patterns := training.activation_checkpointing:
+            checkpoint_activations(self._module, patterns, synchronized=batch_norms is not None)
+        call, loss_of_outputs = self._network.call, in_float(loss)
+        if training.compile:
+            call = call_of(compiled(self._module), self._network.names)
+            if named_loss(training.loss, self._network.task) == TOKEN_LOSS:
+                loss_of_outputs = compiled_token_loss(loss)
+        return TorchStep(
+            call,
+            loss_of_outputs,
+            self._update,
+            self._network.precision,
+            StepSettings(inputs.config.experiment.seed, training.largest_microbatch, self._ranks),
+            world=inputs.world,
+            weights=weights,
+            batch_norms=batch_norms,
+            freezing=self._freezing,
+        )
+
+    def step(self, step: int, lr: float) -> StepResult:
+        """Run one optimizer step; see `step.TorchStep`.
+
+        Raises:
+            TrainingError: Torch fails. Options and data are checked before.
+        """
+        if not self._is_expecting:
+            self._is_expecting = True
+            self._train.expect(self._upcoming(step))
+        before = self._own_buffers() if self._ranks > 1 and not self._is_divisible else {}
+        try:
+            result = self._step(step, lr, self._inputs.order, self._train)
+            if before:
+                self._check_buffers(before)
+            self._is_divisible = True
+            if not self._has_trained:
+                self._reserve()
+            return result
+        except TrainwrightError:
+            raise
+        except Exception as error:
+            raise translated(error, f"step {step + 1}") from error
+
+    def read(self, losses: Sequence[Any]) -> list[float]:
+        """Copy the losses of some steps from the device, all at once.
+
+        With virtual ranks, the losses of all of them, in whatever process, are added up like the gradients.
+        """
+        if not losses:
+            return []
+        values = torch.stack(list(losses))  # (steps,), or (steps, virtual ranks of this process)
+        if self._ranks > 1:
+            parts = torch.cat([part.to(values) for part in self._world.gather(values.cpu())], dim=1)
+            values = tree_sum(list(parts.unbind(1)))  # (steps,)
+        return [float(value) for value in values.tolist()]
+
+    def measures(self) -> Mapping[str, float]:
+        """Return the norm of the last step's gradient, if it is measured; the loss has been waited for."""
+        norm = self._update.norm
+        return {} if norm is None else {"grad_norm": float(norm)}
+
+    def step_seconds(self) -> Sequence[float]:
+        """Return the times of the forward and backward passes of this process; see `parallel.stopwatch`."""
+        return self._step.stopwatch.take()
+
+    def model(self) -> LiveModel:
+        """Return the view of the live module."""
+        return self._model
+
+    def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:  # noqa: ARG002 - not cumulative
+        """Copy the state to the host.
+
+        Several processes copy a share each; only the main one takes snapshots of the weights alone.
+        """
+        if weights_only or self._shares is None:
+            return self._state.copy(weights_only=weights_only)
+        share = self._share()
+        own = NOTHING if share is None else self._state.copy(weights_only=False, share=share)
+        return self._shares.take(own)
+
+    def restore(self, folder: Path, *, weights_only: bool = False) -> None:
+        """Restore what a snapshot wrote."""
+        self._state.load(folder, weights_only=weights_only)
+        if self._freezing is not None:
+            self._freezing.reset()
+
+    def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
+        """Yield `weights.*`, then `optimizer.*` and `module.*`; see `snapshot`."""
+        for file, tensors in self._state.files(weights_only=weights_only).items():
+            if weights_only and file != WEIGHTS_FILE:
+                continue
+            for name, tensor in tensors.items():
+                yield named_buffer(f"{Path(file).stem}.{name}", tensor)
+
+    def unsaved_state(self) -> Mapping[str, str]:
+        """Return a hash of each part of the state that a snapshot leaves out, by name."""
+        return self._state.unsaved(has_trained=self._has_trained)
+
+    def describe(self) -> Mapping[str, str]:
+        """Return the versions of libraries, the device's model, and the precision."""
+        device, cudnn = self._network.device, {}
+        if device.type == "cuda":
+            cudnn["cudnn"] = str(torch.backends.cudnn.version())
+        precision = {"precision": self._network.precision.name}
+        libraries = {"torch": torch.__version__, **versions_of(self._module)}
+        return {**libraries, "device": device_model(device), **precision, **cudnn}
+
+    def definition(self) -> Mapping[str, str]:
+        """Return the layers of a model that was passed as an object, with the import paths of own classes.
+
+        For a Hugging Face model that the config names, return what its folder or the hub says.
+        """
+        model = self._inputs.model
+        if model is None:
+            return definition_of(self._module) if self._network.architecture is not None else {}
+        parts = [("class", model), *((name, part) for name, part in model.named_modules() if name)]
+        own = {
+            name: path_of(type(part))
+            for name, part in parts
+            if not type(part).__module__.startswith("torch.")
+        }
+        return {"layers": sha256_bytes(repr(model).encode()), **own}
+
+    def _share(self) -> tuple[int, int] | None:
+        """Return the index of this process's share of a save, and their number; None if it has none."""
+        if self._shares is None:
+            return 0, 1
+        index = self._shares.index
+        return None if index is None else (index, len(self._shares.ranks))
+
+    def _reserve(self) -> None:
+        """Reserve the memory of the first saves, now that the optimizer has its state."""
+        self._has_trained = True
+        if (share := self._share()) is not None:
+            self._state.reserve(share, weights=self._inputs.world.is_main)
+
+    def close(self) -> None:
+        """End the processes that read samples."""
+        for source in (self._train, *self._sources.values()):
+            source.close()
+        self._is_expecting = False
+
+    def _upcoming(self, step: int) -> Iterator[Samples]:
+        """Yield the samples that this process takes from a step on."""
+        order = copy.copy(self._inputs.order)  # which keeps one epoch; this may be an epoch ahead
+        for later in itertools.count(step):
+            yield from self._step.own_microbatches(Samples.of_step(order, later))
+
+    def _own_buffers(self) -> dict[str, str]:
+        """Return a hash of each buffer that the virtual ranks do not share."""
+        return {
+            f"{prefix}.{name}" if prefix else name: sha256_bytes(named_buffer(name, buffer).buffer)
+            for prefix, part in self._module.named_modules()
+            if not isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
+            for name, buffer in part.named_buffers(recurse=False)
+        }
+
+    def _check_buffers(self, before: Mapping[str, str]) -> None:
+        """Refuse a model whose training changes buffers: each virtual rank would, by its samples alone."""
+        after = self._own_buffers()
+        if changed := [name for name, sha256 in before.items() if after.get(name) != sha256]:
+            raise ModelError(
+                f"distributed.virtual_ranks: training changes the buffer {changed[0]}, which each process "
+                "would do by its own part of the batch; leave virtual_ranks and nproc out"
+            )
+
+    def _source(self, split: Split) -> TensorSource:
+        """Return the samples of a split as tensors; those of the run's own splits are kept."""
+        source = self._sources.get(id(split)) or self._network.source(split)
+        if self._inputs.owns(split):
+            self._sources[id(split)] = source
+        return source
+
+    def _weighting(self, inputs: LearnerInputs) -> tuple[Counts | None, Loss]:
+        """Return what weighs the training samples, and the loss: a mean, or a sum if there are weights."""
+        network, train = self._network, inputs.splits["train"]
+        arrays = known_arrays(train)
+        weights = None if arrays is None else weights_of(arrays, inputs.info)
+        if weights is not None:
+            return lambda samples: weights[samples.ids], network.weighted_loss
+        training, seed = inputs.config.training, inputs.config.experiment.seed
+        counts = label_counts(train, network.task, training.loss, seed)
+        is_cut = self._ranks > 1 or training.largest_microbatch < training.batch_size
+        # The mean over the pixels of a batch that is not cut needs no count beforehand.
+        if counts is None or (network.task.gives_masks and not is_cut):
+            return None, network.loss
+        return counts, network.total_loss
+
+    def _build_optimizer(self, training: TrainingConfig) -> torch.optim.Optimizer:
+        for name, parameter in self._module.named_parameters():
+            if parameter.requires_grad and layout.is_expanded(parameter):
+                raise ModelError(
+                    f"parameter {name} is expanded: its elements share memory, and no optimizer can update "
+                    "it; make the parameter of the tensor before expand(), and expand it in forward"
+                )
+        sparse = [
+            name for name, module in self._module.named_modules() if getattr(module, "sparse", 0) is True
+        ]
+        if sparse and self._inputs.world.size > 1:
+            raise ModelError(
+                f"distributed.nproc: {sparse[0]} has sparse gradients, which do not travel between "
+                "processes; build it with sparse=False, or train in one process"
+            )
+        decays_all = semantics.version("torch", self._inputs.info.semantics) < 3
+        return optim.build_optimizer(
+            training, self._module, self._network.device, sparse, decays_all=decays_all
+        )
+
+
+def _initial_network(inputs: LearnerInputs) -> Network:
+    """Return the module with its initial weights, drawn from generators that are seeded for it."""
+    name, seed = inputs.config.model.type, inputs.config.experiment.seed
+    if semantics.version("torch", inputs.info.semantics) > 3:
+        if inputs.model is None and name not in HUGGINGFACE:
+            find_model(name)  # its module may draw when it is imported, which happens once in a process
+        seed_global_random(seed)
+    seed_all(stream_seed(seed, INIT))
+    return Network(inputs)
+
+
+def _say_unused(module: torch.nn.Module, name: str) -> None:
+    """Warn that methods of a Lightning module for Lightning's own trainer are not used."""
+    if unused := [one for one in _OF_LIGHTNING if callable(getattr(module, one, None))]:
+        log.warning(
+            "model %s: its %s not called; training.loss and training.optimizer say how it is trained",
+            name,
+            f"{' and '.join(unused)} {'is' if len(unused) == 1 else 'are'}",
+        )
+
+
+def _refuse_single_sample(model: torch.nn.Module, inputs: LearnerInputs) -> None:
+    """Refuse a last (micro)batch of one sample, which batch normalization of flat rows cannot normalize."""
+    training, rows = inputs.config.training, inputs.order.samples
+    micro = training.largest_microbatch
+    batches = {min(training.batch_size, rows), rows % training.batch_size}
+    single = micro == 1 or any(batch % micro == 1 for batch in batches)
+    flat = len(inputs.info.input_shape) == 1 and inputs.config.distributed.virtual_ranks == 1
+    if flat and single and any(isinstance(module, torch.nn.BatchNorm1d) for module in model.modules()):
+        raise ModelError(
+            f"the model has batch normalization, and {rows} rows in batches of {training.batch_size} "
+            f"(microbatches of {micro}) leave one of a single sample, which it cannot normalize; "
+            "change training.batch_size or microbatch_size"
+        )

@@ -1,0 +1,340 @@
+"""A module that predicts: the live one of a learner, and one that was loaded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from trainwright.datasets.base import Split
+from trainwright.digest import write_tensors
+from trainwright.errors import ModelError, TrainwrightError
+from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
+from trainwright.frameworks.support.ahead import Samples
+from trainwright.frameworks.support.torch_draws import OwnGenerators
+from trainwright.frameworks.torch import structure
+from trainwright.frameworks.torch.data import TensorSource
+from trainwright.frameworks.torch.generators import generators, seed_generators
+from trainwright.frameworks.torch.huggingface import module as huggingface
+from trainwright.frameworks.torch.huggingface.build import ARCHITECTURE
+from trainwright.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
+from trainwright.frameworks.torch.network import Network, translated
+from trainwright.frameworks.torch.outputs import as_float, first_output
+from trainwright.frameworks.torch.params import FORMATS
+from trainwright.frameworks.torch.shared_lock import SharedLock
+from trainwright.frameworks.torch.snapshot import named_buffer
+from trainwright.frameworks.torch.training_state import TrainingState, saved_architecture
+from trainwright.frameworks.torch.unsaved import fingerprints
+from trainwright.tasks.support.accumulators import Accumulator
+from trainwright.types import INPUT_IDS, Array, Ids, Predictions
+from trainwright.world import ALONE, World
+
+_LISTED = 5  # attributes that a message names
+_PARTS = 16  # parts that a process predicts before it tells the others
+
+
+class _TorchModel(Model):
+    """A torch module as a `Model`."""
+
+    def __init__(self, network: Network, state: TrainingState) -> None:
+        self._network = network
+        self._module = network.module
+        self._state = state
+
+    @property
+    def input_names(self) -> Sequence[str]:
+        """The arrays that `forward` names."""
+        return self._network.names
+
+    @property
+    def rows_together(self) -> int:
+        """The rows of a forward pass."""
+        return self._network.rows
+
+    @property
+    def native(self) -> torch.nn.Module:
+        """The module itself."""
+        return self._module
+
+    @property
+    def parameter_count(self) -> int:
+        """The number of elements of the module's parameters."""
+        return sum(one.numel() for one in self._module.parameters())
+
+    def export(self, path: Path, form: str) -> None:
+        """Write the weights as a safetensors file, rounded to bf16 by the second format, or a folder."""
+        if form in huggingface.FORMATS:
+            huggingface.export(self._module, path, form)
+            return
+        weights = self._state.files(weights_only=True)[WEIGHTS_FILE]
+        if form == FORMATS[1]:
+            weights = {
+                name: one.bfloat16() if one.is_floating_point() else one for name, one in weights.items()
+            }
+        write_tensors(path, [named_buffer(name, one) for name, one in weights.items()])
+
+
+class LiveModel(_TorchModel):
+    """A view of a module in training; `source_of` returns the samples of a split.
+
+    In a world of several processes, each computes a share of the predictions, and all have them all.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        state: TrainingState,
+        source_of: Callable[[Split], TensorSource],
+        world: World = ALONE,
+    ) -> None:
+        super().__init__(network, state)
+        self._world = world
+        self._source_of = source_of
+        self._generators = generators(network.device)
+
+    def predict(self, split: Split) -> Iterator[Predictions]:
+        """Yield the outputs for all rows of a split; see `evaluate`."""
+        return self.evaluate(split)
+
+    def evaluate(self, split: Split, accumulators: Sequence[Accumulator] = ()) -> Iterator[Predictions]:
+        """Yield the outputs for all rows of a split, and what metrics count on them.
+
+        If the predictions are not read to the end, what they changed in buffers is undone: a resume repeats
+        them. Of several processes, all must read them to the end.
+
+        Raises:
+            TrainingError: Torch fails.
+        """
+        module, source, world = self._module, self._source_of(split), self._world
+        parts = self._network.parts(len(split))
+        source.expect(map(Samples, parts[world.rank :: world.size]))
+        modes = structure.modes(module)
+        held: structure.Held | None = structure.Held(self._module)
+        module.eval()
+        try:
+            with self._state.evaluated():
+                for start in range(0, len(parts), _PARTS * world.size):
+                    shared = parts[start : start + _PARTS * world.size]
+                    mine = (self._part(source, ids, accumulators) for ids in shared[world.rank :: world.size])
+                    if world.size == 1:
+                        yield from mine
+                    else:
+                        travelling = [_portable(part) for part in mine]
+                        yield from _interleaved(world.gather(travelling))
+            if world.size > 1 and held is not None and held.has_changed():
+                raise ModelError(
+                    "the model changes its buffers when it predicts, and each process predicts a share only; "
+                    "change them in training mode only, or set distributed.nproc=1"
+                )
+            held = None
+        except TrainwrightError:
+            raise
+        except Exception as error:
+            raise translated(error, "a prediction") from error
+        finally:
+            module.train()
+            structure.set_modes(module, modes)
+            if held is not None:
+                held.put_back()
+
+    def _part(self, source: TensorSource, ids: Ids, accumulators: Sequence[Accumulator]) -> Predictions:
+        # The module may draw random numbers here, too, as in Monte Carlo dropout.
+        seed_generators(self._generators, self._network.stream(ids))
+        return self._network.predict(source, ids, accumulators)
+
+
+def _portable(part: Predictions) -> Predictions:
+    """Return a part that other processes can read: read-only views of mappings cannot be pickled."""
+    return part._replace(measures=dict(part.measures), counts=dict(part.counts))
+
+
+def _interleaved(shares: Sequence[Sequence[Predictions]]) -> Iterator[Predictions]:
+    """Yield the parts of all processes in their order: the first of each, then the second of each ..."""
+    for row in zip_longest(*shares):
+        yield from (part for part in row if part is not None)
+
+
+class _Rows(NamedTuple):
+    """Rows that are predicted at once, and the metrics that count on them."""
+
+    source: TensorSource
+    ids: Ids
+    accumulators: Sequence[Accumulator]
+
+
+class LoadedModel(_TorchModel):
+    """A module that owns its weights and may be used from many threads.
+
+    Most modules only read their weights when they predict, so threads may call them at the same time. The
+    first call finds out whether this one does. A module that changes its buffers is called by one thread at a
+    time, and its buffers are restored after each part. A module that keeps other state from call to call (it
+    has a generator of its own, say) may be used by the first thread only: that state could not be restored.
+
+    A module may draw, or change its buffers, only for some rows, which the first call did not have. So each
+    later call is watched, and what it did is undone and done again with the precautions that it needs.
+    """
+
+    def __init__(self, inputs: ModelInputs, folder: Path) -> None:
+        with OwnGenerators():  # the initial weights are not those that a learner has: they are replaced
+            network = Network(_with_architecture(inputs, folder))
+        super().__init__(network, TrainingState(network.module, None, network.precision, network.built))
+        self._state.load(folder, weights_only=True)
+        self._module.eval()
+        self._lock = SharedLock()
+        self._is_examined = False  # whether the first call has set the following
+        self._draws = self._changes_buffers = False
+        self._loaded: structure.Held  # the buffers with which predictions begin, and their versions
+        self._versions: list[tuple[int, int]]
+        self._has_dirty_buffers = False  # whether they have other values now
+        self._owner: int | None = None  # the only thread that may predict; None: all may
+        self._kept = ""  # names of the state that the module keeps from call to call
+
+    def predict(self, split: Split) -> Iterator[Predictions]:
+        """Yield the outputs for all rows of a split; see `evaluate`."""
+        return self.evaluate(split)
+
+    def evaluate(self, split: Split, accumulators: Sequence[Accumulator] = ()) -> Iterator[Predictions]:
+        """Yield the outputs for all rows of a split, and what metrics count on them.
+
+        Raises:
+            ModelError: The module keeps state from call to call, and another thread has used it.
+            TrainingError: Torch fails.
+        """
+        source = self._network.source(split)
+        for ids in self._network.parts(len(split)):
+            try:
+                yield self._part(_Rows(source, ids, accumulators))
+            except TrainwrightError:
+                raise
+            except Exception as error:
+                raise translated(error, "a prediction") from error
+
+    def next_token(self, tokens: Ids) -> Array:
+        """Return the logits of the next token, (vocabulary,); one thread at a time calls the module."""
+        with self._lock.exclusive(), torch.no_grad(), self._network.precision.autocast():
+            batch = {INPUT_IDS: torch.from_numpy(tokens)[None].to(self._network.device)}  # (1, length)
+            outputs = first_output(as_float(self._network.call(batch)))  # (1, length, vocabulary)
+        return outputs[0, -1].double().cpu().numpy()
+
+    def _part(self, rows: _Rows) -> Predictions:
+        """Return the outputs for some rows, with the precautions that the module needs."""
+        self._check_owner()
+        before: list[torch.Tensor] = []
+        if self._is_examined and not self._changes_buffers:
+            with self._lock.shared(self._note_buffers):
+                before = [] if self._draws else self._random_state()
+                try:
+                    part = self._predicted(rows, self._generators(rows.ids))
+                finally:
+                    needs_repetition = self._note_side_effects(before)
+                if not needs_repetition:
+                    return part
+        with self._lock.exclusive():
+            self._check_owner()
+            if not self._is_examined:
+                return self._predict_first(rows)
+            return self._predict_alone(rows, before)
+
+    def _check_owner(self) -> None:
+        if self._owner is not None and self._owner != threading.get_ident():
+            raise ModelError(
+                f"model {self._network.inputs.config.model.type} keeps {self._kept} from one prediction to "
+                "the next, so that only the thread that used it first may use it: load one for each thread"
+            )
+
+    def _predict_alone(self, rows: _Rows, before: Sequence[torch.Tensor]) -> Predictions:
+        """Return the outputs for some rows while no other thread uses the module.
+
+        Args:
+            rows: The rows.
+            before: The state of the default generators before a call that may have drawn from them.
+        """
+        if self._has_dirty_buffers:
+            self._loaded.put_back()
+            self._has_dirty_buffers = False
+        own, held = self._generators(rows.ids), structure.Held(self._module)
+        try:
+            part = self._predicted(rows, own)
+        finally:
+            held.put_back()
+        if own is not None and own.drew and before:
+            for generator, state in zip(generators(self._network.device), before, strict=True):
+                generator.set_state(state)
+        if own is not None and own.borrowed:
+            self._owner, self._kept = threading.get_ident(), ", ".join(sorted(own.borrowed)[:_LISTED])
+        return part
+
+    def _note_buffers(self) -> None:
+        """Keep the buffers' values if the user has changed them since the last call."""
+        if not self._has_dirty_buffers and (versions := self._buffer_versions()) != self._versions:
+            self._loaded, self._versions = structure.Held(self._module), versions
+
+    def _random_state(self) -> list[torch.Tensor]:
+        return [generator.get_state() for generator in generators(self._network.device)]
+
+    def _note_side_effects(self, before: Sequence[torch.Tensor]) -> bool:
+        """Return whether a call may have drawn or changed buffers, and must be repeated with precautions.
+
+        They are taken from now on.
+
+        Args:
+            before: The state of the default generators before the call; empty if it has not used them.
+        """
+        if self._buffer_versions() != self._versions:
+            self._changes_buffers = self._has_dirty_buffers = True
+        # Another thread of the process may have drawn as well: then this one is only slower from now on.
+        has_drawn = not all(map(torch.equal, before, self._random_state()))
+        self._draws |= has_drawn
+        return self._changes_buffers or has_drawn
+
+    def _predicted(self, rows: _Rows, generators: OwnGenerators | None) -> Predictions:
+        with generators or nullcontext():
+            return self._network.predict(*rows)
+
+    def _generators(self, ids: Ids) -> OwnGenerators | None:
+        """Return the generators of a part; None if the module draws nothing, as they slow down every call."""
+        return OwnGenerators(self._network.stream(ids)) if self._draws else None
+
+    def _predict_first(self, rows: _Rows) -> Predictions:
+        """Predict some rows for the first time, and examine what that changes in the module."""
+        generators, held = OwnGenerators(self._network.stream(rows.ids)), structure.Held(self._module)
+        before, versions = fingerprints(self._module), self._buffer_versions()
+        try:
+            part = self._predicted(rows, generators)
+            after = fingerprints(self._module)
+            kept = sorted(generators.borrowed)
+            if after != before:  # attributes that are made once, such as a cache, have their last value now
+                self._predicted(rows, OwnGenerators(self._network.stream(rows.ids)))
+                again = fingerprints(self._module)
+                kept += [name for name, value in again.items() if after.get(name) != value]
+            self._changes_buffers = self._buffer_versions() != versions
+        finally:
+            held.put_back()
+            self._loaded, self._versions = held, self._buffer_versions()
+        self._draws = generators.drew
+        if kept:
+            self._owner, self._kept = threading.get_ident(), ", ".join(kept[:_LISTED])
+        self._is_examined = True
+        return part
+
+    def _buffer_versions(self) -> list[tuple[int, int]]:
+        """Return values that differ after a buffer was changed or replaced."""
+        return [
+            (id(buffer), buffer._version)
+            for module in self._module.modules()
+            for buffer in module._buffers.values()
+            if buffer is not None
+        ]
+
+
+def _with_architecture(inputs: ModelInputs, folder: Path) -> ModelInputs:
+    """Return the inputs with the saved configuration of a model of transformers, if it is one."""
+    if inputs.model is not None or inputs.config.model.type not in HUGGINGFACE:
+        return inputs
+    return replace(inputs, model_params={**inputs.model_params, ARCHITECTURE: saved_architecture(folder)})

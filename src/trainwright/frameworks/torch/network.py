@@ -1,0 +1,238 @@
+"""A module, and how it turns a batch into outputs, loss and predictions."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+from trainwright.datasets.base import Split
+from trainwright.errors import ModelError, TrainingError
+from trainwright.frameworks.base import ModelInputs
+from trainwright.frameworks.support.inputs import prediction_batch_size
+from trainwright.frameworks.torch import losses
+from trainwright.frameworks.torch.data import Tensors, TensorSource
+from trainwright.frameworks.torch.heads import Heads
+from trainwright.frameworks.torch.huggingface.module import architecture_of
+from trainwright.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
+from trainwright.frameworks.torch.models import build_model
+from trainwright.frameworks.torch.outputs import Outputs, as_float, call_of, first_output, input_names
+from trainwright.frameworks.torch.own_metrics import counts
+from trainwright.frameworks.torch.precision import Precision
+from trainwright.frameworks.torch.predictions import to_predictions
+from trainwright.frameworks.torch.process import device_of
+from trainwright.frameworks.torch.snapshot import check_dtype
+from trainwright.frameworks.torch.structure import Structure
+from trainwright.order import PREDICT, stream_seed
+from trainwright.registry import task_for
+from trainwright.tasks.support.accumulators import Accumulator
+from trainwright.types import TARGET, Ids, Predictions, weights_of
+
+log = logging.getLogger("trainwright")
+
+
+class Network:
+    """The module of a run on its device; building it may draw its initial weights from torch's generators."""
+
+    def __init__(self, inputs: ModelInputs) -> None:
+        training = inputs.config.training
+        self.inputs = inputs
+        self.device = device_of(training.device)
+        # An object is an input, so training must not change it: `reproduce` starts from its weights again.
+        module: torch.nn.Module = copy.deepcopy(inputs.model)
+        if inputs.model is None:
+            module = build_model(inputs.config.model.type, inputs.model_params, inputs.info)
+        _check_tensors(module)
+        self.module = module.to(self.device)
+        self.built = Structure.of(self.module.train())
+        # The whole configuration of a Hugging Face model is saved, so that the model can be loaded without
+        # the files that it was made from.
+        is_known = inputs.model is None and inputs.config.model.type in HUGGINGFACE
+        self.architecture = architecture_of(module) if is_known else None
+        self.task = task_for(inputs.info)
+        options = losses.LossOptions(training.label_smoothing, training.focal_gamma, training.loss_params)
+        self._asked_loss = training.loss, self.task, options
+        self._heads = Heads(inputs.config, inputs.info)
+        self.loss = self._heads.summed(losses.build_loss(*self._asked_loss))
+        self._row_losses = losses.row_losses(*self._asked_loss) if self.task.gives_masks else None
+        self._weighted: losses.WeightedLoss | None = None
+        self.names = input_names(self.module, inputs.info, self._heads.targets)
+        self.call = call_of(self.module, self.names)
+        self.precision = Precision(training.precision, self.device)
+
+    def source(self, split: Split) -> TensorSource:
+        """Return the samples of a split as tensors on the device of the module."""
+        return TensorSource(split, self.device, self.inputs.config.experiment.seed, self.inputs.info)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that are predicted at once."""
+        return prediction_batch_size(self.inputs.config)
+
+    def parts(self, rows: int) -> list[Ids]:
+        """Return the ids of the rows that are predicted at once, in order."""
+        return [
+            np.arange(start, min(start + self.rows, rows), dtype=np.int64)
+            for start in range(0, rows, self.rows)
+        ]
+
+    def stream(self, ids: Ids) -> int:
+        """Return the seed of the random numbers in the prediction of some rows, by the first of them."""
+        return stream_seed(self.inputs.config.experiment.seed, PREDICT, int(ids[0]))
+
+    def predict(
+        self, source: TensorSource, ids: Ids, accumulators: Sequence[Accumulator] = ()
+    ) -> Predictions:
+        """Return the outputs for the rows `ids`, (n,); the module is in evaluation mode.
+
+        Args:
+            source: The samples.
+            ids: The positions of the rows.
+            accumulators: Metrics that count what the module returns.
+        """
+        batch = source.take(ids)  # tensors (n, ...)
+        with torch.no_grad(), self.precision.autocast():
+            outputs = as_float(self.call(batch))  # (n, outputs), or several such
+            weights = weights_of(batch, self.inputs.info)  # (n,)
+            # The sum over the n rows. Where predictions are sums, the task computes the loss from them.
+            if self.task.sums:
+                loss = 0.0
+            elif weights is None:
+                loss = float(self.loss(outputs, batch)) * len(ids)
+            else:
+                loss = float(self.weighted_loss(outputs, batch))
+            predicted = to_predictions(first_output(outputs), batch, self.task)
+            if self._row_losses is not None and TARGET in batch:
+                predicted = torch.cat([self._row_losses(outputs, batch).to(predicted), predicted], dim=1)
+            values = predicted.cpu().numpy()
+            heads = self._heads.predictions(outputs, batch, weights, loss) if self._heads else {}
+        with torch.no_grad():
+            counted = counts(accumulators, outputs, batch, self.task) if accumulators else {}
+        targets = np.empty((len(ids), 0)) if self.task.sums else batch[self.task.target].cpu().numpy()
+        weighing = None if weights is None else weights.cpu().numpy()
+        return Predictions(ids, values, targets, loss, weights=weighing, heads=heads, counts=counted)
+
+    def weighted_loss(self, outputs: Outputs, batch: Tensors) -> Tensor:
+        """Return the sum of the losses of the samples of a batch, each multiplied by its weight: ()."""
+        if self._weighted is None:
+            weighted = losses.build_weighted_loss(*self._asked_loss)
+            self._weighted = self._heads.summed_weighted(weighted)
+        weights = weights_of(batch, self.inputs.info)
+        assert weights is not None, "the batch has weights"
+        return self._weighted(outputs, batch, weights)
+
+    @property
+    def total_loss(self) -> losses.Loss:
+        """The sum of the losses of the labels of a batch."""
+        return losses.build_total_loss(*self._asked_loss)
+
+    def check_fit(self, sample: Tensors) -> None:
+        """Call the module with one sample, so that a wrong shape is an error here, not a traceback of step 1.
+
+        Args:
+            sample: Tensors (1, ...).
+
+        Raises:
+            ModelError: The module or the loss fails on it, or the outputs have another shape than the task's.
+        """
+        name = self.inputs.config.model.type
+        shapes = ", ".join(f"{input_} {tuple(sample[input_].shape)}" for input_ in self.names)
+        try:
+            with torch.no_grad():  # not inference_mode: training may use what the model caches here
+                self.module.eval()
+                outputs = self.call(sample)
+        except Exception as error:
+            raise ModelError(f"model {name} fails on {shapes}: {error}") from error
+        finally:
+            self.module.train()
+        self._check_outputs(outputs)
+        self._heads.check(outputs, sample)
+        self._check_loss(outputs, sample)
+
+    def _check_outputs(self, outputs: Outputs) -> None:
+        """Check the outputs of one sample; warn of what looks like probabilities.
+
+        Raises:
+            ModelError: They have another shape than the task's.
+        """
+        info, name = self.inputs.info, self.inputs.config.model.type
+        first = first_output(outputs)
+        shape, expected = tuple(first.shape), (1, *self.task.output_shape)
+        is_one_logit = losses.has_two_classes(self.task) and shape in ((1,), (1, 1))
+        if shape != expected and not (shape == (1,) and expected == (1, 1)) and not is_one_logit:
+            raise ModelError(
+                f"model {name}: for one sample it gives {shape}, but the data has {info.outputs} "
+                f"{self.task.noun}: a tensor of shape {expected} is expected"
+            )
+        if self.task.losses[0] == "cross_entropy" and first.min() >= 0 and abs(float(first.sum()) - 1) < 1e-6:
+            log.warning(
+                "model %s gives probabilities: the loss applies the softmax itself, so leave it out of the "
+                "model, or it learns slowly",
+                name,
+            )
+
+    def _check_loss(self, outputs: Outputs, sample: Tensors) -> None:
+        """Check that the loss of one sample can be computed, and has a gradient.
+
+        Raises:
+            ModelError: It cannot, or has none.
+        """
+        name, own = self.inputs.config.model.type, self.inputs.config.training.loss
+        try:
+            with torch.enable_grad():
+                check = self.loss if weights_of(sample, self.inputs.info) is None else self.weighted_loss
+                loss = check(_leaves(as_float(outputs)), sample)
+            if not loss.requires_grad:
+                raise ModelError(
+                    f"training.loss: {own} has no gradient: it must compute with the outputs as they are, "
+                    "without detach(), item(), numpy() or argmax()"
+                )
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"training.loss: {own} fails on the outputs of model {name}: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _leaves(outputs: Outputs) -> Outputs:
+    """Return the outputs as leaves, so that a loss has a gradient for them."""
+    if isinstance(outputs, Tensor):
+        return outputs.detach().requires_grad_(outputs.is_floating_point())
+    if isinstance(outputs, Mapping):
+        return {name: _leaves(value) for name, value in outputs.items()}
+    return tuple(map(_leaves, outputs)) if isinstance(outputs, tuple | list) else outputs
+
+
+def translated(error: Exception, where: str) -> TrainingError:
+    """Return our error for an exception of torch."""
+    hint = "see where with --debug"
+    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):  # on CPUs
+        hint = (
+            "set training.microbatch_size: a smaller one needs less memory, with the same step up to rounding"
+        )
+    return TrainingError(f"{where} failed: {type(error).__name__}: {error}; {hint}")
+
+
+def _check_tensors(module: torch.nn.Module) -> None:
+    """Refuse a module with tensors that cannot be trained or saved.
+
+    Raises:
+        ModelError: A parameter or buffer has no values, is sparse, or is of a dtype such as complex64.
+    """
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(tensor):
+            continue
+        if tensor.is_meta:
+            raise ModelError(f"tensor {name!r} of the model is on the device meta, so it has no values")
+        if tensor.layout != torch.strided:
+            raise ModelError(
+                f"tensor {name!r} of the model is sparse, which a checkpoint cannot hold: keep a dense one, "
+                "and make it sparse in forward"
+            )
+        check_dtype(name, tensor)

@@ -1,0 +1,102 @@
+"""What a model is called with, and what it returns."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainwright.errors import ModelError
+from trainwright.frameworks.torch.data import Tensors
+from trainwright.frameworks.torch.huggingface.module import base_of
+from trainwright.types import FEATURES, DataInfo
+
+# What a model returns: a tensor, or several in a tuple or mapping, of which the first is the task's output.
+Outputs: TypeAlias = Any
+
+
+def first_output(outputs: Outputs) -> Tensor:
+    """Return the output that is the task's own, (rows, ...).
+
+    Raises:
+        ModelError: There is no tensor.
+    """
+    first: Any = outputs
+    if isinstance(outputs, Mapping | tuple | list):
+        values = outputs.values() if isinstance(outputs, Mapping) else outputs
+        # Models of transformers give a loss first, or None in its place.
+        first = next((one for one in values if one is not None and np.ndim(one)), None)
+    if not isinstance(first, Tensor):
+        raise ModelError(
+            f"the model returned {type(outputs).__name__}; it must return a tensor, or a tuple or mapping "
+            "whose first value is one"
+        )
+    return first
+
+
+def as_float(outputs: Outputs) -> Outputs:
+    """Convert floating-point outputs to float32: autocast may have lowered their precision."""
+    if isinstance(outputs, Tensor):
+        return outputs.float() if outputs.is_floating_point() else outputs
+    if isinstance(outputs, Mapping):
+        return {name: as_float(value) for name, value in outputs.items()}
+    return tuple(map(as_float, outputs)) if isinstance(outputs, tuple | list) else outputs
+
+
+def in_float(loss: Callable[[Outputs, Tensors], Tensor]) -> Callable[[Outputs, Tensors], Tensor]:
+    """Return a loss of outputs of any precision, computed in float32."""
+    return lambda outputs, batch: loss(as_float(outputs), batch)
+
+
+def class_logits(logits: Tensor) -> Tensor:
+    """Return a logit for each class, (rows, classes); a single one, (rows, 1), is that of the second.
+
+    The softmax of (0, z) is the logistic function of z, and the cross entropy is the binary one.
+    """
+    if logits.dim() > 1 and logits.shape[1] > 1:
+        return logits
+    return torch.stack([torch.zeros_like(single := logits.reshape(-1)), single], dim=1)
+
+
+def input_names(model: torch.nn.Module, info: DataInfo, targets: Collection[str] = ()) -> list[str]:
+    """Return the arrays of a batch that the model is called with: those that `forward` names.
+
+    The others are for the loss. A single array beside `targets` is passed whatever its parameter is called.
+
+    Raises:
+        ModelError: `forward` names none of several arrays, or one that the data do not have.
+    """
+    inputs = [name for name in info.inputs if name not in targets]
+    if len(inputs) == 1:
+        return inputs
+    # Models of transformers hand other arrays on to functions of theirs, and peft hides what they name.
+    known = base_of(model)
+    params = inspect.signature((model if known is None else known).forward).parameters
+    takes_all = known is None and any(one.kind is one.VAR_KEYWORD for one in params.values())
+    names = [name for name in inputs if takes_all or name in params]
+    needed = [
+        name
+        for name, one in params.items()
+        if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    ]
+    if not names or set(needed) - set(names):
+        advice = "name its parameters like the arrays that it needs"
+        if needed == [FEATURES]:
+            advice += ", or choose one of them in data.features"
+        raise ModelError(
+            f"the data have the arrays {', '.join(inputs)}, but {type(model).__name__}.forward takes "
+            f"{', '.join(params)}: {advice}"
+        )
+    return names
+
+
+def call_of(model: torch.nn.Module, names: Sequence[str]) -> Callable[[Tensors], Outputs]:
+    """Return a function that calls the model with arrays of a batch: one by position, several by name."""
+    if len(names) == 1:
+        (name,) = names
+        return lambda batch: model(batch[name])
+    return lambda batch: model(**{name: batch[name] for name in names})

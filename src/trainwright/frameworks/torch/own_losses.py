@@ -1,0 +1,153 @@
+"""A user's own losses, which a config names by their import paths: functions, modules and other classes.
+
+`f(outputs, batch)` gets what the model returned and the batch, a mapping of tensors. Where the parameters say
+so by their names, it is called as torch's losses are, `f(input, target)`, or as Keras's, `f(y_true, y_pred)`.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainwright import semantics
+from trainwright.errors import InputError, ModelError
+from trainwright.frameworks.torch.data import Tensors
+from trainwright.require import import_path, is_class_of_functions, kind_of
+from trainwright.tasks.base import Task
+from trainwright.types import TARGET, DataInfo
+
+_Raw = Callable[[Any, Tensors], Any]  # called with the outputs and the batch
+# Names of a parameter that gets the targets rather than the whole batch.
+_TARGETS = {"target", "targets", "y", "y_true", "label", "labels", "true", "truth", "gt", "ground_truth"}
+
+
+def own_loss(
+    path: str,
+    task: Task,
+    output: Callable[[Any], Tensor],
+    params: Mapping[str, Any],
+    *,
+    by_sample: bool = False,
+) -> _Raw:
+    """Return a user's loss: the mean over the samples, (), or with `by_sample` that of each, (rows,).
+
+    Targets of a regression are in units of their standard deviation, as the outputs are.
+
+    Args:
+        path: `package.module:name`.
+        task: The task.
+        output: Returns the task's own output, of what the model returned.
+        params: `training.loss_params`: what a class is constructed with, and a function is called with.
+        by_sample: There are weights, so that the loss of each sample is needed.
+
+    Raises:
+        ModelError: It cannot be imported, cannot be called, or has parameters to train.
+    """
+    called = by_names(_loss(path, task, params, by_sample=by_sample), output, task.target)
+
+    def loss(outputs: Any, batch: Tensors) -> Tensor:
+        value = called(outputs, _standardized(batch, task.info))
+        shape = value.shape if isinstance(value, Tensor) else None
+        rows = len(next(iter(batch.values())))
+        if isinstance(value, Tensor) and (shape == (rows,) or (value.numel() == 1 and not by_sample)):
+            return value if by_sample else value.mean()
+        what = type(value).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
+        raise ModelError(
+            f"training.loss: {path} returned {what} for {rows} rows; with weights (data.weight, "
+            "training.class_weights) it must return the loss of each sample, (rows,)"
+            if by_sample
+            else f"training.loss: {path} returned {what}; it must return one number as a tensor, the mean "
+            "over the samples, or the loss of each sample, (rows,)"
+        )
+
+    return loss
+
+
+def _loss(path: str, task: Task, params: Mapping[str, Any], *, by_sample: bool) -> Any:
+    """Import a loss; construct a class of modules, or of other objects that are called."""
+    shown = f" with {', '.join(params)}" if params else ""
+    try:
+        loss = _of_task(path) if path in task.losses else import_path(path)
+        if is_class_of_functions(loss):
+            loss, params = loss(**params), {}
+    except InputError as error:
+        raise ModelError(f"training.loss: {error}") from error
+    except TypeError as error:
+        raise ModelError(
+            f"training.loss: {path} cannot be constructed{shown}: {error}; write its options beside it: "
+            f"loss: {{type: {path}, option: value}}"
+        ) from error
+    if not callable(loss) or isinstance(loss, type):
+        raise ModelError(
+            f"training.loss: {path} is {kind_of(loss)}; a function of (outputs, batch) or "
+            "(input, target), or a class with __call__, such as a torch.nn.Module, is needed"
+        )
+    if params and not (inspect.isroutine(loss) or isinstance(loss, type)):
+        raise ModelError(
+            f"training.loss: {path} is an object already, so it takes no options ({', '.join(params)}); name "
+            "its class, or set them in your module"
+        )
+    loss = partial(loss, **params) if params else loss
+    if isinstance(loss, torch.nn.Module):
+        if any(one.requires_grad for one in loss.parameters()):
+            raise ModelError(
+                f"training.loss: {path} has parameters to train, but is not part of the model; "
+                "move them into it"
+            )
+        loss = copy.deepcopy(loss)
+    if by_sample and hasattr(loss, "reduction"):
+        loss.reduction = "none"
+    elif by_sample and "reduction" in _parameters(loss):
+        return lambda *tensors: loss(*tensors, reduction="none")
+    return loss
+
+
+def _of_task(path: str) -> Any:
+    """Import the loss of an installed task; unlike one that a config names, it needs no trust."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def by_names(function: Any, output: Callable[[Any], Tensor], name: str) -> _Raw:
+    """Return a function of (outputs, batch) that calls another as the names of its parameters say.
+
+    Args:
+        function: A loss, or the method of a metric: of (outputs, batch), (input, target) or (y_true, y_pred).
+        output: Returns the task's own output, of what the model returned.
+        name: The array of a batch that holds the targets.
+    """
+    first, second = [*(name.lower() for name in _parameters(function)), "", ""][:2]
+    if first not in _TARGETS and second not in _TARGETS:
+        return function  # type: ignore[no-any-return]
+    is_keras = first in _TARGETS
+
+    def called(outputs: Any, batch: Tensors) -> Any:
+        target, own = batch[name], output(outputs)
+        # (rows, 1) beside (rows,) would make (rows, rows) of the two.
+        own = own.reshape(target.shape) if own.numel() == target.numel() else own
+        return function(target, own) if is_keras else function(own, target)
+
+    return called
+
+
+def _parameters(loss: Any) -> list[str]:
+    """Return the names of a loss's parameters; none where they cannot be read."""
+    try:
+        return list(inspect.signature(loss.forward if isinstance(loss, torch.nn.Module) else loss).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _standardized(batch: Tensors, info: DataInfo) -> Tensors:
+    if (info.target_mean, info.target_scale) == (0.0, 1.0) or TARGET not in batch:
+        return batch
+    if semantics.version("torch", info.semantics) < 3:
+        return batch
+    return {**batch, TARGET: (batch[TARGET] - info.target_mean) / info.target_scale}

@@ -1,0 +1,58 @@
+"""What a user's own metrics that add up by themselves count of a module's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainwright.frameworks.torch.data import Tensors
+from trainwright.frameworks.torch.outputs import Outputs, first_output
+from trainwright.frameworks.torch.own_losses import by_names
+from trainwright.tasks.base import Task
+from trainwright.tasks.support.accumulators import Accumulator, State, parts_of
+
+
+def counts(
+    accumulators: Sequence[Accumulator], outputs: Outputs, batch: Tensors, task: Task
+) -> Mapping[str, State]:
+    """Return what each metric counts on a part, by the names of the metrics.
+
+    `update` is called as losses are, by the names of its parameters: with the task's own output and the
+    targets, (rows, ...) each, or with all that the model returned and the batch. Where a regression trains on
+    standardized targets, its output is in the unit of the targets.
+
+    Args:
+        accumulators: The metrics.
+        outputs: What the model returned, float32.
+        batch: The batch.
+        task: The task.
+    """
+
+    def output(given: Outputs) -> Tensor:
+        first, info = first_output(given), task.info
+        is_scaled = (info.target_mean, info.target_scale) != (0.0, 1.0)
+        return first * info.target_scale + info.target_mean if is_scaled else first
+
+    return {one.name: one.counted(_update(outputs, batch, output, task.target)) for one in accumulators}
+
+
+def _update(
+    outputs: Outputs, batch: Tensors, output: Callable[[Outputs], Tensor], target: str
+) -> Callable[[Any], None]:
+    def update(metric: Any) -> None:
+        for one in parts_of(metric):
+            if isinstance(one, torch.nn.Module):  # those of torchmetrics hold their counts on a device
+                one.to(batch[target].device)
+        given = {f"the array {name}": value for name, value in batch.items()}
+        given |= {"the output": first_output(outputs)}
+        if isinstance(outputs, Mapping):
+            given |= {f"the output {name}": value for name, value in outputs.items()}
+        versions = {name: one._version for name, one in given.items() if isinstance(one, Tensor)}
+        by_names(metric.update, output, target)(outputs, batch)
+        if changed := [name for name, before in versions.items() if given[name]._version != before]:
+            raise ValueError(f"it changes {changed[-1]} in place, which others get, too: clone it first")
+
+    return update

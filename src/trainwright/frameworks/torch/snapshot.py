@@ -1,0 +1,144 @@
+"""Copies of tensors on the host, which are written to files while training goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from trainwright.digest import FileRecord, write_tensors
+from trainwright.errors import ModelError
+from trainwright.types import NamedBuffer
+
+_MUCH, _PAGE = 16 << 20, 4096  # bytes
+Tensors = dict[str, torch.Tensor]
+Files = dict[str, Tensors]  # tensors by file and by name
+
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def check_dtype(name: str, tensor: torch.Tensor) -> None:
+    """Refuse a tensor of a dtype that no checkpoint can hold, such as a complex one.
+
+    Raises:
+        ModelError: It is of such a dtype.
+    """
+    if tensor.dtype not in _DTYPES:
+        raise ModelError(
+            f"tensor {name!r} of the model is of {tensor.dtype}, which a checkpoint cannot "
+            "hold; convert it, such as to float32"
+        )
+
+
+def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
+    """Return a tensor's bytes on the host; a contiguous tensor that is there already is not copied."""
+    check_dtype(name, tensor)
+    if tensor.layout != torch.strided:
+        raise ModelError(
+            f"tensor {name!r} of the model is sparse, which a checkpoint cannot hold; keep a dense one"
+        )
+    host = tensor.detach()
+    if host.device.type != "cpu" or host.is_neg() or not host.is_contiguous():
+        host = host.to("cpu").resolve_neg().contiguous()
+    data = host.reshape(-1).view(torch.uint8).numpy().data  # (bytes,)
+    return NamedBuffer(name, _DTYPES[tensor.dtype], tuple(tensor.shape), memoryview(data))
+
+
+class TorchSnapshot:
+    """Tensors on the host that training does not touch; `release` makes their memory spare again."""
+
+    def __init__(self, files: Files, spare: list[Files]) -> None:
+        self._files = files
+        self._spare = spare
+
+    def write(self, folder: Path) -> list[FileRecord]:
+        """Write the files, hashing them on the way."""
+        return [
+            write_tensors(folder / file, [named_buffer(name, tensor) for name, tensor in tensors.items()])
+            for file, tensors in self._files.items()
+        ]
+
+    def release(self) -> None:
+        """Give the memory to a later snapshot."""
+        if self._files:
+            self._spare.append(self._files)
+            self._files = {}
+
+
+NOTHING = TorchSnapshot({}, [])
+
+
+class SnapshotMemory:
+    """Memory on the host, which later snapshots take over from those that are released."""
+
+    def __init__(self) -> None:
+        self._spare: dict[bool, list[Files]] = {True: [], False: []}  # by `weights_only`
+        self._reserving: threading.Thread | None = None
+
+    def copy(self, live: Files, *, weights_only: bool) -> TorchSnapshot:
+        """Copy tensors to the host, into a released snapshot's memory if there is one: 5 times faster."""
+        if self._reserving is not None:
+            self._reserving.join()
+            self._reserving = None
+        spare = self._spare[weights_only]
+        buffers = spare.pop() if spare else {}
+        copied = {
+            file: {name: _copy(tensor, buffers.get(file, {}).get(name)) for name, tensor in tensors.items()}
+            for file, tensors in live.items()
+        }
+        if any(tensor.is_cuda for tensors in live.values() for tensor in tensors.values()):
+            torch.cuda.synchronize()
+        return TorchSnapshot(copied, spare)
+
+    def reserve(self, live: Mapping[bool, Files]) -> None:
+        """Allocate the memory of the first snapshots in another thread, if it is much.
+
+        Pages that the system has not handed out yet make a copy 10 times slower.
+
+        Args:
+            live: The tensors of these snapshots, by `weights_only`.
+        """
+        tensors = [one for files in live.values() for file in files.values() for one in file.values()]
+        if sum(one.nbytes for one in tensors) < _MUCH:
+            return
+
+        def allocate() -> None:
+            for weights_only, files in live.items():
+                self._spare[weights_only].append(
+                    {
+                        file: {name: _touched(tensor) for name, tensor in tensors.items()}
+                        for file, tensors in files.items()
+                    }
+                )
+
+        self._reserving = threading.Thread(target=allocate, name="trainwright-reserve", daemon=True)
+        self._reserving.start()
+
+
+def _copy(tensor: torch.Tensor, spare: torch.Tensor | None) -> torch.Tensor:
+    """Copy a tensor to the host, into spare memory if that has its shape and dtype."""
+    if spare is None or spare.shape != tensor.shape or spare.dtype != tensor.dtype:
+        spare = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+    return spare.copy_(tensor, non_blocking=True)
+
+
+def _touched(tensor: torch.Tensor) -> torch.Tensor:
+    """Return memory on the host for a tensor, with all its pages there."""
+    memory = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+    if memory.nbytes:
+        content = torch.empty(0, dtype=torch.uint8).set_(memory.untyped_storage())
+        content.numpy()[::_PAGE] = 0  # not by torch, which would use as many threads as the step
+    return memory

@@ -1,0 +1,255 @@
+"""One training step: forward, backward and update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from trainwright.frameworks.support.ahead import Samples
+from trainwright.frameworks.torch import virtual_ranks
+from trainwright.frameworks.torch.batch_norm import BatchNorms
+from trainwright.frameworks.torch.data import Tensors, TensorSource
+from trainwright.frameworks.torch.freezing import Freezing
+from trainwright.frameworks.torch.generators import drawing_from, generators, seed_generators
+from trainwright.frameworks.torch.losses import Loss
+from trainwright.frameworks.torch.outputs import Outputs
+from trainwright.frameworks.torch.parallel.exchange import GradientExchange
+from trainwright.frameworks.torch.parallel.stopwatch import Stopwatch
+from trainwright.frameworks.torch.precision import Precision
+from trainwright.frameworks.torch.update import Update
+from trainwright.order import STEP, SampleOrder, stream_seed
+from trainwright.types import Array, StepResult
+from trainwright.world import ALONE, World
+
+_UPDATE = (1 << 64) - 1  # in a stream's key, in place of a virtual rank: the stream of the update
+Take = Callable[[Samples], Tensors]
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """The values of the config that a step needs."""
+
+    seed: int
+    microbatch_size: int
+    virtual_ranks: int = 1
+
+
+class TorchStep:
+    """Run the optimizer steps of a torch model."""
+
+    def __init__(
+        self,
+        call: Callable[[Tensors], Outputs],
+        loss: Loss,
+        update: Update,
+        precision: Precision,
+        settings: StepSettings,
+        *,
+        world: World = ALONE,
+        weights: Callable[[Samples], Array] | None = None,
+        batch_norms: BatchNorms | None = None,
+        freezing: Freezing | None = None,
+    ) -> None:
+        """Prepare the steps.
+
+        Args:
+            call: Calls the model with a batch.
+            loss: Returns the loss of its outputs, which autocast may have lowered to 16 bits.
+            update: Updates the parameters from their gradients.
+            precision: In which the model computes.
+            settings: The values of the config.
+            world: The processes that share the virtual ranks of a step.
+            weights: Returns the weights of training samples, (n,); `loss` then gives weighted sums. None:
+                they all count the same, and `loss` gives means.
+            batch_norms: Given if the model normalizes over virtual ranks.
+            freezing: Given if some parameters are frozen in some steps.
+        """
+        self._call = call
+        self._loss = loss
+        self._update = update
+        self._precision = precision
+        self._settings = settings
+        self._world = world
+        self._weights = weights
+        self._freezing = freezing
+        self._parameters: list[nn.Parameter] = update.parameters  # those that are trained now
+        self._stream = stream_seed(settings.seed, STEP)
+        self._generators = generators(self._parameters[0].device)
+        ranks = settings.virtual_ranks // world.size
+        self._mine = range(world.rank * ranks, (world.rank + 1) * ranks)  # the virtual ranks of this process
+        self._exchange: GradientExchange | None = None
+        self._prepare_sums()
+        self._batch_norms = batch_norms
+        self.stopwatch = Stopwatch(self._parameters[0].device)
+        # In lockstep, processes also wait for each other within the forward pass, which cannot be separated.
+        self._is_timed = world.size > 1 and batch_norms is None
+
+    def __call__(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
+        """Run step number `step`, counted from 0.
+
+        The loss in the result is () with one virtual rank; with more, (ranks,): one for each of this process.
+        """
+        if self._freezing is not None and self._freezing.apply(step):
+            self._prepare_sums()
+        samples, ranks = Samples.of_step(order, step), self._settings.virtual_ranks  # (batch,)
+        take, total = source.take_from, self._total(samples)
+        if ranks == 1:
+            loss = self._part(take, samples, (step,), total)
+        else:
+            parts = virtual_ranks.cut(samples, ranks)
+            if self._is_timed:
+                self.stopwatch.mark()
+            compute = self._sequentially if self._batch_norms is None else self._in_lockstep
+            loss = torch.stack(compute(take, parts, step, total))
+            self._sum_up()
+        if self._update.may_draw:
+            # Processes have drawn differently in the forward pass, but must make the same update.
+            with drawing_from(self._generators, stream_seed(self._stream, step, _UPDATE)):
+                self._update(step, lr)
+        else:
+            self._update(step, lr)
+        return StepResult(loss, len(samples))
+
+    def _prepare_sums(self) -> None:
+        """Prepare the sums of gradients over virtual ranks and processes; frozen parameters have none."""
+        freezing = self._freezing
+        self._parameters = [
+            one for one in self._update.parameters if freezing is None or not freezing.is_frozen(one)
+        ]
+        self._tree = virtual_ranks.GradientTree(self._parameters)
+        if self._exchange is not None:
+            self._exchange.close()
+        if self._world.size > 1:
+            self._exchange = GradientExchange(self._parameters, self._tree, self._world)
+
+    def own_microbatches(self, samples: Samples) -> list[Samples]:
+        """Return the microbatches of a batch that this process computes."""
+        parts, size = virtual_ranks.cut(samples, self._settings.virtual_ranks), self._settings.microbatch_size
+        return [some for rank in self._mine for some in virtual_ranks.microbatches(parts[rank], size)]
+
+    def _total(self, samples: Samples) -> float:
+        """Return the number of samples of a whole batch, or the sum of their weights.
+
+        The sum is the exact one, rounded, so that it is the same in every process.
+        """
+        return len(samples) if self._weights is None else math.fsum(self._weights(samples).tolist())
+
+    def _loss_factor(self, rows: int, total: float) -> float:
+        """Return the factor on the loss of some rows, which is a mean, or a sum if there are weights."""
+        if self._weights is None:
+            return rows / total
+        return 1 / total if total else 0.0
+
+    def _sequentially(self, take: Take, parts: Sequence[Samples], step: int, total: float) -> list[Tensor]:
+        """Compute the virtual ranks of this process one after the other; return their losses, each ()."""
+        losses = []
+        for rank in self._mine:
+            is_last = self._exchange is not None and rank == self._mine[-1]
+            losses.append(self._part(take, parts[rank], (step, rank), total, is_last=is_last))
+            if not is_last:
+                self._tree.take()
+        return losses
+
+    def _in_lockstep(self, take: Take, parts: Sequence[Samples], step: int, total: float) -> list[Tensor]:
+        """Compute the virtual ranks of this process together; return their losses, each ().
+
+        Each is suspended where a layer needs a sum over all of them.
+        """
+        assert self._batch_norms is not None
+        gradients = [virtual_ranks.PartGradients(self._parameters) for _ in self._mine]
+        losses = self._batch_norms.run(
+            [
+                partial(self._part, take, parts[rank], (step, rank), total, into=into)
+                for rank, into in zip(self._mine, gradients, strict=True)
+            ]
+        )
+        for rank, into in zip(self._mine, gradients, strict=True):
+            into.put_back()
+            if self._exchange is None or rank != self._mine[-1]:
+                self._tree.take()
+        return losses
+
+    def _sum_up(self) -> None:
+        """Set the gradients of the parameters to the sum over the virtual ranks of all processes."""
+        if self._exchange is None:
+            self._tree.put_back()
+        else:
+            if self._is_timed:
+                self.stopwatch.mark()
+            self._exchange.finish()
+
+    def _part(
+        self,
+        take: Take,
+        samples: Samples,
+        stream: tuple[int, ...],
+        total: float,
+        *,
+        is_last: bool = False,
+        into: virtual_ranks.PartGradients | None = None,
+    ) -> Tensor:
+        """Add the gradients of a part of the batch to the parameters, and return its share of the loss, ().
+
+        Args:
+            take: Returns the tensors of samples.
+            samples: (part,) the samples.
+            stream: What the random stream of the part depends on: the step, and its virtual rank.
+            total: The number of samples in the whole batch, or the sum of their weights.
+            is_last: Whether this is the last part of this process, so that its backward pass starts the
+                exchange of the gradients.
+            into: Collects the gradients, instead of the parameters.
+        """
+        size = self._settings.microbatch_size
+        if len(samples) <= size:
+            if not len(samples):
+                return torch.zeros((), device=self._parameters[0].device)
+            seed = stream_seed(self._stream, *stream, 0)
+            factor = self._loss_factor(len(samples), total)
+            return self._microbatch(take, samples, seed, factor, is_last=is_last, into=into)
+        parts = virtual_ranks.microbatches(samples, size)
+        # Each microbatch weighs as many samples as it has, so the sum is the mean over the batch.
+        losses = [
+            self._microbatch(
+                take,
+                microbatch,
+                stream_seed(self._stream, *stream, i),
+                self._loss_factor(len(microbatch), total),
+                is_last=is_last and i == len(parts) - 1,
+                into=into,
+            )
+            for i, microbatch in enumerate(parts)
+        ]
+        return torch.stack(losses).sum()
+
+    def _microbatch(
+        self,
+        take: Take,
+        samples: Samples,
+        seed: int,
+        factor: float,
+        *,
+        is_last: bool,
+        into: virtual_ranks.PartGradients | None,
+    ) -> Tensor:
+        """Add a microbatch's gradients to those of the batch, and return its share of the loss."""
+        seed_generators(self._generators, seed)
+        batch = take(samples)  # tensors (microbatch, ...)
+        with self._precision.autocast():
+            outputs = self._call(batch)  # (microbatch, outputs), or several such
+        loss = self._loss(outputs, batch)  # ()
+        if factor != 1.0:
+            loss = loss * factor
+        if is_last and self._exchange is not None:
+            self._exchange.arm()
+        scaler = self._precision.scaler
+        scaled = loss if scaler is None else scaler.scale(loss)
+        if into is None:
+            scaled.backward()
+        else:
+            into.add(scaled)
+        return loss.detach()

@@ -1,0 +1,325 @@
+"""Copy, write and restore the state of a model and its optimizer, as named tensors.
+
+A checkpoint has up to three files:
+
+    weights.safetensors     parameters and persistent buffers, named as in `state_dict`
+    optimizer.safetensors   `PARAMETER.KEY` (the optimizer's tensors), `scaler/KEY` (the gradient scaler's),
+                            `trained/PARAMETER` if `weights` are an average; of the user's own optimizer
+                            also `groups/INDEX.KEY`, and `values` (JSON: what are no tensors);
+                            where several processes save, the others' are in `optimizer.1.safetensors` ...
+    module.safetensors      only if needed: `buffers/NAME` (non-persistent buffers), `extra/NAME` (JSON from
+                            `get_extra_state`), `strides` (JSON: strides of tensors not in row-major order),
+                            `changes` (JSON: how training changed the module's structure; see `structure`),
+                            `architecture` (JSON: the configuration of a model of transformers)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+
+from trainwright.errors import ModelError
+from trainwright.frameworks.base import WEIGHTS_FILE
+from trainwright.frameworks.torch.ema import Average
+from trainwright.frameworks.torch.json_tensors import from_tensor, is_json, to_tensor
+from trainwright.frameworks.torch.layout import Strides, copy_into, unusual_strides, with_strides, writable
+from trainwright.frameworks.torch.optimizer_state import OptimizerState
+from trainwright.frameworks.torch.precision import Precision
+from trainwright.frameworks.torch.snapshot import Files, SnapshotMemory, Tensors, TorchSnapshot
+from trainwright.frameworks.torch.structure import Changes, Structure, set_buffer
+from trainwright.frameworks.torch.unsaved import fingerprints
+
+OPTIMIZER_FILE = "optimizer.safetensors"
+MODULE_FILE = "module.safetensors"
+_WEIGHTS, _OPTIMIZER, _MODULE = (Path(file).stem for file in (WEIGHTS_FILE, OPTIMIZER_FILE, MODULE_FILE))
+_BUFFERS, _EXTRA, _STRIDES, _CHANGES = "buffers/", "extra/", "strides", "changes"
+_ARCHITECTURE = "architecture"
+
+
+class TrainingState:
+    """Model, optimizer and scaler as the tensors that make them up, by file."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        precision: Precision,
+        built: Structure | None = None,
+        average: Average | None = None,
+        architecture: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Prepare to save and restore a model.
+
+        Args:
+            model: The module.
+            optimizer: What trains it, if anything does.
+            precision: Holds the gradient scaler.
+            built: The structure of the module when it was built; default: now.
+            average: The average of the weights, if there is one: it is what the file of weights holds.
+            architecture: What a Hugging Face model is built from, if it is one.
+        """
+        self._model = model
+        self._optimizer = None if optimizer is None else OptimizerState(optimizer, model, precision, average)
+        self._built = built or Structure.of(model)
+        self._average = average
+        self._architecture = architecture
+        self._memory = SnapshotMemory()
+        # The buffers that were missing in the checkpoint of the last restore.
+        self._not_restored: frozenset[str] = frozenset()
+
+    def files(self, *, weights_only: bool) -> Files:
+        """Return the live tensors, by file and by name; without the optimizer's for `weights_only`.
+
+        Raises:
+            ModelError: Training changed the parameters, or the model has state that no file can hold.
+        """
+        if self._optimizer is not None:
+            self._optimizer.check_parameters()
+        weights, extra = self._state_dict()
+        files = {WEIGHTS_FILE: weights}
+        if not weights_only and self._optimizer is not None:
+            files[OPTIMIZER_FILE] = self._optimizer.tensors()
+        module = {
+            f"{_BUFFERS}{name}": value for name, value in _buffers_of(self._model, persistent=False).items()
+        }
+        strides: Strides = {}
+        for file, tensors in [*files.items(), (MODULE_FILE, module)]:
+            strides |= {f"{Path(file).stem}.{name}": s for name, s in unusual_strides(tensors).items()}
+        module |= {f"{_EXTRA}{name}": to_tensor(value) for name, value in extra.items()}
+        if strides:
+            module[_STRIDES] = to_tensor(strides)
+        if self._architecture is not None:
+            module[_ARCHITECTURE] = to_tensor(self._architecture)
+        if changes := self._built.changes(self._model, buffers_only=weights_only):
+            module[_CHANGES] = to_tensor(changes)
+        return files | ({MODULE_FILE: module} if module else {})
+
+    def copy(self, *, weights_only: bool, share: tuple[int, int] | None = None) -> TorchSnapshot:
+        """Copy the state to the host.
+
+        Args:
+            weights_only: Whether to leave out the optimizer's tensors.
+            share: (index, count) of the share to copy; weights and module are in share 0. None: all of it.
+        """
+        files = self.files(weights_only=weights_only)
+        live = files if share is None else _share(files, *share)
+        return self._memory.copy(live, weights_only=weights_only)
+
+    def reserve(self, share: tuple[int, int] | None = None, *, weights: bool = True) -> None:
+        """Allocate the memory of the first snapshots ahead; see `SnapshotMemory.reserve`.
+
+        Args:
+            share: The share of the state that they copy, as `copy` takes it.
+            weights: Whether there will be snapshots of the weights alone.
+        """
+        files = self.files(weights_only=False)
+        live = {False: files if share is None else _share(files, *share)}
+        if weights:
+            live[True] = {file: tensors for file, tensors in files.items() if file != OPTIMIZER_FILE}
+        self._memory.reserve(live)
+
+    def load(self, folder: Path, *, weights_only: bool) -> None:
+        """Restore what a snapshot wrote, in the memory layout that it had.
+
+        Raises:
+            ModelError: The files are damaged, or do not fit the model.
+        """
+        try:
+            weights = load_file(folder / WEIGHTS_FILE)
+            module = load_file(folder / MODULE_FILE) if (folder / MODULE_FILE).exists() else {}
+        except SafetensorError as error:
+            raise ModelError(f"this is not a safetensors file: {error}") from error
+        strides = _strides_by_file(module)
+        changes: Changes = from_tensor(module[_CHANGES]) if _CHANGES in module else {}
+        self._built.prepare_buffers(self._model, changes, weights)
+        self._load_model(weights, module, strides[_WEIGHTS])
+        self._load_buffers(module, strides[_MODULE])
+        if weights_only:
+            if self._average is not None:
+                self._average.begin()
+            return
+        self._built.set_flags(self._model, changes)
+        self._not_restored = frozenset(
+            name for name in _buffers_of(self._model, persistent=False) if f"{_BUFFERS}{name}" not in module
+        )
+        if self._optimizer is not None:
+            shares = folder.glob(f"{_OPTIMIZER}.*{Path(OPTIMIZER_FILE).suffix}")
+            tensors = {
+                name: tensor
+                for file in [folder / OPTIMIZER_FILE, *shares]
+                for name, tensor in load_file(file).items()
+            }
+            self._optimizer.load(tensors, strides[_OPTIMIZER])
+
+    def unsaved(self, *, has_trained: bool) -> dict[str, str]:
+        """Return a hash of each part of the state that no checkpoint can hold, by name.
+
+        Args:
+            has_trained: Whether there was a step. Before it, groups of the optimizer may share tensors (their
+                defaults) that they are about to replace; those that share memory later are named, too, since
+                a restore separates them.
+
+        Raises:
+            ModelError: Training added, replaced or removed parameters.
+        """
+        assert self._optimizer is not None, "only a model that is trained is asked"
+        self._optimizer.check_parameters()
+        shared = dict.fromkeys(self._optimizer.shared(), "shared") if has_trained else {}
+        return {**fingerprints(self._model, self._not_restored), **self._optimizer.unsaved(), **shared}
+
+    def evaluated(self) -> AbstractContextManager[None]:
+        """Return a context in which the parameters have their averages, if there are any, for evaluation."""
+        return nullcontext() if self._average is None else self._average.in_place()
+
+    def _state_dict(self) -> tuple[Tensors, dict[str, Any]]:
+        """Return the tensors of `state_dict`, and its other values, which JSON must be able to hold."""
+        with self.evaluated():
+            state = self._model.state_dict()
+            tensors = {
+                name: value.detach() for name, value in state.items() if isinstance(value, torch.Tensor)
+            }
+            if self._optimizer is not None:
+                _refuse_lossy(
+                    tensors, {**self._optimizer.parameters(), **_buffers_of(self._model, persistent=True)}
+                )
+        extra = {name: value for name, value in state.items() if name not in tensors}
+        for name, value in extra.items():
+            _refuse_foreign(name, value)
+        return tensors, extra
+
+    def _load_model(self, weights: Tensors, module: Tensors, strides: Strides) -> None:
+        live = self._model.state_dict()
+        extra = {name: value for name, value in live.items() if not isinstance(value, torch.Tensor)}
+        saved = {
+            name.removeprefix(_EXTRA): from_tensor(value)
+            for name, value in module.items()
+            if name.startswith(_EXTRA)
+        }
+        try:
+            with writable([*self._model.parameters(), *self._model.buffers()]):
+                # A file of weights alone says nothing of the extra state: the module's own stays.
+                self._model.load_state_dict({**weights, **extra, **saved})
+        except RuntimeError as error:
+            hint = self._hint_of(weights)
+            raise ModelError(f"the weights do not fit the model: {error}{hint}") from error
+        if strides:
+            for name, tensor in _named_tensors(self._model):
+                wanted = strides.get(name)
+                if wanted is not None and list(tensor.stride()) != wanted:
+                    tensor.data = with_strides(tensor.data, wanted, tensor.device)
+
+    def _hint_of(self, weights: Tensors) -> str:
+        """Return what to do if only buffers do not fit: they may have grown in training."""
+        own = {name: tensor.shape for name, tensor in self._model.named_parameters()}
+        if any(name not in weights or weights[name].shape != shape for name, shape in own.items()):
+            return ""
+        return (
+            "; all parameters fit, but some buffers do not, which may change shape in training: "
+            "leave these out of the file, or register them with persistent=False"
+        )
+
+    def _load_buffers(self, module: Tensors, strides: Strides) -> None:
+        """Restore the buffers that are not persistent; their shapes may have changed, or they may be new."""
+        saved = {
+            name.removeprefix(_BUFFERS): value for name, value in module.items() if name.startswith(_BUFFERS)
+        }
+        live = _buffers_of(self._model, persistent=False)
+        for name, value in saved.items():
+            wanted, buffer = strides.get(f"{_BUFFERS}{name}"), live.get(name)
+            if buffer is not None and _matches(buffer, value, wanted):
+                copy_into(buffer, value)  # in place: it may share memory with another tensor
+            else:
+                device = next(self._model.parameters()).device if buffer is None else buffer.device
+                set_buffer(self._model, name, with_strides(value, wanted, device), persistent=False)
+
+
+def saved_architecture(folder: Path) -> dict[str, Any]:
+    """Return the configuration of a model of transformers that a snapshot wrote.
+
+    Raises:
+        ModelError: The file is damaged, or has none.
+    """
+    try:
+        with safe_open(folder / MODULE_FILE, "pt") as file:
+            architecture: dict[str, Any] = from_tensor(file.get_tensor(_ARCHITECTURE))
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{folder / MODULE_FILE} does not say what model it is of: {error}") from error
+    return architecture
+
+
+def _strides_by_file(module: Tensors) -> dict[str, Strides]:
+    """Return the strides that the module's file holds, by the stem of a file and by name."""
+    strides: dict[str, Strides] = {_WEIGHTS: {}, _OPTIMIZER: {}, _MODULE: {}}
+    saved: Strides = from_tensor(module[_STRIDES]) if _STRIDES in module else {}
+    for name, wanted in saved.items():
+        stem, _, tensor = name.partition(".")
+        strides.setdefault(stem, {})[tensor] = wanted
+    return strides
+
+
+def _share(files: Files, index: int, count: int) -> Files:
+    """Return one of `count` shares of about the same size; every process divides the files alike."""
+    optimizer = files[OPTIMIZER_FILE]
+    others = [tensors for file, tensors in files.items() if file != OPTIMIZER_FILE]
+    bytes_ = [sum(one.nbytes for tensors in others for one in tensors.values())] + [0] * (count - 1)
+    mine: Tensors = {}
+    for name, tensor in sorted(optimizer.items(), key=lambda item: (-item[1].nbytes, item[0])):
+        smallest = bytes_.index(min(bytes_))
+        bytes_[smallest] += tensor.nbytes
+        if smallest == index:
+            mine[name] = tensor
+    if index == 0:
+        return files | {OPTIMIZER_FILE: mine}
+    return {f"{_OPTIMIZER}.{index}{Path(OPTIMIZER_FILE).suffix}": mine}
+
+
+def _matches(buffer: torch.Tensor, value: torch.Tensor, strides: list[int] | None) -> bool:
+    """Return whether a value can be copied into a buffer without changing what kind of tensor it is."""
+    layout = buffer.is_contiguous() if strides is None else list(buffer.stride()) == strides
+    return buffer.shape == value.shape and buffer.dtype == value.dtype and layout
+
+
+def _buffers_of(model: torch.nn.Module, *, persistent: bool) -> Tensors:
+    """Return the buffers that torch's `state_dict` has, or those that it leaves out, by name."""
+    return {
+        f"{prefix}.{name}" if prefix else name: buffer.detach()
+        for prefix, module in model.named_modules()
+        for name, buffer in sorted(module._buffers.items())
+        if buffer is not None and (name not in module._non_persistent_buffers_set) == persistent
+    }
+
+
+def _named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters and buffers themselves; `state_dict` would give aliases of them."""
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
+def _refuse_lossy(saved: Tensors, live: Tensors) -> None:
+    """Refuse a `state_dict` of the user's own that leaves out tensors, or gives other values."""
+    held = {(value.data_ptr(), value.dtype) for value in saved.values() if value.layout == torch.strided}
+    for name, tensor in live.items():
+        if tensor.layout != torch.strided or (tensor.data_ptr(), tensor.dtype) in held:
+            continue  # maybe under another name
+        value = saved.get(name)
+        if value is None or value.dtype != tensor.dtype or not torch.equal(value, tensor):
+            what = "leaves out" if value is None else "changes"
+            raise ModelError(
+                f"the model's own state_dict {what} {name}, so that a checkpoint would lose it: return all "
+                "tensors as they are; give parameters that need not be saved requires_grad=False, and "
+                "register such buffers with persistent=False"
+            )
+
+
+def _refuse_foreign(name: str, value: Any) -> None:
+    if not is_json(value):
+        raise ModelError(
+            f"the model's state has {name!r}, a {type(value).__name__}: a checkpoint holds tensors, and from "
+            "get_extra_state also numbers, strings, lists, and dictionaries with names as keys, but no tuples"
+        )

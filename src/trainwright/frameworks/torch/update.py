@@ -1,0 +1,90 @@
+"""What a step does with the gradients: clip them, update the weights, and average these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from trainwright.config.schema import TrainingConfig
+from trainwright.frameworks.torch.ema import Average
+from trainwright.frameworks.torch.groups import RATIO
+from trainwright.frameworks.torch.optim import is_built_in, update_of
+from trainwright.frameworks.torch.precision import Precision
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """How gradients are clipped, by their global norm or by value, and whether the norm is measured."""
+
+    norm: float | None = None
+    value: float | None = None
+    measures_norm: bool = False
+
+    @staticmethod
+    def of(training: TrainingConfig) -> Clipping:
+        """Return the clipping that the section `training` asks for."""
+        return Clipping(training.max_grad_norm, training.max_grad_value, training.log_grad_norm)
+
+
+class Update:
+    """Update the parameters from their gradients, then clear the gradients.
+
+    Args:
+        optimizer: The optimizer; a group may have a `lr_ratio`, the share of the learning rate.
+        parameters: All that it updates, in the order of the model, in which their norms are added up.
+        precision: Scales and unscales the loss.
+        clipping: How gradients are clipped.
+        average: The average of the weights, if there is one.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[nn.Parameter],
+        precision: Precision,
+        clipping: Clipping = Clipping(),
+        average: Average | None = None,
+    ) -> None:
+        self.parameters = list(parameters)
+        self._optimizer = optimizer
+        self._groups = [(group, group.get(RATIO, 1.0)) for group in optimizer.param_groups]
+        self._apply = update_of(optimizer)
+        self.may_draw = not is_built_in(optimizer)  # random numbers
+        self._scaler = precision.scaler
+        self._clipping = clipping
+        self._average = average
+        self.norm: Tensor | None = None  # of the last step's gradient, (), on the device
+
+    def __call__(self, step: int, lr: float) -> None:
+        """Make the update of a step, counted from 0."""
+        for group, ratio in self._groups:
+            group["lr"] = lr * ratio
+        scaler = self._scaler
+        self._clip()
+        with torch.no_grad():  # not every optimizer asks for it itself
+            if scaler is None:
+                self._apply()  # optimizer.step()
+            else:
+                scaler.step(self._optimizer)
+                scaler.update()
+        if self._average is not None:
+            self._average.update(step + 1)
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def _clip(self) -> None:
+        clipping = self._clipping
+        if clipping.norm is None and clipping.value is None and not clipping.measures_norm:
+            return
+        if self._scaler is not None:
+            self._scaler.unscale_(self._optimizer)
+        if clipping.norm is not None:
+            self.norm = nn.utils.clip_grad_norm_(self.parameters, clipping.norm)
+        elif clipping.measures_norm:
+            gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+            self.norm = nn.utils.get_total_norm(gradients)
+        if clipping.value is not None:
+            nn.utils.clip_grad_value_(self.parameters, clipping.value)

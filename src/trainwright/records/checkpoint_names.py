@@ -1,0 +1,21 @@
+"""Which checkpoints of a run exist."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from trainwright import registry
+from trainwright.records.log import committed
+from trainwright.records.run_dir import RunDir
+from trainwright.records.run_files import MANIFEST
+
+
+def checkpoint_names(run: RunDir, kind: Literal["checkpoints", "best"] = "checkpoints") -> list[str]:
+    """Return the names of the checkpoints (or best models) that the log of a run names, oldest first.
+
+    A run of an earlier version has no log: all that have a manifest count. The files are not read.
+    """
+    names = committed(registry.adapter("store", "file")(run.path), kind)
+    if names is None:
+        return sorted(path.parent.name for path in run.path.glob(f"{kind}/*/{MANIFEST}"))
+    return sorted(names)

@@ -1,0 +1,22 @@
+"""The record of how a run was created."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from trainwright.records.document import Document
+
+
+class Creation(Document):
+    """Where and when a run was created.
+
+    Relative paths in its config start from `working_directory`, wherever the first attempt is made; `time` is
+    in seconds since the epoch. `settings` are the dotted keys of the config that the user set; None: it was
+    not recorded.
+    """
+
+    FILE: ClassVar[str] = "created.json"
+
+    working_directory: str = "."
+    time: float = 0.0
+    settings: list[str] | None = None

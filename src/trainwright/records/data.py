@@ -1,0 +1,38 @@
+"""What turns raw rows into features, and outputs into classes, as a run keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from trainwright.errors import CheckpointError
+from trainwright.records.document import Document
+
+
+class DataDescription(Document):
+    """How the data of a run were prepared, so that a prediction needs no training data.
+
+    `info` is `DataInfo.to_json`; `preparation` is the preparation of a table's columns, None where the data
+    set brought preprocessed arrays; `tokenizer` is what made tokens of text, None where bytes are the tokens.
+    """
+
+    FILE: ClassVar[str] = "data.json"
+
+    info: dict[str, Any]
+    preparation: dict[str, Any] | None = None
+    tokenizer: dict[str, Any] | None = None
+
+
+@contextmanager
+def understanding(path: Path) -> Iterator[None]:
+    """Read a description that is whole, but need not make sense: anyone may have written it.
+
+    Raises:
+        CheckpointError: Something is missing in it, or of another type.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise CheckpointError(f"{path} does not describe data: {type(error).__name__}: {error}") from error

@@ -1,0 +1,453 @@
+"""The manifest: every input of a run's computation, and how two manifests differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from trainwright.config.fields import ONCE_HASHED
+from trainwright.config.schema import PLACEMENT
+from trainwright.records.document import Document, Name, Record
+from trainwright.redact import fingerprinted
+
+Json = dict[str, Any]
+KINDS = ("config", "data", "code", "environment", "model", "weights")  # of inputs, as differences are listed
+SEMANTICS_OF = "semantics of "  # begins the name of a difference in our own code
+_SHOWN_CHARACTERS = 40  # of a value in a message
+_SHOWN_FILES = 3  # that have changed
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An input that differs between two runs.
+
+    `input` is config, data, code, environment, model or weights.
+    """
+
+    input: str
+    what: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.input}: {self.what} was {_short(self.before)}, is {_short(self.now)}"
+
+    def to_json(self) -> Json:
+        """Return the difference for JSON."""
+        return asdict(self)
+
+
+class SplitIdentity(Record):
+    """What identifies a split: its number of rows, and the SHA-256 of what the model sees of them."""
+
+    rows: int | None = None
+    sha256: str | None = None
+
+
+class RepeatedRows(Record):
+    """How many of the rows of a split are also rows of another one."""
+
+    split: str
+    other: str
+    count: int
+    rows: int
+
+    @property
+    def warning(self) -> str:
+        """The warning about them, in one line."""
+        return (
+            f"{self.count} of {self.rows} {self.split} rows are also {self.other} rows, which flatters the "
+            "metrics"
+        )
+
+
+class DataIdentity(Record):
+    """What identifies the data.
+
+    `rows` identifies the rows of each split, however their features were prepared; `preparation` is the
+    SHA-256 of what was fitted to prepare them: rows in another unit may have the same features. `files` has
+    the beginning of the SHA-256 of each shard, by its name, to say which of them has changed. `repeated` are
+    the rows that two splits share; earlier versions told them in `warnings` alone.
+    """
+
+    hash: str | None = None
+    splits: dict[str, SplitIdentity] = Field(default_factory=dict)
+    rows: dict[str, str] = Field(default_factory=dict)
+    preparation: str | None = None
+    task: str | None = None
+    target: str | None = None
+    features: list[str] = Field(default_factory=list)
+    classes: list[str] | None = None
+    content_hashed: bool = True
+    files: dict[str, str] = Field(default_factory=dict)
+    warnings: list[str] = Field(default_factory=list)
+    repeated: list[RepeatedRows] = Field(default_factory=list)
+
+
+class GitState(Record):
+    """The commit of the working tree, and a hash of how the tree differs from it."""
+
+    commit: str
+    dirty: bool = False
+    diff_sha256: str | None = None
+
+
+class CodeIdentity(Record):
+    """What identifies the code: the SHA-256 of the source that each of the user's modules was imported from.
+
+    `edited` holds the SHA-256 of the sources on disk that were changed after their import: they did not run.
+
+    Trainwright's version and the hash of its sources are records: they are never compared. Its code is
+    identified by `Manifest.semantics`.
+    """
+
+    hash: str | None = None
+    trainwright: str | None = None
+    trainwright_sha256: str | None = None
+    modules: dict[str, str] = Field(default_factory=dict)
+    edited: dict[str, str] = Field(default_factory=dict)
+    git: GitState | None = None
+
+
+class NumericEnvironment(Record):
+    """What an attempt's arithmetic depends on besides its inputs.
+
+    `system` is operating system, machine and C library; `cpu` the processor's name, and `instructions` the
+    extensions of its instruction set that arithmetic uses; `framework` the versions, device and precision
+    that the framework names; `flags` the environment variables that change arithmetic; `imported` the version
+    of each package that the run imported. None: an earlier version of Trainwright did not record it.
+    """
+
+    python: str | None = None
+    system: str | None = None
+    cpu: str | None = None
+    instructions: list[str] | None = None
+    threads: int | None = None
+    framework: dict[str, str] = Field(default_factory=dict)
+    flags: dict[str, str] = Field(default_factory=dict)
+    imported: dict[str, str] | None = None
+
+
+class Environment(NumericEnvironment):
+    """The numeric environment, which is compared, and records of what surrounds it, which are not.
+
+    `packages` are all that are installed.
+    """
+
+    hash: str | None = None
+    platform: str | None = None
+    packages: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_versions(cls, data: Any) -> Any:
+        """Look up the versions of the imported packages, of which earlier manifests list the names."""
+        if isinstance(data, dict) and isinstance(names := data.get("imported"), list):
+            packages = data.get("packages", {})
+            return data | {"imported": {name: packages[name] for name in names if name in packages}}
+        return data
+
+    def numeric(self) -> NumericEnvironment:
+        """Return the part that is compared."""
+        return NumericEnvironment(**{name: getattr(self, name) for name in NumericEnvironment.model_fields})
+
+    def differences(self, now: Environment) -> list[Difference]:
+        """Return what differs. What one of the two does not record is not compared."""
+        names = {*(now.imported or {}), *(self.imported or {})} - {"trainwright"}  # semantics identify it
+        if self.imported is None:  # version 1 did not record which packages a run imported
+            names &= self.packages.keys()
+        before, after = self._view(names), now._view(names)
+        for values, others in ((before, after), (after, before)):
+            for key in [key for key in values if key.startswith(_IF_RECORDED) and others.get(key) is None]:
+                del values[key]
+        return _compare("environment", before, after)
+
+    def _view(self, packages: set[str]) -> Json:
+        versions = self.packages | (self.imported or {})
+        return {
+            "python": self.python,
+            "system": self.system,
+            "processor": self.cpu,
+            "instructions": None if self.instructions is None else " ".join(self.instructions),
+            "threads": self.threads,
+            **{f"framework {key}": value for key, value in self.framework.items()},
+            **{f"flags {key}": value for key, value in self.flags.items() if (key, value) not in _DEFAULTS},
+            **{f"package {name}": versions[name] for name in sorted(packages) if name in versions},
+        }
+
+
+# Flags that adapters and their libraries set where they are absent.
+_DEFAULTS = {
+    ("CUBLAS_WORKSPACE_CONFIG", ":4096:8"),
+    ("KMP_DUPLICATE_LIB_OK", "True"),
+    ("KMP_INIT_AT_FORK", "FALSE"),
+}
+_IF_RECORDED = ("python", "system", "processor", "instructions", "threads", "framework ")
+
+
+class InitialWeights(Record):
+    """The digest of the initial weights.
+
+    Another trainer may have continued from a step without a digest: `from_step`.
+    """
+
+    initial: str | None = None
+    from_step: int | None = None
+
+
+class DeterminismRecord(Record):
+    """How exactly the run can be repeated, and why not better."""
+
+    tier: Literal["bitwise", "order", "statistical"] = "statistical"
+    reason: str = "it was not recorded"
+
+
+class Change(Record):
+    """Inputs that changed before a resume and were accepted; `time` is in seconds since the epoch."""
+
+    time: float
+    differences: list[Difference]
+
+
+class Parent(Record):
+    """The run or study that this run belongs to, and how (`reproduce`, `benchmark` ...).
+
+    `decisions` are those of the parent that this run replays.
+    """
+
+    run_id: Name
+    relation: str
+    decisions: list[Any] = Field(default_factory=list)
+
+
+class InitialState(Record):
+    """The state of another run that a run starts from: an input of its computation.
+
+    It is a checkpoint of run `run_id`, of step `checkpoint_step`; without a `state_digest`, the start of that
+    run. From there to `step`, the run trains under the config of the other one, whose computation hash is
+    `replays`; from `step` on, where `consumed` samples of `epoch` are consumed, it trains under its own.
+
+    `loop_sha256` is that of the loop's state: evaluations and random generators. `replayed` is the digest of
+    the state at `step`, once the steps before it are replayed. `differs` says, of a run that goes on after
+    another, why it will not have the bits of a run that had its length from the start.
+    """
+
+    run_id: Name
+    relation: str
+    step: int
+    epoch: int = 0
+    consumed: int = 0
+    checkpoint_step: int = 0
+    state_digest: str | None = None
+    loop_sha256: str | None = None
+    replays: str | None = None
+    replayed: str | None = None
+    differs: list[str] = Field(default_factory=list)
+
+    def identity(self) -> Json:
+        """Return what bits depend on; whose state it is does not change them."""
+        names = ("step", "epoch", "consumed", "checkpoint_step", "state_digest", "loop_sha256", "replays")
+        return {f"initial state, {name}": getattr(self, name) for name in names}
+
+
+class ForeignTrainer(Record):
+    """The trainer of another library that made the run, and where it keeps its checkpoints."""
+
+    name: str
+    identity: Json = Field(default_factory=dict)
+    checkpoints: list[tuple[str, str]] = Field(default_factory=list)
+
+
+class Manifest(Document):
+    """Every input of a run's computation; written before step 1, and compared at each resume.
+
+    `config_sha256` is that of the file `config.yaml`; `config_hash` is that of its values. `placement` is
+    where the newest attempt computes, by dotted config key: the next one computes there, too, unless it is
+    told otherwise.
+    """
+
+    FILE: ClassVar[str] = "manifest.json"
+
+    run_id: str
+    experiment: str
+    created: str | None = None
+    working_directory: str = "."
+    command: list[str] = Field(default_factory=list)
+    objects: list[str] = Field(default_factory=list)
+    semantics: dict[str, int] | int | None = None
+    seed: int | None = None
+    config_hash: str | None = None
+    config_sha256: str | None = None
+    computation_hash: str | None = None
+    computation: Json = Field(default_factory=dict)
+    data: DataIdentity = Field(default_factory=DataIdentity)
+    code: CodeIdentity = Field(default_factory=CodeIdentity)
+    environment: Environment = Field(default_factory=Environment)
+    placement: Json = Field(default_factory=dict)
+    model: dict[str, str] = Field(default_factory=dict)
+    weights: InitialWeights = Field(default_factory=InitialWeights)
+    determinism: DeterminismRecord = Field(default_factory=DeterminismRecord)
+    changes: list[Change] = Field(default_factory=list)
+    init_from: str | None = None
+    data_file: Name = "data.json"
+    parent: Parent | None = None
+    initial: InitialState | None = None
+    trainer: ForeignTrainer | None = None
+
+    @field_validator("computation", "model")
+    @classmethod
+    def _without_secrets(cls, inputs: Json) -> Json:
+        return {key: fingerprinted(key, value) for key, value in inputs.items()}
+
+    @field_validator("computation")
+    @classmethod
+    def _without_placement(cls, inputs: Json) -> Json:
+        """Drop what earlier versions counted as part of the computation."""
+        return {key: value for key, value in inputs.items() if key not in PLACEMENT}
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """The semantics versions by part.
+
+        Manifests of format 1 hold one number, which is that of the sample order.
+        """
+        if isinstance(self.semantics, dict):
+            return self.semantics
+        return {} if self.semantics is None else {"order": self.semantics}
+
+    def objects_in_words(self, names: Sequence[str] | None = None) -> str:
+        """Return a clause for messages: which objects, or which of some, the run was given from Python."""
+        names = self.objects if names is None else names
+        what = "a model object" if list(names) == ["model"] else f"{' and '.join(names)} objects"
+        return f"run {self.run_id} was trained with {what} passed from Python"
+
+    @property
+    def known_placement(self) -> Json:
+        """The placement; earlier versions recorded only the threads."""
+        threads = {"training.threads": self.environment.threads} if self.environment.threads else {}
+        return threads | self.placement
+
+    @property
+    def demands_bitwise(self) -> bool:
+        """Whether the config refuses every change that could change a bit."""
+        return self.computation.get("training.determinism") == "bitwise"
+
+    def split_sha256(self, split: str) -> str | None:
+        """Return the SHA-256 of what the model saw of a split, or None if it has no such split."""
+        identity = self.data.splits.get(split)
+        return identity.sha256 if identity else None
+
+    def differences(self, now: Manifest) -> list[Difference]:
+        """Return the inputs that differ, in the order of `KINDS`."""
+        views = (
+            ("config", _computation_view),
+            ("model", lambda manifest: manifest.model),
+            ("weights", _weights_view),
+        )
+        differences = {kind: _compare(kind, view(self), view(now)) for kind, view in views}
+        differences["data"] = _compare("data", _data_view(self, now), _data_view(now, self))
+        differences["code"] = _compare_code(self, now)
+        differences["environment"] = self.environment.differences(now.environment)
+        return [difference for kind in KINDS for difference in differences[kind]]
+
+    def with_change(self, now: Manifest, change: Change, determinism: DeterminismRecord) -> Manifest:
+        """Return the manifest after inputs changed: a later resume is compared with what they are now."""
+        names = (
+            "seed",
+            "config_hash",
+            "config_sha256",
+            "computation_hash",
+            "computation",
+            "data",
+            "code",
+            "environment",
+            "placement",
+            "model",
+        )
+        inputs = {name: getattr(now, name) for name in (*names, "semantics", "weights", "data_file")}
+        return self.model_copy(
+            update=inputs | {"changes": [*self.changes, change], "determinism": determinism}
+        )
+
+
+def _compare(kind: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+    keys = [*before, *(key for key in now if key not in before)]
+    return [
+        Difference(kind, key, before.get(key), now.get(key))
+        for key in keys
+        if before.get(key) != now.get(key)
+    ]
+
+
+def _data_view(manifest: Manifest, other: Manifest) -> Json:
+    """Return what identifies the data, as far as it can be compared with another manifest."""
+    splits = {
+        f"{name} split, {key}": value
+        for name, split in manifest.data.splits.items()
+        for key, value in _without_none(split.to_json()).items()
+    }
+    recorded = manifest.data.preparation and other.data.preparation  # older versions did not
+    fitted = {"preparation": manifest.data.preparation} if recorded else {}
+    return splits | fitted | _changed_files(manifest, other)
+
+
+def _changed_files(manifest: Manifest, other: Manifest) -> dict[str, str]:
+    """Return the first files whose content is not that of the same name in another manifest.
+
+    Files may have other names there, and the same content: then they are no difference.
+    """
+    files, others = manifest.data.files, other.data.files
+    changed = [name for name in files if others.get(name, files[name]) != files[name]]
+    return {f"file {name}": files[name] for name in changed[:_SHOWN_FILES]}
+
+
+def _computation_view(manifest: Manifest) -> Json:
+    """Return the values of the config; some versions have fields at their defaults that others leave out."""
+    values = manifest.computation.items()
+    return {key: value for key, value in values if key not in ONCE_HASHED or value != {}}
+
+
+def _weights_view(manifest: Manifest) -> Json:
+    initial = manifest.initial.identity() if manifest.initial else {}
+    return _without_none(manifest.weights.to_json() | initial)
+
+
+def _code_view(manifest: Manifest) -> Json:
+    return {f"module {name}": sha256 for name, sha256 in manifest.code.modules.items()} | {
+        f"{SEMANTICS_OF}{name}": version for name, version in manifest.versions.items()
+    }
+
+
+def _edited(before: CodeIdentity, now: CodeIdentity) -> list[Difference]:
+    """Return the modules that run as they did, but were edited on disk in the meantime.
+
+    It cannot be known which of the two the user means, so it counts as a difference.
+    """
+    return [
+        Difference("code", f"module {name}", now.modules[name], "edited on disk since its import")
+        for name, sha256 in now.edited.items()
+        if sha256 != before.edited.get(name) and before.modules.get(name) == now.modules[name]
+    ]
+
+
+def _compare_code(before: Manifest, now: Manifest) -> list[Difference]:
+    """Return the differences; a part of ours without a version had version 1 (it has got its own since)."""
+    differences = _compare("code", _code_view(before), _code_view(now))
+    versions = [
+        replace(one, before=one.before or 1, now=one.now or 1) if one.what.startswith(SEMANTICS_OF) else one
+        for one in differences
+    ]
+    edited = _edited(before.code, now.code)
+    return [one for one in versions if one.before != one.now] + edited
+
+
+def _without_none(data: Json) -> Json:
+    return {key: value for key, value in data.items() if value is not None}
+
+
+def _short(value: Any) -> str:
+    text = "absent" if value is None else str(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:16]}…"

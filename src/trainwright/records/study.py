@@ -1,0 +1,56 @@
+"""The record of a study: its question, its status, and its runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import AliasChoices, Field
+
+from trainwright.records.document import Document, Name, Record
+from trainwright.records.status import Ended
+
+# The kinds of studies: the beginning of their ids, and the relation of their runs to them.
+KINDS = ("cv", "benchmark", "tune", "why")
+
+
+class StudyRun(Record):
+    """A run of a study; `label` is what the study calls it (`{"model": "mlp", "fold": 2}`).
+
+    `reused` says that the run was completed before, with the same inputs, and not trained for this study.
+    """
+
+    label: dict[str, Any] = Field(validation_alias=AliasChoices("label", "place"))  # version 1: `place`
+    run_id: Name
+    reused: bool = False
+
+
+class StudyRecord(Document):
+    """The content of `study.json`.
+
+    `question` is what makes two studies the same; `status` is `running` while a process works on it, and how
+    it ended afterwards; `created` is in seconds since the epoch. `semantics` are the versions of our code
+    that its runs are computed by.
+    """
+
+    FILE: ClassVar[str] = "study.json"
+    RESULT: ClassVar[str] = "result.json"  # the results, beside it
+
+    study_id: str
+    kind: str
+    experiment: str
+    created: float
+    command: list[str] = Field(default_factory=list)
+    # Version 1 had `asked` and `state`.
+    question: dict[str, Any] = Field(default_factory=dict, validation_alias=AliasChoices("question", "asked"))
+    status: Literal["running", Ended] = Field(
+        default="running", validation_alias=AliasChoices("status", "state")
+    )
+    runs: list[StudyRun] = Field(default_factory=list)
+    error: str | None = None
+    semantics: dict[str, int] = Field(default_factory=dict)
+
+
+def is_study(name: str) -> bool:
+    """Return whether a name is that of a study, and not of a run: its path, or the beginning of its id."""
+    return (Path(name) / StudyRecord.FILE).is_file() or name.startswith(tuple(f"{kind}-" for kind in KINDS))

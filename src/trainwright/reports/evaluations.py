@@ -1,0 +1,127 @@
+"""Make the tables of the splits that a run was evaluated on: metrics, classes, and the greatest errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from markupsafe import Markup
+
+from trainwright.redact import redacted
+from trainwright.registry import adapters
+from trainwright.reports import charts, costs, figures, history
+from trainwright.reports.rundir import Json, RunFiles, numbers, part
+from trainwright.reports.scales import number
+
+Section = dict[str, Any]
+
+MAX_CLASSES = 60  # rows of the table of classes; with more, the worst are shown
+
+
+def section(run: RunFiles) -> list[Section]:
+    """Return the tables of each split that was evaluated, the test split first."""
+    order = [split for split in ("test", "val", "train") if split in run.evaluations]
+    return [_evaluation(split, run.evaluations[split], first=split == order[0]) for split in order]
+
+
+def unevaluated(run: RunFiles) -> str:
+    """Return why a run that another trainer made has no tables of its evaluation, and what to do for them."""
+    trainer = run.manifest.trainer if run.manifest else None
+    if trainer is None or run.evaluations:
+        return ""
+    why = (
+        f"The Trainer of {trainer.name} gives its callbacks the metrics of an evaluation, but neither rows "
+        "nor predictions, so there are no tables of them."
+    )
+    if any(name.startswith(("val_", "test_")) for name in (*run.metrics, *run.history.curves)):
+        return f"{why} Any metric that its evaluation computes (compute_metrics, self.log) is drawn above."
+    way = "give it evaluation data (eval_dataset and eval_strategy, or val_dataloaders)"
+    return f"{why} It made no evaluation: {way}."
+
+
+def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
+    name = {"test": "Test", "val": "Validation", "train": "Training"}[split]
+    made: Section = {
+        "name": name,
+        "worst_head": [],
+        "worst_note": "",
+        "rows": number(tables.get("rows", 0)),
+        "metrics": [
+            (history.title(metric), number(value), _meaning(tables, metric) if first else "")
+            for metric, value in numbers(part(tables, "metrics")).items()
+        ],
+        "sample": bool(tables.get("sample")),
+        "confusion": None,
+        "broad": False,
+        "scatter": None,
+        "figures": [],
+        "costs": None,
+        "classes": None,
+        "more_classes": 0,
+        "worst": [],
+    }
+    confusion, points = part(tables, "confusion"), part(tables, "scatter")
+    if confusion:
+        chart = charts.heat_map(
+            confusion["labels"], confusion["matrix"], f"Confusion matrix, {name.lower()} split"
+        )
+        made |= {"confusion": Markup(chart), "broad": len(confusion["labels"]) > 16}
+    if points:
+        target = str(tables.get("target", "value"))
+        title = f"Predicted against true {target}, {name.lower()} split"
+        made["scatter"] = Markup(charts.scatter(points["true"], points["predicted"], title, target))
+    if first:  # showing them for one split is enough
+        made["figures"] = [figures.drawn(one) for one in (tables.get("figures") or [])[: figures.MAX_FIGURES]]
+        made["costs"] = costs.section(tables)
+        rows = tables.get("per_class") or []
+        shown = rows if len(rows) <= MAX_CLASSES else sorted(rows, key=lambda row: row["f1"])[:MAX_CLASSES]
+        made |= {"classes": [_class_row(row) for row in shown], "more_classes": len(rows) - len(shown)}
+        made["worst"] = [_worst_row(row) for row in (tables.get("worst") or [])[:8]]
+        made["worst_head"], made["worst_note"] = _worst_names(tables)
+    return made
+
+
+def _meaning(tables: Json, metric: str) -> str:
+    """Return what a metric measures, and which way is better; nothing for one of the user's own."""
+    bare = metric.partition("_")[2]
+    if bare == "loss":
+        return "what the training lowers; less is better"
+    task = next((task for name, task in adapters("task") if name == tables.get("task")), None)
+    known = task.metrics.get(bare) if task else None
+    if known is None or not known.mode:
+        return ""
+    return f"{known.description}; {'less' if known.mode == 'min' else 'more'} is better"
+
+
+def _class_row(row: Json) -> Section:
+    scores = [f"{row[name]:.3f}" for name in ("precision", "recall", "f1")]
+    return {
+        "label": row["label"],
+        "rows": number(row["support"]),
+        "scores": scores,
+        "bar": f"{100 * row['f1']:.1f}%",
+    }
+
+
+def _worst_row(row: Json) -> list[str]:
+    """Return the cells: the row's position and identifier in the user's own file first."""
+    last = f"{row['probability']:.3f}" if "probability" in row else number(row["error"])
+    where = number(row["number"] if "number" in row else row["row"])
+    own = [str(row["id"])] if "id" in row else []
+    return [where, *own, _as_given(row["true"]), number(row["predicted"]), last]
+
+
+def _as_given(value: Any) -> str:
+    """Return a target for people: a whole number without decimals, as it is in most files."""
+    return number(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def _worst_names(tables: Json) -> tuple[list[str], str]:
+    """Return the head of the table of the greatest errors, and what its rows count."""
+    rows, origin = tables.get("worst") or [{}], part(tables, "origin")
+    own = [str(origin.get("id", "id"))] if "id" in rows[0] else []
+    file = origin.get("file")
+    if "number" in rows[0]:
+        note = f"Rows count from 1{f' in {redacted(str(file))}' if file else ''}, without the header."
+    else:
+        note = "Rows count from 0 within the split."
+    return ["row", *own], note

@@ -1,0 +1,77 @@
+"""Write the HTML page of a run from its directory: at any time, and complete even if the run is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trainwright.digest import write_atomically
+from trainwright.reports import (
+    config,
+    diagnosis,
+    evaluations,
+    explanations,
+    next_steps,
+    pages,
+    processes,
+    verdict,
+)
+from trainwright.reports.rundir import RunFiles, read_run, understanding
+from trainwright.reports.templates import template
+
+Section = Callable[[RunFiles], Any]
+
+_SECTIONS: dict[str, Section] = {
+    "headline": pages.headline,
+    "verdict": verdict.section,
+    "diagnosis": diagnosis.section,
+    "next_steps": next_steps.section,
+    "curves": pages.curves,
+    "evaluations": evaluations.section,
+    "unevaluated": evaluations.unevaluated,
+    "explanations": explanations.section,
+    "data": pages.data,
+    "repeat": pages.repeat,
+    "inputs": pages.inputs,
+    "attempts": pages.attempts,
+    "processes": processes.section,
+    "config": config.section,
+}
+
+
+def write_report(run_dir: Path, path: Path | None = None) -> Path:
+    """Write the page of a run to a file, by default `report.html` in the run directory, and return its path.
+
+    The run may be unfinished, and parts of it may be missing or damaged: the page says so and shows the rest.
+
+    Raises:
+        CheckpointError: A table of its evaluation has a form that cannot be shown.
+        OSError: The file cannot be written.
+    """
+    with understanding(run_dir):
+        page = _rendered(read_run(run_dir))
+    path = run_dir / "report.html" if path is None else path
+    write_atomically(path, page.encode(errors="replace"))
+    return path
+
+
+def _rendered(run: RunFiles) -> str:
+    problems = [*run.problems, *run.history.problems]
+    sections = {name: _built(name, section, run, problems) for name, section in _SECTIONS.items()}
+    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    return template("report.html.j2").render(
+        **sections, run_id=run.run_id, experiment=run.experiment, problems=problems, made=made
+    )
+
+
+def _built(name: str, section: Section, run: RunFiles, problems: list[str]) -> Any:
+    """Return one section; damage in it costs only this section."""
+    try:
+        return section(run)
+    except Exception as error:
+        problems.append(
+            f"{name}: could not be drawn, as its records are damaged ({type(error).__name__}: {error})"
+        )
+        return None

@@ -1,0 +1,161 @@
+"""Make the beginning of the page: what was asked, and whether the answer beats the simplest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from trainwright.redact import redacted
+from trainwright.registry import task_of
+from trainwright.reports import history
+from trainwright.reports.rundir import Json, RunFiles, numbers, part
+from trainwright.reports.scales import number
+from trainwright.tasks.base import Task
+from trainwright.types import DataInfo
+
+Section = dict[str, Any]
+Level = Literal["good", "fair", "poor"]
+Gain = Literal["better", "worse", "alike"]
+SPLITS = {"test": "test", "val": "validation", "train": "training"}
+_CLEAR = 2.0  # standard errors of a mean, from which a difference is more than chance
+_FEW = 50  # rows of an evaluation that says little
+_MOST_METRICS = 5
+_SIMPLE = ("linear", "table")  # the names of baselines that look at the rows
+
+
+class BaselineVerdict(NamedTuple):
+    """Whether a model is better than the baselines: in one word, one line, and sentences that say why."""
+
+    level: Level
+    title: str
+    sentences: list[str]
+
+
+def section(run: RunFiles) -> Section | None:
+    """Return what was asked, the verdict, and the table of the model and its baselines."""
+    if run.manifest is None:
+        return None
+    judged = evaluated(run)
+    made: Section = {"asked": _asked(run), "level": "", "title": "", "sentences": [], "table": None}
+    if judged is None:
+        return made
+    split, tables = judged
+    verdict = judge(tables)
+    rows = f"{tables['rows']} {SPLITS[split]} {task_of(str(tables['task'])).samples}"
+    names = ["this model", *(_short_name(one) for one in part(tables, "compared").get("baselines", ()))]
+    return made | {
+        "level": verdict.level,
+        "title": verdict.title,
+        "sentences": verdict.sentences,
+        "table": {"names": names, "rows": _rows(tables), "rows_of": rows},
+    }
+
+
+def evaluated(run: RunFiles) -> tuple[str, Json] | None:
+    """Return the split whose figures count, and its tables; None if it was compared with nothing."""
+    tables = run.evaluations.get(run.judged_split, {})
+    return (run.judged_split, tables) if part(tables, "compared").get("baselines") else None
+
+
+def judge(tables: Json) -> BaselineVerdict:
+    """Judge an evaluation by its gains over the baselines."""
+    baselines = {str(one["name"]): one for one in tables["compared"]["baselines"]}
+    constant = baselines["constant"]
+    words, rows = str(constant["words"]), int(tables["rows"])
+    if not part(constant, "gains"):
+        said = "The metrics of this task say nothing of single rows: a difference may be chance."
+        return BaselineVerdict("fair", f"Not judged against {words}", [said])
+    answers, certainty = gains(constant)
+    simple = next((one for name, one in baselines.items() if name in _SIMPLE), None)
+    level, title = _title(answers, certainty, words, simple)
+    about = task_of(str(tables["task"])).judged_in_words
+    sentences = [about[certainty]] if answers != certainty and certainty in about else []
+    if rows < _FEW:
+        sentences.append(f"It was judged on {rows} rows only, so this may be chance.")
+    return BaselineVerdict(level, title, sentences)
+
+
+def gains(baseline: Json) -> tuple[Gain, Gain]:
+    """Return whether the model's answers are better than a baseline's, and whether its certainty is."""
+    told = [_gain(one) for one in part(baseline, "gains").values()]
+    if not told:
+        return "alike", "alike"
+    return told[0], told[-1]
+
+
+def _gain(gain: Json) -> Gain:
+    values = numbers(gain)
+    mean, error = values["mean"], values["error"]
+    if abs(mean) <= _CLEAR * error or mean == 0:
+        return "alike"
+    return "better" if mean > 0 else "worse"
+
+
+def _title(answers: Gain, certainty: Gain, words: str, simple: Json | None) -> tuple[Level, str]:
+    if answers == "worse":
+        return "poor", f"Worse than {words}"
+    if answers == "alike":
+        return ("fair" if certainty == "better" else "poor"), f"No better than {words}"
+    if simple is None:
+        return "good", f"Better than {words}"
+    another = "a linear model" if simple["name"] == "linear" else str(simple["words"])
+    if (gain := gains(simple)[0]) == "worse":
+        return "fair", f"Better than {words}, but worse than {another}"
+    if gain == "alike":
+        return "good", f"Better than {words}, and about as good as {another}"
+    return "good", f"Better than {words}, and than {another}"
+
+
+def _short_name(baseline: Json) -> str:
+    names = {"constant": "constant answer", "linear": "linear model", "table": "table"}
+    return names.get(str(baseline["name"]), str(baseline["name"]))
+
+
+def _rows(tables: Json) -> list[tuple[str, list[str]]]:
+    """Return the metrics of the model beside those of its baselines."""
+    own = numbers(part(tables, "metrics"))
+    others = [numbers(part(one, "metrics")) for one in tables["compared"]["baselines"]]
+    shared = [name for name in own if all(name in other for other in others)][:_MOST_METRICS]
+    return [
+        (history.title(name), [number(own[name]), *(number(other[name]) for other in others)])
+        for name in shared
+    ]
+
+
+def task_of_run(run: RunFiles) -> Task | None:
+    """Return the task of a run as far as its manifest describes it; None if it is not known."""
+    data = run.manifest.data if run.manifest else None
+    if data is None or data.task is None:
+        return None
+    count = len(data.classes) if data.classes else 1
+    info = DataInfo(data.task, {}, count, data.classes, target=data.target or "target")
+    try:
+        return task_of(data.task)(info)
+    except Exception:  # of a plugin that is not installed here
+        return None
+
+
+def _asked(run: RunFiles) -> str:
+    """Return one sentence: which model was asked for what, and from which data."""
+    assert run.manifest is not None, "the caller checks it"
+    data, task = run.manifest.data, task_of_run(run)
+    question = task.asked() if task else f"answer {data.target}"
+    model = part(run.settings, "model").get("type", "")
+    count = len(data.features)
+    columns = f", from {number(count)} {'feature' if count == 1 else 'features'}" if count else ""
+    splits = [
+        f"{number(split.rows or 0)} {task.samples if task else 'rows'} to {purpose}"
+        for name, purpose in (("train", "learn from"), ("val", "validate"), ("test", "test"))
+        if (split := data.splits.get(name)) is not None
+    ]
+    source, of = source_of(run.settings), " of" if columns else ", from"
+    return redacted(
+        f"The model {model} was asked to {question}{columns}{f'{of} {source}' if source else ''}: "
+        f"{', '.join(splits)}."
+    )
+
+
+def source_of(settings: Mapping[str, Any]) -> str:
+    """Return the name of the data: a file, or the type of a well-known data set."""
+    data = part(settings, "data")
+    return str(data.get("path") or data.get("train_path") or data.get("type") or "")

@@ -1,0 +1,227 @@
+"""Import what is not ours: optional libraries, and objects that a config names by their import paths."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from trainwright.errors import InputError, MissingExtraError
+
+_IMPORT_PATH = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.<>]*")
+REMEDY = "it must be installed, or be in the folder where trainwright is started"
+_closed = False  # whether this process runs only Trainwright and the libraries that it needs
+
+
+def close_process() -> None:
+    """Declare that this process makes one run and runs no code but ours, unless the config names some."""
+    global _closed  # noqa: PLW0603 - it describes the process
+    _closed = True
+
+
+def open_process() -> None:
+    """Declare that code of others will be imported."""
+    global _closed  # noqa: PLW0603
+    _closed = False
+
+
+def require(module: str, extra: str, *, spare: str | None = None) -> ModuleType:
+    """Import an optional library, or name the extra of Trainwright that installs it.
+
+    Args:
+        module: The module to import.
+        extra: The extra that installs it.
+        spare: A library that `module` imports if it is installed, for features that Trainwright does not use.
+            It is kept out of a process that runs no other code: scikit-learn takes a second and 100 MB.
+
+    Raises:
+        MissingExtraError: The library is not installed.
+    """
+    try:
+        with spared(*([spare] if spare and _closed else [])):
+            return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
+            raise  # the library is installed, but not all that it needs: its own message says more
+        raise MissingExtraError(
+            f"{module.split('.')[0]} is not installed: run `pip install 'trainwright[{extra}]'`"
+        ) from error
+
+
+def installed_version(distribution: str) -> str | None:
+    """Return the version of an installed distribution; None if it is not installed."""
+    from importlib import metadata  # most commands start without it
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@contextmanager
+def spared(*libraries: str) -> Iterator[None]:
+    """Hide libraries that another one imports if they are installed; imported ones stay."""
+    modules: dict[str, Any] = sys.modules
+    hidden = [name for name in libraries if name not in modules]
+    for name in hidden:
+        modules[name] = None  # an import of it now fails as if it were not installed
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del modules[name]
+
+
+class ImportRule(Protocol):
+    """Decide what a config that was read from a run directory may import."""
+
+    def check_module(self, path: str, module: str) -> None:
+        """Raise InputError unless the module of an import path may be imported; called before it is."""
+
+    def check_object(self, path: str, value: Any) -> None:
+        """Raise InputError unless the imported object may be used; called before the object is."""
+
+    def remedy(self) -> str:
+        """Return what to do about a module that does not exist, for messages."""
+
+    def owns(self, path: Path) -> bool:
+        """Return whether a file or folder belongs to the user's own project."""
+
+
+_rule: ContextVar[ImportRule | None] = ContextVar("import_rule", default=None)
+_used: set[str] = set()  # import paths that the user's own configs have led to in this process
+
+
+def import_rule() -> ImportRule | None:
+    """Return the rule that imports obey now; None for the user's own config, which may name anything."""
+    return _rule.get()
+
+
+@contextmanager
+def importing_by(rule: ImportRule | None) -> Iterator[None]:
+    """Make `import_path` obey a rule."""
+    token = _rule.set(rule)
+    try:
+        yield
+    finally:
+        _rule.reset(token)
+
+
+def is_used(path: str) -> bool:
+    """Return whether a config of the user's own has imported this path in this process."""
+    return path in _used
+
+
+def import_path(path: str) -> Any:
+    """Import what a config names as `package.module:attribute`; nothing of it is called.
+
+    The standard library is refused, also where another module lets it through (`my_module:system`): nothing
+    in it is a model or a data set, and much in it does harm when called. Where the config comes from a run
+    directory, the rule of `importing_by` decides the rest.
+
+    Raises:
+        InputError: The path is malformed, refused, or leads nowhere; the message says which part.
+    """
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise InputError(f"{path!r} is not an import path: write package.module:name")
+    _refuse_standard(path, module_name)
+    rule = import_rule()
+    if rule is not None:
+        rule.check_module(path, module_name)
+    value: Any = _module(path, module_name)
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise InputError(f"{path!r}: {module_name} has no {attribute!r}; {_near(part, dir(value))}")
+        value = getattr(value, part)
+    if callable(value):
+        _refuse_standard(path, home_of(value))
+    if rule is not None:
+        rule.check_object(path, value)
+    else:
+        _used.add(path)
+    return value
+
+
+def is_class_of_functions(value: Any) -> bool:
+    """Return whether a value is a class whose objects are called, as functions are."""
+    return isinstance(value, type) and any("__call__" in vars(base) for base in value.__mro__)
+
+
+def kind_of(value: Any) -> str:
+    """Return what a user has named where a function is needed, for a message."""
+    return "a class" if isinstance(value, type) else f"of type {type(value).__name__}"
+
+
+def class_name(cls: type) -> str:
+    """Return `package.module:Name`, as configs name classes; a local class cannot be imported by it."""
+    words = [*cls.__module__.split("."), cls.__qualname__.rpartition(".")[2]]
+    *module, name = (re.sub(r"^(?![A-Za-z_])", "_", re.sub(r"\W", "_", word)) for word in words)
+    return f"{'.'.join(module)}:{name}"
+
+
+def home_of(value: Any) -> str:
+    """Return the module that defines a value (of a partial: its function), or the class of the value."""
+    if isinstance(value, partial):
+        return home_of(value.func)
+    return str(getattr(value, "__module__", None) or type(value).__module__)
+
+
+def import_paths(value: Any) -> Iterator[str]:
+    """Yield the texts in a value, at any depth, that may be import paths."""
+    if isinstance(value, str):
+        if ":" in value and _IMPORT_PATH.fullmatch(value):
+            yield value
+    elif value is None or isinstance(value, int | float):
+        return
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from import_paths(item)
+    elif isinstance(value, Sequence):
+        for item in value:
+            yield from import_paths(item)
+
+
+def _refuse_standard(path: str, module: str) -> None:
+    if module.split(".")[0] in sys.stdlib_module_names:
+        raise InputError(
+            f"{path!r} is refused: {module!r} belongs to Python's standard library; name something of yours"
+        )
+
+
+def _module(path: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if name.endswith(".py") or "/" in name:
+            module = name.removesuffix(".py").removeprefix("./").replace("/", ".")
+            raise InputError(
+                f"{path!r} cannot be imported: a module is named, not its file: write "
+                f"{module}:{path.partition(':')[2]}"
+            ) from None
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise InputError(
+                f"{path!r} cannot be imported: {name} needs {error.name!r}, which is not installed"
+            ) from error
+        rule = import_rule()
+        raise InputError(
+            f"{path!r} cannot be imported: there is no module {error.name!r}; "
+            f"{rule.remedy() if rule is not None else REMEDY}"
+        ) from error
+    except Exception as error:
+        raise InputError(f"{path!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    public = sorted(other for other in names if not other.startswith("_"))
+    if close := difflib.get_close_matches(name, public, n=3):
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    return f"it has {', '.join(public[:12]) or 'nothing'}"

@@ -1,0 +1,305 @@
+"""One process life of a run: its start (see `startup.py`), the loop, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from os import F_OK, access
+
+from trainwright.config.schema import RunConfig
+from trainwright.engine.journal import Journal
+from trainwright.engine.loop import Loop
+from trainwright.engine.outside import Outside
+from trainwright.engine.signals import Signals, Stopped
+from trainwright.engine.state import RunState
+from trainwright.errors import (
+    CheckpointError,
+    InputError,
+    ModelError,
+    RunGoneError,
+    RunLostError,
+    TrainingError,
+)
+from trainwright.records.result import Result
+from trainwright.records.status import TESTED, Ended
+from trainwright.runs.cleanup import discard_run
+from trainwright.runs.decisions import repeats
+from trainwright.runs.manifest import lower_tier, unsaved_reason
+from trainwright.runs.outcome import evaluate_outcome, result_so_far, weights_digest
+from trainwright.runs.processes.isolation import keeping_freed_memory, one_at_a_time
+from trainwright.runs.processes.placement import placed_config
+from trainwright.runs.processes.process_forks import in_owner
+from trainwright.runs.processes.ranks import is_launched, launch, lead
+from trainwright.runs.request import Request
+from trainwright.runs.session import open_session
+from trainwright.runs.startup import Ready, Startup
+from trainwright.runs.wiring import Components, build_loop, run_checkpoints, run_view, warn_unjudged
+from trainwright.world import ALONE, World
+
+log = logging.getLogger("trainwright")
+
+
+def run_attempt(request: Request) -> Result:
+    """Train a run, or continue it, and return its result.
+
+    If the config asks for several processes, they are started here, unless a launcher has started them.
+
+    Raises:
+        InputError: Something that the user gave is wrong. A run whose first attempt fails before its journal
+            is opened is removed, unless the request keeps it.
+        TrainingError: The training failed; `resume` continues from the last commit.
+        Stopped: A signal came before there was a step to finish.
+    """
+    config = placed_config(request, request.run.manifest())
+    world = request.world
+    if world is ALONE and is_launched():
+        world = lead(request, config)
+    elif world is ALONE and (config.distributed.nproc != 1 or config.distributed.nnodes != 1):
+        return launch(request, config)
+    if world.is_main:
+        request.run.acquire()
+    try:
+        with one_at_a_time(), Signals() as signals:
+            result = _Attempt(request, signals, world).go()
+    finally:
+        request.run.release()
+    world.barrier()  # the others return when the result is written
+    world.leave()
+    return result
+
+
+class _Attempt:
+    """One attempt: its start, the loop, and its end.
+
+    All processes of the attempt go through all phases; the main one alone writes, and reads files that are
+    written meanwhile.
+    """
+
+    def __init__(self, request: Request, signals: Signals, world: World) -> None:
+        self._request = request
+        self._run = request.run
+        self._signals = signals
+        self._world = world
+        self._session = open_session(request.run, world, request.resolved.config.checkpoint)
+        self._startup = Startup(request, self._session, world)
+        self._result: Result | None = None  # set when the training has ended
+
+    def go(self) -> Result:
+        """Run all phases; however they end, the attempt's record says so."""
+        run, message = self._run, ""
+        status: Ended = "failed"
+        try:
+            ready = in_owner(self._startup.prepare)
+            if self._world.is_main:  # nothing can refuse the attempt any more
+                self._startup.origin.announce(self._session.number, ready.step)
+            result = self._train(ready)
+            status = result.status
+            return result
+        except Stopped as stopped:
+            status, stopped.run_id = stopped.status, run.id
+            raise
+        except Exception as error:
+            message = self._message_of(error)
+            is_new = self._session.number == 1 and not run.journal.exists() and not self._request.keep
+            if isinstance(error, InputError) and is_new and self._session.lease is not None:
+                discard_run(run, self._session.lease)  # nothing was computed, and nobody has seen it before
+            raise
+        finally:
+            self._session.close(status, message)
+            if self._session.lease is not None:
+                self._session.lease.release()
+
+    def _message_of(self, error: Exception) -> str:
+        """Return an error's message without the values of `${env:NAME}` and passwords in URIs."""
+        return self._request.resolved.hide(str(error) or type(error).__name__)
+
+    def _train(self, ready: Ready) -> Result:
+        """Repeat the steps of the parent that are due, and train the run's own."""
+        journal = self._session.open_journal(ready.step)
+        components, state, replay = ready.components, ready.state, ready.replay
+        ready.replay = None  # so that its memory is free for the run's own steps
+        self._session.feed([item.type for item in components.config.tracking])
+        try:
+            if replay is not None:
+                result = self._run_loop(*replay, journal, self._startup.origin.step, replays=True)
+                if not self._has_replayed(result):
+                    return result
+                del replay
+                state = self._startup.begin_own_steps(components)
+            assert state is not None, "the steps of the parent lead to it"
+            pause_at = components.rules.pause(self._request.until)
+            if self._request.verdict is not None and self._request.parent is None:
+                warn_unjudged(components, state.step)
+            return self._run_loop(components, state, journal, pause_at, replays=False)
+        finally:
+            with contextlib.suppress(OSError):
+                journal.close()
+
+    def _run_loop(
+        self,
+        components: Components,
+        state: RunState,
+        journal: Journal,
+        pause_at: int | None,
+        *,
+        replays: bool,
+    ) -> Result:
+        """Train, pausing at step `pause_at` if given, and end the attempt.
+
+        A loop that `replays` the steps of the parent does not end it: the loop of the run's own steps
+        follows.
+        """
+        loop = build_loop(
+            components,
+            state,
+            journal,
+            self._startup.checkpoints,
+            self._signals,
+            self._request.objects.callbacks,
+            self._outside(components.config),
+            pause_at,
+        )
+        loop.parts.recorder.started(run_view(components, self._run, state, self._session.number))
+        try:
+            result = in_owner(lambda: self._train_and_evaluate(loop, components, replays=replays))
+            if not (replays and self._has_replayed(result)):
+                self._end(result, loop)
+        except Exception as error:
+            self._record_failure(error, loop, components)
+            raise
+        finally:
+            loop.parts.close()
+        return result
+
+    def _has_replayed(self, result: Result) -> bool:
+        """Return whether all steps of the parent have been repeated, so that the run's own follow."""
+        return result.steps == self._startup.origin.step and result.status in ("completed", "paused")
+
+    def _outside(self, config: RunConfig) -> Outside:
+        """Return what may end this run from outside; a repetition ends where the run that it repeats did."""
+        stop, lease = self._run.stop_request(self._session.number), self._session.lease
+        limit, verdict = config.training.max_minutes, self._request.verdict
+        if repeats(self._startup.manifest.parent):
+            limit, verdict = None, None
+        if lease is None:  # the main process alone watches the clock and the request to stop
+            return Outside(verdict=verdict)
+        return Outside(limit, lambda: access(stop, F_OK) or lease.is_asked_to_stop, verdict)
+
+    def _train_and_evaluate(self, loop: Loop, components: Components, *, replays: bool) -> Result:
+        """Train, and evaluate the model if the training was completed or stopped."""
+        saver, state = loop.parts.saver, loop.state
+        for decision in state.decisions:
+            if decision not in self._startup.journalled:
+                loop.parts.recorder.decided(decision)
+        saver.resume_from(state, components.rules.best_steps(state.evaluations))
+        before = components.learner.unsaved_state()
+        with keeping_freed_memory():
+            status = loop.run(lambda: self._check_unsaved(components, before))
+        # The digest is computed while the last save is written.
+        result = self._result = self._result_so_far(components, state, status)
+        self._world.main_only(lambda: self._finish_saves(loop))
+        if replays and self._has_replayed(result):
+            return result
+        if status == "completed":
+            saver.drop_superseded_best()
+        if status in TESTED:
+            self._startup.files.share(lambda name: name.startswith("best/"))
+            try:
+                outcome = evaluate_outcome(
+                    self._run, components, state, run_checkpoints(self._run).best, self._signals.check
+                )
+                result = result.with_values(**outcome)
+            except Stopped as stopped:
+                result = result.with_values(status=stopped.status)
+        return result
+
+    def _finish_saves(self, loop: Loop) -> None:
+        """Wait until all saves are written.
+
+        Raises:
+            CheckpointError: The newest save has failed.
+        """
+        saver = loop.parts.saver
+        saver.drain()
+        failures = saver.failures()
+        for step, message in failures:
+            loop.parts.recorder.event(loop.state.step, "checkpoint_failed", saved_step=step, message=message)
+        if failures and not saver.newest_is_committed:
+            raise CheckpointError(
+                f"{failures[-1][1]}; earlier checkpoints are untouched: fix this, then resume the run"
+            )
+
+    def _result_so_far(self, components: Components, state: RunState, status: Ended) -> Result:
+        result = result_so_far(self._startup.manifest, components, state, status, self._session.number)
+        return result.with_values(digest=weights_digest(components))
+
+    def _failed_result(self, components: Components, state: RunState) -> Result:
+        """Return the result of an attempt that failed; without a digest if the model cannot be read."""
+        if self._result is not None:  # the model may hold the weights of the best step by now
+            return self._result.with_values(status="failed")
+        try:
+            return self._result_so_far(components, state, "failed")
+        except Exception:
+            return result_so_far(self._startup.manifest, components, state, "failed", self._session.number)
+
+    def _check_unsaved(self, components: Components, before: Mapping[str, str]) -> bool:
+        """Lower the determinism tier if training has changed state that no checkpoint holds; return whether.
+
+        Raises:
+            ModelError: The config demands `bitwise`.
+        """
+        after, hint = components.learner.unsaved_state(), components.framework.unsaved_hint
+        own = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        changed = list(dict.fromkeys(name for names in self._world.gather(own) for name in names))
+        if not changed:
+            return False
+        reason = unsaved_reason(changed)
+        if components.config.training.determinism == "bitwise":
+            raise ModelError(f"training.determinism: bitwise was requested, but {reason}; {hint}")
+        if self._world.is_main:
+            log.warning("determinism: statistical, since %s: a resume is not exact; %s", reason, hint)
+            self._startup.manifest = lower_tier(self._run, self._startup.manifest, reason)
+        return True
+
+    def _end(self, result: Result, loop: Loop) -> None:
+        recorder = loop.parts.recorder
+
+        def end_journal() -> None:
+            if result.metrics and result.status in TESTED:
+                recorder.final(result.steps, result.metrics)
+            recorder.ended(result.steps, result.status, result.metrics)
+            recorder.journal.close()
+
+        self._session.publish(result, end_journal, page=self._has_page)
+
+    @property
+    def _has_page(self) -> bool:
+        """Whether the run writes its report when it ends.
+
+        A trial of a search does so only for its trackers: few pages of hundreds are ever opened, and
+        `trainwright report RUN` writes one that is.
+        """
+        parent = self._startup.manifest.parent
+        return parent is None or parent.relation != "tune" or bool(self._request.resolved.config.tracking)
+
+    def _record_failure(self, error: Exception, loop: Loop, components: Components) -> None:
+        """Record how the attempt failed, as far as the disk permits.
+
+        Raises:
+            TrainingError: The disk failed, or the run directory is gone.
+        """
+        message, run = self._message_of(error), self._run
+        if isinstance(error, RunLostError) or not self._world.is_main:
+            return  # nothing more is written
+        loop.parts.saver.drain()
+        if isinstance(error, RunGoneError) or not run.path.is_dir():
+            raise RunGoneError(run.path) from error
+        if not self._session.has_ended and not loop.parts.recorder.journal.is_closed:
+            with contextlib.suppress(OSError):  # it may be the disk or the store that failed
+                loop.parts.recorder.event(loop.state.step, "failed", message=message)
+                self._end(self._failed_result(components, loop.state).with_values(error=message), loop)
+        if isinstance(error, OSError):
+            raise TrainingError(
+                f"{error}; what was committed is untouched: fix this, then resume run {run.id}"
+            ) from error

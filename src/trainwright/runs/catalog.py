@@ -1,0 +1,164 @@
+"""Answer the config loader's questions about adapters and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from trainwright import registry
+from trainwright.config.adapters import Kind, Meaning
+from trainwright.config.spellings import Spellings
+from trainwright.config.synonyms import fold
+from trainwright.evaluation import metrics
+
+ENGINE_TRAINING_KEYS = (  # what the engine does for every framework
+    "class_weights",
+    "early_stopping",
+    "determinism",
+    "max_minutes",
+    "threads",
+)
+_ATTRIBUTES = {"model": "models", "optimizer": "optimizers", "loss": "losses"}
+
+
+class Catalog:
+    """The installed adapters, as the config loader asks for them (`config.Adapters`)."""
+
+    def names(self, kind: Kind, framework: str | None = None) -> Sequence[str]:
+        """Return the names that a config may use for `kind`; plugins that cannot be used are left out."""
+        if kind == "dataset":
+            return registry.dataset_names()
+        if kind == "metric":
+            return metrics.names()
+        if kind in ("framework", "task", "tracker", "sampler", "tuner"):
+            return sorted(name for name, _ in registry.adapters(kind))
+        return list(dict.fromkeys(name for offered in self._offered(kind, framework) for name in offered))
+
+    def has(self, kind: Kind, name: str, framework: str | None = None) -> bool:
+        """Return whether a config may use this name for `kind`; only what the answer needs is imported.
+
+        Raises:
+            InputError: It is the name of a plugin that cannot be used.
+        """
+        if kind == "dataset":
+            return registry.find_dataset(name) is not None
+        if kind == "metric":
+            return name in metrics.names()
+        if kind in ("framework", "task", "tracker", "sampler", "tuner"):
+            return registry.find(kind, name) is not None
+        return any(name in offered for offered in self._offered(kind, framework))
+
+    def params(self, kind: Kind, name: str, framework: str | None = None) -> type[BaseModel] | None:
+        """Return the options of an adapter, or None if there is no such adapter."""
+        if kind in ("dataset", "tracker", "sampler", "tuner"):
+            cls = registry.find_dataset(name) if kind == "dataset" else registry.find(kind, name)
+            return None if cls is None else cls.Params
+        offering = (
+            offered
+            for offered in self._offered(kind, framework)
+            if isinstance(offered, Mapping) and name in offered
+        )
+        return next((offered[name] for offered in offering), None)
+
+    def spellings(self, kind: Kind, name: str | None, framework: str | None = None) -> Spellings | None:
+        """Return what other names of the options of a model or an optimizer mean, or None."""
+        if kind == "model" and framework is None:
+            framework = registry.framework_of(name or "") or self._framework_of_module(name or "")
+        if framework is None:
+            offering = (cls for _, cls in registry.adapters("framework") if name in cls.optimizers)
+            cls = next(offering, None) if kind == "optimizer" else None
+        else:
+            cls = registry.find("framework", framework)
+        if cls is None:
+            return None
+        spellings: Spellings = cls.spellings if kind == "model" else cls.optimizer_spellings
+        return spellings
+
+    @staticmethod
+    def _framework_of_module(path: str) -> str | None:
+        """Return the framework whose library an import path begins with, or None."""
+        package = path.partition(":")[0].partition(".")[0] if ":" in path else ""
+        owners = (name for name, cls in registry.adapters("framework") if package in cls.base_modules)
+        return next(owners, None)
+
+    def defaults(self, framework: str, model: str) -> Mapping[str, Any]:
+        """Return the defaults of a framework's model, by dotted key of the config."""
+        defaults: Mapping[str, Any] = registry.adapter("framework", framework).defaults(model)
+        return defaults
+
+    def training_keys(self, framework: str, model: str, params: Mapping[str, Any]) -> Collection[str]:
+        """Return the keys of `training` that have an effect on a model with these options."""
+        keys = registry.adapter("framework", framework).training_keys(model, params)
+        return {*keys, *ENGINE_TRAINING_KEYS, *(["drop_last"] if "batch_size" in keys else [])}
+
+    def framework_of(self, model_type: str) -> str | None:
+        """Return the framework that has a model of this short name, or None."""
+        return registry.framework_of(model_type)
+
+    def framework_meant(self, name: str) -> str | None:
+        """Return the framework that another common name means, or None."""
+        return _meant("framework", name)
+
+    def model_meant(self, name: str, framework: str | None = None) -> Meaning | None:
+        """Return the model that another common name means, or None.
+
+        A class name in its own case comes first (`Ridge` is the regressor), then a short name in other case.
+        """
+        wanted = fold(name)
+        described = [(one, cls) for one, cls in registry.adapters("framework") if framework in (None, one)]
+        for one, cls in described:
+            if name in (others := cls.other_names()):
+                return _meaning(one, others, name)
+        for one, cls in described:
+            if (model := next((model for model in cls.models if fold(model) == wanted), None)) is not None:
+                return Meaning(model, one)
+        for one, cls in described:
+            for other in (others := cls.other_names()):
+                if fold(other) == wanted:
+                    return _meaning(one, others, other)
+        return None
+
+    def metric_meant(self, name: str) -> str | None:
+        """Return the metric that another common name means, or None."""
+        return metrics.meant(name)
+
+    def sampler_meant(self, name: str) -> str | None:
+        """Return the sampler that another common name means, or None."""
+        return _meant("sampler", name)
+
+    def broken(self, kind: Kind) -> Sequence[str]:
+        """Return one line for each plugin that might have had a name of `kind`, but cannot be used."""
+        if kind == "metric":
+            return []
+        return registry.broken(
+            kind if kind in ("dataset", "task", "tracker", "sampler", "tuner") else "framework"
+        )
+
+    def _offered(
+        self, kind: Kind, framework: str | None
+    ) -> Iterator[Mapping[str, type[BaseModel]] | Sequence[str]]:
+        """Yield the models, optimizers or losses of one framework, or of each.
+
+        They are not merged: a framework of many models makes the options of one when they are asked for.
+        """
+        if framework is not None:
+            yield getattr(registry.adapter("framework", framework), _ATTRIBUTES[kind])
+            return
+        for _, cls in registry.adapters("framework"):
+            yield getattr(cls, _ATTRIBUTES[kind])
+
+
+def _meant(kind: registry.Kind, name: str) -> str | None:
+    """Return the adapter that has a name among its `aliases`, in any case."""
+    wanted = fold(name)
+    named = ((one, {one, *getattr(cls, "aliases", ())}) for one, cls in registry.adapters(kind))
+    return next((one for one, names in named if wanted in map(fold, names)), None)
+
+
+def _meaning(framework: str, others: Mapping[str, tuple[str, str | None]], name: str) -> Meaning:
+    """Return what one of a framework's other names of models means."""
+    model, task = others[name]
+    tasks = {one for named, one in others.values() if named == model and one is not None}
+    return Meaning(model, framework, task, tasks - {task} if task else ())

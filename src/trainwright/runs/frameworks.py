@@ -1,0 +1,105 @@
+"""The framework of a config's model, and what it asks of the data."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from types import FunctionType
+from typing import Any, cast, get_type_hints
+
+from trainwright import registry
+from trainwright.config.schema import RunConfig
+from trainwright.errors import InputError, ModelError
+from trainwright.frameworks.base import Framework
+from trainwright.require import import_path
+from trainwright.types import FEATURES, DataInfo, FeatureForm
+
+
+def framework_name(config: RunConfig, model: Any = None) -> str:
+    """Return the name of the framework that the model belongs to.
+
+    Raises:
+        ModelError: The model's import path leads to no class, or no framework knows it.
+    """
+    if model is not None:
+        return registry.framework_of_class(type(model))
+    if config.model.framework:
+        return config.model.framework
+    if (known := registry.framework_of(config.model.type)) is not None:
+        return known
+    if ":" in config.model.type:
+        try:
+            model_type = import_path(config.model.type)
+        except InputError as error:
+            raise ModelError(f"model.type: {error}") from error
+        if isinstance(model_type, FunctionType):
+            return _framework_of_function(config.model.type, model_type)
+        return registry.framework_of_class(model_type if isinstance(model_type, type) else type(model_type))
+    raise ModelError(
+        f"model.type: no installed framework has a model {config.model.type!r}; "
+        "see `trainwright doctor`, or give package.module:Class"
+    )
+
+
+def _framework_of_function(path: str, function: FunctionType) -> str:
+    """Return the framework of a function that makes a model: that of the class which it is annotated with.
+
+    Raises:
+        ModelError: It does not say what it returns.
+    """
+    try:
+        made = get_type_hints(function).get("return")
+    except Exception:  # annotations may name what is imported for type checkers only
+        made = None
+    if isinstance(made, type):
+        with suppress(ModelError):
+            return registry.framework_of_class(made)
+    raise ModelError(
+        f"model {path} is a function: name its framework in model.framework: torch, keras or sklearn"
+    )
+
+
+def framework_for(config: RunConfig, info: DataInfo, model: Any = None) -> type[Framework]:
+    """Return the framework of a model, if it can do what the data ask for.
+
+    Raises:
+        ModelError: It does not do this task, or takes only an array of features; or no framework knows the
+            model.
+    """
+    name = framework_name(config, model)
+    framework = cast(type[Framework], registry.adapter("framework", name))
+    _check_task(framework, name, config, info)
+    ranks = config.distributed.virtual_ranks
+    if ranks != 1 and not framework.has_virtual_ranks:
+        raise ModelError(
+            f"distributed.virtual_ranks: {ranks} given, but {name} computes a step as a whole; leave it out"
+        )
+    return framework
+
+
+def _check_task(framework: type[Framework], name: str, config: RunConfig, info: DataInfo) -> None:
+    """Check that a framework can do what the data ask for.
+
+    Raises:
+        ModelError: It does not do this task, or takes only an array of features.
+    """
+    model = f"model {config.model.type}" + (f" ({name})" if config.model.type != name else "")
+    if framework.tasks is not None and info.task not in framework.tasks:
+        raise ModelError(
+            f"{model} does not do {info.task}, but the data are for it; {name} does "
+            f"{', '.join(framework.tasks)}, and torch does every task"
+        )
+    if not framework.takes_named_inputs and list(info.inputs) != [FEATURES]:
+        raise ModelError(
+            f"{model} takes one array of features, but the data have {', '.join(info.inputs)}; use a model "
+            "of torch, or put them into one array"
+        )
+
+
+def form_for(config: RunConfig, model: Any = None) -> FeatureForm:
+    """Return the form in which the model's framework wants the rows of tables.
+
+    Raises:
+        ModelError: No framework knows the model, or it cannot be constructed.
+    """
+    framework = cast(type[Framework], registry.adapter("framework", framework_name(config, model)))
+    return framework.feature_form(config, model)

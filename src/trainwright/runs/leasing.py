@@ -1,0 +1,98 @@
+"""Put a new run into its store, and take the right to write to a run: on the local disk, or in its store."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from trainwright import registry
+from trainwright.engine.lease import Lease
+from trainwright.errors import CheckpointError, InputError, TrainwrightError
+from trainwright.records.commit import attempt_of
+from trainwright.records.log import Entry, Log
+from trainwright.records.remote import RemoteRun
+from trainwright.records.run_dir import RunDir
+from trainwright.records.run_files import is_no_tensor
+from trainwright.records.urls import refuse_lost_copy
+from trainwright.runs.cleanup import discard_folder
+from trainwright.runs.wiring import run_checkpoints
+
+log = logging.getLogger("trainwright")
+
+
+def publish(run: RunDir) -> None:
+    """Make a run that was just created exist in its store; on the local disk, it does already.
+
+    Raises:
+        InputError: The store cannot be used. Nothing is left of the run.
+    """
+    try:
+        if remote := RemoteRun.of(run.path):
+            remote.check()
+            Lease(remote.log, 0, 0, remote).create()
+    except (TrainwrightError, OSError) as error:
+        discard_folder(run.path)
+        raise InputError(f"the run cannot be created: {error}") from error
+
+
+def take_lease(run: RunDir, *, compresses: bool = False) -> Lease:
+    """Take the lease of a run that this process owns, for a new attempt.
+
+    For a run in a store, this also makes the working copy what the newest entry of the log says.
+
+    Args:
+        run: The run.
+        compresses: Whether checkpoints are compressed when they are stored.
+
+    Raises:
+        MissingExtraError: They are to be, and the library for that is not installed.
+        RunLockedError: Another process has just taken the run.
+        InputError: The store cannot be used.
+        CheckpointError: The store cannot be read, or what is there is damaged.
+        OSError: The lease cannot be written.
+    """
+    remote = RemoteRun.of(run.path, compresses=compresses)
+    if remote is None:
+        refuse_lost_copy(run.path)
+        entries = Log(registry.adapter("store", "file")(run.path))
+        head = _readable_head(entries)
+    else:
+        remote.check()
+        entries, head = remote.log, remote.free_head()
+        remote.sweep()
+        if head is not None:
+            remote.download(head, is_no_tensor)  # the rest is fetched as far as it is needed
+    number = head.number if head else max(entries.numbers(), default=0)
+    attempt = max(run.next_attempt(), head.attempt + 1 if head else 1)
+    lease = Lease(entries, number, attempt, remote)
+    existing = run_checkpoints(run)
+    if remote:
+        remote.heartbeats.note_unowned()
+    # Checkpoints that have lost their manifest are included, so that a resume names them as damaged.
+    names = existing.resume.names()
+    logged = set(head.names("checkpoints") if head else ())
+    for lost in sorted(logged.difference(names)):
+        log.warning("checkpoint %s is missing, though the run's log names it", lost)
+    _warn_of_lost_segments(run, logged)
+    lease.take(names, existing.best.names())
+    return lease
+
+
+def _readable_head(entries: Log) -> Entry | None:
+    """Return the newest entry; None if it is damaged, in which case every valid checkpoint counts."""
+    try:
+        return entries.head()
+    except CheckpointError:
+        return None
+
+
+def _warn_of_lost_segments(run: RunDir, checkpoints: Iterable[str]) -> None:
+    """Warn of segments of the journal that are gone, of attempts that have committed."""
+    for attempt in sorted({attempt_of(name) for name in checkpoints}):
+        segment = run.journal / f"{attempt:04d}.jsonl"
+        if not segment.exists():
+            log.warning(
+                "%s is missing: the losses and metrics of attempt %d are lost, which changes no weights",
+                segment.relative_to(run.path),
+                attempt,
+            )

@@ -1,0 +1,87 @@
+"""Find the run that a user means."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from trainwright.config import Overrides, Resolved
+from trainwright.config import load as load_resolved
+from trainwright.config.schema import PLACEMENT
+from trainwright.errors import InputError, TrainwrightError
+from trainwright.records.listing import all_runs, find_run, runs_folder
+from trainwright.records.run_dir import RunDir
+from trainwright.records.status import UNFINISHED
+from trainwright.redact import redacted_value
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.run import Run
+
+log = logging.getLogger("trainwright")
+RunName = Run | Path | str
+
+
+def find(run: RunName, runs_dir: Path | str | None, fits: Callable[[RunDir], bool] | None = None) -> RunDir:
+    """Return the directory of the run that a user names; see `find_run`."""
+    if isinstance(run, Run):
+        return RunDir(run.path)
+    return find_run(str(run), runs_folder(runs_dir), fits=fits)
+
+
+def find_unfinished(resolved: Resolved, runs_dir: Path) -> RunDir | None:
+    """Return the newest unfinished run of the same computation, or None."""
+    wanted, experiment = resolved.computation_hashes(), resolved.config.experiment.name
+    for run in all_runs(runs_dir):
+        try:
+            if run.experiment == experiment and run.status() in UNFINISHED and _computation(run) in wanted:
+                return run
+        except TrainwrightError as error:  # a damaged run must not stop this one
+            log.warning("run %s is skipped: %s", run.id, error)
+    return None
+
+
+def _computation(run: RunDir) -> str:
+    """Return a run's computation hash: of its config, if it was killed before its manifest was written."""
+    manifest = run.manifest()
+    recorded = manifest.computation_hash if manifest else None
+    if manifest is None and run.lineage() is not None:
+        return ""  # its config is not all that it computes from
+    return recorded or load_resolved(run.checked_config_file(), adapters=Catalog()).computation_hash()
+
+
+def placement_of_overrides(run: RunDir, own: Resolved, overrides: Overrides) -> dict[str, Any]:
+    """Return the placement that overrides ask for, by dotted key.
+
+    Raises:
+        ConfigError: An override is wrong.
+        InputError: One changes another key.
+    """
+    if not overrides:
+        return {}
+    given = load_resolved(run.checked_config_file(), overrides, Catalog())
+    now, kept = given.flat(), own.flat()
+    others = [key for key in {**now, **kept} if now.get(key) != kept.get(key) and key not in PLACEMENT]
+    if others:
+        raise InputError(
+            f"{others[0]}: a resumed run keeps its config; only where it computes and how it reads can be "
+            f"changed ({', '.join(PLACEMENT)}): start a new run instead, or fork this one: "
+            f"trainwright fork {run.id} {others[0]}=..."
+        )
+    return {key: now[key] for key in PLACEMENT if given.sources.get(key) != own.sources.get(key)}
+
+
+def warn_of_unused(given: Resolved, own: Resolved, run: RunDir, known: Collection[str] = ()) -> None:
+    """Warn of settings other than the placement that are not used, as a run keeps its own config.
+
+    Args:
+        given: The config that was asked for.
+        own: The run's config.
+        run: The run.
+        known: Keys whose values make no difference.
+    """
+    now, kept = given.flat(), own.flat()
+    for key in dict.fromkeys([*now, *kept]):
+        if now.get(key) != kept.get(key) and key not in PLACEMENT and key not in known:
+            mine, its = (redacted_value(key, values.get(key, "nothing")) for values in (now, kept))
+            log.warning("config: %s: %s is not used: run %s keeps its own value %s", key, mine, run.id, its)

@@ -1,0 +1,142 @@
+"""Models, data and callbacks that are given in Python instead of being named in a config."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from trainwright import registry
+from trainwright.config import Config, Overrides, Resolved
+from trainwright.config.overrides import with_settings
+from trainwright.config.tree import DEFAULT
+from trainwright.errors import ConfigError, InputError, Problem
+from trainwright.records.run_dir import RunDir
+from trainwright.require import class_name
+
+if TYPE_CHECKING:
+    from trainwright.callbacks.base import Callback
+    from trainwright.datasets.base import DataBundle
+
+log = logging.getLogger("trainwright")
+NO_DATA = "no data section: train needs one, for example `data: {type: csv, path: data.csv, target: y}`"
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What was given in Python instead of being named in the config."""
+
+    model: Any = None
+    data: DataBundle | None = None
+    callbacks: Sequence[Callback] = field(default=())
+
+    @property
+    def names(self) -> list[str]:
+        """The inputs that the config does not name."""
+        return [name for name in ("model", "data") if getattr(self, name) is not None]
+
+
+def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config, Overrides, Any]:
+    """Name the model in the config; of an object its class and framework, and options that set ours.
+
+    Returns:
+        The config, the overrides, and the object; None for a name, a class or a function, which the config
+        names.
+
+    Raises:
+        InputError: A class or function cannot be imported by its name.
+    """
+    if isinstance(model, str | type | FunctionType):
+        return *_with_settings(config, overrides, {"type": _importable(model)}), None
+    framework = registry.framework_of_class(type(model))
+    spellings = registry.adapter("framework", framework).spellings
+    given = spellings.settings_in(model.get_params()) if spellings.classes else {}
+    named = {"type": class_name(type(model)), "framework": framework}
+    if isinstance(config, Mapping):
+        return {**config, "model": {**named, "params": given}}, overrides, model
+    return *_with_settings(config, overrides, {**named, "params": given}), model
+
+
+def _with_settings(
+    config: Config, overrides: Overrides, model: Mapping[str, Any]
+) -> tuple[Config, Overrides]:
+    """Return config and overrides that set keys of the section `model`; `params` are set one by one."""
+    if isinstance(config, Mapping):
+        section = config.get("model")
+        return {**config, "model": {**(section if isinstance(section, Mapping) else {}), **model}}, overrides
+    settings = {f"model.{key}": value for key, value in model.items() if key != "params"}
+    settings |= {f"model.params.{key}": value for key, value in model.get("params", {}).items()}
+    return config, with_settings(overrides, settings)
+
+
+def _importable(model: Any) -> str:
+    """Return the name of a model, or the import path of a class or function.
+
+    Raises:
+        InputError: It has no path that another process can import.
+    """
+    if isinstance(model, str):
+        return model
+    if model.__module__ == "__main__" or "<" in model.__qualname__:
+        what = "an object of it: model=NAME(...)" if isinstance(model, type) else "what it returns"
+        raise InputError(
+            f"model {model.__qualname__} is defined where no other process can import it: put it into a "
+            f"module of its own, or give {what}"
+        )
+    return f"{model.__module__}:{model.__qualname__}"
+
+
+def name_batch_size(resolved: Resolved, overrides: Overrides, data: Any) -> Overrides | None:
+    """Return the overrides with the batch size of the data loaders given; None if it is not to be used.
+
+    A batch size in the config comes first.
+    """
+    from trainwright.datasets.rows.loaders import batch_size_of
+
+    key, size, model = "training.batch_size", batch_size_of(data), resolved.config.model
+    if size is None or resolved.sources.get(key) != DEFAULT:
+        return None
+    name = model.framework or registry.framework_of(model.type)
+    keys = registry.adapter("framework", name).training_keys(model.type, model.params) if name else [key]
+    if name and "batch_size" not in keys:
+        return None
+    log.info("%s: %d, as of the data loader", key, size)
+    return with_settings(overrides, {key: size})
+
+
+def require_data(resolved: Resolved, config: Config) -> None:
+    """Check that a config has a data section.
+
+    Raises:
+        ConfigError: There is no data section.
+    """
+    if resolved.config.data is None:
+        raise ConfigError([Problem(NO_DATA, file="" if isinstance(config, Mapping) else str(config))])
+
+
+def passed_objects(run: RunDir) -> list[str]:
+    """Return which of `model` and `data` the run was given as objects."""
+    manifest = run.manifest()
+    return list(manifest.objects) if manifest else []
+
+
+def require_objects(run: RunDir, verb: str, **given: Any) -> None:
+    """Check that the objects that a run was given are given again.
+
+    Raises:
+        InputError: One is missing; the message shows the call that passes it. Or the model is a class.
+    """
+    manifest = run.manifest()
+    if isinstance(model := given.get("model"), type):
+        named = manifest is not None and "model" not in manifest.objects
+        leave = ", or leave it out: the run's config names its class" if named else ""
+        raise InputError(f"model is the class {model.__qualname__}; give an object of it{leave}")
+    names = [name for name in (manifest.objects if manifest else ()) if name in given]
+    if manifest and any(given[name] is None for name in names):
+        again = ", ".join(f"{name}=..." for name in names)
+        raise InputError(
+            f"{manifest.objects_in_words(names)}; pass {'it' if names == ['model'] else 'them'} again: "
+            f"trainwright.{verb}({run.id!r}, {again}); the command line cannot"
+        )

@@ -1,0 +1,142 @@
+"""The result of a run, and the evaluation of its best model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from trainwright.digest import digest, tensor_records
+from trainwright.engine.checkpoint import Checkpoints
+from trainwright.engine.signals import Stopped
+from trainwright.engine.state import RunState
+from trainwright.errors import CheckpointError
+from trainwright.evaluation.metrics import explained_metric
+from trainwright.global_random import preserved_global_random
+from trainwright.records.manifest import Manifest
+from trainwright.records.result import BestModel, Result
+from trainwright.records.run_dir import RunDir
+from trainwright.records.status import Ended
+from trainwright.runs.description import Description, training_sample
+from trainwright.runs.wiring import Components, evaluate_rows, evaluate_split, interruptible
+from trainwright.types import Metrics, SplitName
+
+log = logging.getLogger("trainwright")
+EVALUATED: tuple[SplitName, ...] = ("val", "test")
+
+
+def result_so_far(
+    manifest: Manifest, components: Components, state: RunState, status: Ended, attempt: int
+) -> Result:
+    """Return the result of an attempt that ends now, without a digest and an evaluation."""
+    order = components.order
+    epochs = order.epochs(state.step)
+    return Result(
+        status=status,
+        run_id=manifest.run_id,
+        experiment=manifest.experiment,
+        computation_hash=manifest.computation_hash,
+        steps=state.step,
+        epochs=epochs,
+        attempts=attempt,
+        weights=components.learner.weights,
+        skipped_samples=len(components.bundle.skipped),
+        determinism=manifest.determinism,
+        train_seconds=state.train_seconds,
+        samples_per_second=(epochs - order.epochs(order.begin.step))
+        * order.used
+        / max(1e-9, state.train_seconds),
+    )
+
+
+def weights_digest(components: Components) -> str:
+    """Return the digest of the model's weights as they are now."""
+    return digest(tensor_records(components.learner.state(weights_only=True)))
+
+
+def evaluate_outcome(
+    run: RunDir, components: Components, state: RunState, best: Checkpoints, check_signals: Callable[[], None]
+) -> dict[str, Any]:
+    """Evaluate the best model, or the final one if there is none; afterwards the learner holds its weights.
+
+    Returns:
+        `metrics`, `evaluated` and `best` of the result.
+
+    Raises:
+        CheckpointError: The best model is damaged.
+        Stopped: A signal came in the meantime.
+    """
+    model = _restore_best(components, state, best)
+    metrics: Metrics = {}
+    describe = Description(run, components) if components.inputs.world.is_main else None
+    for split in EVALUATED:
+        if split in components.bundle.splits:
+            result = evaluate_split(components, split, check_signals)
+            if describe:
+                describe.evaluation(result)
+            metrics |= result.metrics
+    sample = components.bundle.once(training_sample)
+    if sample is not None:
+        result = evaluate_rows(components, sample, "train", check_signals)
+        if describe:
+            describe.evaluation(result)
+    if describe:
+        describe.data()
+        describe.write()
+    _explain(run, components, check_signals)
+    return {"metrics": metrics, "evaluated": "best" if model else "final", "best": model}
+
+
+def _restore_best(components: Components, state: RunState, best: Checkpoints) -> BestModel | None:
+    """Give the learner the weights of the best model, if the evaluations name one.
+
+    Raises:
+        CheckpointError: It is damaged. No other model stands in for it: a resume trains it again.
+    """
+    steps = components.rules.best_steps(state.evaluations)
+    if not steps:
+        return None
+    try:
+        commit = best.load_step(steps[0])
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"the best model, of step {steps[0]}, cannot be used: {error}; resume the run to train it again"
+        ) from error
+    if commit.step != state.step:
+        components.learner.restore(best.folder(commit), weights_only=True)
+    metric = components.config.checkpoint.metric
+    values = {evaluation.step: evaluation.metrics for evaluation in state.evaluations}
+    return BestModel(step=commit.step, metric=metric, value=values[commit.step][metric], digest=commit.digest)
+
+
+def _explain(run: RunDir, components: Components, check_signals: Callable[[], None]) -> None:
+    """Explain the model if the config asks for it, or the framework can for free.
+
+    A failure is a warning only.
+
+    Raises:
+        Stopped: A signal came in the meantime.
+    """
+    from trainwright.evaluation.explanation import Model, explain
+
+    view = components.model
+    importance, in_full = view.importance(), components.config.evaluation.explain
+    if not (importance or in_full):
+        return
+    model = Model(
+        lambda split: interruptible(view.predict(split), check_signals, components.inputs.world),
+        view.native,
+        importance,
+    )
+    config = components.config
+    try:
+        with preserved_global_random():
+            explanation = explain(
+                model, components.bundle, explained_metric(config), config.experiment.seed, in_full=in_full
+            )
+        if components.inputs.world.is_main:
+            run.write_json("evaluation/explanation.json", explanation)
+    except Stopped:
+        raise
+    except Exception as error:
+        log.warning("the model cannot be explained: %s: %s", type(error).__name__, error)

@@ -1,0 +1,60 @@
+"""Where an attempt computes: as the attempt before, unless it is given another placement."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from trainwright.config import Resolved
+from trainwright.config.schema import RunConfig
+from trainwright.records.manifest import Manifest
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.processes.threads import available_threads
+from trainwright.runs.request import Request
+
+log = logging.getLogger("trainwright")
+
+
+def placed_config(request: Request, before: Manifest | None) -> RunConfig:
+    """Return the config with the placement of the next attempt.
+
+    A resume keeps the placement of the attempt before, which keeps the bits, unless it is given another.
+    """
+    return resumed_config(request.run, request.resolved, request.placement, before).config
+
+
+def resumed_config(
+    run: RunDir, resolved: Resolved, given: Mapping[str, Any], before: Manifest | None = None
+) -> Resolved:
+    """Return the config of a run with the placement of its next attempt; `given` has keys that replace it."""
+    before = before or run.manifest()
+    known = before.known_placement if before else {}
+    if before and before.config_sha256 not in (None, run.config_sha256()):  # it was edited
+        known = known | resolved.placement(explicit=True)
+    return resolved.with_placement({**known, **given})
+
+
+def config_and_threads(request: Request, before: Manifest | None) -> tuple[RunConfig, int | None]:
+    """Return the config with the placement of an attempt that begins now, and its number of threads.
+
+    None: neither the config nor an earlier attempt gives a number.
+    """
+    config, known = placed_config(request, before), before.known_placement if before else {}
+    threads, available = config.training.threads, available_threads(config)
+    if threads is not None and known.get("training.threads") == threads > available:
+        log.info(
+            "the run keeps the %d threads that it began with, which keeps its bits, on %d processors; "
+            "training.threads=%d changes that",
+            *(threads, available, available),
+        )
+    return config, threads
+
+
+def say_threads(config: RunConfig, threads: int) -> None:
+    """Log a number of threads that was chosen by the size of the steps."""
+    if config.training.threads is None and threads < (available := available_threads(config)):
+        log.info(
+            "%d of %d threads: the steps are too small to share; training.threads=%d changes that",
+            *(threads, available, available),
+        )

@@ -1,0 +1,36 @@
+"""How many CPU threads a run can have, and how many it takes where its config says nothing."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from trainwright.config.schema import RunConfig
+from trainwright.frameworks.base import Framework, Plan
+from trainwright.types import DataInfo
+
+SMALL_STEP = 30_000_000  # multiplications; one thread makes them in a few milliseconds
+
+
+def available_threads(config: RunConfig) -> int:
+    """Return how many CPU threads each virtual rank can have.
+
+    They share the processors that may be used. So it is the same for each number of processes, as it
+    may change bits.
+    """
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    ranks = config.distributed.virtual_ranks
+    assert isinstance(ranks, int), "config.load resolves auto"
+    return max(1, available // ranks)
+
+
+def default_threads(
+    framework: type[Framework], config: RunConfig, info: DataInfo, plan: Plan, model: Any = None
+) -> int:
+    """Return the number of CPU threads of a process where the config sets none: one for small steps.
+
+    The threads of a small step wait for each other longer than they compute, and ten times as long as one
+    thread computes where other programs use the processors, too.
+    """
+    work = framework.step_work(config, info, plan, model)
+    return 1 if work is not None and work < SMALL_STEP else available_threads(config)

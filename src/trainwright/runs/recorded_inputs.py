@@ -1,0 +1,101 @@
+"""Write down the inputs of a run before its first step, and compare them with those at every other start."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from trainwright.config.tree import DEFAULT
+from trainwright.datasets.base import DataBundle
+from trainwright.errors import ChangedInputsError, CheckpointError
+from trainwright.records.commit import Commit
+from trainwright.records.data import DataDescription
+from trainwright.records.manifest import DeterminismRecord, Manifest
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.manifest import check_unchanged, describe_data
+from trainwright.runs.request import Request
+
+log = logging.getLogger("trainwright")
+
+
+def check_manifest(request: Request, before: Manifest | None, commit: Commit | None) -> None:
+    """Refuse to continue from a checkpoint if it is unknown what inputs it was made from.
+
+    Raises:
+        ChangedInputsError: The run has a checkpoint and no manifest, and the request does not allow that.
+    """
+    if before is not None or commit is None:
+        return
+    missing = f"run {request.run.id} has checkpoints but no {Manifest.FILE}: its inputs cannot be compared"
+    if not request.allow_change:
+        raise ChangedInputsError(
+            f"{missing}\nput the file back, or resume with --allow-change, which records today's inputs"
+        )
+    log.warning("%s", missing)
+
+
+def record_inputs(run: RunDir, manifest: Manifest, bundle: DataBundle, *, provable: bool) -> Manifest:
+    """Write the data description and the manifest, and return the manifest.
+
+    Args:
+        run: The run.
+        manifest: Its inputs.
+        bundle: Its data.
+        provable: False if an earlier manifest was lost: the tier is `statistical` then.
+    """
+    if not provable:
+        lowered = DeterminismRecord(tier="statistical", reason="the manifest was missing at a resume")
+        manifest = manifest.model_copy(update={"determinism": lowered})
+    if bundle.columns:
+        log.info("columns: %s", bundle.columns, extra={"once": True})
+    for warning in bundle.warnings:
+        log.warning("data: %s", warning)
+    described = describe_data(bundle).encoded()
+    run.write_encoded({manifest.data_file: described, Manifest.FILE: manifest.encoded()})
+    return manifest
+
+
+def compare_inputs(
+    request: Request,
+    before: Manifest,
+    now: Manifest,
+    bundle: DataBundle,
+    *,
+    neutral: Collection[str],
+    data_file: str,
+) -> Manifest:
+    """Compare the inputs with those of the manifest, and return the manifest with accepted changes.
+
+    Options that this version of Trainwright has added have their defaults, and are not compared.
+
+    Args:
+        request: What is asked for: the run, its config, and whether inputs may have changed.
+        before: The inputs of before.
+        now: The inputs now.
+        bundle: The data now.
+        neutral: What of the environment changes no bits.
+        data_file: Where data that have changed are described, beside those of before.
+
+    Raises:
+        ChangedInputsError: Inputs have changed, and the request does not allow that.
+    """
+    known, sources = before.computation, request.resolved.sources
+    new = {key for key, source in sources.items() if source == DEFAULT and key not in known}
+    computation = {key: value for key, value in now.computation.items() if key not in new}
+    file = before.data_file if before.data.hash == now.data.hash else data_file
+    now = now.model_copy(update={"computation": computation, "data_file": file})
+    manifest = check_unchanged(request.run, before, now, allow_change=request.allow_change, neutral=neutral)
+    if manifest.data_file != before.data_file or _is_lost(request.run, manifest.data_file):
+        request.run.write(manifest.data_file, describe_data(bundle))
+    return manifest
+
+
+def _is_lost(run: RunDir, data_file: str) -> bool:
+    """Return whether the description of the data is missing or damaged, and say that it is written again."""
+    try:
+        problem = "" if DataDescription.load(run.path / data_file) else f"{run.path / data_file} is missing"
+    except CheckpointError as error:
+        problem = str(error)
+    if problem:
+        log.warning("%s; it is written again, as the data are the same", problem)
+    return bool(problem)

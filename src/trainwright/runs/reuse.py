@@ -1,0 +1,248 @@
+"""Find the completed run with the same inputs, and compute what the inputs of a run are now."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+from trainwright import registry
+from trainwright.config import Resolved
+from trainwright.config import load as load_resolved
+from trainwright.config.schema import RunConfig
+from trainwright.errors import TrainwrightError
+from trainwright.global_random import preserved_global_random, seed_global_random
+from trainwright.records.copies import download_all, download_records
+from trainwright.records.data import DataDescription
+from trainwright.records.decision import MEASURED, NEUTRAL, journalled_decisions
+from trainwright.records.index import summaries
+from trainwright.records.journal import read
+from trainwright.records.listing import find_run, has_model
+from trainwright.records.manifest import Difference, Manifest
+from trainwright.records.run_dir import RunDir
+from trainwright.reports.rundir import read_run
+from trainwright.require import import_paths, open_process
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.code_identity import code_inputs
+from trainwright.runs.data.identity import data_inputs
+from trainwright.runs.data.sampling import epoch_samples
+from trainwright.runs.environment import environment_inputs
+from trainwright.runs.frameworks import framework_name
+from trainwright.runs.lookup import warn_of_unused
+from trainwright.runs.manifest import code_roots, make_manifest
+from trainwright.runs.objects import Objects
+from trainwright.runs.processes.threads import available_threads, default_threads
+from trainwright.runs.trust import of_own_config
+from trainwright.runs.weights import initial_source, initialize, stored_model
+from trainwright.runs.wiring import build, load_data, run_checkpoints
+from trainwright.semantics import in_force, versions
+from trainwright.types import DataInfo
+
+log = logging.getLogger("trainwright")
+
+
+_PATHS = [f"data.{name}" for name in ("path", "train_path", "val_path", "test_path")]
+
+
+class CompletedRuns:
+    """The completed runs of an experiment, by what they compute."""
+
+    def __init__(self, runs_dir: Path, experiment: str) -> None:
+        self._runs_dir, self._experiment = runs_dir, experiment
+
+    def find(self, resolved: Resolved, objects: Objects) -> RunDir | None:
+        """Return the newest run with the inputs that a run of this config would have now, or None.
+
+        No model is built, unless the initial weights depend on more than the config.
+        """
+        known = [self._by_computation.get(one, ()) for one in dict.fromkeys(resolved.computation_hashes())]
+        for run in map(RunDir, chain.from_iterable(known)):
+            try:
+                download_records(run)  # in a list of runs, a working copy has the records alone
+                with of_own_config(run, resolved):
+                    reason = _unusable(run) or _difference(run, resolved, objects)
+                    reason = reason or _damage(run) or _outside_decision(run)
+            except TrainwrightError as error:
+                reason = str(error)
+            if reason is None:
+                _announce(run, resolved)
+                return run
+            log.info("run %s is not reused: %s", run.id, reason)
+        return None
+
+    @cached_property
+    def _by_computation(self) -> Mapping[str, Sequence[Path]]:
+        """Paths by computation hash, newest first; cached, so that a study reads the index once."""
+        paths: dict[str, list[Path]] = {}
+        for summary in summaries(self._runs_dir, self._experiment):
+            if summary["status"] == "completed" and (computation := summary.get("computation_hash")):
+                paths.setdefault(computation, []).append(Path(summary["path"]))
+        return paths
+
+
+def _announce(run: RunDir, resolved: Resolved) -> None:
+    made = run.require_manifest().created
+    log.info("run %s, made at %s, is reused: it has the same inputs, so nothing is trained", run.id, made)
+    own = load_resolved(run.checked_config_file(), adapters=Catalog())
+    warn_of_unused(resolved, own, run, known=_PATHS)  # their content is the same
+
+
+def _unusable(run: RunDir) -> str | None:
+    """Return why a run's result may not be a function of its inputs alone; None if it is."""
+    manifest = run.require_manifest()
+    if manifest.trainer is not None:
+        return f"{manifest.trainer.name} made it"
+    if manifest.determinism.tier == "statistical":
+        return f"its tier is statistical: {manifest.determinism.reason}"
+    if not manifest.data.content_hashed:
+        return "the content of its data was not hashed"
+    return None
+
+
+def _difference(run: RunDir, resolved: Resolved, objects: Objects) -> str | None:
+    """Return the first input that differs from the run's; None if none does."""
+    before = run.require_manifest()
+    if before.objects != objects.names:
+        return "it was given other objects"
+    source = _weights_source(resolved.config, run)
+    now = present_inputs(run, resolved, objects, source)
+    differences = harmful_differences(before, now, resolved.config)
+    return str(differences[0]) if differences else None
+
+
+def _weights_source(config: RunConfig, run: RunDir) -> Path | None:
+    """Return the file or run that a new run would take its initial weights from.
+
+    Raises:
+        InputError: They are not there.
+    """
+    named = config.model.init_from
+    if named is None or named.endswith(".safetensors"):
+        return initial_source(config, run)
+    return find_run(
+        named, run.path.parent.parent, fits=has_model
+    ).path  # `last` is no longer the one before `run`
+
+
+def _damage(run: RunDir) -> str | None:
+    """Return what is wrong with the first damaged file of a run; None if all are as they were written.
+
+    Raises:
+        CheckpointError, InputError: The model is damaged, or a file that it depends on.
+    """
+    download_all(run)
+    files = read_run(run.path)
+    if problems := [*files.problems, *files.history.problems]:
+        return problems[0]
+    result, (newest, complaints) = run.require_result(), run_checkpoints(run).resume.newest()
+    if complaints or newest is None or newest.digest != result.digest:
+        return complaints[0] if complaints else "its last checkpoint is not there"
+    stored_model(run)
+    return None
+
+
+def _outside_decision(run: RunDir) -> str | None:
+    """Return which decision, such as a stop, has shaped a run, even if it was resumed; None if none has."""
+    parent = run.require_manifest().parent
+    inherited = [kind for _, kind, _ in getattr(parent, "decisions", [])]  # where it repeats a run
+    journalled = [record["name"] for record in read(run.journal) if record["kind"] == "decision"]
+    outside = [kind for kind in [*inherited, *journalled] if kind not in (*MEASURED, *NEUTRAL)]
+    return f"a decision from outside shaped it: {outside[0]}" if outside else None
+
+
+def harmful_differences(before: Manifest, now: Manifest, config: RunConfig) -> list[Difference]:
+    """Return the differences of inputs that may change bits."""
+    neutral = neutral_changes(config)
+    return [one for one in before.differences(now) if one.input != "environment" or one.what not in neutral]
+
+
+def neutral_changes(config: RunConfig) -> Collection[str]:
+    """Return the parts of the numeric environment that change no bit of a run of a config."""
+    neutral: Collection[str] = registry.adapter("framework", framework_name(config)).neutral_changes(config)
+    return neutral
+
+
+def present_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Path | None) -> Manifest:
+    """Return the manifest that a completed run would have if it began now.
+
+    Args:
+        run: The run.
+        resolved: The config, of the same computation.
+        objects: The objects that are passed in Python.
+        source: The file or run with the initial weights, if any; if it is gone, they count as unchanged.
+
+    Raises:
+        InputError: The data cannot be read, or the model cannot be built, any more.
+    """
+    before, config = run.require_manifest(), resolved.config
+    if any(import_paths(config.model_dump())):
+        open_process()  # before anything is imported for the config
+    with preserved_global_random():
+        seed_global_random(config.experiment.seed)
+        device = _known_device(before, config, objects)
+        if device is not None:
+            return _light_inputs(run, resolved, objects, device)
+        now = _built_inputs(run, resolved, objects, source)
+    is_gone = source is not None and not source.exists()
+    return now.model_copy(update={"weights": before.weights}) if is_gone else now
+
+
+def _known_device(before: Manifest, config: RunConfig, objects: Objects) -> str | None:
+    """Return the device if the initial weights follow from config and environment, else None.
+
+    If None, the model has to be built to know them: the user's code may draw initial weights from anywhere,
+    and what `init_from` names may have changed.
+    """
+    named = [config.model.type, config.model.params, config.training.loss, config.evaluation.metrics]
+    own_code = any(import_paths(named))
+    if objects.model is not None or config.model.init_from or before.model or own_code:
+        return None
+    device: str | None = registry.adapter("framework", framework_name(config)).device_name(config)
+    return device
+
+
+def _light_inputs(run: RunDir, resolved: Resolved, objects: Objects, device: str) -> Manifest:
+    """Return the inputs without building the model: data, code and environment, which decide the rest.
+
+    The versions that the framework names are those of packages, which are compared anyway.
+    """
+    before, config = run.require_manifest(), resolved.config
+    framework = registry.adapter("framework", framework_name(config))
+    threads = config.training.threads or _default_threads(run, before, config)
+    now = Manifest(
+        run_id=before.run_id,
+        experiment=before.experiment,
+        semantics=versions(framework_name(config), in_force()),
+        computation=resolved.computation(),
+        environment=environment_inputs(threads, {**before.environment.framework, "device": device}),
+        **{name: getattr(before, name) for name in ("data", "code", "model", "weights")},
+    )
+    if before.differences(now):
+        return now  # the data need not be read
+    bundle = objects.data if objects.data is not None else load_data(config, objects.model)
+    roots = code_roots(resolved, objects, framework, {})
+    return now.model_copy(update={"data": bundle.once(data_inputs), "code": code_inputs(roots, Path.cwd())})
+
+
+def _default_threads(run: RunDir, before: Manifest, config: RunConfig) -> int:
+    """Return the threads of a run on the same data; on others it is not reused anyway."""
+    description = DataDescription.load(run.path / before.data_file)
+    train = before.data.splits.get("train")
+    if description is None or train is None or train.rows is None:
+        return available_threads(config)
+    framework = registry.adapter("framework", framework_name(config))
+    plan = framework.plan(config, epoch_samples(config, train.rows))
+    return default_threads(framework, config, DataInfo.from_json(description.info), plan)
+
+
+def _built_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Path | None) -> Manifest:
+    """Return the inputs as an attempt finds them: built in the same order, as building may draw numbers."""
+    config = resolved.config
+    choices = journalled_decisions(run.journal).choices()  # without them, they would be measured again
+    components = build(config, config.training.threads, objects, choices)
+    if source is not None and source.exists():
+        initialize(components, source)
+    determinism = registry.adapter("framework", framework_name(config, objects.model)).determinism(config)
+    return make_manifest(run, resolved, objects, components, determinism)

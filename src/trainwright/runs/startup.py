@@ -1,0 +1,312 @@
+"""The start of an attempt: build everything, record or compare the inputs, restore the newest checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainwright import registry
+from trainwright.digest import digest, sha256_bytes, tensor_records
+from trainwright.engine.checkpoint import RunCheckpoints
+from trainwright.engine.state import RunState
+from trainwright.errors import CheckpointError
+from trainwright.global_random import seed_global_random
+from trainwright.records.commit import Commit
+from trainwright.records.decision import Decision, Decisions, journalled_decisions
+from trainwright.records.manifest import Manifest
+from trainwright.records.run_files import is_no_checkpoint
+from trainwright.redact import redacted
+from trainwright.require import import_paths, open_process
+from trainwright.runs.children.origin import Origin
+from trainwright.runs.decisions import (
+    known_decisions,
+    note_processes,
+    note_resume,
+    note_skips,
+    replaying_skips,
+)
+from trainwright.runs.frameworks import framework_name
+from trainwright.runs.manifest import checked_determinism, make_manifest
+from trainwright.runs.processes.nodes import SharedFiles
+from trainwright.runs.processes.placement import config_and_threads, say_threads
+from trainwright.runs.processes.ranks import require_same_state
+from trainwright.runs.recorded_inputs import check_manifest, compare_inputs, record_inputs
+from trainwright.runs.request import Request
+from trainwright.runs.session import FollowerSession, Session
+from trainwright.runs.weights import initial_source, initialize, named_source
+from trainwright.runs.wiring import Components, build, run_checkpoints
+from trainwright.safe_open import read_regular
+from trainwright.semantics import computing_by, older_versions
+from trainwright.types import Determinism
+from trainwright.world import World
+
+log = logging.getLogger("trainwright")
+
+
+class Replay(NamedTuple):
+    """The components that repeat the parent's steps, and the state before the first of them."""
+
+    components: Components
+    state: RunState
+
+
+@dataclass
+class Ready:
+    """What an attempt trains with.
+
+    `state` is the state before the run's next own step. If steps of the parent are repeated first, it is
+    None, and `replay` has what repeats them; `Startup.begin_own_steps` then restores the state that they lead
+    to.
+    """
+
+    components: Components
+    state: RunState | None = None
+    replay: Replay | None = None
+
+    @property
+    def step(self) -> int:
+        """The step that the attempt continues from."""
+        state = self.replay.state if self.replay is not None else self.state
+        assert state is not None, "one of them is there"
+        return state.step
+
+
+@dataclass(frozen=True)
+class _Earlier:
+    """What earlier attempts of a run have left behind: nothing, before the first one.
+
+    `saved` is the state of the loop in the newest valid checkpoint; `decisions` are those of the journals.
+    """
+
+    manifest: Manifest | None
+    commit: Commit | None
+    saved: dict[str, Any]
+    decisions: Decisions
+
+    def has_lost(self, source: Path) -> bool:
+        """Return whether the initial weights are gone, and no longer needed."""
+        return self.commit is not None and not source.exists()
+
+
+class Startup:
+    """The phases before the first step of an attempt, and what they find out about its run.
+
+    `files`, `origin`, `checkpoints`, `manifest` and `journalled` (the decisions of earlier attempts) are set
+    by `prepare`.
+    """
+
+    files: SharedFiles
+    origin: Origin
+    checkpoints: RunCheckpoints
+    manifest: Manifest
+    journalled: Decisions
+
+    def __init__(self, request: Request, session: Session | FollowerSession, world: World) -> None:
+        self._request = request
+        self._run = request.run
+        self._session = session
+        self._world = world
+
+    def prepare(self) -> Ready:
+        """Build everything, and restore the newest checkpoint, or prepare to repeat the parent's steps."""
+        self._open_files()
+        past = self._world.from_main(self._survey)
+        self.journalled = past.decisions
+        parent = past.manifest.parent if past.manifest else self._request.parent
+        decisions = known_decisions(past.saved, past.decisions, parent)
+        components, determinism = self._build(past, decisions)
+        source = self.files.source(self._world.from_main(lambda: self._first_weights(components, past)))
+        if source is not None and not past.has_lost(source):
+            initialize(components, source)
+        self.manifest = self._world.from_main(
+            lambda: self._record_or_compare(past, components, determinism, source)
+        )
+        self.checkpoints = self._own_checkpoints()
+        seed_global_random(components.config.experiment.seed)  # building may have drawn from them
+        return self._restore_newest(past, components, decisions)
+
+    def begin_own_steps(self, components: Components) -> RunState:
+        """Restore the state that the steps of the parent led to, and record it as the initial state."""
+
+        def replayed() -> tuple[Manifest, Commit, dict[str, Any], Decisions]:
+            commit = self.checkpoints.resume.load_step(self.origin.step)
+            manifest = self.origin.record_replayed(self.manifest, self.checkpoints, commit)
+            saved = self.checkpoints.resume.state(commit)
+            return manifest, commit, saved, journalled_decisions(self._run.journal)
+
+        self.manifest, commit, saved, self.journalled = self._world.from_main(replayed)
+        self.files.share(is_no_checkpoint)
+        decisions = known_decisions(saved, self.journalled, self.manifest.parent)
+        components.framework.pin(components.config, components.inputs.threads)  # the parent's is pinned now
+        seed_global_random(components.config.experiment.seed)
+        state = self._restore(components, commit, saved)
+        self.origin.enter(components, state)
+        self._add_decisions(components, state, decisions)
+        if self._world.is_main:
+            log.info("resuming run %s from step %d", self._run.id, state.step)
+        return state
+
+    def _open_files(self) -> None:
+        """Bring the run's files here, and see where the run begins."""
+        run, lease, config = self._run, self._session.lease, self._request.resolved.config
+        self.files = SharedFiles(run, self._world, lease)
+        self.files.share(is_no_checkpoint)
+        self.origin, self.checkpoints = Origin(run), run_checkpoints(run, lease=lease)
+        if any(import_paths(self._request.resolved.nested)):
+            open_process()  # before anything is imported for the config
+        seed_global_random(config.experiment.seed)  # a module of the user's may draw when it is imported
+
+    def _survey(self) -> _Earlier:
+        """Return what earlier attempts have left."""
+        self.checkpoints.resume.sweep()
+        before, commit = self._run.manifest(), self._newest_commit()
+        saved = self.checkpoints.resume.state(commit) if commit else self.origin.saved()
+        check_manifest(self._request, before, commit)
+        return _Earlier(before, commit, saved, journalled_decisions(self._run.journal))
+
+    def _build(self, past: _Earlier, decisions: Decisions) -> tuple[Components, Determinism]:
+        """Build the components of the run, and say how exactly it can be repeated."""
+        request = self._request
+        config, threads = self._world.from_main(lambda: config_and_threads(request, past.manifest))
+        framework = registry.adapter("framework", framework_name(config, request.objects.model))
+        determinism = checked_determinism(config, framework.determinism(config))
+        seed_global_random(config.experiment.seed)
+        choices, begin = decisions.choices(), self.origin.begin
+        older = self._world.from_main(lambda: older_versions(self._run.versions()))
+        with computing_by(older), replaying_skips(decisions, self._world):
+            components = build(config, threads, request.objects, choices, begin, self._world)
+        if reason := components.bundle.unrepeatable:
+            determinism = checked_determinism(config, Determinism("statistical", reason))
+        if self._world.is_main:
+            say_threads(config, components.inputs.threads)
+        return components, determinism
+
+    def _restore_newest(self, past: _Earlier, components: Components, decisions: Decisions) -> Ready:
+        """Restore the newest checkpoint (of a new run: its parent's), or prepare to repeat steps first."""
+        commit = past.commit
+        if commit is None:
+            commit = self._world.from_main(lambda: self.origin.adopt(self.checkpoints))
+        if self.origin.replays(commit.step if commit else 0, past.saved):
+            return Ready(components, replay=self._prepare_replay(commit, past.saved, decisions, components))
+        if (newest := commit) is not None:
+            self.manifest = self._world.from_main(
+                lambda: self.origin.record_replayed(self.manifest, self.checkpoints, newest)
+            )
+        state = RunState() if commit is None else self._restore(components, commit, past.saved)
+        self.origin.enter(components, state)
+        self._add_decisions(components, state, decisions)
+        require_same_state(components)
+        return Ready(components, state)
+
+    def _record_or_compare(
+        self, past: _Earlier, components: Components, determinism: Determinism, source: Path | None
+    ) -> Manifest:
+        """Record the inputs of the run, or compare them with the recorded ones; return the manifest."""
+        before, request = past.manifest, self._request
+        now = make_manifest(self._run, request.resolved, request.objects, components, determinism)
+        init_from = redacted(str(source)) if source else None
+        now = now.model_copy(update={"init_from": init_from, "parent": request.parent})
+        if before and source and past.has_lost(source):  # the checkpoint was trained from the initial weights
+            now = now.model_copy(update={"weights": before.weights})
+        now = self.origin.record(now)
+        environment, differs = now.environment.numeric(), False
+        if before is None:
+            now = self.origin.check_new(now, components, allow_change=request.allow_change)
+            manifest = record_inputs(self._run, now, components.bundle, provable=past.commit is None)
+        else:
+            if differs := environment != before.environment.numeric():
+                self._session.complete_earlier(before.environment.numeric())
+            manifest = self._compare(before, now, components)
+        self._session.note_environment(environment, differs=differs)
+        return manifest
+
+    def _compare(self, before: Manifest, now: Manifest, components: Components) -> Manifest:
+        """Compare the inputs with the recorded ones, and return the manifest with the accepted changes."""
+        neutral = components.framework.neutral_changes(components.config)
+        file = f"data-{self._session.number:04d}.json"
+        return compare_inputs(self._request, before, now, components.bundle, neutral=neutral, data_file=file)
+
+    def _own_checkpoints(self) -> RunCheckpoints:
+        """Return the checkpoints of the run, for this attempt to add to."""
+        run = self._run
+        files = (run.config_file.name, self.manifest.data_file)
+        hashes = {
+            name: sha256_bytes(read_regular(run.path / name)) for name in files if (run.path / name).exists()
+        }
+        return self.checkpoints.covering(hashes)
+
+    def _add_decisions(self, components: Components, state: RunState, decisions: Decisions) -> None:
+        """Give a state the decisions of earlier attempts, and those that this attempt begins with."""
+        if choices := components.learner.choices():
+            decisions.add(Decision(0, "choice", dict(choices)))
+        note_skips(decisions, components.bundle)
+        note_resume(self._run, decisions, state)
+        if self._world.is_main:  # only the main process keeps them
+            note_processes(self._run, decisions, state.step, self._world.size, self._session.number)
+        state.decisions = decisions
+
+    def _prepare_replay(
+        self, commit: Commit | None, saved: dict[str, Any], decisions: Decisions, own: Components
+    ) -> Replay:
+        """Build what repeats the parent's steps, and restore the newest checkpoint.
+
+        The data are not read again if parent and child share them.
+        """
+        config = self.origin.parent_config().with_placement(self.manifest.placement).config
+        objects = self._request.objects
+        if config.data == own.config.data:
+            objects = replace(objects, data=own.bundle)
+        seed_global_random(config.experiment.seed)
+        with computing_by(own.bundle.info.semantics):
+            components = build(
+                config,
+                own.inputs.threads,
+                objects,
+                decisions.choices(),
+                lambda _: self.origin.parent_begin(),
+                self._world,
+            )
+        named = self.origin.source(None)
+        if (source := self.files.source(Path(named) if named else None)) is not None:
+            initialize(components, source)
+        seed_global_random(config.experiment.seed)
+        state = RunState() if commit is None else self._restore(components, commit, saved)
+        self.origin.exclude_lost(components, self.origin.commit)
+        self._add_decisions(components, state, decisions)
+        return Replay(components, state)
+
+    def _newest_commit(self) -> Commit | None:
+        """Return the newest valid checkpoint; damaged ones are named in warnings."""
+        commit, complaints = self.checkpoints.newest()
+        for complaint in complaints:
+            log.warning("%s", complaint)
+        if commit is None and complaints:
+            log.warning(
+                "no checkpoint is valid: run %s starts again at step 0 and reaches the same bits",
+                self._run.id,
+            )
+        return commit
+
+    def _first_weights(self, components: Components, past: _Earlier) -> Path | None:
+        """Return the source of the initial weights; a run with a parent's state has none."""
+        if self.origin.initial is not None:
+            return None
+        named = self.origin.source(named_source(self._run, past.manifest, self._request.parent))
+        return Path(named) if named else initial_source(components.config, self._run)
+
+    def _restore(self, components: Components, commit: Commit, saved: dict[str, Any]) -> RunState:
+        """Restore a checkpoint; the digest of what was restored must be that of what was saved."""
+        self.files.share(lambda name: name.startswith((f"checkpoints/{commit.name}/", "initial/")))
+        with self.origin.fitting(commit.step):
+            components.learner.restore(self.checkpoints.resume.folder(commit))
+        # A checkpoint of an earlier version may lack a file of this one's.
+        files = tuple(f"{Path(file.name).stem}." for file in commit.files)
+        records = tensor_records(components.learner.state())
+        restored = digest(record for record in records if record.name.startswith(files))
+        if restored != commit.state_digest and not self.origin.adapts(commit.step):
+            raise CheckpointError(
+                f"checkpoint {commit.name} was restored with digest {restored}, not {commit.state_digest}"
+            )
+        return RunState.from_json(saved)

@@ -1,0 +1,151 @@
+"""The weights that stand for a run, and its initial weights."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainwright.config import load as load_config
+from trainwright.config.schema import RunConfig
+from trainwright.digest import sha256_bytes
+from trainwright.engine.checkpoint import RunCheckpoints
+from trainwright.engine.history import best_evaluations
+from trainwright.engine.state import evaluations_from_json
+from trainwright.errors import CheckpointError, InputError, ModelError
+from trainwright.evaluation.metrics import mode_in
+from trainwright.frameworks.base import WEIGHTS_FILE
+from trainwright.records.commit import Commit
+from trainwright.records.copies import download_all
+from trainwright.records.data import DataDescription
+from trainwright.records.listing import find_run, has_model
+from trainwright.records.manifest import Manifest, Parent
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.wiring import Components, run_checkpoints
+from trainwright.safe_open import read_regular
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """The model of a run on disk; every file that its predictions depend on has been verified.
+
+    `folder` holds the weights; `data` says how raw rows become features, and outputs become classes, and is
+    read from `data_file`.
+    """
+
+    folder: Path
+    data: DataDescription
+    data_file: Path
+
+    @property
+    def weights(self) -> Path:
+        """The file of the weights."""
+        return self.folder / WEIGHTS_FILE
+
+
+def stored_model(run: RunDir) -> StoredModel:
+    """Return the model that stands for a run: its best one if there is one, else its newest checkpoint.
+
+    Raises:
+        CheckpointError: A file that the predictions depend on is damaged.
+        InputError: The run has no weights.
+    """
+    manifest = run.manifest()
+    if manifest is not None and manifest.trainer:
+        raise InputError(
+            f"run {run.id} was made by {manifest.trainer.name}: "
+            "name a safetensors file of its checkpoints instead"
+        )
+    download_all(run)
+    commit, folder = _chosen(run)
+    for name, sha256 in commit.run_files.items():
+        _verify(run.path / Path(name).name, sha256)
+    names = [Path(name).name for name in commit.run_files]
+    data_file = next((name for name in names if name.startswith("data")), DataDescription.FILE)
+    data = DataDescription.load(run.path / data_file)
+    if data is None:
+        raise CheckpointError(f"{run.path / data_file} is missing: it is unknown how the data were prepared")
+    return StoredModel(folder, data, run.path / data_file)
+
+
+def _chosen(run: RunDir) -> tuple[Commit, Path]:
+    checkpoints = run_checkpoints(run)
+    newest, complaints = checkpoints.resume.newest()
+    step = _best_step(run, checkpoints, newest)
+    if step is not None:
+        best = checkpoints.best.load_step(step)
+        return best, checkpoints.best.folder(best)
+    if newest is None:
+        reason = "; ".join(complaints) or f"it is {run.status()} and has no checkpoint yet"
+        raise InputError(f"run {run.id} has no weights yet: {reason}; resume it first")
+    return newest, checkpoints.resume.folder(newest)
+
+
+def _verify(path: Path, sha256: str) -> None:
+    try:
+        matches = sha256_bytes(read_regular(path)) == sha256
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}; predictions depend on it") from error
+    if not matches:
+        raise CheckpointError(f"{path} is not what the model was trained with: it was changed or is damaged")
+
+
+def _best_step(run: RunDir, checkpoints: RunCheckpoints, newest: Commit | None) -> int | None:
+    """Return the step of the best model: of a completed run by its result, else by the evaluations so far."""
+    result = run.result()
+    if result is not None and result.status == "completed":
+        return result.best.step if result.best else None
+    if newest is None:
+        return None
+    config = load_config(run.checked_config_file()).config
+    kept = config.checkpoint
+    history = evaluations_from_json(checkpoints.resume.state(newest)["evaluations"])
+    if newest.best:  # a fork has evaluations of its parent whose weights it does not have
+        history = [evaluation for evaluation in history if evaluation.step in newest.best]
+    mode = mode_in(config, kept.metric) if kept.mode == "auto" else kept.mode
+    best = best_evaluations(history, kept.metric, mode, min(1, kept.save_top_k))
+    return best[0].step if best else None
+
+
+def initial_source(config: RunConfig, run: RunDir) -> Path | None:
+    """Return the safetensors file or run directory that `model.init_from` means.
+
+    `last` is the run before this one.
+
+    Raises:
+        InputError: There is no such file or run.
+    """
+    source = config.model.init_from
+    if source is None:
+        return None
+    if source.endswith(".safetensors"):
+        if not Path(source).is_file():
+            what = "is not a regular file" if Path(source).exists() else "does not exist"
+            raise InputError(f"model.init_from: {source} {what}; name a safetensors file, or a run")
+        return Path(source).absolute()
+    return find_run(source, run.path.parent.parent, before=run, fits=has_model).path
+
+
+def initialize(components: Components, source: Path) -> None:
+    """Give a model the weights of `initial_source`.
+
+    Raises:
+        ModelError: They do not fit the model.
+    """
+    file = source if source.is_file() else stored_model(RunDir(source)).weights
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / WEIGHTS_FILE).symlink_to(file)
+        try:
+            components.learner.restore(Path(folder), weights_only=True)
+        except ModelError as error:
+            raise ModelError(f"model.init_from: {components.config.model.init_from}: {error}") from error
+
+
+def named_source(run: RunDir, before: Manifest | None, parent: Parent | None) -> str | None:
+    """Return the source of the initial weights that an earlier manifest names.
+
+    A resume or a repetition takes them from where the first attempt did.
+    """
+    if before is None and parent is not None and parent.relation == "reproduce":
+        before = RunDir(run.path.parent / parent.run_id).manifest()
+    return before.init_from if before else None

@@ -1,0 +1,122 @@
+"""Where a run works: its working directory, and the folders of the user's own project."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from trainwright.records.run_dir import RunDir
+from trainwright.require import importing_by
+from trainwright.runs.trust import RunImports
+from trainwright.semantics import computing_by, older_versions
+
+
+def working_directory(run: RunDir) -> Path:
+    """Return the folder that relative paths in the run's config start from.
+
+    It is the one in which the run was created. Where that is gone or cannot be right (a relative one, or one
+    inside the run directory), it is the one of the first attempt, or else the current one.
+    """
+    creation, attempts = run.creation(), run.attempts()
+    recorded = [creation.working_directory] if creation else []
+    recorded += [attempt.working_directory for attempt in attempts[:1]]
+    usable = (
+        path
+        for path in map(Path, recorded)
+        if path.is_absolute() and path.is_dir() and not _is_inside(path, run.path)
+    )
+    return next(usable, Path.cwd())
+
+
+def own_code(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[Path]:
+    """Return the folders of the user's own project, from which the run may import code.
+
+    The caller's working directory always counts. The one that the run records counts, too, but the run
+    directory may come from someone else, so that something else must speak for it: the caller works below it;
+    or resumes the run, which continues their own work, and the folder of runs is in it; or the user trusts
+    the run. A folder inside the run directory never counts.
+
+    Args:
+        run: The run directory.
+        resume: Whether the run is to be resumed.
+        trust: Whether the user trusts the run.
+    """
+    here, recorded = Path.cwd(), working_directory(run)
+    runs = run.path.resolve().parent.parent
+    holds_runs = recorded.resolve() in (runs, runs.parent)
+    folders = [here]
+    if (
+        recorded != here
+        and _is_private(recorded)
+        and ((resume and holds_runs) or here.is_relative_to(recorded))
+    ):
+        folders = [recorded, here]  # in the other one there may be another project's module of the same name
+    elif recorded != here and trust:
+        folders = [here, recorded]
+    return [folder for folder in folders if not _is_inside(folder, run.path)]
+
+
+def _is_private(folder: Path) -> bool:
+    """Return whether a folder is of the working directory's owner, and not for everyone to write (`/tmp`)."""
+    status = folder.stat()
+    is_own = status.st_uid == Path.cwd().stat().st_uid and not status.st_mode & stat.S_IWOTH
+    return is_own and folder != Path(folder.anchor)
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+@contextlib.contextmanager
+def reading(
+    run: RunDir, folder: Path | None = None, *, resume: bool = False, trust: bool = False
+) -> Iterator[None]:
+    """Work for a run that may come from someone else: its config imports only what `RunImports` accepts.
+
+    What it computes is as the run began, also where a newer version of Trainwright computes it otherwise.
+
+    Args:
+        run: The run directory.
+        folder: The folder to work in; default: the current working directory.
+        resume: See `own_code`.
+        trust: Whether the user trusts the run.
+    """
+    folders = own_code(run, resume=resume, trust=trust)
+    rule = RunImports(run, folders, trusted=trust, started=working_directory(run))
+    older = older_versions(run.versions())
+    with (
+        importing_by(rule),
+        computing_by(older),
+        working_in(folder or Path.cwd(), rule.folders, without=run.path),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def working_in(
+    folder: Path, code: Sequence[Path] | None = None, *, without: Path | None = None
+) -> Iterator[None]:
+    """Work in a folder; modules can be imported from the folders in `code` (default: from this one).
+
+    Args:
+        folder: The new working directory.
+        code: The folders in which modules are searched first.
+        without: A folder from which nothing is imported, even if it is the current one and Python searches
+            there.
+    """
+    before = list(sys.path)
+    code = [folder] if code is None else code
+    # "" in it (notebooks have that) would mean the new folder.
+    during = [str(Path(path).absolute()) for path in (*map(str, code), *before)]
+    if without is not None:
+        during = [path for path in during if not _is_inside(Path(path), without)]
+    with contextlib.chdir(folder):
+        sys.path[:] = during
+        try:
+            yield
+        finally:
+            added = [path for path in sys.path if path not in during]
+            sys.path[:] = [*added, *before]

@@ -1,0 +1,353 @@
+"""A study's folder, its trials, and what a study needs besides a config."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainwright.callbacks.base import Callback
+from trainwright.config import Resolved
+from trainwright.datasets.base import DataBundle
+from trainwright.digest import fsync_folder, make_folders, write_atomically
+from trainwright.errors import CheckpointError, InputError, RunLockedError, RunNotFoundError
+from trainwright.records.run_dir import RunDir, make_id
+from trainwright.records.status import Status
+from trainwright.records.study import StudyRecord, StudyRun
+from trainwright.redact import redacted
+from trainwright.runs.data.bundles import make_bundle
+from trainwright.runs.wiring import load_data
+from trainwright.semantics import PARTS, version
+
+log = logging.getLogger("trainwright")
+Json = dict[str, Any]
+TrialWatcher = Callable[[Mapping[str, Any]], None]
+RESULT = StudyRecord.RESULT
+COMPUTATION = "computation_hash"  # in the question of a study
+
+
+def ignore_trials(_: Mapping[str, Any]) -> None:
+    """Do nothing; the default of `StudyRequest.watch`."""
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """The arguments of a study, besides its config.
+
+    `runs_dir` is the folder of the runs. `resume` continues the newest unfinished study with the same
+    question. `reuse` takes completed runs of the same inputs instead of training new ones. `data` holds the
+    data as Python objects. `watch` is called when a run has ended, with its `run_id`, `status`, label
+    (`fold`, `model`) and test metrics.
+    """
+
+    runs_dir: Path
+    resume: bool = False
+    reuse: bool = True
+    data: Any = None
+    callbacks: Sequence[Callback] = ()
+    watch: TrialWatcher = field(default=ignore_trials)
+
+    def bundle(self, resolved: Resolved) -> DataBundle | None:
+        """Return the data that were given as objects, split as the config says; None without such data."""
+        return make_bundle(resolved, self.data)
+
+    def load(self, resolved: Resolved) -> DataBundle:
+        """Load the data of a run: the objects that were given, or the source in the config."""
+        return self.bundle(resolved) or load_data(resolved.config)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a study: its label (`{"fold": 2}`) and its config."""
+
+    label: Json
+    resolved: Resolved
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """The parts of a study that depend on its kind.
+
+    `conclude` is called when the runs are done, with the errors by group, and returns the content of
+    `result.json`. `report` writes the report of a folder, with or without a result. `by` is the key of the
+    label that groups trials: if a trial fails, the others of its group are left out, and the study ends as
+    `failed`. Without `by` the study ends at the first failure.
+    """
+
+    conclude: Callable[[Mapping[str, str]], Json]
+    report: Callable[[Path], Path]
+    by: str | None = None
+
+
+class Study:
+    """A study's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._dir = RunDir(path)
+
+    @staticmethod
+    def create(runs_dir: Path, experiment: str, kind: str, question: Json) -> Study:
+        """Create a study's folder.
+
+        Raises:
+            InputError: The folder cannot be written.
+        """
+        study_id = f"{kind}-{make_id()}"
+        study = Study(runs_dir / experiment / study_id)
+        record = StudyRecord(
+            study_id=study_id,
+            kind=kind,
+            experiment=experiment,
+            created=time.time(),
+            command=[redacted(word) for word in sys.argv],
+            question=question,
+            semantics={name: version(name) for name in PARTS},
+        )
+        try:
+            make_folders(study.path.parent)
+            study.path.mkdir()
+            fsync_folder(study.path.parent)
+            record.save(study.path / StudyRecord.FILE)
+        except OSError as error:
+            raise InputError(
+                f"cannot make the study's folder {study.path}: {error.strerror}; "
+                "choose another folder with --runs-dir"
+            ) from error
+        return study
+
+    @property
+    def id(self) -> str:
+        """The study's id."""
+        return self._dir.id
+
+    @property
+    def path(self) -> Path:
+        """The study's folder."""
+        return self._dir.path
+
+    @property
+    def record(self) -> StudyRecord:
+        """The content of `study.json`.
+
+        Raises:
+            CheckpointError: It is damaged or missing.
+        """
+        record = StudyRecord.load(self.path / StudyRecord.FILE)
+        if record is None:
+            raise CheckpointError(f"{self.path / StudyRecord.FILE} is missing")
+        return record
+
+    @property
+    def result(self) -> Json:
+        """The content of `result.json`; empty before the end."""
+        return self._dir.read_json(RESULT)
+
+    @property
+    def status(self) -> Status:
+        """`completed`, `failed`, `preempted`, `interrupted`, `running`, or `crashed`."""
+        status = self.record.status
+        if self._dir.is_owned():
+            return "running"
+        return "crashed" if status == "running" else status
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether some process works on it now, and decides its trials."""
+        return self._dir.is_owned()
+
+    def write(self, name: str, data: Json) -> None:
+        """Write a JSON file into the folder."""
+        self._dir.write_json(name, data)
+
+    def settings(self, name: str) -> Json:
+        """Return the content of a JSON file of the folder; empty if there is none."""
+        return self._dir.read_json(name)
+
+    def write_text(self, name: str, text: bytes) -> None:
+        """Write a text file into the folder."""
+        write_atomically(self.path / name, text)
+
+    def update(self, **values: Any) -> None:
+        """Change fields of `study.json`."""
+        self.record.model_copy(update=values).save(self.path / StudyRecord.FILE)
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Own the study, so that no other process works on it.
+
+        Raises:
+            RunLockedError: Another process owns it.
+        """
+        try:
+            self._dir.acquire("study")
+        except RunLockedError as error:
+            if self.record.kind != "tune":
+                raise
+            raise RunLockedError(
+                f"{error}; `trainwright work {self.id}` trains trials of it as well"
+            ) from error
+        try:
+            yield
+        finally:
+            self._dir.release()
+
+    def run(self, label: Json) -> RunDir | None:
+        """Return the run of the trial with this label; None if it was not begun, or was deleted."""
+        ids = [run.run_id for run in self.record.runs if run.label == label]
+        run = RunDir(self.path.parent / ids[-1]) if ids else None
+        return run if run is not None and run.config_file.exists() else None
+
+    def reused(self, label: Json) -> bool:
+        """Return whether the run of the trial with this label was not trained for this study."""
+        return any(run.reused for run in self.record.runs if run.label == label)
+
+    def new_run(self, trial: Trial) -> RunDir:
+        """Create a trial's run directory, and record it in `study.json` before it is trained."""
+        resolved, experiment = trial.resolved, self.path.parent
+        run = RunDir.create(experiment.parent, experiment.name, resolved.dump(), settings=resolved.settings)
+        self._record_run(StudyRun(label=trial.label, run_id=run.id))
+        return run
+
+    def reuse(self, trial: Trial, run: RunDir) -> None:
+        """Record a completed run of this experiment as that of a trial."""
+        self._record_run(StudyRun(label=trial.label, run_id=run.id, reused=True))
+
+    def _record_run(self, run: StudyRun) -> None:
+        others = [other for other in self.record.runs if other.label != run.label]
+        self.update(runs=[*others, run])
+
+
+class StudyView:
+    """A read-only view of a study's folder; each property reads the files again."""
+
+    def __init__(self, path: Path) -> None:
+        self._study = Study(path)
+
+    @property
+    def id(self) -> str:
+        """The study's id."""
+        return self._study.id
+
+    @property
+    def path(self) -> Path:
+        """The study's folder."""
+        return self._study.path
+
+    @property
+    def status(self) -> Status:
+        """`completed`, `failed`, `preempted`, `interrupted`, `running` or `crashed`."""
+        return self._study.status
+
+    @property
+    def result(self) -> Json:
+        """The content of `result.json`; empty before the end."""
+        return self._study.result
+
+
+def find_unfinished(
+    runs_dir: Path,
+    experiment: str,
+    kind: str,
+    question: Json,
+    *,
+    hashes: Collection[str] = (),
+    completed: bool = False,
+) -> Study | None:
+    """Return the newest unfinished study of the same kind, config and data that no process works on.
+
+    With `completed`, a completed one will do: it may go on. `hashes` as in `is_same_question`.
+    """
+    unfinished = []
+    others = ("running",) if completed else ("completed", "running")
+    for path in (runs_dir / experiment).glob(f"{kind}-*/{StudyRecord.FILE}"):
+        study = Study(path.parent)
+        try:
+            if study.status not in others and is_same_question(study.record.question, question, hashes):
+                unfinished.append((study.record.created, study))
+        except CheckpointError as error:
+            log.warning("study %s is skipped: %s", study.id, error)
+    return max(unfinished, key=lambda item: item[0])[1] if unfinished else None
+
+
+def is_same_question(recorded: Json, question: Json, hashes: Collection[str]) -> bool:
+    """Return whether a study was asked a question.
+
+    Args:
+        recorded: What the study was asked.
+        question: The question.
+        hashes: The hashes under which the computation of the question is known.
+    """
+    if recorded.get(COMPUTATION) in hashes:
+        recorded = recorded | {COMPUTATION: question[COMPUTATION]}
+    return recorded == question
+
+
+def all_studies(runs_dir: Path) -> list[Study]:
+    """Return the studies in a folder of runs, newest first; a damaged one comes last."""
+    studies = [Study(path.parent) for path in runs_dir.glob(f"*/*/{StudyRecord.FILE}")]
+    return sorted(studies, key=_created, reverse=True)
+
+
+def _created(study: Study) -> float:
+    try:
+        return study.record.created
+    except CheckpointError:
+        return 0.0
+
+
+def find_study(name: str, runs_dir: Path) -> Study:
+    """Return the study that `name` means: a path, an id, a unique prefix of an id, or `last`.
+
+    Raises:
+        RunNotFoundError: There is none, or more than one.
+    """
+    if (Path(name) / StudyRecord.FILE).is_file():
+        return Study(Path(name))
+    studies = all_studies(runs_dir)
+    matches = studies[:1] if name == "last" else [study for study in studies if study.id.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise RunNotFoundError(
+            f"{name!r} is the beginning of {len(matches)} study ids; give more of the one you mean"
+        )
+    known = f"the newest is {studies[0].id}" if studies else "it holds no studies"
+    raise RunNotFoundError(f"there is no study {name!r} in {runs_dir}; {known}")
+
+
+def open_study(
+    request: StudyRequest,
+    experiment: str,
+    kind: str,
+    question: Json,
+    *,
+    hashes: Collection[str] = (),
+    completed: bool = False,
+) -> Study:
+    """Return the newest unfinished study with the same question if the request resumes; or a new one.
+
+    Args:
+        request: The arguments of the study.
+        experiment: The name that groups runs.
+        kind: One of `records.study.KINDS`.
+        question: What two studies must share to be the same: the computation, the data, and the kind's own
+            options.
+        hashes: The hashes under which the computation is known, if it is part of the question.
+        completed: Resume a completed study, too: it may have more trials now.
+    """
+    if request.data is not None:
+        log.warning("data given as objects: only their author can reproduce the runs of this study")
+    study = None
+    if request.resume:
+        study = find_unfinished(
+            request.runs_dir, experiment, kind, question, hashes=hashes, completed=completed
+        )
+    if study is None:
+        return Study.create(request.runs_dir, experiment, kind, question)
+    log.info("resuming study %s", study.id)
+    return study

@@ -1,0 +1,130 @@
+"""The order of a study's jobs, and what each of them may know of those before it.
+
+Job n is decided when the jobs up to n - horizon have ended, from their results and from the parameters of all
+trials before it; or, in free order, when a worker is free, from what has ended by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from trainwright.engine.rules import TrainingShare
+from trainwright.records.trials import Ending, LoggedTrial
+
+
+class Turn(NamedTuple):
+    """A job that can be decided: its number, and that of its trial."""
+
+    job: int
+    trial: int
+
+
+class Agenda(Protocol):
+    """The order of the jobs of a study."""
+
+    def next(self, trials: Sequence[LoggedTrial]) -> Turn | None:
+        """Return the next job; None if there is no more, or if it depends on jobs that have not ended."""
+
+    def running(self, trials: Sequence[LoggedTrial], job: int) -> tuple[int, ...] | None:
+        """Return the trials whose results a job does not know, where that depends on the clock; else None."""
+
+    def known(self, trials: Sequence[LoggedTrial], job: int) -> list[Ending | None]:
+        """Return, for each trial, the ending that a job may know; None: none yet."""
+
+    def until(self, job: int) -> TrainingShare | None:
+        """Return after which share of its training a job pauses; None: it trains to the end."""
+
+    def not_promoted(self, trials: Sequence[LoggedTrial]) -> list[int]:
+        """Return the paused trials that will not be promoted."""
+
+
+class ByHorizon:
+    """An agenda in which a job knows the results of the jobs up to `horizon` before it."""
+
+    horizon: int
+
+    def running(self, trials: Sequence[LoggedTrial], job: int) -> None:  # noqa: ARG002 - as in `Agenda`
+        """Return None: the number of the job says what it knows."""
+        return
+
+    def known(self, trials: Sequence[LoggedTrial], job: int) -> list[Ending | None]:
+        """Return what a job may know; see `Agenda.known`."""
+        return [known_ending(trials, trial, job - self.horizon) for trial in trials]
+
+
+class WholeTrials:
+    """An agenda in which each trial is one job, which has the trial's number."""
+
+    def until(self, job: int) -> TrainingShare | None:  # noqa: ARG002 - as in `Agenda`
+        """Return None: a job trains to the end."""
+        return None
+
+    def not_promoted(self, trials: Sequence[LoggedTrial]) -> list[int]:  # noqa: ARG002 - as in `Agenda`
+        """Return an empty list: no trial pauses."""
+        return []
+
+
+@dataclass(frozen=True)
+class InOrder(WholeTrials, ByHorizon):
+    """Whole trials, one after the other, each decided when those up to `horizon` before it have ended."""
+
+    count: int
+    horizon: int
+
+    def next(self, trials: Sequence[LoggedTrial]) -> Turn | None:
+        """Return the next trial if it can be decided; see `Agenda.next`."""
+        number = len(trials)
+        if number >= self.count or not all_ended(trials, up_to=number - self.horizon):
+            return None
+        return Turn(number, number)
+
+
+@dataclass(frozen=True)
+class Free(WholeTrials):
+    """Whole trials, each decided when a worker is free, from all that have ended by then.
+
+    The log says for each trial which others had not ended when it was decided. `recorded` says the same for a
+    study that this one repeats: its trials are decided from the same results again.
+    """
+
+    count: int
+    recorded: Sequence[Sequence[int]] | None = None
+
+    def next(self, trials: Sequence[LoggedTrial]) -> Turn | None:
+        """Return the next trial if it can be decided; see `Agenda.next`."""
+        number = len(trials)
+        if number >= self.count:
+            return None
+        missing = {trial.number for trial in trials if trial.ending is None}
+        if self.recorded is not None and not missing <= {*self.recorded[number]}:
+            return None
+        return Turn(number, number)
+
+    def running(self, trials: Sequence[LoggedTrial], job: int) -> tuple[int, ...]:
+        """Return the trials that had not ended when the job was decided; see `Agenda.running`."""
+        if job < len(trials):
+            return trials[job].running or ()
+        if self.recorded is not None:
+            return tuple(self.recorded[job])
+        return tuple(trial.number for trial in trials if trial.ending is None)
+
+    def known(self, trials: Sequence[LoggedTrial], job: int) -> list[Ending | None]:
+        """Return what a job may know; see `Agenda.known`."""
+        hidden = {*self.running(trials, job), *range(job, len(trials))}
+        return [None if trial.number in hidden else trial.ending for trial in trials]
+
+
+def all_ended(trials: Sequence[LoggedTrial], *, up_to: int) -> bool:
+    """Return whether all jobs up to this number have ended; a trial that shares a run has none."""
+    jobs = (one for trial in trials if trial.same_as is None for one in trial.jobs)
+    return all(one.ending is not None for one in jobs if one.number <= up_to)
+
+
+def known_ending(trials: Sequence[LoggedTrial], trial: LoggedTrial, job: int) -> Ending | None:
+    """Return how the last job of a trial up to this number has ended; None if there is none, or it runs."""
+    if trial.same_as is not None:
+        return known_ending(trials, trials[trial.same_as], job) if trial.jobs[0].number <= job else None
+    endings = [one.ending for one in trial.jobs if one.number <= job]
+    return endings[-1] if endings else None

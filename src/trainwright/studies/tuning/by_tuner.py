@@ -1,0 +1,275 @@
+"""The trials of a study whose decisions a tuner makes: Ray Tune, for one.
+
+The log is as in any study: a trial is in it before its run is trained, and how it has ended before anything
+follows from that. What a process of the study leaves unfinished, the next one hands to the tuner again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trainwright import registry
+from trainwright.config import load as load_config
+from trainwright.engine.signals import Signals
+from trainwright.errors import InputError, TrainwrightError, is_of_files
+from trainwright.records.run_dir import RunDir
+from trainwright.records.trials import TIME_LIMIT, Ending, LoggedJob, LoggedTrial, LoggedTrials, TrialLog
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.children.config import child_config
+from trainwright.runs.children.create import ChildRequest, create_child
+from trainwright.runs.pruning import prune_paused
+from trainwright.runs.trust import of_own_config
+from trainwright.samplers.base import Observation, Sampler, Space
+from trainwright.studies.study import Json, Study
+from trainwright.studies.tuning.goals import Goals
+from trainwright.studies.tuning.jobs import Job, ending_of, failed, hidden, train, unfinished
+from trainwright.studies.tuning.question import DEFAULT_TRIALS
+from trainwright.studies.tuning.resources import most_threads
+from trainwright.studies.tuning.served import WorkerTrainer
+from trainwright.studies.tuning.space import read_space
+from trainwright.studies.tuning.trial_configs import TrialConfigs
+from trainwright.studies.tuning.tuner_checks import forkable_keys, tuner_of
+from trainwright.tuners.base import Begun, Point
+from trainwright.types import Mode
+
+log = logging.getLogger("trainwright")
+_FORK = "fork"  # the kind of a note: a trial began with the state of another one
+_OVER = ("completed", "stopped", "pruned")
+
+
+@dataclass
+class StudyTrials:
+    """The trials of a study, for a tuner (`tuners.base.Trials`).
+
+    Args:
+        study: The study.
+        log: Its log.
+        configs: The configs of its runs.
+        goals: What is sought: one metric.
+        record: Writes down how a trial has ended.
+        signals: What may stop the study.
+    """
+
+    study: Study
+    log: TrialLog
+    configs: TrialConfigs
+    goals: Goals
+    record: Callable[[int, Ending], None]
+    signals: Signals
+    # Trials that do not go on, with their error.
+    _leaving: dict[int, str | None] = field(default_factory=dict)
+    _started: float = field(default_factory=time.monotonic)
+
+    # -- what a tuner asks for
+
+    @cached_property
+    def space(self) -> Space:
+        """What is searched."""
+        return read_space(self.configs.tuning.space)
+
+    @property
+    def mode(self) -> Mode:
+        """Whether the lowest or the highest value is best."""
+        return self.goals.modes[0]
+
+    @property
+    def seed(self) -> int:
+        """The seed of the search."""
+        return self.configs.base.resolved.config.experiment.seed
+
+    @cached_property
+    def forkable(self) -> Sequence[str]:
+        """The keys that a fork may change."""
+        return forkable_keys(self.space, self.configs.base.resolved.config)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the study."""
+        return self.study.path
+
+    @property
+    def resources(self) -> Mapping[str, float]:
+        """What a trial takes of a machine."""
+        tuning, config = self.configs.tuning, self.configs.base.resolved.config
+        return {"cpu": most_threads(tuning, config), "gpu": tuning.resources.gpu}
+
+    @cached_property
+    def trainer(self) -> WorkerTrainer:
+        """What trains a trial, in any process."""
+        return WorkerTrainer(
+            self.study.id, self.goals.metrics[0], self.mode, str(Path.cwd()), log.getEffectiveLevel()
+        )
+
+    @cached_property
+    def _random(self) -> Sampler:
+        cls = registry.adapter("sampler", "random")
+        sampler: Sampler = cls(cls.Params(), self.space, self.mode, self.seed)
+        return sampler
+
+    @property
+    def wanted(self) -> int:
+        """The number of trials that are still to begin."""
+        return 0 if self._is_enough() else self._count - (len(self.log.trials) - len(self._forks))
+
+    @property
+    def _count(self) -> int:
+        return self.configs.tuning.trials or DEFAULT_TRIALS
+
+    @property
+    def _forks(self) -> list[Json]:
+        return [note for note in self.log.notes if note["kind"] == _FORK]
+
+    def _is_enough(self) -> bool:
+        """Return whether no trial begins any more, by the target or the time limit."""
+        tuning = self.configs.tuning
+        values = [one.ending.value for one in self.log.trials if one.ending is not None]
+        if any(self.goals.is_reached(tuning.target, value) for value in values) or self.log.is_over_time:
+            return True
+        if tuning.max_minutes is None or time.monotonic() - self._started < 60 * tuning.max_minutes:
+            return False
+        self.log.note(kind=TIME_LIMIT, before=len(self.log.trials))
+        return True
+
+    def begun(self) -> list[Begun]:
+        """Return the trials that an earlier process has begun; see `Trials.begun`."""
+        replaced = {note["instead_of"] for note in self._forks}
+        left = [one for one in self.log.trials if one.ending is None]
+        self._leaving |= {one.number: None for one in left if one.number in replaced}
+        return [self._handed(one) for one in left if one.number not in replaced]
+
+    def ended(self) -> list[Observation]:
+        """Return what came of the trials that have ended; see `Trials.ended`."""
+        endings = [(one.params, one.ending) for one in self.log.trials if one.ending is not None]
+        return [Observation(params, end.status, end.value, end.curve) for params, end in endings]
+
+    def begin(self, params: Mapping[str, Any] | None = None) -> Begun | None:
+        """Begin a trial; see `Trials.begin`."""
+        if self.wanted <= 0:
+            return None
+        number = len(self.log.trials)
+        own = dict(self._random.propose(number, []) if params is None else params)
+        (resolved,) = self.configs.of(own)
+        folder = self.study.path.parent
+        run = RunDir.create(folder.parent, folder.name, resolved.dump(), settings=resolved.settings)
+        return self._begin(LoggedTrial(number, own, run.id, jobs=(LoggedJob(number),)))
+
+    def fork(self, donor: Begun, at: Point, params: Mapping[str, Any], instead_of: int) -> Begun:
+        """Begin a trial as a fork of another one's run; see `Trials.fork`."""
+        number, parent = len(self.log.trials), RunDir(Path(donor.run))
+        own = load_config(parent.checked_config_file(), adapters=Catalog())
+        changed = {key: value for key, value in params.items() if value != donor.params.get(key)}
+        with of_own_config(parent, own):
+            resolved = child_config(parent, changed)
+            run = create_child(ChildRequest(parent, own, resolved, "fork", at.step))
+        self.log.note(kind=_FORK, trial=number, of=donor.number, instead_of=instead_of, start=list(at))
+        self._leaving[instead_of] = None
+        return self._begin(LoggedTrial(number, dict(params), run.id, jobs=(LoggedJob(number),)))
+
+    def _begin(self, trial: LoggedTrial) -> Begun:
+        self.log.begin(trial)
+        return self._handed(trial)
+
+    def _handed(self, trial: LoggedTrial) -> Begun:
+        starts = {note["trial"]: Point(*note["start"]) for note in self._forks}
+        path = (self.study.path.parent / trial.run_id).absolute()
+        return Begun(trial.number, str(path), trial.params, starts.get(trial.number, Point()))
+
+    def end(self, number: int, error: str | None = None) -> None:
+        """Say that a trial does not go on; see `Trials.end`."""
+        if self.log.trials[number].ending is None:
+            self._leaving.setdefault(number, error)
+
+    def cannot_go_on(self, number: int, error: str) -> None:
+        """End the study for now; see `Trials.cannot_go_on`."""
+        raise unfinished(number, self.study.id, error)
+
+    def tend(self) -> bool:
+        """Write down what has ended; see `Trials.tend`."""
+        for number in [*self._leaving]:
+            self._settle(number)
+        return self.signals.status is not None
+
+    # -- how trials end
+
+    def _job(self, number: int) -> Job:
+        run = self.study.path.parent / self.log.trials[number].run_id
+        return Job(number, [run], self.study.id, self.goals.metrics[0], self.mode)
+
+    def _settle(self, number: int) -> bool:
+        """Write down how a trial has ended, if the process that trained it has left it; return whether."""
+        job, error = self._job(number), self._leaving[number]
+        run = RunDir(job.runs[0])
+        status = run.status()
+        if error is not None:
+            ending = failed(error)
+        elif status == "failed":
+            ending = failed(self._error(run))
+        elif status == "paused":
+            prune_paused(run, [item.type for item in self.configs.base.resolved.config.tracking])
+            ending = ending_of(job)
+        elif status in _OVER:
+            ending = ending_of(job)
+        else:
+            return False  # its process is still at it, or has died
+        del self._leaving[number]
+        self.record(number, ending)
+        return True
+
+    @staticmethod
+    def _error(run: RunDir) -> str:
+        return next((one.error for one in reversed(run.attempts()) if one.error), "it has failed")
+
+    def finish(self) -> None:
+        """Write down what has ended; no other process trains any more.
+
+        Where one died before it could commit a trial that does not go on, the run is trained to its next
+        evaluation here, and pruned there.
+        """
+        for number in [*self._leaving]:
+            if not self._settle(number):
+                job = self._job(number)
+                try:
+                    train(job, judge=lambda *_: lambda *_: "pause")
+                except (TrainwrightError, OSError) as error:
+                    message = hidden(job.runs[0], error)
+                    if is_of_files(error):
+                        raise unfinished(number, self.study.id, message) from error
+                    self._leaving[number] = message
+                self._settle(number)
+
+
+def counted(log: LoggedTrials) -> list[LoggedTrial]:
+    """Return the trials of a study without those in whose place a fork has begun."""
+    replaced = {note["instead_of"] for note in log.notes if note["kind"] == _FORK}
+    return [trial for trial in log.trials if trial.number not in replaced]
+
+
+def make_by_tuner(trials: StudyTrials) -> None:
+    """Let the tuner of a study make its trials.
+
+    Raises:
+        InputError: The tuner is not installed.
+        TrainingError: It has failed, or the first trials have.
+        Stopped: A signal has come.
+    """
+    tuner, signals = tuner_of(trials.configs.tuning), trials.signals
+    assert tuner is not None, "the study has one"
+    wake, signals.wake = signals.wake, lambda: None  # `tend` looks for a signal
+    try:
+        tuner.run(trials)
+        signals.check()
+        trials.finish()
+    finally:
+        signals.wake = wake
+    left = [one.number for one in trials.log.trials if one.ending is None]
+    if left:
+        raise InputError(
+            f"trial {left[0]} has not ended: the tuner has given it up; resume the study: "
+            f"trainwright resume {trials.study.id}"
+        )

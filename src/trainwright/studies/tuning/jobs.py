@@ -1,0 +1,241 @@
+"""A job: one trial to train, to its end or up to a rung. It is sent to the process that trains it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from trainwright.callbacks.base import Callback
+from trainwright.config import Resolved
+from trainwright.config import load as load_config
+from trainwright.config.tuning import HalvingPruner, NoPruner, Pruner
+from trainwright.datasets.base import DataBundle
+from trainwright.digest import sha256_bytes
+from trainwright.engine.outside import VerdictFunction
+from trainwright.engine.rules import TrainingShare
+from trainwright.engine.signals import STATUS_OF
+from trainwright.errors import TrainingError, TrainwrightError
+from trainwright.records.journal import evaluations, number, read
+from trainwright.records.manifest import Parent
+from trainwright.records.result import Result
+from trainwright.records.run_dir import RunDir
+from trainwright.records.status import FINAL
+from trainwright.records.trials import Ending
+from trainwright.runs.attempt import run_attempt
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.objects import Objects
+from trainwright.runs.processes.isolation import as_fresh_process
+from trainwright.runs.request import Request
+from trainwright.runs.trust import of_own_config
+from trainwright.studies.tuning.pruning import Curve, pruning_rule
+from trainwright.trackers.feed import send_rest
+from trainwright.types import Mode
+
+log = logging.getLogger("trainwright")
+_POLL_SECONDS = 0.05  # between two checks whether a run is free
+_WARN_SECONDS = 5.0  # after which the user is told what is waited for
+_PLAIN = ("study_id", "metric", "mode", "curves", "until")
+_PRUNER: TypeAdapter[Pruner] = TypeAdapter(Pruner)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A trial to train: its runs, one after the other.
+
+    Attributes:
+        trial: The number of the trial.
+        runs: The folders of its runs.
+        study_id: The id of the study.
+        metric: The metric that the pruner judges.
+        mode: Whether the lowest or the highest value is best.
+        pruner: The options of the pruner.
+        curves: The curves of other trials that the pruner may know, by status.
+        until: The share of the training after which the trial pauses; None: it trains to the end.
+        configs: The configs of runs that this process has just created, by run id; another process reads
+            them from their files.
+    """
+
+    trial: int
+    runs: Sequence[Path]
+    study_id: str
+    metric: str
+    mode: Mode
+    pruner: Pruner = field(default_factory=NoPruner)
+    curves: Mapping[str, Sequence[Curve]] = field(default_factory=dict)
+    until: TrainingShare | None = None
+    configs: Mapping[str, Resolved] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, which `from_json` reads; workers of earlier versions, too."""
+        plain = {"number": self.trial} | {name: getattr(self, name) for name in _PLAIN}
+        return plain | {"runs": [str(run) for run in self.runs], "pruner": self.pruner.model_dump()}
+
+    @staticmethod
+    def from_json(plain: Mapping[str, Any]) -> Job:
+        """Read what `to_json` returned."""
+        own = {
+            "trial": plain["number"],
+            "runs": [Path(run) for run in plain["runs"]],
+            "pruner": _PRUNER.validate_python(plain["pruner"]),
+        }
+        until = plain["until"] and tuple(plain["until"])
+        return Job(**{**{name: plain[name] for name in _PLAIN}, **own, "until": until})
+
+
+def no_bundle(_: Resolved) -> None:
+    """Return None: the config names the data."""
+
+
+def train(
+    job: Job,
+    bundle: Callable[[Resolved], DataBundle | None] = no_bundle,
+    callbacks: Sequence[Callback] = (),
+    judge: Callable[[Job, RunDir], VerdictFunction | None] | None = None,
+) -> str:
+    """Train the runs of a job, or continue them, each as a fresh process would.
+
+    Args:
+        job: The job.
+        bundle: Returns the data that were given as objects, if any, as a config prepares them.
+        callbacks: Observers of the runs.
+        judge: Returns the function that judges a run, instead of the job's pruner.
+
+    Returns:
+        How the last run has ended, or the one that a signal ended; `paused` if any has paused.
+
+    Raises:
+        TrainwrightError: A run cannot be trained.
+        Stopped: A signal came before the first step.
+    """
+    statuses: list[str] = []
+    for path in job.runs:
+        verdict = (judge or _pruner_verdict)(job, RunDir(path))
+        statuses.append(_train_run(job, RunDir(path), Objects(None, None, callbacks), bundle, verdict))
+        if statuses[-1] in STATUS_OF.values():
+            break
+    return "paused" if "paused" in statuses[:-1] and statuses[-1] == "completed" else statuses[-1]
+
+
+def _train_run(
+    job: Job,
+    run: RunDir,
+    objects: Objects,
+    bundle: Callable[[Resolved], DataBundle | None],
+    verdict: VerdictFunction | None,
+) -> str:
+    _wait_for_owner(run)
+    if (status := run.status()) in FINAL:  # when it ended, its trackers may not have had it all yet
+        for warning in send_rest(run.path, status):
+            log.warning("%s", warning)
+        return status
+    with as_fresh_process():
+        resolved = job.configs.get(run.id)
+        if resolved is None:
+            resolved = load_config(run.checked_config_file(), adapters=Catalog())
+        objects = replace(objects, data=bundle(resolved))
+        parent = Parent(run_id=job.study_id, relation="tune")
+        request = Request(resolved, run, objects, parent, verdict=verdict, until=job.until, keep=True)
+        with of_own_config(run, resolved):
+            return run_attempt(request).status
+
+
+def _wait_for_owner(run: RunDir) -> None:
+    """Wait while another process owns a run: after a kill, the workers of a study end a moment later."""
+    began, has_warned = time.monotonic(), False
+    while run.is_locked():
+        if not has_warned and time.monotonic() - began > _WARN_SECONDS:
+            log.warning(
+                "run %s of this study is owned by another process; waiting until that has ended", run.id
+            )
+            has_warned = True
+        time.sleep(_POLL_SECONDS)
+
+
+def judges_by_curves(pruner: Pruner) -> bool:
+    """Return whether a pruner judges a run while it trains, by the curves of other trials."""
+    return not isinstance(pruner, NoPruner | HalvingPruner)
+
+
+def _pruner_verdict(job: Job, run: RunDir) -> VerdictFunction | None:
+    """Return the function that judges a run by the job's pruner; None where it never prunes.
+
+    A rule may depend on all evaluations so far. It is not asked about those of an earlier attempt again, and
+    sees them before the first new one.
+    """
+    if not judges_by_curves(job.pruner):
+        return None
+    should_prune = pruning_rule(job.pruner, job.curves, job.mode)
+    earlier = dict(curve_of(run, job.metric))
+
+    def verdict(step: int, metrics: Mapping[str, float]) -> Any:
+        for before in sorted(at for at in earlier if at < step):
+            should_prune(before, earlier.pop(before))
+        return "prune" if should_prune(step, metrics[job.metric]) else "keep"
+
+    return verdict
+
+
+def curve_of(run: RunDir, metric: str) -> tuple[tuple[int, float], ...]:
+    """Return the metric at each evaluation of a run, as (step, value)."""
+    rows = evaluations(read(run.journal)) if run.journal.exists() else []
+    return tuple((step, number(values[metric])) for step, values in rows if metric in values)
+
+
+def ending_of(job: Job) -> Ending:
+    """Return the ending of a trial whose runs are completed, stopped, pruned or paused: their mean."""
+    endings = [_ending_of_run(job, RunDir(run)) for run in job.runs]
+    if len(endings) == 1:
+        return endings[0]
+    values = [one.value for one in endings if one.value is not None]
+    steps = [one.step for one in endings if one.step is not None]
+    has_value = len(values) == len(endings)
+    points = zip(*(one.curve for one in endings), strict=False)  # folds may differ by a step in an epoch
+    return Ending(
+        "paused" if any(one.status == "paused" for one in endings) else "completed",
+        math.fsum(values) / len(values) if has_value else None,
+        round(sum(steps) / len(steps)) if has_value else None,
+        tuple((point[0][0], math.fsum(value for _, value in point) / len(point)) for point in points),
+        sha256_bytes("\n".join(str(one.digest) for one in endings).encode()),
+        math.fsum(one.seconds for one in endings),
+    )
+
+
+def _ending_of_run(job: Job, run: RunDir) -> Ending:
+    result: Result = run.require_result()
+    curve = curve_of(run, job.metric)
+    sign = 1.0 if job.mode == "min" else -1.0
+    finite = [(sign * value, step) for step, value in curve if not math.isnan(value)]
+    best, step = min(finite, default=(None, None))
+    return Ending(
+        result.status if result.status in ("pruned", "paused") else "completed",
+        None if best is None else sign * best,
+        step,
+        curve,
+        result.digest,
+        result.train_seconds,
+    )
+
+
+def failed(error: str) -> Ending:
+    """Return the ending of a trial that cannot be trained."""
+    return Ending("failed", error=error)
+
+
+def unfinished(trial: int, study_id: str, message: str) -> TrainingError:
+    """Return the error that ends a study which cannot go on with a trial for now."""
+    return TrainingError(
+        f"trial {trial} cannot be trained now: {message}; then go on with the same trials: "
+        f"trainwright resume {study_id}"
+    )
+
+
+def hidden(run: Path, error: TrainwrightError | OSError) -> str:
+    """Return an error's message without secrets of the run's config."""
+    return load_config(RunDir(run).checked_config_file(), adapters=Catalog()).hide(str(error))

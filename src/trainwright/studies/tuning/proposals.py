@@ -1,0 +1,72 @@
+"""Decide the next job of a study, and the parameters of a trial that begins with it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from trainwright.records.trials import TIME_LIMIT, Ending, LoggedTrial, TrialLog
+from trainwright.samplers.base import Observation
+from trainwright.studies.study import Json
+from trainwright.studies.tuning.agenda import Agenda, Turn
+from trainwright.studies.tuning.conclusion import observation
+from trainwright.studies.tuning.question import SearchPlan
+
+
+class Proposals:
+    """Decide the jobs of a study one by one, from its plan and its log: a resumed study makes the same ones.
+
+    Args:
+        plan: What the trials are a function of.
+        log: The log of the study.
+        agenda: The order of the jobs.
+        before: The number of the first job that is not done any more; None: all jobs are done.
+    """
+
+    def __init__(self, plan: SearchPlan, log: TrialLog, agenda: Agenda, before: int | None = None) -> None:
+        self._plan, self._log, self._agenda = plan, log, agenda
+        self._before = math.inf if before is None else before
+        self._began = time.monotonic()
+
+    def next(self) -> Turn | None:
+        """Return the next job; None if there is no more, or if it cannot be decided yet.
+
+        A time limit that is reached is a decision, which is written to the log.
+        """
+        turn = self._agenda.next(self._log.trials)
+        if turn is None or turn.job >= self._before or self._log.is_over_time:
+            return None
+        target, goals = self._plan.tuning.target, self._plan.goals
+        known = self._agenda.known(self._log.trials, turn.job)
+        if any(goals.is_reached(target, ending.value) for ending in known if ending is not None):
+            return None
+        limit = self._plan.tuning.max_minutes
+        if limit is not None and time.monotonic() - self._began >= 60 * limit:
+            self._log.note(kind=TIME_LIMIT, before=turn.job)
+            return None
+        return turn
+
+    def params(self, turn: Turn) -> Json:
+        """Return the parameters of the trial that begins with a job."""
+        return self._plan.sampler.propose(turn.trial, self._seen(turn))
+
+    def replay(self) -> None:
+        """Let a sampler that keeps a state in trials make the earlier proposals of a resumed study again.
+
+        The log tells what each of them knew: with rungs, more has become known of trials since.
+        """
+        if getattr(self._plan.sampler, "keeps_state", False):
+            for trial in self._log.trials:
+                self.params(Turn(trial.jobs[0].number, trial.number))
+
+    def observations(
+        self, trials: Sequence[LoggedTrial], known: Sequence[Ending | None]
+    ) -> list[Observation]:
+        """Return trials as a sampler sees them, from what is known of their endings."""
+        return [observation(trial, end, self._plan.goals) for trial, end in zip(trials, known, strict=False)]
+
+    def _seen(self, turn: Turn) -> list[Observation]:
+        """Return the earlier trials as the proposal of a trial may know them."""
+        known = self._agenda.known(self._log.trials, turn.job)[: turn.trial]
+        return [*self._plan.earlier, *self.observations(self._log.trials, known)]

@@ -1,0 +1,113 @@
+"""Open a search again by its name: check it, change to its directory, and read the config that it keeps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from trainwright.config import Overrides
+from trainwright.config.checks import OBJECTS
+from trainwright.config.habits import key_meant
+from trainwright.config.overrides import keys_of, with_settings
+from trainwright.config.tuning import SQLITE
+from trainwright.errors import InputError
+from trainwright.records.tuning_result import SETTINGS
+from trainwright.require import import_paths
+from trainwright.runs.workdir import working_in
+from trainwright.studies.study import Study, StudyRequest, is_same_question
+from trainwright.studies.tuning.going_on import length_so_far
+from trainwright.studies.tuning.question import FROM, SearchConfig, read_search
+from trainwright.studies.tuning.storage import lacks_password
+from trainwright.studies.tuning.tuner_checks import CONFIG
+from trainwright.studies.tuning.view import KIND
+
+log = logging.getLogger("trainwright")
+REPEATS = "repeats"  # in the settings of a study: the one that it repeats
+
+
+def check_search(study: Study, verb: str) -> None:
+    """Check that a study is a search, whose config is kept.
+
+    Raises:
+        InputError: It is not a search, or `verb` would continue one that repeats another one.
+    """
+    if study.record.kind != KIND:
+        raise InputError(
+            f"study {study.id} is not a search; continue it with trainwright {_command(study)} --resume"
+        )
+    if not (study.path / CONFIG).exists():
+        if function := study.record.question.get("function"):
+            raise InputError(
+                f"study {study.id} is of a Python function, which only its author has; to go on with it: "
+                f"trainwright.tune({function}, trials=..., resume=True)"
+            )
+        raise InputError(
+            f"study {study.id} has no {CONFIG}, as earlier versions of Trainwright kept none, so it cannot "
+            f"{verb} by its name; give its config: trainwright tune CONFIG --resume"
+        )
+    if verb != "reproduce" and (repeated := study.settings(SETTINGS).get(REPEATS)):
+        raise InputError(
+            f"study {study.id} repeats {repeated}: trainwright reproduce {repeated} begins again"
+        )
+
+
+def _command(study: Study) -> str:
+    """Return the command that made a study, without `trainwright` itself."""
+    kind, question = study.record.kind, study.record.question
+    if kind == "why":
+        return " ".join(["why", *question["runs"], "--metric", question["metric"]])
+    return f"{'cross-validate' if kind == 'cv' else kind} CONFIG"
+
+
+@contextmanager
+def working_for(study: Study) -> Iterator[None]:
+    """Work in the directory in which the study was begun, if it is there."""
+    folder = Path(study.settings(SETTINGS).get("working_directory", ""))
+    with working_in(folder if folder.is_absolute() and folder.is_dir() else Path.cwd(), [Path.cwd()]):
+        yield
+
+
+def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, trust: bool) -> SearchConfig:
+    """Read the config that a study keeps.
+
+    Unless their number is given, it has as many trials as were asked for last.
+
+    Raises:
+        InputError: It names code, which is not imported for a folder that may come from someone else; its
+            data were objects; or it was changed.
+    """
+    asked = read_search(study.path / CONFIG, _with_storage(study, overrides), request)
+    question = {key: value for key, value in study.record.question.items() if key != FROM}
+    if not is_same_question(question, asked.question, asked.base.resolved.computation_hashes()):
+        raise InputError(
+            f"{study.path / CONFIG} is not what study {study.id} was asked any more; put it back, or begin "
+            "another study: trainwright tune CONFIG"
+        )
+    config = asked.base.resolved.config
+    if config.data is not None and config.data.type == OBJECTS and request.data is None:
+        raise InputError(f"study {study.id} was given data in Python; give them to trainwright.tune again")
+    paths = sorted(import_paths([config.model_dump(), asked.tuning.model_dump()]))
+    if paths and not trust:
+        raise InputError(
+            f"the config of study {study.id} names code ({paths[0]}), which is not imported from a study's "
+            "folder: give the config itself, trainwright tune CONFIG --resume, or --trust"
+        )
+    if "tuning.trials" in map(key_meant, keys_of(overrides)):
+        return asked
+    trials = length_so_far(study, asked.trials)
+    return replace(asked, tuning=asked.tuning.model_copy(update={"trials": trials}))
+
+
+def _with_storage(study: Study, overrides: Overrides) -> Overrides:
+    """Return overrides that replace a storage whose password was not kept."""
+    if "tuning.storage" in keys_of(overrides) or not lacks_password((study.path / CONFIG).read_text()):
+        return overrides
+    log.warning(
+        "the password of tuning.storage was not kept, so Optuna's storage is %s now; give tuning.storage=URL "
+        "to trainwright resume, or ${env:PASSWORD} in the config from the start",
+        SQLITE,
+    )
+    return with_settings(overrides, {"tuning.storage": SQLITE})

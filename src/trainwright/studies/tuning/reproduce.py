@@ -1,0 +1,151 @@
+"""Make a search again, and compare the two trial by trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from trainwright.engine.signals import Stopped
+from trainwright.errors import InputError
+from trainwright.records.run_dir import RunDir
+from trainwright.records.status import FINAL
+from trainwright.records.trials import LENGTH, LoggedTrial, TrialLog, read_log, read_trials
+from trainwright.records.tuning_result import SETTINGS
+from trainwright.runs.reproduce import Reproduction, compare_bits
+from trainwright.studies.study import Json, Study, StudyRequest
+from trainwright.studies.tuning.earlier import FILE as EARLIER
+from trainwright.studies.tuning.question import RECORDED
+from trainwright.studies.tuning.reopen import REPEATS, check_search, kept_config, working_for
+from trainwright.studies.tuning.tune import search
+from trainwright.studies.tuning.view import KIND, Tuning
+
+
+@dataclass(frozen=True)
+class StudyReproduction:
+    """The answer of `reproduce` for a study.
+
+    `trial` is the number of the first trial that differs, `what` says how, and `run` compares its runs, if
+    both have ended.
+    """
+
+    verdict: Literal["identical", "different"]
+    original: str
+    repetition: str
+    digests: tuple[str | None, str | None]
+    trials: tuple[int, int]
+    trial: int | None = None
+    what: str | None = None
+    run: Reproduction | None = None
+
+    def to_json(self) -> Json:
+        """Return the answer as JSON holds it."""
+        return {
+            "verdict": self.verdict,
+            "original": self.original,
+            "repetition": self.repetition,
+            "digest": {"original": self.digests[0], "repetition": self.digests[1]},
+            "trials": {"original": self.trials[0], "repetition": self.trials[1]},
+            "first_trial": self.trial,
+            "difference": self.what,
+            "run": self.run.to_json() if self.run else None,
+        }
+
+
+def reproduce_study(study: Study, request: StudyRequest, *, trust: bool = False) -> StudyReproduction:
+    """Make all trials of a study again, and compare them; see `trainwright.reproduce_study`."""
+    check_search(study, "reproduce")
+    if study.status != "completed":
+        raise InputError(
+            f"study {study.id} is {study.status}; resume it first: trainwright resume {study.id}"
+        )
+    with working_for(study):
+        asked = kept_config(study, (), request, trust=trust)
+        if asked.tuning.tuner is not None:
+            raise InputError(
+                f"study {study.id} was decided by {asked.tuning.tuner.type}, from whatever "
+                "ended first, so it is not a function of its config; each trial is: trainwright reproduce RUN"
+            )
+        trials = read_trials(study.path)
+        again = _copy(study)
+        free = asked.tuning.model_copy(
+            update={"trials": len(trials), "max_minutes": None, "target": None}  # these are in `before`
+        )
+        before = max((job.number for trial in trials for job in trial.jobs), default=-1) + 1
+        repeated = search(again, replace(asked, tuning=free), request, before)
+    if repeated.status in ("preempted", "interrupted"):
+        raise Stopped(repeated.status)
+    return compare_studies(Tuning(study.path), repeated)
+
+
+def compare_studies(original: Tuning, repetition: Tuning) -> StudyReproduction:
+    """Compare two studies trial by trial."""
+    before, now = read_trials(original.path), read_trials(repetition.path)
+    number, what = first_difference(before, now) or (None, None)
+    best = [one.typed_result.best for one in (original, repetition)]
+    final = [None if one is None else one.digest for one in best]
+    if number is None and final[0] != final[1]:
+        what = f"the best configuration, trained once more: digest {final[0]}, then {final[1]}"
+    run = None
+    if number is not None and number < min(len(before), len(now)):
+        first = RunDir(original.path.parent / before[number].run_id)
+        then = RunDir(repetition.path.parent / now[number].run_id)
+        if first.status() in FINAL and then.status() in FINAL:
+            run = compare_bits(first, then)
+    return StudyReproduction(
+        "identical" if what is None else "different",
+        original.id,
+        repetition.id,
+        (original.digest, repetition.digest),
+        (len(before), len(now)),
+        number,
+        what,
+        run,
+    )
+
+
+def first_difference(before: Sequence[LoggedTrial], now: Sequence[LoggedTrial]) -> tuple[int, str] | None:
+    """Return the number of the first trial that differs, and what differs; None if none does."""
+    for first, then in zip(before, now, strict=False):
+        if (what := next(_differences(first, then), None)) is not None:
+            return first.number, what
+    if len(before) != len(now):
+        return min(len(before), len(now)), f"{len(before)} trials, then {len(now)}"
+    return None
+
+
+def _differences(first: LoggedTrial, then: LoggedTrial) -> Iterator[str]:
+    for key in dict.fromkeys([*first.params, *then.params]):
+        values = [repr(one.params[key]) if key in one.params else "none" for one in (first, then)]
+        if values[0] != values[1]:
+            yield f"{key}: {values[0]}, then {values[1]}"
+    if first.ending is None or then.ending is None:
+        if first.ending != then.ending:
+            yield "one of the two has not ended"
+        return
+    curves = dict(first.ending.curve), dict(then.ending.curve)
+    for step in sorted({*curves[0], *curves[1]}):
+        pair = [repr(curve.get(step)) for curve in curves]
+        if pair[0] != pair[1]:
+            yield f"the metric at step {step}: {pair[0]}, then {pair[1]}"
+    for name in ("status", "value", "digest"):
+        pair = [repr(getattr(one, name)) for one in (first.ending, then.ending)]
+        if pair[0] != pair[1]:
+            yield f"{name}: {pair[0]}, then {pair[1]}"
+
+
+def _copy(study: Study) -> Study:
+    """Create the folder of a repetition, with all that was fixed when the study was created or went on."""
+    question: dict[str, Any] = study.record.question | {REPEATS: study.id}
+    again = Study.create(study.path.parent.parent, study.path.parent.name, KIND, question)
+    logged = read_log(study.path)
+    recorded = [trial.running for trial in logged.trials]
+    order = {RECORDED: recorded} if all(one is not None for one in recorded) else {}
+    again.write(SETTINGS, study.settings(SETTINGS) | {REPEATS: study.id} | order)
+    if earlier := study.settings(EARLIER):
+        again.write(EARLIER, earlier)
+    trial_log = TrialLog(again.path)
+    for length in logged.lengths():
+        trial_log.note(kind=LENGTH, trials=length)
+    trial_log.close()
+    return again

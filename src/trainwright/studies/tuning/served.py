@@ -1,0 +1,205 @@
+"""Train runs evaluation by evaluation, for a tuner that decides after each one whether the run continues.
+
+`WorkerTrainer` lives in a process of the tuner, and starts a worker process of ours, as a study with
+`parallel` does. That process runs `serve`: at each evaluation it waits for an instruction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from trainwright.engine.outside import VerdictFunction
+from trainwright.engine.signals import STATUS_OF, Stopped
+from trainwright.errors import CheckpointError, RunLockedError, TrainingError, TrainwrightError, is_of_files
+from trainwright.records.run_dir import RunDir
+from trainwright.records.status import FINAL, Ended
+from trainwright.runs.data.shared import sharing_data
+from trainwright.studies.tuning.jobs import Job, curve_of, hidden, train
+from trainwright.studies.tuning.worker_process import WorkerProcess
+from trainwright.tuners.base import Begun, Point, Report
+from trainwright.types import Mode
+
+Answer = Literal["keep", "pause"]
+_LOCK_SECONDS = 60.0  # a process that has just died may still hold the run
+
+
+@dataclass
+class WorkerTrainer:
+    """Train trials in a worker process; see `tuners.base.Trainer`.
+
+    Args:
+        study_id: The study.
+        metric: The metric that is reported.
+        mode: Its mode.
+        directory: Where the worker works: paths of data are relative to it.
+        log_level: The level of the worker's log, on stderr.
+    """
+
+    study_id: str
+    metric: str
+    mode: Mode
+    directory: str
+    log_level: int
+    _worker: WorkerProcess | None = field(default=None, repr=False)
+    _trial: Begun | None = field(default=None, repr=False)  # that the worker trains
+    _waits: bool = field(default=False, repr=False)  # at an evaluation
+
+    def go_on(self, trial: Begun, after: Point) -> Report:
+        """Train a trial up to the next evaluation; see `Trainer.go_on`."""
+        run = RunDir(Path(trial.run))
+        if not run.config_file.exists():
+            raise TrainingError(
+                f"{trial.run} is not on this machine: all machines of a cluster need the folder of the "
+                "runs, under the same path"
+            )
+        if self._trial is not None and self._trial.run != trial.run:
+            self.leave()
+        while True:
+            if (known := self._known(run, after)) is not None:
+                point = Point(after.evaluation + 1, known[0])
+                return Report(point, known[1], ended=self._has_ended(run, point))
+            if self._has_ended(run, after):
+                return Report(after, ended=True)
+            message = self._advance(trial)
+            if "value" in message:
+                if message["step"] > after.step:
+                    return Report(Point(after.evaluation + 1, message["step"]), message["value"])
+            elif message["status"] == "failed":
+                return Report(after, ended=True, error=message["error"])
+
+    def _known(self, run: RunDir, after: Point) -> tuple[int, float] | None:
+        """Return the first evaluation after a point in the journal of a run that no worker trains now.
+
+        The evaluation at which a worker waits was reported already.
+        """
+        if self._trial is not None:
+            return None
+        return next((one for one in curve_of(run, self.metric) if one[0] > after.step), None)
+
+    def _has_ended(self, run: RunDir, at: Point) -> bool:
+        """Return whether a run has ended, and has no evaluation after a point."""
+        return self._trial is None and run.status() in FINAL and self._known(run, at) is None
+
+    def _advance(self, trial: Begun) -> dict[str, Any]:
+        """Let the worker train on, and return what it says next."""
+        if self._worker is None:
+            self._worker = WorkerProcess.start("serve-jobs", self.log_level, directory=self.directory)
+        if self._trial is None:
+            run = Path(trial.run)
+            self._worker.send(Job(trial.number, [run], self.study_id, self.metric, self.mode).to_json())
+            self._trial = trial
+        elif self._waits:
+            self._worker.send("keep")
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        """Return what the worker says next.
+
+        Raises:
+            TrainingError: It has died, or was told to stop.
+            CheckpointError: A file of the run cannot be written or read.
+        """
+        assert self._worker is not None
+        message = self._worker.read_whole()
+        self._waits = "value" in message
+        if not self._waits:
+            self._trial = None
+        if message.get("is_of_files"):
+            raise CheckpointError(" ".join(message["error"].split()))
+        if not message or message.get("status") in STATUS_OF.values():
+            how = self._worker.end()
+            self._worker = None
+            raise TrainingError(f"the process that trains has ended {how}")
+        return message
+
+    def commit(self, trial: Begun, at: Point) -> Point:
+        """Commit a trial; see `Trainer.commit`."""
+        run = RunDir(Path(trial.run))
+        if at == trial.start or run.status() in FINAL:
+            return at
+        if self._trial is None and self._reached(run) < at.step:  # a process has died since the last commit
+            while self._advance(trial).get("step", at.step) < at.step:
+                pass
+        self.leave()
+        reached = max(at.step, self._reached(run))
+        later = sum(at.step < step <= reached for step, _ in curve_of(run, self.metric))
+        return Point(at.evaluation + later, reached)
+
+    @staticmethod
+    def _reached(run: RunDir) -> int:
+        """Return the step at which a run has paused; 0 if it has not."""
+        result = run.result()
+        return result.steps if result is not None and run.status() == "paused" else 0
+
+    def leave(self) -> None:
+        """Commit the trial that waits; see `Trainer.leave`."""
+        while self._trial is not None:
+            assert self._worker is not None
+            if self._waits:
+                self._worker.send("pause")
+            self._read()
+
+    def close(self) -> None:
+        """Leave, and end the worker; see `Trainer.close`."""
+        with contextlib.suppress(TrainingError, CheckpointError):
+            self.leave()
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+
+@sharing_data()
+def serve(answers: int) -> Ended | None:
+    """Do the jobs that arrive on stdin, and ask on the pipe `answers` at each evaluation whether to continue.
+
+    Returns:
+        The status that a signal asked for, if one came.
+    """
+    lines = sys.stdin.buffer
+
+    def say(message: Mapping[str, Any]) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(answers, json.dumps(message).encode() + b"\n")
+
+    def asked(job: Job, _: RunDir) -> VerdictFunction:
+        def verdict(step: int, metrics: Mapping[str, float]) -> Answer:
+            say({"step": step, "value": metrics.get(job.metric)})
+            line = lines.readline()
+            return cast("Answer", json.loads(line)) if line else "pause"  # the other side is gone
+
+        return verdict
+
+    while line := lines.readline():
+        job = Job.from_json(json.loads(line))
+        try:
+            status = _unlocked(lambda job=job: train(job, judge=asked))  # type: ignore[misc]
+        except Stopped as stopped:
+            return stopped.status
+        except (TrainwrightError, OSError) as error:
+            message = hidden(job.runs[0], error)
+            say({"status": "failed", "error": message, "is_of_files": is_of_files(error)})
+            continue
+        say({"status": status})
+        if status in STATUS_OF.values():
+            return cast("Ended", status)
+    return None
+
+
+def _unlocked(do: Callable[[], str]) -> str:
+    """Do something with a run; one that another process owns is tried again for a while."""
+    end = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            return do()
+        except RunLockedError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.1)

@@ -1,0 +1,143 @@
+"""A tuning study, as its files tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from trainwright.records.run_dir import RunDir
+from trainwright.records.trials import LoggedTrial, read_trials
+from trainwright.records.tuning_result import TuningResult, metrics_of
+from trainwright.runs.run import Run
+from trainwright.studies.study import Json, StudyView
+
+KIND = "tune"
+BEST = "best.yaml"
+
+
+class TrialSummary(NamedTuple):
+    """A trial: its parameters, and how it has ended.
+
+    Attributes:
+        number: Its number, from 0 on.
+        status: `running`, or as it has ended.
+        value: The best value of the first metric; None if there is none.
+        step: The step of this value.
+        seconds: The training time.
+        run_id: Its run; that of the first fold, if there are several; empty if a Python function was tuned.
+        params: Its parameters, by dotted key.
+        values: Where the study has several metrics or constraints: these.
+        error: Why it has failed.
+    """
+
+    number: int
+    status: str
+    value: float | None
+    step: int | None
+    seconds: float | None
+    run_id: str
+    params: Json
+    values: Mapping[str, float] = MappingProxyType({})
+    error: str | None = None
+
+    def to_json(self) -> Json:
+        """Return it as a JSON document, without `values` and `error` where there are none."""
+        document = self._asdict() | {"values": dict(self.values)}
+        return {key: value for key, value in document.items() if value or key not in ("values", "error")}
+
+    def to_row(self) -> Json:
+        """Return it as a row of a table, with a column for each parameter."""
+        head = {"trial": self.number, "status": self.status, "value": self.value, "step": self.step}
+        head |= {"seconds": self.seconds, "run_id": self.run_id, **self.values, **self.params}
+        return head | ({"error": self.error} if self.error else {})
+
+
+class Tuning(StudyView):
+    """A read-only view of a tuning study's folder; each property reads the files again."""
+
+    @property
+    def trials(self) -> Any:
+        """The trials as a data frame: number, status, value, step, seconds, run id, and the parameters."""
+        import pandas as pd
+
+        return pd.DataFrame(rows(self.path))
+
+    def trials_dataframe(self) -> Any:
+        """Return `trials`; a name that users of Optuna know."""
+        return self.trials
+
+    @property
+    def best_trial(self) -> TrialSummary | None:
+        """The best trial; None if none has a value."""
+        best = self.typed_result.best
+        return trials_of(self.path)[best.trial] if best else None
+
+    @property
+    def best_trials(self) -> list[TrialSummary]:
+        """The trials of the Pareto front; with one metric, the best one."""
+        result = self.typed_result
+        front = result.front or ([result.best.trial] if result.best else [])
+        trials = trials_of(self.path) if front else []
+        return [trials[number] for number in front]
+
+    @property
+    def best_run(self) -> Run | None:
+        """The run of the best trial; None if none has a value, or a Python function was tuned."""
+        best = self.typed_result.best
+        return Run(RunDir(self.path.parent / best.run_id)) if best and best.run_id else None
+
+    @property
+    def best_params(self) -> dict[str, Any]:
+        """The parameters of the best trial, by dotted key; empty if none has a value."""
+        best = self.typed_result.best
+        return dict(best.params) if best else {}
+
+    @property
+    def best_config(self) -> Path | None:
+        """The config of the best trial, which trains as it is; None where there is no best run."""
+        return self.path / BEST if self.best_run is not None else None
+
+    @property
+    def best_value(self) -> float | None:
+        """The value of the best trial, by the first metric; None if none has one."""
+        best = self.typed_result.best
+        return best.value if best else None
+
+    @property
+    def digest(self) -> str | None:
+        """The digest over all trials: two studies with the same one made the same trials."""
+        return self.typed_result.digest
+
+    @property
+    def typed_result(self) -> TuningResult:
+        """The content of `result.json` as a record; before the end, metric and mode alone are set."""
+        result = TuningResult.of(self.result)
+        first = next(iter(metrics_of(self.path).items()), None)
+        if result.mode is None and first is not None:
+            return result.model_copy(update={"metric": first[0], "mode": first[1]})
+        return result
+
+    def __repr__(self) -> str:
+        result = self.typed_result
+        value = f": {result.metric}={result.best.value:.4g}" if result.best else ""
+        return f"<Tuning {self.path.parent.name}/{self.id} {self.status}{value}>"
+
+
+def trials_of(folder: Path) -> list[TrialSummary]:
+    """Return what the log of a study says of its trials."""
+    return [_summary(trial) for trial in read_trials(folder)]
+
+
+def _summary(trial: LoggedTrial) -> TrialSummary:
+    number, run_id, params, end = trial.number, trial.run_id, trial.params, trial.ending
+    if end is None:
+        return TrialSummary(number, "running", None, None, None, run_id, params)
+    own = (end.status, end.value, end.step, end.seconds)
+    return TrialSummary(number, *own, run_id, params, end.values or {}, end.error)
+
+
+def rows(folder: Path) -> list[Json]:
+    """Return the trials of a study as rows of a table."""
+    return [trial.to_row() for trial in trials_of(folder)]

@@ -1,0 +1,281 @@
+"""Executors of a study's jobs: this process, worker processes, and workers that have joined.
+
+An executor takes jobs and says, one by one, how they have ended. A worker process that dies is replaced, and
+any free worker continues its job from the newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, cast
+
+from trainwright.callbacks.base import Callback
+from trainwright.config import Resolved
+from trainwright.datasets.base import DataBundle
+from trainwright.engine.signals import STATUS_OF, Stopped
+from trainwright.errors import TrainwrightError, is_of_files
+from trainwright.records.status import Ended
+from trainwright.runs.data.shared import sharing_data
+from trainwright.studies.running import log_warnings_once
+from trainwright.studies.tuning.jobs import Job, hidden, train, unfinished
+from trainwright.studies.tuning.joined import LEFT, JoinedWorker, JoinedWorkers
+from trainwright.studies.tuning.resources import visible_gpus
+from trainwright.studies.tuning.worker_process import WorkerProcess
+
+_POLL_SECONDS = 0.2  # between two checks whether a signal has come
+_MOST_DEATHS = 3  # of workers at one job, after which its trial has failed
+
+
+class Outcome(NamedTuple):
+    """How the attempt of a job has ended: a status of runs, or `failed` with an error."""
+
+    job: Job
+    status: str
+    error: str | None = None
+
+
+class Executor(Protocol):
+    """Do jobs, as many at once as it has `slots`."""
+
+    @property
+    def slots(self) -> int:
+        """The number of jobs that it can do at once now."""
+
+    def submit(self, job: Job) -> None:
+        """Begin a job; there is a free slot."""
+
+    def wait(self) -> Outcome | None:
+        """Return how the next job has ended; None if there are more slots now. Some job has been submitted.
+
+        Raises:
+            Stopped: A signal has come, and no job is being done any more.
+            TrainingError: The files of a run cannot be written or read, which is no result of its trial.
+        """
+
+    def close(self) -> None:
+        """End all workers; jobs in progress save and stop."""
+
+
+class InProcess:
+    """Do one job at a time, in this process.
+
+    Args:
+        bundle: Returns the data that were given as objects, if any, as a config prepares them.
+        callbacks: Observers of the runs.
+    """
+
+    slots = 1
+
+    def __init__(
+        self, bundle: Callable[[Resolved], DataBundle | None], callbacks: Sequence[Callback] = ()
+    ) -> None:
+        self._bundle, self._callbacks = bundle, callbacks
+        self._job: Job | None = None
+
+    def submit(self, job: Job) -> None:
+        """Begin a job; see `Executor.submit`."""
+        self._job = job
+
+    def wait(self) -> Outcome:
+        """Do the job; see `Executor.wait`."""
+        job, self._job = self._job, None
+        assert job is not None
+        try:
+            status = train(job, self._bundle, self._callbacks)
+        except (TrainwrightError, OSError) as error:
+            message = hidden(job.runs[0], error)
+            if is_of_files(error):
+                raise unfinished(job.trial, job.study_id, message) from error
+            return Outcome(job, "failed", message)
+        if status in STATUS_OF.values():
+            raise Stopped(cast("Ended", status))
+        return Outcome(job, status)
+
+    def close(self) -> None:
+        """Do nothing; see `Executor.close`."""
+
+
+@dataclass
+class _Worker:
+    """A worker process, the GPUs that it sees, and its job."""
+
+    process: WorkerProcess
+    gpus: str | None = None
+    job: Job | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it may be given a job."""
+        return self.job is None
+
+    @staticmethod
+    def start(log_level: int, gpus: str | None = None) -> _Worker:
+        """Start a process, which sees these GPUs, or all."""
+        stdout = sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL
+        environment = visible_gpus(gpus)
+        process = WorkerProcess.start("do-jobs", log_level, stdout=stdout, environment=environment)
+        return _Worker(process, gpus)
+
+    def send(self, job: Job) -> None:
+        """Give the worker a job."""
+        self.job = job
+        self.process.send(job.to_json())
+
+
+@dataclass
+class WorkerProcesses:
+    """Do jobs in worker processes, which make one run after another, and by workers that have joined.
+
+    Args:
+        own: The number of processes of this one's own.
+        signal_status: Returns what a signal to this process asks for, if one came.
+        log_level: The level of the log that the workers write to stderr.
+        joined: The workers that have joined the study.
+        gpus: The GPUs that each process sees, as CUDA_VISIBLE_DEVICES; empty: all that there are.
+    """
+
+    own: int
+    signal_status: Callable[[], Ended | None]
+    log_level: int
+    joined: JoinedWorkers = field(default_factory=JoinedWorkers)
+    gpus: Sequence[str] = ()
+    _workers: list[_Worker] = field(default_factory=list)
+    _deaths: dict[int, int] = field(default_factory=dict)
+    _waiting: list[Job] = field(default_factory=list)
+
+    @property
+    def slots(self) -> int:
+        """The number of workers; see `Executor.slots`."""
+        return self.own + len(self.joined.workers)
+
+    def submit(self, job: Job) -> None:
+        """Begin a job; see `Executor.submit`."""
+        self._waiting.append(job)
+        self._give()
+
+    def _give(self) -> None:
+        """Give the jobs that wait to workers that are free."""
+        for job in list(self._waiting):
+            worker = self._worker_for(job)
+            if worker is not None:
+                self._waiting.remove(job)
+                worker.send(job)
+
+    def _worker_for(self, job: Job) -> _Worker | JoinedWorker | None:
+        """Return the worker that is doing a job for an earlier leader of the study, or a free one."""
+        joined = self.joined.workers
+        for known in (worker for worker in joined if worker.job is None and worker.does(job)):
+            return known
+        if all(worker.job for worker in self._workers) and len(self._workers) < self.own:
+            self._workers.append(self._started())
+        everyone: list[_Worker | JoinedWorker] = [*self._workers, *joined]
+        return next((worker for worker in everyone if worker.is_idle), None)
+
+    def _started(self) -> _Worker:
+        """Start a process, with GPUs that none of the others has."""
+        free = [share for share in self.gpus if all(worker.gpus != share for worker in self._workers)]
+        return _Worker.start(self.log_level, next(iter(free), None))
+
+    def wait(self) -> Outcome | None:
+        """Return how the next job has ended; see `Executor.wait`."""
+        slots = self.slots
+        while True:
+            if status := self.signal_status():
+                self.close()
+                raise Stopped(status)
+            for worker in self._answering():
+                answer = worker.process.read()
+                if answer is not None and (outcome := self._outcome(worker, answer)) is not None:
+                    return outcome
+            for other, answer in self.joined.poll():
+                if (outcome := self._outcome(other, answer)) is not None:
+                    return outcome
+            self._give()
+            if self.slots > slots:
+                return None
+
+    def _answering(self) -> list[_Worker]:
+        """Wait a moment, and return the worker processes that have written something, or died."""
+        with selectors.DefaultSelector() as selector:
+            for worker in self._workers:
+                if worker.job is not None:
+                    selector.register(worker.process.messages, selectors.EVENT_READ, worker)
+            return [key.data for key, _ in selector.select(_POLL_SECONDS)]
+
+    def _outcome(self, worker: _Worker | JoinedWorker, answer: dict[str, Any]) -> Outcome | None:
+        """Return what an answer says; None if the worker is gone, and another one continues its job.
+
+        Raises:
+            TrainingError: The files of a run cannot be written or read.
+        """
+        job, worker.job = worker.job, None
+        if job is None:  # an earlier leader of the study has given it
+            return None
+        if answer.get("is_of_files"):
+            raise unfinished(job.trial, job.study_id, answer["error"])
+        if answer and answer["status"] != LEFT:
+            return Outcome(job, answer["status"], answer.get("error"))
+        if not answer:
+            how = self._ended(worker)
+            self._deaths[job.trial] = deaths = self._deaths.get(job.trial, 0) + 1
+            if deaths >= _MOST_DEATHS:
+                return Outcome(job, "failed", f"its process died {deaths} times, the last time {how}")
+        self.submit(job)
+        return None
+
+    def _ended(self, worker: _Worker | JoinedWorker) -> str:
+        """Return how a worker has ended."""
+        if isinstance(worker, JoinedWorker):
+            return f"as {worker.path.name}"
+        self._workers.remove(worker)
+        return worker.process.end()
+
+    def close(self) -> None:
+        """Ask the workers to save and stop, and wait for them; see `Executor.close`."""
+        for worker in self._workers:
+            if worker.job is not None:
+                worker.process.terminate()
+        for worker in self._workers:
+            worker.process.end()
+        self._workers.clear()  # those that have joined go on: one of them leads the study then
+
+
+def _has_descriptor(stream: Any) -> bool:
+    try:
+        stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return False
+    return True
+
+
+@sharing_data()
+def do_jobs(answers: int) -> Ended | None:
+    """Do the jobs that arrive on stdin, one after the other, and write how each ended.
+
+    Returns:
+        The status that a signal asked for, if one came.
+    """
+    with log_warnings_once():
+        for line in sys.stdin.buffer:
+            answer = answer_to(Job.from_json(json.loads(line)))
+            if answer["status"] in STATUS_OF.values():
+                return cast("Ended", answer["status"])
+            os.write(answers, json.dumps(answer).encode() + b"\n")
+    return None
+
+
+def answer_to(job: Job) -> dict[str, Any]:
+    """Do a job, and return how it has ended, which may be by a signal."""
+    try:
+        return {"status": train(job)}
+    except (TrainwrightError, OSError) as error:
+        message = hidden(job.runs[0], error)
+        return {"status": "failed", "error": message, "is_of_files": is_of_files(error)}
+    except Stopped as stopped:
+        return {"status": stopped.status}

@@ -1,0 +1,229 @@
+"""Write a run's model as MLflow keeps models: a folder with `MLmodel`, which `mlflow.pyfunc` loads.
+
+    MLmodel                     the flavor, the signature, what each column holds
+    requirements.txt            what must be installed to load it; also as python_env.yaml and conda.yaml
+    input_example.json          a row that the model takes; made up, so that no row of the data leaves the run
+    run/                        the portable part of the run
+
+MLflow itself is not imported: the files are plain, and its import takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainwright import registry
+from trainwright.config import load
+from trainwright.config.emit import emit
+from trainwright.datasets.rows.preparation import AnyPreparation, TabularPreparation, from_json
+from trainwright.errors import CheckpointError, DataError, InputError
+from trainwright.records.data import DataDescription, understanding
+from trainwright.records.manifest import Manifest
+from trainwright.records.run_dir import RunDir
+from trainwright.require import installed_version
+from trainwright.semantics import computing_by, older_versions
+from trainwright.types import DataInfo
+from trainwright.version import VERSION
+
+LOADER = "trainwright.integrations.mlflow"
+DATA = "run"  # the folder of the portable run
+_ALWAYS = ("numpy", "pandas")  # predictions are data frames
+_VERSION = re.compile(r"[\w.!+-]+")
+_TYPES = {"b": "boolean", "i": "long", "u": "long", "f": "double"}
+
+Json = dict[str, Any]
+
+
+class Logged(NamedTuple):
+    """What MLflow knows of a model that is logged to it: its ids, and the run that made it."""
+
+    model_id: str | None = None
+    run_id: str | None = None
+
+
+def write_model(folder: Path, logged: Logged = Logged()) -> Path:  # noqa: B008 - immutable
+    """Turn a folder that holds a portable run in `run` into an MLflow model, and return it.
+
+    Args:
+        folder: The folder.
+        logged: The ids in MLflow, if the model is logged there.
+
+    Raises:
+        InputError: The model's predictions need targets, so that rows alone have none; or they are masks.
+    """
+    run = RunDir(folder / DATA)
+    manifest = run.require_manifest()
+    description = DataDescription.load(run.path / DataDescription.FILE)
+    if description is None:
+        raise InputError(f"run {manifest.run_id} does not say how its data were prepared")
+    older = older_versions(manifest.versions)
+    with computing_by(older), understanding(run.path / DataDescription.FILE):
+        info = DataInfo.from_json(description.info)
+        preparation = from_json(description.preparation) if description.preparation else None
+    if registry.task_for(info).gives_masks:
+        raise InputError(f"the predictions of {info.task} are masks, which a table cannot hold")
+    if registry.task_for(info).sums:
+        raise InputError(f"the predictions of {info.task} need targets, so that rows alone cannot be served")
+    example = _example(preparation) if isinstance(preparation, TabularPreparation) else None
+    requirements = requirements_of(run, manifest)
+    document = {
+        **_identity(logged),
+        "flavors": _flavors(manifest, info),
+        "signature": {
+            "inputs": json.dumps(_inputs(info, preparation)),
+            "outputs": json.dumps(_outputs(info)),
+            "params": None,
+        },
+        "metadata": {"columns": preparation.contents} if preparation else {},
+    }
+    if example is not None:
+        document["saved_input_example_info"] = _write_example(folder, example)
+    (folder / "MLmodel").write_text(emit(document), encoding="utf-8")
+    _write_environments(folder, requirements)
+    return folder
+
+
+def _identity(logged: Logged) -> Json:
+    ids = {"run_id": logged.run_id, "model_id": logged.model_id, "model_uuid": logged.model_id}
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    version = {"mlflow_version": installed_version("mlflow")} if installed_version("mlflow") else {}
+    return {key: value for key, value in ids.items() if value} | version | {"utc_time_created": now}
+
+
+def _flavors(manifest: Manifest, info: DataInfo) -> Json:
+    environment = {"conda": "conda.yaml", "virtualenv": "python_env.yaml"}
+    pyfunc = {
+        "loader_module": LOADER,
+        "data": DATA,
+        "env": environment,
+        "python_version": platform.python_version(),
+    }
+    own = {"version": VERSION, "run_id": manifest.run_id, "task": info.task, "data": DATA}
+    return {"python_function": pyfunc, "trainwright": own}
+
+
+# --- signature
+
+
+def _inputs(info: DataInfo, preparation: AnyPreparation | None) -> list[Json]:
+    """Return the inputs of the signature.
+
+    Columns are of type `any`: MLflow refuses integers where a signature says double, text where it says
+    number, and missing values where it says integer. The preparation reads all of them, and its own messages
+    name column and row.
+    """
+    if preparation is not None:
+        return [{"type": "any", "name": name, "required": True} for name in preparation.column_names]
+    tensors = [
+        {"type": "tensor", "tensor-spec": {"dtype": spec.dtype, "shape": [-1, *spec.shape]}, "name": name}
+        for name, spec in info.inputs.items()
+    ]
+    return tensors if len(tensors) > 1 else [{k: v for k, v in tensors[0].items() if k != "name"}]
+
+
+def _outputs(info: DataInfo) -> list[Json]:
+    """Return the columns of the predictions, with MLflow's names of their types."""
+    shape = (1, info.outputs) if info.outputs > 1 else (1,)
+    columns = registry.task_for(info).columns(np.zeros(shape, dtype=np.float32))
+    return [
+        {"type": _TYPES.get(np.asarray(values).dtype.kind, "string"), "name": name, "required": True}
+        for name, values in columns.items()
+    ]
+
+
+# --- input example
+
+
+def _example(preparation: TabularPreparation) -> Json | None:
+    """Return a made-up row, by column, that the preparation takes; None if it takes none that we can make."""
+    row = {column.name: column.example for column in preparation.columns}
+    try:
+        preparation.features([row])
+    except DataError:
+        return None
+    return row
+
+
+def _write_example(folder: Path, row: Mapping[str, Any]) -> Json:
+    split = {"columns": list(row), "data": [list(row.values())]}
+    (folder / "input_example.json").write_text(json.dumps(split), encoding="utf-8")
+    (folder / "serving_input_example.json").write_text(
+        json.dumps({"dataframe_split": split}, indent=2), encoding="utf-8"
+    )
+    return {
+        "artifact_path": "input_example.json",
+        "pandas_orient": "split",
+        "serving_input_path": "serving_input_example.json",
+        "type": "dataframe",
+    }
+
+
+# --- requirements
+
+
+def requirements_of(run: RunDir, manifest: Manifest) -> list[str]:
+    """Return what must be installed to predict with a run's model, each with its exact version.
+
+    These are MLflow, Trainwright, and the libraries of the run's framework; no others.
+
+    Raises:
+        CheckpointError: The manifest has something else in the place of a version.
+    """
+    model = load(run.checked_config_file()).config.model
+    framework = model.framework or registry.framework_of(model.type)
+    environment = manifest.environment
+    versions = {_normal(name): version for name, version in environment.packages.items()}
+    used = {_normal(name) for name in environment.imported or {}}
+    ours = registry.BUILT_IN["framework"]
+    if framework is not None and framework in ours:
+        wanted = _libraries([ours[framework].extra or ""])
+    else:
+        wanted = _libraries([entry.extra or "" for entry in ours.values()]) & used
+    names = [name for name in sorted({*wanted, *_ALWAYS}) if name in versions]
+    for name in names:  # whoever wrote the manifest must not say what else pip installs, or from where
+        if not _VERSION.fullmatch(versions[name]):
+            raise CheckpointError(
+                f"{run.path / Manifest.FILE}: {versions[name]!r} is not a version of {name}: it is damaged"
+            )
+    server = [f"mlflow=={version}" for version in [installed_version("mlflow")] if version]
+    # A local version, as of `2.13.0+cpu`, is on no index.
+    pinned = [f"{name}=={versions[name].partition('+')[0]}" for name in names]
+    return [*server, f"trainwright=={VERSION}", *pinned]
+
+
+def _libraries(extras: Sequence[str]) -> set[str]:
+    """Return the distributions that extras of ours bring, and those of the smaller ones for processors."""
+    try:
+        declared = metadata.requires("trainwright") or []
+    except metadata.PackageNotFoundError:
+        declared = []
+    wanted = {f"{extra}{suffix}" for extra in extras for suffix in ("", "-cpu")}
+    pattern = re.compile(r"([\w.-]+).*;.*extra == ['\"]([\w-]+)['\"]")
+    matches = [match for line in declared if (match := pattern.match(line))]
+    return {_normal(match[1]) for match in matches if match[2] in wanted}
+
+
+def _write_environments(folder: Path, requirements: Sequence[str]) -> None:
+    python = platform.python_version()
+    (folder / "requirements.txt").write_text("\n".join(requirements) + "\n", encoding="utf-8")
+    virtual = {"python": python, "build_dependencies": ["pip"], "dependencies": ["-r requirements.txt"]}
+    (folder / "python_env.yaml").write_text(emit(virtual), encoding="utf-8")
+    conda = {
+        "name": "mlflow-env",
+        "channels": ["conda-forge"],
+        "dependencies": [f"python={python}", "pip", {"pip": list(requirements)}],
+    }
+    (folder / "conda.yaml").write_text(emit(conda), encoding="utf-8")
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

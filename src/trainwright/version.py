@@ -1,0 +1,3 @@
+"""The version of Trainwright."""
+
+VERSION = "0.1.0"

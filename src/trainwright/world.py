@@ -1,0 +1,118 @@
+"""The processes of one attempt, and how they agree.
+
+Every process makes the same attempt: it builds the same components, makes the same steps, evaluations and
+decisions. The main one alone writes, and answers what depends on a clock, a signal or a file; `from_main` and
+`gather` tell the others. Both are collective: all processes call them in the same order.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from trainwright.errors import InputError, TrainingError
+
+T = TypeVar("T")
+RESTARTS = "TRAINWRIGHT_RESTARTS"  # how often the processes of a launch were started again
+RETRYABLE = 75  # exit code of a process that has said why it failed, and that another try may help
+
+
+class World:
+    """The world of a single process, and the base class of larger ones.
+
+    `rank` is this process's number among all `size` processes, `local_rank` among those of its machine.
+    """
+
+    rank = 0
+    local_rank = 0
+    size = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the main process (rank 0), which alone writes the run's records."""
+        return self.rank == 0
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all processes, by rank; they must be small and picklable."""
+        return [value]
+
+    def from_main(self, function: Callable[[], T]) -> T:
+        """Call a function in the main process, and return its value in every one.
+
+        Raises:
+            Exception: In every process, the exception that the function raised.
+        """
+        return function()
+
+    def barrier(self) -> None:
+        """Wait until all processes are here."""
+        self.main_only(lambda: None)
+
+    def main_only(self, function: Callable[[], Any]) -> None:
+        """Call a function in the main process for its effect; the others wait, and raise what it raises."""
+        function()
+
+    def watch(self, seconds: float) -> None:
+        """End this process, with its stacks on stderr, unless `rest` or `watch` is called in this time."""
+
+    def leave(self) -> None:
+        """End what connects the processes, after the last collective call."""
+
+    def rest(self) -> None:
+        """Stop watching, before waiting for others or doing something that may take long."""
+
+
+ALONE = World()
+
+
+def portable(error: BaseException, where: str = "") -> BaseException:
+    """Return an error that other processes can unpickle: this one, or one with its message after `where`."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return TrainingError(f"{where}{type(error).__name__}: {error}")
+    return error
+
+
+# --- what launchers of processes tell a process about itself
+
+_VARIABLES = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"))
+
+
+def ranks_of_environment() -> tuple[int, int, int] | None:
+    """Return rank, world size and local rank as a launcher set them, or None if this is the only process.
+
+    The variables of torchrun (and of launchers that set the same ones) and of Slurm's srun are known.
+
+    Raises:
+        InputError: Some of the variables are missing, or are not numbers.
+    """
+    for names in _VARIABLES:
+        if names[0] not in os.environ or os.environ.get(names[1], "1") == "1":
+            continue
+        try:
+            rank, size, local_rank = (int(os.environ[name]) for name in names)
+        except (KeyError, ValueError) as error:
+            raise InputError(
+                f"{names[0]} is set, as by a launcher of processes, but {', '.join(names)} are not all "
+                f"numbers ({error}); start the processes with torchrun or srun, or unset {names[0]}"
+            ) from error
+        return rank, size, local_rank
+    return None
+
+
+def is_follower() -> bool:
+    """Return whether this process has a rank above 0, so that the main process prints for it."""
+    ranks = ranks_of_environment()
+    return ranks is not None and ranks[0] != 0
+
+
+def gpus() -> int:
+    """Return the number of NVIDIA GPUs that this process may use, or 1 if there is none."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return max(1, len([one for one in visible.split(",") if one.strip()]))
+    return max(1, len([path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdecimal()]))

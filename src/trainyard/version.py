@@ -1,3 +1,0 @@
-"""The version of Trainyard."""
-
-VERSION = "0.1.0"
