@@ -174,7 +174,7 @@ def _merged(variants: list[tuple[Any, list[Any]]]) -> dict[str, Any]:
                 choice["of"] = sorted({*choice["of"], *one["of"]})
             elif one not in types:
                 types.append(dict(one))
-    defaults = [_plain(default) for default, _ in variants]
+    defaults = [_as_declared(_plain(default), types) for default, _ in variants]
     written = all(default == defaults[0] for default in defaults) and _writable(defaults[0])
     return {"types": types} | ({"default": defaults[0]} if written else {})
 
@@ -184,6 +184,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value.item() if hasattr(value, "item") else value
+
+
+def _as_declared(default: Any, types: list[Any]) -> Any:
+    """Return a default with the type that a config gives it: scikit-learn writes 1 for some floats."""
+    numbers = {one["type"] for one in types} & {"int", "float"}
+    return float(default) if type(default) is int and numbers == {"float"} else default
 
 
 def _writable(value: Any) -> bool:
