@@ -112,11 +112,11 @@ def trained(
     folder: Path, *callbacks: Any, options: Any = None, compare: bool = True, **arguments: Any
 ) -> Any:
     """Callback, Trainer and module of a training that came to its end."""
-    yard = callback(folder, **(options or {}))
-    own, module = trainer(folder, yard, *callbacks, **arguments), network()
-    checkpoint = yard.resume_from(own) if compare else yard.resume_from()
+    recorder = callback(folder, **(options or {}))
+    own, module = trainer(folder, recorder, *callbacks, **arguments), network()
+    checkpoint = recorder.resume_from(own) if compare else recorder.resume_from()
     own.fit(module, rows(80, 1, shuffle=True), rows(40, 2), ckpt_path=checkpoint)
-    return yard, own, module
+    return recorder, own, module
 
 
 def raised(folder: Path, step: int, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -216,10 +216,10 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(
     newest.write_bytes(newest.read_bytes()[:-1])
     (tmp_path / "saved/step=20.ckpt").write_bytes(b"half")  # killed while it was written
     with caplog.at_level(logging.WARNING):
-        yard, _, _ = trained(tmp_path)
+        recorder, _, _ = trained(tmp_path)
     assert "step=16.ckpt is damaged: step=16.ckpt:" in caplog.text
     assert "step=20.ckpt is skipped" in caplog.text
-    assert [record["from_step"] for record in kinds(yard.run, "start")] == [0, 8]
+    assert [record["from_step"] for record in kinds(recorder.run, "start")] == [0, 8]
 
 
 @pytest.mark.parametrize(
@@ -248,16 +248,16 @@ def test_a_checkpoint_saved_because_of_an_error_counts(
 
     with pytest.raises(ValueError, match="own"):
         trained(tmp_path, OnExceptionCheckpoint(tmp_path / "saved"), at(12, fail))
-    yard = callback(tmp_path)
-    assert yard.resume_from() == str(tmp_path / "saved/on_exception.ckpt")
+    recorder = callback(tmp_path)
+    assert recorder.resume_from() == str(tmp_path / "saved/on_exception.ckpt")
 
 
 def test_other_arguments_mean_another_run_where_they_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = raised(tmp_path, 12, ValueError("the user's own"), monkeypatch)
-    yard = callback(tmp_path)
-    assert yard.resume_from(trainer(tmp_path, yard, max_epochs=2)) is None
+    recorder = callback(tmp_path)
+    assert recorder.resume_from(trainer(tmp_path, recorder, max_epochs=2)) is None
     assert "arguments differ" in caplog.text
     goes_on, _, _ = trained(tmp_path, at(99, print), compare=False, max_epochs=2)
     assert goes_on.run.id == run.id
@@ -278,11 +278,11 @@ def test_another_process_at_the_same_training_is_refused(
 
 
 def test_a_test_after_the_training_counts(tmp_path: Path) -> None:
-    yard, own, module = trained(tmp_path)
+    recorder, own, module = trained(tmp_path)
     (found,) = own.test(module, rows(24, 5), verbose=False)
-    assert yard.run.metrics["test_loss"] == found["test_loss"]
-    assert set(yard.run.metrics) == {"val_loss", "val_accuracy", "test_loss"}
-    assert yard.run.status == "completed"
+    assert recorder.run.metrics["test_loss"] == found["test_loss"]
+    assert set(recorder.run.metrics) == {"val_loss", "val_accuracy", "test_loss"}
+    assert recorder.run.status == "completed"
 
 
 def test_weights_alone_are_nothing_to_resume_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,8 +305,8 @@ def test_weights_alone_are_nothing_to_resume_from(tmp_path: Path, monkeypatch: p
 def test_checkpoints_written_behind_the_trainers_back_are_waited_for(tmp_path: Path) -> None:
     from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
-    yard, _, _ = trained(tmp_path, plugins=[AsyncCheckpointIO()])
-    assert sorted(found["step"] for found in manifests(yard.run)) == [8, 16, 24]
+    recorder, _, _ = trained(tmp_path, plugins=[AsyncCheckpointIO()])
+    assert sorted(found["step"] for found in manifests(recorder.run)) == [8, 16, 24]
 
 
 def manifests(run: Any) -> list[dict[str, Any]]:
@@ -314,9 +314,9 @@ def manifests(run: Any) -> list[dict[str, Any]]:
 
 
 def test_an_early_stop_is_an_event(tmp_path: Path) -> None:
-    yard, _, _ = trained(tmp_path, at(12, lambda own: setattr(own, "should_stop", True)))
-    assert [event["name"] for event in kinds(yard.run, "event")] == ["early_stop"]
-    assert yard.run.status == "completed"
+    recorder, _, _ = trained(tmp_path, at(12, lambda own: setattr(own, "should_stop", True)))
+    assert [event["name"] for event in kinds(recorder.run, "event")] == ["early_stop"]
+    assert recorder.run.status == "completed"
 
 
 def main(folder: str, step: str) -> None:

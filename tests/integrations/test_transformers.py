@@ -104,10 +104,10 @@ def callback(folder: Path, **options: Any) -> Any:
 
 def trained(folder: Path, *callbacks: Any, options: Any = None, **arguments: Any) -> Any:
     """The callback of a training that came to its end."""
-    yard = callback(folder, **(options or {}))
-    own = trainer(folder, yard, *callbacks, **arguments)
-    own.train(resume_from_checkpoint=yard.resume_from())
-    return yard
+    recorder = callback(folder, **(options or {}))
+    own = trainer(folder, recorder, *callbacks, **arguments)
+    own.train(resume_from_checkpoint=recorder.resume_from())
+    return recorder
 
 
 def failed(folder: Path, step: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
@@ -264,18 +264,18 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(
     flip(tmp_path / "out/checkpoint-20/model.safetensors")
     (tmp_path / "out/checkpoint-24").mkdir()  # killed while it was written
     with caplog.at_level(logging.WARNING):
-        yard = trained(tmp_path)
+        recorder = trained(tmp_path)
     assert "checkpoint-20 is damaged: model.safetensors: bytes 0 to" in caplog.text
     assert "checkpoint-24 is skipped" in caplog.text
-    assert [record["from_step"] for record in kinds(yard.run, "start")] == [0, 10]
-    assert yard.run.digest == whole.digest
+    assert [record["from_step"] for record in kinds(recorder.run, "start")] == [0, 10]
+    assert recorder.run.digest == whole.digest
 
 
 def test_a_training_that_raises_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failed(tmp_path, 25, monkeypatch)
-    yard = callback(tmp_path)
-    trainer(tmp_path, yard)
-    assert yard.resume_from() == str(tmp_path / "out/checkpoint-20")
+    recorder = callback(tmp_path)
+    trainer(tmp_path, recorder)
+    assert recorder.resume_from() == str(tmp_path / "out/checkpoint-20")
     (run,) = trainwright.list_runs(tmp_path / "runs")
     assert run.status == "failed"
     assert run.result["error"] == "ValueError: the user's own: api_key=***"
@@ -287,9 +287,10 @@ def test_a_training_that_raises_has_failed(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_the_trainer_prunes_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     every_checkpoint_verified(monkeypatch)
-    yard = trained(tmp_path, save_total_limit=1)
+    recorder = trained(tmp_path, save_total_limit=1)
     known = [
-        json.loads(path.read_bytes())["path"] for path in yard.run.path.glob("checkpoints/*/manifest.json")
+        json.loads(path.read_bytes())["path"]
+        for path in recorder.run.path.glob("checkpoints/*/manifest.json")
     ]
     assert known == [str(tmp_path / "out/checkpoint-30")]
 
@@ -298,28 +299,28 @@ def test_another_process_at_the_same_training_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed(tmp_path, 15, monkeypatch)
-    yard = callback(tmp_path)
-    trainer(tmp_path, yard)
-    assert yard.resume_from() is not None
+    recorder = callback(tmp_path)
+    trainer(tmp_path, recorder)
+    assert recorder.resume_from() is not None
     (run,) = trainwright.list_runs(tmp_path / "runs")
     owner = RunDir(run.path)
     owner.acquire()
     with pytest.raises(RunLockedError, match="owned by another process"):
-        yard.resume_from()
+        recorder.resume_from()
     owner.release()
-    assert yard.resume_from() == str(tmp_path / "out/checkpoint-10")
+    assert recorder.resume_from() == str(tmp_path / "out/checkpoint-10")
 
 
 def test_other_arguments_mean_another_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failed(tmp_path, 15, monkeypatch)
-    yard = trained(tmp_path, learning_rate=1e-3, output_dir=str(tmp_path / "elsewhere"))
+    recorder = trained(tmp_path, learning_rate=1e-3, output_dir=str(tmp_path / "elsewhere"))
     assert "is unfinished, but not of this training: arguments, output_dir differ" in caplog.text
-    assert kinds(yard.run, "start")[0]["from_step"] == 0
+    assert kinds(recorder.run, "start")[0]["from_step"] == 0
     old = trainwright.list_runs(tmp_path / "runs")[1]
     assert "model.params.arguments.learning_rate" in {
-        item.what for item in trainwright.compare(old, yard.run).config
+        item.what for item in trainwright.compare(old, recorder.run).config
     }
     goes_on = trained(tmp_path, options={"run": old.id}, learning_rate=1e-3).run
     assert goes_on.id == old.id
@@ -327,30 +328,30 @@ def test_other_arguments_mean_another_run(
     (change,) = goes_on.manifest["changes"]
     assert [found["what"] for found in change["differences"]] == ["arguments.learning_rate"]
     assert goes_on.manifest["determinism"]["tier"] == "statistical"
-    assert goes_on.digest != yard.run.digest
+    assert goes_on.digest != recorder.run.digest
 
 
 def test_a_run_that_is_asked_for_must_be_the_trainers(tmp_path: Path) -> None:
     ours = RunDir.create(tmp_path / "runs", "bert", "model: {type: mlp}\n")
-    yard = callback(tmp_path, run=ours.id)
-    trainer(tmp_path, yard)
+    recorder = callback(tmp_path, run=ours.id)
+    trainer(tmp_path, recorder)
     with pytest.raises(InputError, match="was made by trainwright: transformers cannot continue it"):
-        yard.resume_from()
+        recorder.resume_from()
 
 
 def test_evaluations_before_and_after_the_training_count(tmp_path: Path) -> None:
-    yard = callback(tmp_path)
-    own = trainer(tmp_path, yard, eval_strategy="no", save_strategy="no")
+    recorder = callback(tmp_path)
+    own = trainer(tmp_path, recorder, eval_strategy="no", save_strategy="no")
     before = own.evaluate()["eval_loss"]
     own.train()
-    assert yard.run.metrics["val_loss"] == before  # the last there is
-    assert yard.run.result["evaluated"] is None
+    assert recorder.run.metrics["val_loss"] == before  # the last there is
+    assert recorder.run.result["evaluated"] is None
     after = own.evaluate()["eval_loss"]
     test = own.predict(Rows(30, 3)).metrics["test_loss"]
-    assert (yard.run.metrics["val_loss"], yard.run.metrics["test_loss"]) == (after, test)
-    assert yard.run.result["evaluated"] == "final"
-    assert yard.run.status == "completed"
-    steps = [(record["step"], *record["values"]) for record in kinds(yard.run, "evaluation")]
+    assert (recorder.run.metrics["val_loss"], recorder.run.metrics["test_loss"]) == (after, test)
+    assert recorder.run.result["evaluated"] == "final"
+    assert recorder.run.status == "completed"
+    steps = [(record["step"], *record["values"]) for record in kinds(recorder.run, "evaluation")]
     assert [(step, name) for step, name, *_ in steps] == [
         (0, "val_loss"),
         (30, "val_loss"),
@@ -359,21 +360,23 @@ def test_evaluations_before_and_after_the_training_count(tmp_path: Path) -> None
 
 
 def test_the_best_model_is_named(tmp_path: Path) -> None:
-    yard = trained(tmp_path, load_best_model_at_end=True, metric_for_best_model="loss", learning_rate=1e-2)
+    recorder = trained(
+        tmp_path, load_best_model_at_end=True, metric_for_best_model="loss", learning_rate=1e-2
+    )
     best, evaluations = (
-        yard.run.result["best"],
-        {record["step"]: record["values"] for record in kinds(yard.run, "evaluation")},
+        recorder.run.result["best"],
+        {record["step"]: record["values"] for record in kinds(recorder.run, "evaluation")},
     )
     assert best["value"] == min(values["val_loss"] for values in evaluations.values())
-    assert yard.run.result["evaluated"] == "best"
-    assert yard.run.metrics["val_loss"] == evaluations[best["step"]]["val_loss"]
-    assert best["digest"] == yard.run.digest
+    assert recorder.run.result["evaluated"] == "best"
+    assert recorder.run.metrics["val_loss"] == evaluations[best["step"]]["val_loss"]
+    assert best["digest"] == recorder.run.digest
 
 
 def test_an_early_stop_is_an_event(tmp_path: Path) -> None:
-    yard = trained(tmp_path, at(12, lambda control: setattr(control, "should_training_stop", True)))
-    assert yard.run.result["steps"] == 12
-    (event,) = kinds(yard.run, "event")
+    recorder = trained(tmp_path, at(12, lambda control: setattr(control, "should_training_stop", True)))
+    assert recorder.run.result["steps"] == 12
+    (event,) = kinds(recorder.run, "event")
     assert (event["name"], event["detail"]) == ("early_stop", {"of_steps": 30})
 
 
@@ -390,11 +393,13 @@ def test_a_sigterm_is_a_preemption(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     before = signal.getsignal(signal.SIGTERM)
     kill = at(12, lambda _: os.kill(os.getpid(), signal.SIGTERM))
     try:
-        yard = trained(tmp_path, kill, enable_jit_checkpoint=True, save_strategy="no")
+        recorder = trained(tmp_path, kill, enable_jit_checkpoint=True, save_strategy="no")
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert yard.run.status == "preempted"
-    (known,) = [json.loads(path.read_bytes()) for path in yard.run.path.glob("checkpoints/*/manifest.json")]
+    assert recorder.run.status == "preempted"
+    (known,) = [
+        json.loads(path.read_bytes()) for path in recorder.run.path.glob("checkpoints/*/manifest.json")
+    ]
     trainer(tmp_path, again := callback(tmp_path), enable_jit_checkpoint=True, save_strategy="no")
     assert again.resume_from() == known["path"]
 
@@ -405,10 +410,10 @@ def test_a_full_disk_ends_no_training_and_loses_no_metric(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    yard = callback(tmp_path)
+    recorder = callback(tmp_path)
     own = trainer(
         tmp_path,
-        yard,
+        recorder,
         at(7, lambda _: monkeypatch.setattr("trainwright.engine.journal.Journal.values", full)),
     )
     own.train()
@@ -430,19 +435,21 @@ def test_a_record_that_cannot_begin_ends_no_training(
 
 
 def test_secrets_are_in_no_file(tmp_path: Path) -> None:
-    yard = trained(
+    recorder = trained(
         tmp_path, hub_token="hf_sesame", run_name="https://me:sesame@host/x", max_steps=1, eval_strategy="no"
     )
-    files = [path for path in yard.run.path.rglob("*") if path.is_file()]
+    files = [path for path in recorder.run.path.rglob("*") if path.is_file()]
     assert len(files) > 5
     assert not [path for path in files if b"sesame" in path.read_bytes()]
 
 
 def test_trackers_are_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    yard = trained(tmp_path, options={"tracking": [{"type": "tensorboard", "log_dir": str(tmp_path / "tb")}]})
-    trainwright.sync(yard.run)
-    state = json.loads((yard.run.path / "trackers/0-tensorboard.json").read_bytes())
+    recorder = trained(
+        tmp_path, options={"tracking": [{"type": "tensorboard", "log_dir": str(tmp_path / "tb")}]}
+    )
+    trainwright.sync(recorder.run)
+    state = json.loads((recorder.run.path / "trackers/0-tensorboard.json").read_bytes())
     assert state["closed"] == "completed"
     assert state["marks"]["train_loss"] == 30
     assert list((tmp_path / "tb").rglob("events*"))
@@ -455,7 +462,7 @@ def test_wrong_arguments_are_said_at_once(tmp_path: Path) -> None:
         TrainwrightCallback("a/b")
     with pytest.raises(ConfigError, match="unknown tracker 'mlfow'"):
         TrainwrightCallback("bert", tracking=["mlfow"])
-    with pytest.raises(InputError, match=r"Trainer\(..., callbacks=\[yard\]\)"):
+    with pytest.raises(InputError, match=r"Trainer\(..., callbacks=\[recorder\]\)"):
         TrainwrightCallback("bert").resume_from()
 
 
@@ -503,8 +510,8 @@ def main(where: str, *words: str) -> None:
     every_checkpoint_verified(pytest.MonkeyPatch())
     given = dict(zip(words[::2], words[1::2], strict=True))
     kill = at(int(given.get("--kill", 0)), lambda _: os.kill(os.getpid(), signal.SIGKILL))
-    yard = trained(folder, kill, dataloader_num_workers=int(given.get("--workers", 0)))
-    assert (yard.run is None) == (os.environ.get("RANK", "0") != "0")
+    recorder = trained(folder, kill, dataloader_num_workers=int(given.get("--workers", 0)))
+    assert (recorder.run is None) == (os.environ.get("RANK", "0") != "0")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 # ruff: noqa: ARG002 - the Trainer gives its callbacks more than each of them needs
 """A callback for Lightning's `Trainer`.
 
-yard = TrainwrightCallback(experiment="mnist")
-trainer = Trainer(..., callbacks=[yard])
-trainer.fit(model, ckpt_path=yard.resume_from(trainer))
+recorder = TrainwrightCallback(experiment="mnist")
+trainer = Trainer(..., callbacks=[recorder])
+trainer.fit(model, ckpt_path=recorder.resume_from(trainer))
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # ruff: noqa: ARG002 - the Trainer gives its callbacks more than each of them needs
 """A callback for `transformers.Trainer`.
 
-yard = TrainwrightCallback(experiment="bert")
-trainer = Trainer(..., callbacks=[yard])
-trainer.train(resume_from_checkpoint=yard.resume_from())
+recorder = TrainwrightCallback(experiment="bert")
+trainer = Trainer(..., callbacks=[recorder])
+trainer.train(resume_from_checkpoint=recorder.resume_from())
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class TrainwrightCallback(TrainerCallback):
         """
         if self._args is None:
             raise InputError(
-                "resume_from: give the callback to the Trainer first: Trainer(..., callbacks=[yard])"
+                "resume_from: give the callback to the Trainer first: Trainer(..., callbacks=[recorder])"
             )
         path = _same_in_all_processes(lambda: self._trainer_run.resume_from(self._identity(self._args)))
         return None if path is None else str(path)
