@@ -31,7 +31,7 @@ FORMAT = 4  # a line with the checksum of what follows it
 _SETTLED_SECONDS = 2.0  # a younger file may change again without another time of change
 
 
-_WATCHED = ("attempts", "result.json", "journal", "evaluation", "log")  # a folder changes with its names
+_WATCHED = ("result.json", "attempts", "journal")  # a folder changes with the names in it
 
 
 class _Entry(NamedTuple):

@@ -157,16 +157,17 @@ def problems(run: RunDir, wanted: Callable[[str], bool] = is_any) -> list[str]:
         wanted: Returns whether a file is looked at; of a run in a store, its working copy must have those.
     """
     found: list[str] = []
+    head = _head(run)
     for _ in range(_TRIES):
-        before = _head(run)
-        if isinstance(before, str):
-            return [before]
-        found = [] if before is None else list(_problems(run, before, wanted))
-        if before is None and any(run.path.glob("attempts/*.json")):
-            found = ["log: missing, so that nothing says what was written"]
-        after = _head(run)
-        if not found or (isinstance(after, Entry) and before is not None and after.number == before.number):
+        if isinstance(head, str):
+            return [head]
+        if head is None:
+            has_begun = any(run.path.glob("attempts/*.json"))
+            return ["log: missing, so that nothing says what was written"] if has_begun else []
+        found = list(_problems(run, head, wanted))
+        if not found or (after := _head(run)) == head:
             break
+        head = after
     return found
 
 
@@ -223,8 +224,8 @@ def _strangers(path: Path, head: Entry) -> Iterator[str]:
         if name not in head.files and not _may_grow(name, head) and segment.lstat().st_size:
             yield name
     if head.kind == "end":
-        for name in _names_at_end(path):
-            if name.startswith("attempts/") and name not in head.files:
+        for record in path.glob("attempts/*.json"):
+            if (name := f"attempts/{record.name}") not in head.files and record.stem.isdecimal():
                 yield name
 
 
