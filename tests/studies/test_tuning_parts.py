@@ -13,7 +13,7 @@ import trainwright
 from study_configs import TOY
 from trainwright.errors import ConfigError, InputError
 from trainwright.records.run_dir import RunDir
-from trainwright.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_log, read_trials
+from trainwright.records.trials import FILE, SEAL, Ending, LoggedTrial, TrialLog, read_log, read_trials
 from trainwright.runs.run import Run
 from trainwright.studies.tuning.reproduce import compare_studies, first_difference
 from trainwright.studies.tuning.tuner_checks import CONFIG
@@ -168,10 +168,15 @@ def test_a_study_is_repeated_trial_by_trial(copied: Tuning) -> None:
     assert result.digests == (copied.digest, again.digest) == (copied.digest,) * 2
     with pytest.raises(InputError, match="begins again"):
         trainwright.resume_study(again.id, runs_dir=again.path.parent.parent)
-    lines = (again.path / FILE).read_text().splitlines()
-    wrong = json.loads(lines[1])
-    wrong["end"]["curve"][1][1] = 9.0
-    (again.path / FILE).write_text("\n".join([lines[0], json.dumps(wrong), *lines[2:], ""]))
+    lines = [json.loads(line) for line in (again.path / FILE).read_text().splitlines()]
+    lines[1]["end"]["curve"][1][1] = 9.0
+    for name in (FILE, SEAL):
+        (again.path / name).unlink()
+    log = TrialLog(again.path)
+    for line in lines:
+        del line["crc"]
+        log._write(line)
+    log.close()
     different = compare_studies(copied, again)
     assert (different.verdict, different.trial) == ("different", 0)
     assert str(different.what).startswith("the metric at step")

@@ -97,7 +97,9 @@ class Seals:
             if self._growing.sealed.bytes:
                 sealed[self._own] = self._growing.sealed
         if kind == "end":
-            sealed |= {name: _whole(self._path / name) for name in _names_at_end(self._path)}
+            sealed |= {
+                name: whole_file(self._path / name, name.count("/") + 1) for name in _names_at_end(self._path)
+            }
         return sealed
 
 
@@ -105,8 +107,9 @@ def _segment(attempt: int) -> str:
     return f"journal/{attempt:04d}.jsonl"
 
 
-def _whole(path: Path) -> StoredFile:
-    with open_regular(path, depth=2 if path.parent.name in ("attempts", "evaluation") else 1) as file:
+def whole_file(path: Path, depth: int = 1) -> StoredFile:
+    """Return the length and the SHA-256 of a file of a run or study."""
+    with open_regular(path, depth=depth) as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
         return StoredFile(bytes=file.tell(), sha256=sha256)
 
@@ -185,7 +188,7 @@ def _problems(run: RunDir, head: Entry, wanted: Callable[[str], bool]) -> Iterat
     for name, file in sorted(head.files.items()):
         is_sealed = is_appended(name) or (has_ended and _AT_END.fullmatch(name))
         if is_sealed and wanted(name):
-            problem = _damage(run.path, name, file, may_grow=_may_grow(name, head))
+            problem = damage(run.path, name, file, may_grow=_may_grow(name, head))
             if problem:
                 yield f"{name}: {problem}"
     for name in _strangers(run.path, head):
@@ -197,7 +200,7 @@ def _problems(run: RunDir, head: Entry, wanted: Callable[[str], bool]) -> Iterat
         yield from _missing_checkpoints(run, head)
 
 
-def _damage(folder: Path, name: str, sealed: StoredFile, *, may_grow: bool = False) -> str | None:
+def damage(folder: Path, name: str, sealed: StoredFile, *, may_grow: bool = False) -> str | None:
     """Return what is wrong with a file, or None if it is what was written."""
     try:
         with open_regular(folder / name, depth=len(PurePosixPath(name).parts)) as file:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainwright.engine.signals import Stopped
-from trainwright.errors import InputError
+from trainwright.errors import CheckpointError, InputError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import FINAL
 from trainwright.records.trials import LENGTH, LoggedTrial, TrialLog, read_log, read_trials
@@ -68,6 +68,8 @@ def reproduce_study(study: Study, request: StudyRequest, *, trust: bool = False)
         raise InputError(
             f"study {study.id} is {study.status}; resume it first: trainwright resume {study.id}"
         )
+    if problems := study.problems():
+        raise CheckpointError(f"study {study.id} cannot be compared: {problems[0]}")
     with working_for(study):
         asked = kept_config(study, (), request, trust=trust)
         if asked.tuning.tuner is not None:
