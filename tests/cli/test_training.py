@@ -44,12 +44,14 @@ def test_reproduce_says_what_differs(command: Command, monkeypatch: pytest.Monke
 def test_reproduce_says_that_tensors_were_not_compared(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    why = "the final checkpoint of run r1 is damaged: tensors were not compared"
-    for verdict in ("identical", "different"):
-        answer = dataclasses.replace(DIFFERENT, verdict=verdict, tensor=None, uncompared=why)
+    why = "optimizer and other state not compared: run r1: the final checkpoint cannot be read"
+    for verdict, line in (("incomplete", f"weights identical; {why}"), ("different", f"  {why}")):
+        answer = dataclasses.replace(DIFFERENT, verdict=verdict, tensor=None, uncompared=[why])
         monkeypatch.setattr(api, "reproduce", lambda *_, answer=answer, **__: answer)
-        assert why in command("reproduce", "r1").out
-        assert command("reproduce", "r1", "--json").json["uncompared"] == why
+        done = command("reproduce", "r1")
+        assert line in done.out.splitlines()
+        document = command("reproduce", "r1", "--json").json
+        assert (document["uncompared"], document["complete"], done.code) == ([why], False, 3)
 
 
 def test_reproduce_as_json(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

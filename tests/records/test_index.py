@@ -29,9 +29,8 @@ def make_run(runs_dir: Path, status: str | None, *, accuracy: float = 0.5, age: 
 
 def make_older(run: RunDir, age: float) -> None:
     then = time.time() - age
-    for path in (run.path / "attempts", run.path / Result.FILE):
-        if path.exists():
-            os.utime(path, (then, then))
+    for path in run.path.rglob("*"):
+        os.utime(path, (then, then))
 
 
 def indexed(runs_dir: Path) -> list[str]:

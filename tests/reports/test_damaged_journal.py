@@ -18,7 +18,7 @@ from trainwright.records.journal import read
 from trainwright.records.run_dir import RunDir
 from trainwright.reports import journal
 from trainwright.reports.html import write_report
-from trainwright.reports.summary import html_table, journal_problems, summary_table
+from trainwright.reports.summary import damage, html_table, summary_table
 from trainwright.runs.reproduce import _first_step
 from trainwright.runs.run import Run
 from trainwright.trackers.base import RunCard
@@ -144,7 +144,7 @@ def read_everything(run: Path, *, page: bool) -> None:
     _first_step(RunDir(run), RunDir(run))
     summary_table(run)
     html_table(run)
-    journal_problems(run)
+    damage(run)
     if page:
         write_report(run)
     pending(run / "journal", State())

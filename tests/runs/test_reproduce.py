@@ -1,5 +1,6 @@
 """`reproduce`: identical, or the first input, step and tensor that differ."""
 
+import dataclasses
 import json
 import math
 import re
@@ -12,8 +13,10 @@ import pytest
 
 import trainwright
 from small_runs import SMALL, Crash, CrashAt, SignalAt, checkpoints, crashed, flip, preempted
+from trainwright.digest import array_buffer, write_tensors
 from trainwright.engine.signals import Stopped
 from trainwright.errors import InputError, TrainingError
+from trainwright.records.commit import Commit
 from trainwright.records.journal import losses, read
 from trainwright.records.manifest import Difference
 from trainwright.records.result import Result
@@ -219,11 +222,155 @@ def test_a_damaged_final_checkpoint_does_not_stop_the_comparison(
     older, newest = checkpoints(Run(runs[damaged]))
     flip(newest / "weights.safetensors")
     found = compare_bits(*runs)
-    assert (found.verdict, found.tensor) == ("identical", None)
-    assert found.uncompared == (
-        f"the final checkpoint of run {runs[damaged].id} is damaged: tensors were not compared"
-    )
+    assert (found.verdict, found.complete, found.tensor) == ("incomplete", False, None)
+    (reason,) = found.uncompared
+    assert reason.startswith(f"optimizer and other state not compared: run {runs[damaged].id}: the final ")
+    assert "weights.safetensors: bytes" in reason
     assert older.exists()
+
+
+def rewrite_tensor(checkpoint: Path, file: str) -> None:
+    """Change a tensor of a checkpoint, as if it had been trained so: its manifest fits."""
+    import numpy as np
+    from safetensors.numpy import load_file
+
+    tensors = load_file(checkpoint / file)
+    name = next(name for name, value in tensors.items() if value.dtype == np.float32)
+    tensors[name] = np.nextafter(tensors[name], np.float32(9))
+    (checkpoint / file).unlink()
+    record = write_tensors(checkpoint / file, [array_buffer(key, value) for key, value in tensors.items()])
+    commit = Commit.read(checkpoint.name, (checkpoint / "manifest.json").read_bytes())
+    files = [record if one.name == file else one for one in commit.files]
+    (checkpoint / "manifest.json").write_bytes(dataclasses.replace(commit, files=files).manifest())
+
+
+def test_another_state_of_the_optimizer_is_different(pair: tuple[RunDir, RunDir]) -> None:
+    rewrite_tensor(checkpoints(Run(pair[1]))[-1], "optimizer.safetensors")
+    found = compare_bits(*pair)
+    assert found.verdict == "different"
+    assert found.digests[0] == found.digests[1]
+    assert found.tensor is not None
+    assert found.tensor.name.startswith("optimizer.")
+
+
+def edit_lines(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
+    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+
+
+def of_kind(lines: list[bytes], kind: str) -> int:
+    return next(i for i, line in enumerate(lines) if f'"kind":"{kind}"'.encode() in line)
+
+
+def without(kind: str) -> Callable[[list[bytes]], list[bytes]]:
+    return lambda lines: [line for i, line in enumerate(lines) if i != of_kind(lines, kind)]
+
+
+def doubled(kind: str) -> Callable[[list[bytes]], list[bytes]]:
+    return lambda lines: [*lines[: of_kind(lines, kind) + 1], *lines[of_kind(lines, kind) :]]
+
+
+def changed(lines: list[bytes]) -> list[bytes]:
+    at = of_kind(lines, "evaluation")
+    record = json.loads(lines[at])
+    record["values"]["val_loss"] = math.nextafter(record["values"]["val_loss"], 9)
+    return [*lines[:at], json.dumps(record).encode() + b"\n", *lines[at + 1 :]]
+
+
+@pytest.mark.parametrize("edited", [0, 1])
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        (without("losses"), "incomplete"),
+        (without("evaluation"), "incomplete"),
+        (doubled("evaluation"), "incomplete"),
+        (doubled("losses"), "incomplete"),
+        (lambda lines: lines[:-3], "incomplete"),
+        (changed, "different"),
+    ],
+)
+def test_a_changed_journal_is_never_identical(
+    change: Callable[[list[bytes]], list[bytes]],
+    verdict: str,
+    edited: int,
+    pair: tuple[RunDir, RunDir],
+    tmp_path: Path,
+) -> None:
+    runs = [RunDir(tmp_path / "small" / f"copy{i}") for i in range(2)]
+    for run in runs:
+        shutil.copytree(pair[0].path, run.path)
+    edit_lines(runs[edited].journal / "0001.jsonl", change)
+    found = compare_bits(*runs)
+    assert (found.verdict, found.complete) == (verdict, False)
+    assert any(f"run {runs[edited].id}: journal/0001.jsonl: " in reason for reason in found.uncompared)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("journal/0001.jsonl", "losses and evaluations not compared"),
+        ("evaluation/test.json", "evaluation/test.json not compared"),
+        ("attempts/0001.json", "attempts/0001.json not compared"),
+        ("checkpoints/step-000000030-a0001/manifest.json", "optimizer and other state not compared"),
+        ("checkpoints/step-000000030-a0001/optimizer.safetensors", "optimizer and other state not compared"),
+    ],
+)
+def test_what_is_gone_is_named(name: str, what: str, pair: tuple[RunDir, RunDir], tmp_path: Path) -> None:
+    copy = RunDir(tmp_path / "small" / "copy")
+    (copy.path / name).unlink()
+    if name.startswith("attempts"):  # the run's status depends on it
+        with pytest.raises(InputError, match="is created: only"):
+            compare_bits(pair[0], copy)
+        return
+    found = compare_bits(pair[0], copy)
+    assert (found.verdict, found.complete) == ("incomplete", False)
+    assert any(reason.startswith(what) for reason in found.uncompared), found.uncompared
+
+
+def test_other_values_of_an_evaluation_are_different(whole: Run, tmp_path: Path) -> None:
+    """Here the journals are what the runs wrote, so that nothing but the values can say so."""
+    other = trainwright.train(SMALL, {"evaluation.every_n_steps": 10}, runs_dir=tmp_path)
+    found = compare_bits(RunDir(whole.path), RunDir(other.path))
+    assert (found.verdict, found.complete, found.step) == ("different", True, None)
+    assert found.evaluation is not None
+    assert (found.evaluation.step, found.evaluation.now) == (7, None)
+
+
+@pytest.mark.parametrize("kind", ["buffer", "extra"])
+def test_state_that_is_no_weight_is_compared(kind: str, tmp_path: Path) -> None:
+    """A buffer that no `state_dict` has, and extra state: they are in each checkpoint, and in no digest."""
+    import torch
+
+    class Net(torch.nn.Linear):
+        def __init__(self, number: float) -> None:
+            super().__init__(4, 3)
+            self.number = number
+            self.register_buffer("seen", torch.zeros(2), persistent=False)
+
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            if kind == "buffer" and self.training:
+                self.seen.add_(self.number)
+            return super().forward(features)
+
+        def get_extra_state(self) -> dict[str, float]:
+            return {"number": self.number if kind == "extra" else 0.0}
+
+        def set_extra_state(self, state: dict[str, float]) -> None:
+            pass
+
+    torch.manual_seed(1)
+    one, other = Net(1.0), Net(2.0)
+    other.load_state_dict(one.state_dict())
+    start = {name: value.clone() for name, value in one.state_dict().items() if name != "_extra_state"}
+    config = {**SMALL, "training": {**SMALL["training"], "max_steps": 8}}
+    run = trainwright.train(
+        {key: config[key] for key in config if key != "model"}, runs_dir=tmp_path, model=one
+    )
+    other.load_state_dict(start | {"_extra_state": {}})
+    found = trainwright.reproduce(run, model=other)
+    assert found.digests[0] == found.digests[1]
+    assert found.verdict == "different"
+    assert found.tensor is not None
+    assert found.tensor.name.startswith(f"module.{'buffers/seen' if kind == 'buffer' else 'extra/'}")
 
 
 def test_the_document_holds_what_json_can(whole: Run) -> None:

@@ -20,6 +20,8 @@ from trainwright import registry
 from trainwright.errors import ConfigError
 from trainwright.records.journal import each_loss, read
 from trainwright.records.run_dir import RunDir
+from trainwright.records.seals import problems
+from trainwright.records.study import study_problems
 from trainwright.records.trials import FILE, LoggedTrial, TrialLog, read_trials
 from trainwright.studies.tuning import projection
 from trainwright.studies.tuning.rungs import Bracket, Slot, brackets_of, hyperband, schedule
@@ -365,9 +367,13 @@ def test_kill_9_between_rungs(bracket: Tuning, tmp_path: Path) -> None:
         process.until_printed("trial=3")
         os.kill(process.pid, signal.SIGKILL)
     (path,) = (tmp_path / "runs" / "small").glob("tune-*")
+    assert study_problems(path) == [], "a kill is no damage"
+    assert [problems(RunDir(run.path)) for run in trainwright.list_runs(tmp_path / "runs")] == [[]] * 4
     ended = command("resume", path.name, "--runs-dir", "runs", folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert str(bracket.digest) in ended.stdout
+    assert study_problems(path) == []
+    assert [problems(RunDir(run.path)) for run in trainwright.list_runs(tmp_path / "runs")] == [[]] * 4
 
 
 @pytest.mark.parametrize("sampler", ["cmaes", pytest.param("nsga2", marks=pytest.mark.soak)])

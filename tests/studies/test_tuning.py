@@ -23,7 +23,7 @@ from trainwright.cli.tuning import study_summary
 from trainwright.config.tuning import AshaPruner, MedianPruner, NoPruner, PatientPruner, PercentilePruner
 from trainwright.errors import CheckpointError, TrainingError
 from trainwright.records.run_dir import RunDir
-from trainwright.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_trials
+from trainwright.records.trials import FILE, SEAL, Ending, LoggedTrial, TrialLog, read_trials
 from trainwright.samplers.base import Observation
 from trainwright.studies.tuning.conclusion import digest_of
 from trainwright.studies.tuning.jobs import Job, train
@@ -322,17 +322,20 @@ def test_a_study_of_few_trials_fails_where_all_do(rates: list[float], said: str,
 def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
     log = TrialLog(tmp_path)
     log.begin(LoggedTrial(0, {"a": 1}, "run-0"))
+    before = (tmp_path / SEAL).read_bytes()
     log.end(0, Ending("completed", 0.5, 7, ((7, 0.5), (14, math.nan)), "abc", 1.5))
     log.close()
-    whole = (tmp_path / FILE).read_bytes()
+    whole, after = (tmp_path / FILE).read_bytes(), (tmp_path / SEAL).read_bytes()
     for cut in range(1, 20):
         (tmp_path / FILE).write_bytes(whole[:-cut])
+        (tmp_path / SEAL).write_bytes(before)
         log = TrialLog(tmp_path)
         assert [trial.ending for trial in log.trials] == [None]
         log.end(0, Ending("failed", error="again"))
         log.close()
         assert read_trials(tmp_path)[0].ending == Ending("failed", error="again")
     (tmp_path / FILE).write_bytes(whole)
+    (tmp_path / SEAL).write_bytes(after)
     (trial,) = read_trials(tmp_path)
     assert trial.ending is not None
     assert trial.ending.curve[0] == (7, 0.5)

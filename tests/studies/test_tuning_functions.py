@@ -17,6 +17,7 @@ from trainwright.records.tuning_result import TuningResult
 from trainwright.reports.studies import _tuned
 from trainwright.samplers.base import Observation, Parameter, trial_seed
 from trainwright.samplers.optuna import frozen
+from trainwright.studies.study import Study
 from trainwright.studies.tuning.projection import FILE, Projector
 from trainwright.studies.tuning.view import rows
 
@@ -256,6 +257,7 @@ def test_a_study_that_has_not_ended_is_ranked_by_its_metric(tmp_path: Path) -> N
     study = trainwright.tune(
         lambda _: next(values), n_trials=3, mode="max", metric="val_rmsle", runs_dir=tmp_path
     )
+    Study(study.path).unseal()
     (study.path / "result.json").unlink()
     assert (study.typed_result.metric, study.typed_result.mode) == ("val_rmsle", "max")
     head, *rows_below = _ranked(study, rows(study.path))

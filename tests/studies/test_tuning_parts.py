@@ -11,9 +11,12 @@ import pytest
 
 import trainwright
 from study_configs import TOY
-from trainwright.errors import ConfigError, InputError
+from trainwright.cli.main import main
+from trainwright.errors import CheckpointError, ConfigError, InputError
 from trainwright.records.run_dir import RunDir
-from trainwright.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_log, read_trials
+from trainwright.records.study import study_problems
+from trainwright.records.trials import FILE, SEAL, Ending, LoggedTrial, TrialLog, read_log, read_trials
+from trainwright.reports.studies import write_report
 from trainwright.runs.run import Run
 from trainwright.studies.tuning.reproduce import compare_studies, first_difference
 from trainwright.studies.tuning.tuner_checks import CONFIG
@@ -168,10 +171,15 @@ def test_a_study_is_repeated_trial_by_trial(copied: Tuning) -> None:
     assert result.digests == (copied.digest, again.digest) == (copied.digest,) * 2
     with pytest.raises(InputError, match="begins again"):
         trainwright.resume_study(again.id, runs_dir=again.path.parent.parent)
-    lines = (again.path / FILE).read_text().splitlines()
-    wrong = json.loads(lines[1])
-    wrong["end"]["curve"][1][1] = 9.0
-    (again.path / FILE).write_text("\n".join([lines[0], json.dumps(wrong), *lines[2:], ""]))
+    lines = [json.loads(line) for line in (again.path / FILE).read_text().splitlines()]
+    lines[1]["end"]["curve"][1][1] = 9.0
+    for name in (FILE, SEAL):
+        (again.path / name).unlink()
+    log = TrialLog(again.path)
+    for line in lines:
+        del line["crc"]
+        log._write(line)
+    log.close()
     different = compare_studies(copied, again)
     assert (different.verdict, different.trial) == ("different", 0)
     assert str(different.what).startswith("the metric at step")
@@ -198,6 +206,51 @@ def test_a_study_has_as_many_trials_as_were_asked_for_last(copied: Tuning, tmp_p
     more = trainwright.resume_study(copied.id, runs_dir=tmp_path)
     assert (more.status, more.result["trials"]) == ("completed", 4)
     assert trainwright.reproduce_study(copied.id, runs_dir=tmp_path).verdict == "identical"
+
+
+LINES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
+    "deleted": lambda lines: [lines[0], *lines[2:]],
+    "doubled": lambda lines: [*lines, lines[-1]],
+    "swapped": lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
+    "truncated": lambda lines: lines[:2],
+    "flipped": lambda lines: [lines[0], lines[1].replace(b"0.", b"1.", 1), *lines[2:]],
+    "emptied": lambda _: [],
+}
+
+
+@pytest.mark.parametrize("how", LINES)
+def test_a_changed_log_of_a_study_is_named(
+    how: str, copied: Tuning, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert study_problems(copied.path) == []
+    path = copied.path / FILE
+    path.write_bytes(b"".join(LINES[how](path.read_bytes().splitlines(keepends=True))))
+    if how == "emptied":  # both files are gone, but the record of the study remembers
+        for name in (FILE, SEAL):
+            (copied.path / name).unlink()
+    (problem,) = study_problems(copied.path)
+    assert problem.startswith(str(path))
+    assert main(["studies", "list", "--runs-dir", str(tmp_path), "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert (listed["status"], listed["summary"]) == ("damaged", problem)
+    assert FILE in write_report(copied.path).read_text()
+    for refused in (trainwright.resume_study, trainwright.reproduce_study):
+        with pytest.raises(CheckpointError, match=r"trials\.jsonl"):
+            refused(copied.id, runs_dir=tmp_path)
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_changed_result_of_a_study_is_named(is_gone: bool, copied: Tuning, tmp_path: Path) -> None:
+    path = copied.path / "result.json"
+    text = path.read_text()
+    path.unlink() if is_gone else path.write_text(text.replace('"trials": 2', '"trials": 3'))
+    assert is_gone or path.read_text() != text
+    problem = "missing, though it was written" if is_gone else "its content is not what was written"
+    assert study_problems(copied.path) == [f"{path}: {problem}"]
+    with pytest.raises(CheckpointError, match=problem):
+        copied.typed_result  # noqa: B018 - it is read
+    with pytest.raises(CheckpointError, match=problem):
+        trainwright.reproduce_study(copied.id, runs_dir=tmp_path)
 
 
 def test_a_study_cannot_have_fewer_trials_than_it_has(

@@ -17,6 +17,7 @@ from trainwright.records.decision import journalled_decisions
 from trainwright.records.listing import runs_folder
 from trainwright.records.manifest import Parent
 from trainwright.records.run_dir import RunDir
+from trainwright.records.seals import problems
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.data.bundles import make_bundle, make_objects
 from trainwright.runs.lookup import RunName, find, find_unfinished, placement_of_overrides, warn_of_unused
@@ -205,6 +206,8 @@ def resume(
         return train_child(found, overrides, training, "continue")
     if found.status() == "completed":
         found.require_result()
+        for problem in problems(found):
+            log.warning("run %s: %s", found.id, problem)
         log.info(
             "run %s is completed: there is nothing left to do; to train for longer: trainwright resume %s "
             "training.epochs=...",

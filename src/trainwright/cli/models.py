@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import trainwright
 from trainwright.cli import options
 from trainwright.cli.errors import to_stderr
 from trainwright.cli.output import json_document, say_data, show, table
+
+log = logging.getLogger("trainwright")
 
 
 @click.command()
@@ -240,9 +243,17 @@ def report(
 
     folder = trainwright.get(runs[0], runs_dir=runs_dir).path
     with understanding(folder):
-        findings = diagnose(read_run(folder))
-    document = {"report": str(path), "diagnosis": [one._asdict() for one in findings]}
+        files = read_run(folder)
+        findings = diagnose(files)
+    problems = [*files.problems, *files.history.problems]
+    document = {
+        "report": str(path),
+        "diagnosis": [one._asdict() for one in findings],
+        "problems": problems,
+    }
     show(document, [str(path)], as_json)
+    for problem in problems:
+        log.warning("%s", problem)
     for one in [] if as_json else findings:
         to_stderr(f"{one.title}\n  seen: {one.seen}\n  try:  {one.mend}")
 

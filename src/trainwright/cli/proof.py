@@ -8,19 +8,28 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trainwright.runs.reproduce import Reproduction
 
-DIFFERENT = 3  # the exit code
+UNPROVEN = 3  # the exit code where runs differ, or not all could be compared
 
 
 def verdict_lines(result: Reproduction) -> Iterator[str]:
     """Yield the answer of `reproduce` for people."""
     for difference in result.inputs:
         yield f"input differs: {difference}"
-    if result.verdict == "identical":
-        repeats = f"identical: {result.repetition} repeats {result.original}"
-        yield f"{repeats}: {result.steps[0]} steps, digest {result.digests[0]}"
-        yield from _number_of_processes(result)
-        yield from [result.uncompared] if result.uncompared else ()
+    if result.verdict == "different":
+        yield from _differences(result)
         return
+    steps = f"{result.steps[0]} steps, digest {result.digests[0]}"
+    repeats = f"{result.repetition} repeats {result.original}"
+    if result.verdict == "identical":
+        yield f"identical: {repeats}: {steps}"
+    else:
+        yield f"weights identical; {'; '.join(result.uncompared)}"
+        yield f"  incomplete: {repeats} as far as could be compared: {steps}"
+    yield from _number_of_processes(result)
+
+
+def _differences(result: Reproduction) -> Iterator[str]:
+    """Yield what differs."""
     yield f"different: {result.repetition} does not repeat {result.original}"
     if result.steps[0] != result.steps[1]:
         yield f"  steps: {result.steps[0]}, then {result.steps[1]}"
@@ -29,13 +38,17 @@ def verdict_lines(result: Reproduction) -> Iterator[str]:
         yield f"  first step that differs: {result.step} (loss {first!r}, then {then!r})"
     else:
         yield "  the losses of all steps that both runs journalled are the same"
+    if (evaluation := result.evaluation) is not None:
+        values = f"{evaluation.before!r}, then {evaluation.now!r}"
+        yield f"  first evaluation that differs: step {evaluation.step} ({evaluation.metric} {values})"
     if result.tensor is not None:
         tensor = result.tensor
         yield f"  first tensor that differs: {tensor.name} ({tensor.before}, then {tensor.now})"
-    if result.uncompared:
-        yield f"  {result.uncompared}"
     if result.metrics:
         yield f"  metrics that differ: {', '.join(result.metrics)}"
+    if result.results:
+        yield f"  results that differ: {', '.join(result.results)}"
+    yield from (f"  {reason}" for reason in result.uncompared)
     yield from _number_of_processes(result)
     yield f"  digests: {result.digests[0]}, then {result.digests[1]}"
 

@@ -141,16 +141,18 @@ def show_run(run: str, runs_dir: str | None, as_json: bool) -> None:
     """Show a run: its status, inputs and results."""
     from trainwright.records.run_dir import RunDir
     from trainwright.records.urls import run_url
-    from trainwright.reports.summary import journal_problems, summary_table
+    from trainwright.reports.summary import damage, summary_table
 
     shown = trainwright.get(run, runs_dir=runs_dir)
-    for problem in journal_problems(shown.path):
+    problems = damage(shown.path)
+    for problem in problems:
         logging.getLogger("trainwright").warning("%s", problem)
     manifest = RunDir(shown.path).manifest()
     document = run_document(shown) | {"manifest": manifest.to_json() if manifest else {}}
     document["decisions"] = shown.decisions
     document["parent"] = shown.parent
     document["url"] = run_url(shown.path)
+    document["problems"] = problems
     places = [("url", document["url"]), ("directory", shown.path), ("report", document["report"])]
     rows = [
         *summary_table(shown.path),

@@ -9,7 +9,7 @@ import click
 
 import trainwright
 from trainwright.cli.output import show, study_document
-from trainwright.cli.proof import DIFFERENT, verdict_lines
+from trainwright.cli.proof import UNPROVEN, verdict_lines
 from trainwright.cli.studies import watcher
 from trainwright.cli.tuning import study_summary
 from trainwright.records.status import EXIT_CODES
@@ -33,7 +33,7 @@ def reproduce_study(name: str, runs_dir: str | None, trust: bool, quiet: bool, a
     """Repeat the trials of a study, print the verdict, and exit; the code is 3 if they differ."""
     result = trainwright.reproduce_study(name, runs_dir=runs_dir, trust=trust, watch=watcher(quiet, as_json))
     show(result.to_json(), _verdict_lines(result), as_json)
-    click.get_current_context().exit(0 if result.verdict == "identical" else DIFFERENT)
+    click.get_current_context().exit(0 if result.verdict == "identical" else UNPROVEN)
 
 
 def _verdict_lines(result: StudyReproduction) -> Iterator[str]:
@@ -42,9 +42,14 @@ def _verdict_lines(result: StudyReproduction) -> Iterator[str]:
         repeats = f"identical: {result.repetition} repeats {result.original}"
         yield f"{repeats}: {result.trials[0]} trials, digest {result.digests[0]}"
         return
+    if result.verdict == "incomplete":
+        yield f"trials identical; {'; '.join(result.uncompared)}"
+        yield f"  incomplete: {result.repetition} repeats {result.original} as far as could be compared"
+        return
     yield f"different: {result.repetition} does not repeat {result.original}"
     first = "" if result.trial is None else f"first trial that differs: {result.trial}; "
     yield f"  {first}{result.what}"
     if result.run is not None:
         yield from (f"  {line}" for line in verdict_lines(result.run))
+    yield from (f"  {reason}" for reason in result.uncompared)
     yield f"  digests: {result.digests[0]}, then {result.digests[1]}"

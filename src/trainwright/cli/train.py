@@ -13,7 +13,7 @@ import click
 import trainwright
 from trainwright.cli import options
 from trainwright.cli.output import run_document, say, show, table
-from trainwright.cli.proof import DIFFERENT, verdict_lines
+from trainwright.cli.proof import UNPROVEN, verdict_lines
 from trainwright.records.status import EXIT_CODES, TESTED, Status
 from trainwright.world import is_follower
 
@@ -152,8 +152,9 @@ def reproduce(
 ) -> None:
     """Train a run again and say whether it is identical.
 
-    Lists the inputs that differ, then says `identical`, or `different` with the first step and the first
-    tensor that differ; the exit code is 3 then.
+    Lists the inputs that differ, then says `identical`, or `different` with the first step, evaluation and
+    tensor that differ, or what could not be compared, and why; the exit code is 0 for `identical` alone, and
+    3 otherwise.
 
     RUN may be a search: all its trials are made again, and compared one by one.
     """
@@ -164,7 +165,7 @@ def reproduce(
     with progress_callbacks(quiet, as_json) as callbacks:
         reproduction = trainwright.reproduce(run, runs_dir=runs_dir, callbacks=callbacks, trust=trust)
     show(reproduction.to_json(), verdict_lines(reproduction), as_json)
-    ctx.exit(0 if reproduction.verdict == "identical" else DIFFERENT)
+    ctx.exit(0 if reproduction.verdict == "identical" else UNPROVEN)
 
 
 def _is_study(name: str) -> bool:

@@ -160,6 +160,8 @@ def _brief(study: Study) -> dict[str, Any]:
     named = {"study_id": study.id, "experiment": study.path.parent.name}
     try:
         record = study.record
+        if problems := study.problems():
+            raise CheckpointError("; ".join(problems))
         found = TuningResult.of(study.result if record.kind == "tune" else {})
         summary = f"best {found.metric} {found.best.value:.4g}" if found.best else ""
         return named | {

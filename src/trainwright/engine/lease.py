@@ -49,6 +49,17 @@ class Upload(Protocol):
         """What others see of the attempt between its commits; used by a thread of its own."""
 
 
+class Sealing(Protocol):
+    """The files of a run on the local disk, as its attempt seals them."""
+
+    def files(self, kind: Kind) -> dict[str, StoredFile]:
+        """Return what an entry of a kind seals.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+
+
 class Lease:
     """Write the entries of one attempt into the log of its run.
 
@@ -60,13 +71,22 @@ class Lease:
         number: The number of the newest entry that was read.
         attempt: The number of this attempt.
         upload: The store of the run, if it is in one.
+        seals: Seals the files of a run that is not.
     """
 
-    def __init__(self, log: Log, number: int, attempt: int, upload: Upload | None = None) -> None:
+    def __init__(
+        self,
+        log: Log,
+        number: int,
+        attempt: int,
+        upload: Upload | None = None,
+        seals: Sealing | None = None,
+    ) -> None:
         self.attempt = attempt
         self._log = log
         self._number = number
         self._upload = upload
+        self._seals = seals
         self._writer = new_writer()
         self._serial = 0
         self.is_asked_to_stop = False  # through the store; set by the thread of the heartbeats
@@ -148,6 +168,13 @@ class Lease:
         """
         self._append("commit", checkpoints, best)
 
+    def go_on(self) -> None:
+        """Record that the attempt writes again after its end, so that nothing seals what it changes.
+
+        Errors as in `commit`.
+        """
+        self._append("commit", *self._names)
+
     def end(self, status: str) -> None:
         """Record how the attempt has ended; errors as in `commit`."""
         self._append("end", *self._names, status)
@@ -190,12 +217,20 @@ class Lease:
             time=time.time(),
             checkpoints=names[0],
             best=names[1],
-            files=self._upload.upload(folder, *names) if self._upload else {},
+            files=self._files(kind, folder, *names),
             status=status,
         )
         numbers = self._write(entry)
         self._names = names
         self._log.fold(self._number, numbers)
+
+    def _files(
+        self, kind: Kind, folder: str, checkpoints: Collection[str], best: Collection[str]
+    ) -> dict[str, StoredFile]:
+        """Return the files that an entry names: all of a run in a store, else those that it seals."""
+        if self._upload:
+            return self._upload.upload(folder, checkpoints, best)
+        return self._seals.files(kind) if self._seals else {}
 
     def _write(self, entry: Entry) -> Sequence[int]:
         """Write an entry under the next number that is free of entries of this attempt.

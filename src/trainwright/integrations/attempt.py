@@ -147,6 +147,7 @@ class TrainerAttempt:
                 raise RunLockedError(
                     f"run {self.run.id} was resumed in the meantime: its result is not this one's"
                 )
+            self._session.lease.go_on()
             best = result.best if result.evaluated == "best" else None
             self._write_values(kind, best.step if best else result.steps, values)
             metrics = {name: value for name, value in _numbers(values).items() if _is_metric(name)}

@@ -18,28 +18,38 @@ from trainwright.records.checkpoint_names import checkpoint_names
 from trainwright.records.copies import refresh
 from trainwright.records.facts import facts
 from trainwright.records.run_dir import RunDir
+from trainwright.records.run_files import is_any, is_record
+from trainwright.records.seals import problems
 from trainwright.records.status import ENDED, ShownStatus
+from trainwright.records.urls import url_of
 from trainwright.safe_open import read_regular
 
 log = logging.getLogger("trainwright")
 Json = dict[str, Any]
 FILE = ".index.json"
-FORMAT = 3  # a line with the checksum of what follows it
+FORMAT = 4  # a line with the checksum of what follows it
 _SETTLED_SECONDS = 2.0  # a younger file may change again without another time of change
 
 
+_WATCHED = ("result.json", "attempts", "journal")  # a folder changes with the names in it
+
+
 class _Entry(NamedTuple):
-    """A run's summary, and the times of change (ns) and size that it holds for."""
+    """A run's summary, and the times of change (ns) and sizes that it holds for.
+
+    They are those of `_WATCHED`, then those of `files`: its journal and the records of its attempts.
+    """
 
     signature: list[int]
+    files: list[str]
     summary: Json
 
 
 def summaries(runs_dir: Path, experiment: str | None = None) -> list[Json]:
     """Return the result, path and status of each run, newest first; a damaged run has the status `damaged`.
 
-    Runs that have ended are remembered in an index file, and looked at again when their attempts or result
-    change.
+    What is not as the run wrote it is in `problems`, and named in a warning. Runs that have ended are
+    remembered in an index file, and looked at again when their attempts, journal or result change.
 
     Args:
         runs_dir: The folder of the run directories.
@@ -51,9 +61,12 @@ def summaries(runs_dir: Path, experiment: str | None = None) -> list[Json]:
     changed = [key for key, entry in entries.items() if known.get(key) != entry]
     if changed or (experiment is None and len(known) != len(entries)):
         _save(runs_dir, entries if experiment is None else known | entries)
-    return [
-        entries[key].summary for key in sorted(entries, key=lambda key: key.rpartition("/")[2], reverse=True)
-    ]
+    newest_first = sorted(entries, key=lambda key: key.rpartition("/")[2], reverse=True)
+    found = [entries[key].summary for key in newest_first]
+    for summary in found:
+        for problem in summary.get("problems", ()):
+            log.warning("run %s: %s", summary["run_id"], problem)
+    return found
 
 
 def _entries(
@@ -63,12 +76,17 @@ def _entries(
         if experiment not in (None, folder.name):
             continue
         for path in _folders(Path(folder)):
-            key, signature = f"{folder.name}/{path.name}", _signature(path.path)
-            entry = known.get(key)
-            if signature is None:
+            if not os.path.exists(f"{path.path}/config.yaml"):  # noqa: PTH110 - called for thousands of runs
                 continue
-            if entry is None or entry.signature != signature or not _is_settled(entry):
-                entry = _Entry(signature, _summary(RunDir(Path(path))))
+            entry = known.get(key := f"{folder.name}/{path.name}")
+            if (
+                entry is None
+                or entry.signature != _signature(path.path, entry.files)
+                or not _is_settled(entry)
+            ):
+                files = _files(Path(path))
+                signature = _signature(path.path, files)  # before it is read: what changes then is read again
+                entry = _Entry(signature, files, _summary(RunDir(Path(path))))
             yield key, entry
 
 
@@ -80,12 +98,16 @@ def _folders(path: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _signature(path: str) -> list[int] | None:
-    """Return what changes when a run's status or result does; None where there is no run."""
-    if not os.path.exists(f"{path}/config.yaml"):  # noqa: PTH110 - called for thousands of runs
-        return None
+def _files(path: Path) -> list[str]:
+    """Return the names of a run's files that are watched one by one."""
+    found = [*path.glob("journal/*.jsonl"), *path.glob("attempts/*.json")]
+    return sorted(file.relative_to(path).as_posix() for file in found)
+
+
+def _signature(path: str, files: list[str]) -> list[int]:
+    """Return what changes when a run's status, result, attempts or journal do."""
     signature = []
-    for name in ("attempts", "result.json"):
+    for name in (*_WATCHED, *files):
         try:
             stat = os.stat(f"{path}/{name}")  # noqa: PTH116
             signature += [stat.st_mtime_ns, stat.st_size]
@@ -95,7 +117,7 @@ def _signature(path: str) -> list[int] | None:
 
 
 def _is_settled(entry: _Entry) -> bool:
-    newest = max(entry.signature[0], entry.signature[2])
+    newest = max(entry.signature[::2])
     return entry.summary["status"] in ENDED and time.time() - newest / 1e9 > _SETTLED_SECONDS
 
 
@@ -109,7 +131,10 @@ def _summary(run: RunDir) -> Json:
         known = result.to_json() if result else {}
         if "steps" not in known and (steps := _committed_steps(run)) is not None:
             known["steps"] = steps
-        return known | identity | {"status": status} | parent | facts(run)
+        # Of a run in a store, a list downloads the records alone.
+        found = problems(run, is_record if url_of(run.path.parent.parent) else is_any)
+        damage = {"problems": found} if found else {}
+        return known | identity | {"status": status} | parent | facts(run) | damage
     except CheckpointError as error:
         status = "damaged"
         return identity | {"status": status, "error": str(error)}
@@ -131,7 +156,8 @@ def _load(runs_dir: Path) -> dict[str, _Entry]:
         if data["format"] != FORMAT or data["runs_dir"] != str(runs_dir.absolute()):
             return {}
         entries = {
-            key: _Entry(list(signature), summary) for key, (signature, summary) in data["runs"].items()
+            key: _Entry(list(signature), list(files), summary)
+            for key, (signature, files, summary) in data["runs"].items()
         }
         return {key: entry for key, entry in entries.items() if isinstance(entry.summary.get("status"), str)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -139,7 +165,7 @@ def _load(runs_dir: Path) -> dict[str, _Entry]:
 
 
 def _save(runs_dir: Path, entries: dict[str, _Entry]) -> None:
-    kept = {key: [entry.signature, entry.summary] for key, entry in entries.items() if _is_settled(entry)}
+    kept = {key: list(entry) for key, entry in entries.items() if _is_settled(entry)}
     data = {"format": FORMAT, "runs_dir": str(runs_dir.absolute()), "runs": kept}
     content = json.dumps(data, separators=(",", ":")).encode()
     try:

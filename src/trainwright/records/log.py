@@ -6,10 +6,11 @@
 
 In a store, the log of a run that waits for its first attempt begins with an entry that says that it exists.
 
-The newest entry is the whole state: it names all checkpoints and best models that exist and, in a store, all
-files. So older entries may be deleted ("folded") at any time; a crash meanwhile leaves only entries that
-nobody reads. A writer may be suspended for so long that its next number is taken *and* folded. After its
-write it sees that there are later entries, so that its own does not count.
+The newest entry is the whole state: it names all checkpoints and best models that exist, and the hash of each
+file that is sealed; in a store, it names all files. So older entries may be deleted ("folded") at any time; a
+crash meanwhile leaves only entries that nobody reads. A writer may be suspended for so long that its next
+number is taken *and* folded. After its write it sees that there are later entries, so that its own does not
+count.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ class Entry(Document):
     """One entry of the log.
 
     `writer` names the process that wrote it, `serial` counts its entries. `checkpoints` and `best` are the
-    names of all that exist; `files` are all files of a run in a store; `status` is how the attempt has ended.
+    names of all that exist; `files` are all files of a run in a store, and of another run those that are
+    sealed (see `records/seals.py`); `status` is how the attempt has ended.
     """
 
     number: int

@@ -7,11 +7,16 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import AliasChoices, Field
 
+from trainwright.errors import CheckpointError
+from trainwright.records import trials
 from trainwright.records.document import Document, Name, Record
+from trainwright.records.log import StoredFile
+from trainwright.records.seals import damage, whole_file
 from trainwright.records.status import Ended
 
 # The kinds of studies: the beginning of their ids, and the relation of their runs to them.
 KINDS = ("cv", "benchmark", "tune", "why")
+_SEALED = (trials.FILE, "result.json", "out_of_fold.json")
 
 
 class StudyRun(Record):
@@ -30,7 +35,7 @@ class StudyRecord(Document):
 
     `question` is what makes two studies the same; `status` is `running` while a process works on it, and how
     it ended afterwards; `created` is in seconds since the epoch. `semantics` are the versions of our code
-    that its runs are computed by.
+    that its runs are computed by. `files` seals the log and the results of a study that no process works on.
     """
 
     FILE: ClassVar[str] = "study.json"
@@ -49,6 +54,34 @@ class StudyRecord(Document):
     runs: list[StudyRun] = Field(default_factory=list)
     error: str | None = None
     semantics: dict[str, int] = Field(default_factory=dict)
+    files: dict[str, StoredFile] = Field(default_factory=dict)
+
+
+def sealed_files(folder: Path) -> dict[str, StoredFile]:
+    """Return the length and the SHA-256 of the log and the results in a study's folder.
+
+    Raises:
+        OSError: One cannot be read.
+    """
+    return {name: whole_file(folder / name) for name in _SEALED if (folder / name).exists()}
+
+
+def study_problems(folder: Path) -> list[str]:
+    """Return a sentence for each file of a study that is missing, or not what was written."""
+    try:
+        record = StudyRecord.load(folder / StudyRecord.FILE)
+    except CheckpointError as error:
+        return [str(error)]
+    if record is None:
+        return [f"{folder / StudyRecord.FILE} is missing"]
+    found = [
+        f"{folder / name}: {problem}"
+        for name, sealed in sorted(record.files.items())
+        if (problem := damage(folder, name, sealed))
+    ]
+    is_named = any(problem.startswith(str(folder / trials.FILE)) for problem in found)
+    unsealed = None if is_named else trials.damage(folder)
+    return [*found, unsealed] if unsealed else found
 
 
 def is_study(name: str) -> bool:

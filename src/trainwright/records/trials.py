@@ -2,12 +2,15 @@
 
 A trial is one job, or one for each rung that it trains up to. A line is durable before it has a consequence:
 the parameters of a trial before its run is trained, and its result before a later trial is decided. The last
-line may be torn by a kill, and is then cut off. Each line ends with its checksum, but for those that earlier
-versions wrote.
+line may be torn by a kill, and is then cut off. Each line ends with its checksum.
+
+`trials.seal` beside it has the length and the SHA-256 of the log, so that a line that is gone or doubled is
+noticed. It is written after each line: a kill in between leaves one line more than it seals.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -17,13 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from trainwright.digest import fsync_folder
+from trainwright.digest import TEMPORARY_SUFFIX, fsync_folder, write_atomically
 from trainwright.errors import CheckpointError
 from trainwright.safe_open import open_regular, read_regular
 
-FILE = "trials.jsonl"
+FILE, SEAL = "trials.jsonl", "trials.seal"
 TIME_LIMIT, LIMIT_LIFTED = "time_limit", "go_on"  # kinds of notes; see `LoggedTrials.is_over_time`
 LENGTH = "trials"  # the kind of the notes of how many trials a study is to have
+_SEAL = re.compile(rb"(\d{1,15}) ([0-9a-f]{64})\n")
+_REMEDY = "put the files of the study back from a backup, or begin another study"
 _CHECKED = re.compile(rb'(.*),"crc":"([0-9a-f]{8})"}\n')
 TrialStatus = Literal["running", "paused", "completed", "pruned", "failed"]
 Json = dict[str, Any]
@@ -104,12 +109,16 @@ class LoggedTrials:
             CheckpointError: The file is damaged.
         """
         size = 0
-        for number, (raw, end) in enumerate(_lines(path), 1):
+        sealed = _seal_of(path)  # before the lines: they may become more meanwhile
+        content = _content(path)
+        for number, (raw, end) in enumerate(_lines(content), 1):
             try:
                 self.apply(json.loads(_verified(raw)))
             except (ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError) as error:
                 raise CheckpointError(f"{path}: line {number} is damaged: {error}") from error
             size = end
+        if problem := _unsealed(content, sealed):
+            raise CheckpointError(f"{path} is damaged: {problem}; {_REMEDY}")
         return size
 
     def apply(self, line: Json) -> None:
@@ -123,9 +132,11 @@ class LoggedTrials:
         elif "pruned" in line:
             trial = self.trials[line["trial"]]
             assert trial.ending is not None, "a trial is paused before it is pruned"
+            assert trial.ending.status == "paused", "a trial is pruned once"
             self.trials[trial.number] = trial._replace(ending=trial.ending._replace(status="pruned"))
         elif "params" not in line:
             trial = self.trials[line["trial"]]
+            assert trial.jobs[-1].number != line["job"], "a job begins once"
             self.trials[trial.number] = trial._replace(
                 ending=None, jobs=(*trial.jobs, LoggedJob(line["job"]))
             )
@@ -148,6 +159,7 @@ class LoggedTrials:
 
     def _change(self, number: int, ending: Ending) -> None:
         trial = self.trials[number]
+        assert trial.ending is None, "a job ends once"
         jobs = (*trial.jobs[:-1], trial.jobs[-1]._replace(ending=ending))
         self.trials[number] = trial._replace(ending=ending, jobs=jobs)
 
@@ -162,10 +174,12 @@ class TrialLog(LoggedTrials):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         path = folder / FILE
-        size = self.read(path)
+        self._size = size = self.read(path)
         self._file = open_regular(path, "r+b")
         os.ftruncate(self._file.fileno(), size)
-        os.lseek(self._file.fileno(), size, os.SEEK_SET)
+        self._hash = hashlib.sha256(self._file.read())
+        self._seal = folder / SEAL
+        write_atomically(self._seal, self._sealed())  # there before the first line
         fsync_folder(folder)
 
     def close(self) -> None:
@@ -201,11 +215,21 @@ class TrialLog(LoggedTrials):
 
     def _write(self, line: Json) -> None:
         plain = json.dumps(line, separators=(",", ":")).encode()
-        data = b'%s,"crc":"%08x"}\n' % (plain[:-1], zlib.crc32(plain))
+        whole = data = b'%s,"crc":"%08x"}\n' % (plain[:-1], zlib.crc32(plain))
         while data:
             data = data[os.write(self._file.fileno(), data) :]
         os.fdatasync(self._file.fileno())
+        self._size += len(whole)
+        self._hash.update(whole)
+        # Without fsync, which costs as much as the line did: a power cut leaves an older or an empty seal.
+        aside = self._seal.with_name(f".{SEAL}{TEMPORARY_SUFFIX}")
+        with open_regular(aside, "wb") as file:
+            file.write(self._sealed())
+        aside.replace(self._seal)
         self.apply(line)
+
+    def _sealed(self) -> bytes:
+        return b"%d %s\n" % (self._size, self._hash.hexdigest().encode())
 
 
 def read_trials(folder: Path) -> list[LoggedTrial]:
@@ -224,22 +248,68 @@ def read_log(folder: Path) -> LoggedTrials:
     return logged
 
 
-def _lines(path: Path) -> Iterator[tuple[bytes, int]]:
-    """Yield the lines with the positions where they end; a torn last one is left out.
+def damage(folder: Path) -> str | None:
+    """Return what is wrong with the log of a study, as far as its seal says; its lines are not parsed."""
+    try:
+        sealed = _seal_of(folder / FILE)
+        problem = _unsealed(_content(folder / FILE), sealed)
+    except CheckpointError as error:
+        return str(error)
+    return f"{folder / FILE} is damaged: {problem}" if problem else None
+
+
+def _content(path: Path) -> bytes:
+    """Return the content of a log; empty where there is none.
 
     Raises:
         CheckpointError: The file cannot be read.
     """
     try:
-        content = read_regular(path)
+        return read_regular(path)
     except FileNotFoundError:
-        return
+        return b""
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _lines(content: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yield the lines with the positions where they end; a torn last one is left out."""
     position = 0
     for line in content.split(b"\n")[:-1]:
         position += len(line) + 1
         yield line + b"\n", position
+
+
+def _seal_of(path: Path) -> bytes | None:
+    """Return the seal of a log; None where there is none.
+
+    Raises:
+        CheckpointError: The file cannot be read.
+    """
+    try:
+        return read_regular(path.with_name(SEAL))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CheckpointError(f"{path.with_name(SEAL)} cannot be read: {error.strerror}") from error
+
+
+def _unsealed(content: bytes, seal: bytes | None) -> str | None:
+    """Return how the content of a log does not fit its seal."""
+    if seal is None:
+        return f"{SEAL}, which was written before its first line, is missing" if content else None
+    if not seal:  # a power cut came before it was on the disk
+        return None
+    match = _SEAL.fullmatch(seal)
+    if match is None:
+        return f"{SEAL} is not what was written"
+    size = int(match[1])
+    if len(content) < size:
+        return f"{len(content)} of the {size} bytes that were written are there"
+    if hashlib.sha256(content[:size]).hexdigest() != match[2].decode():
+        return "its lines are not those that were written"
+    more = content.count(b"\n", size)
+    return f"{more} lines follow that the study did not write" if more > 1 else None
 
 
 def _verified(raw: bytes) -> bytes:
@@ -250,7 +320,7 @@ def _verified(raw: bytes) -> bytes:
     """
     match = _CHECKED.fullmatch(raw)
     if match is None:
-        return raw
+        raise ValueError("it has no checksum")
     plain = match[1] + b"}"
     if zlib.crc32(plain) != int(match[2], 16):
         raise ValueError("its content is not what was written")

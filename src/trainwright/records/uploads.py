@@ -72,7 +72,9 @@ class Uploads:
             except FileNotFoundError:
                 if is_checkpoint:
                     raise
-        return files
+        # A segment that is lost stays named, so that the loss does.
+        lost = {name: file for name, file in self.named.items() if is_appended(name) and name not in files}
+        return files | lost
 
     def _files_of_known(self, checkpoint: str) -> Iterator[tuple[str, StoredFile]]:
         """Yield the files of a checkpoint that the last entry names, if it is the one in the working copy."""
@@ -109,11 +111,15 @@ class Uploads:
         return StoredFile(bytes=size, sha256=sha256_file(path), parts=(part,), codec=compression.ZSTD)
 
     def _upload_appended(self, name: str, folder: str, before: StoredFile | None) -> StoredFile:
-        """Store the lines that were appended to a segment of the journal since it was last stored."""
+        """Store the lines that were appended to a segment of the journal since it was last stored.
+
+        One whose stored lines were changed here is left as it was stored, so that the change is named.
+        """
         if before is not None and name not in self._hashes:
             self._hashes[name] = self._hash_of_start(name, before.bytes)
-        if before is None or self._hashes[name].hexdigest() != before.sha256:
-            before = StoredFile(bytes=0, sha256="")
+        if before is not None and self._hashes[name].hexdigest() != before.sha256:
+            return before
+        before = before or StoredFile(bytes=0, sha256="")
         hashed = self._hashes[name].copy() if before.bytes else hashlib.sha256()
         with open_regular(self._path / name, depth=2) as file:
             file.seek(before.bytes)

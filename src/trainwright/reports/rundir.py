@@ -18,6 +18,7 @@ from trainwright.records.lineage import Lineage
 from trainwright.records.manifest import DeterminismRecord, Manifest
 from trainwright.records.result import BestModel, Result
 from trainwright.records.run_dir import RunDir
+from trainwright.records.seals import problems as sealed_problems
 from trainwright.records.status import ShownStatus, Status
 from trainwright.reports.journal import History, read_history
 from trainwright.reports.segment_cache import Attempt
@@ -32,8 +33,8 @@ class RunFiles:
     """What a run directory holds; a part that is missing is empty or None.
 
     `status` is the status of the run, or `damaged` where its records do not tell. `problems` names the files
-    that could not be read. The journal is read once, when `history` is first used. `set_keys` are the dotted
-    keys of the values that the user set, as far as they are known.
+    that could not be read, or are not what was written. The journal is read once, when `history` is first
+    used. `set_keys` are the dotted keys of the values that the user set, as far as they are known.
     """
 
     folder: Path
@@ -150,6 +151,7 @@ def _is_number(value: Any) -> bool:
 def read_run(folder: Path) -> RunFiles:
     """Read a run directory, as far as it is there and undamaged."""
     run, problems = RunDir(folder), list[str]()
+    damaged = sealed_problems(run)
     manifest = _undamaged(run.manifest, Manifest.FILE, folder, problems)
     created = run.creation()
     is_waiting = created is not None and run.next_attempt() == 1
@@ -159,6 +161,9 @@ def read_run(folder: Path) -> RunFiles:
     if result and 0 < result.attempts < _newest_attempt(folder / "journal"):
         result = None  # it says how an earlier attempt ended
     evaluations = {split: _read_tables(folder, split, problems) for split in ("train", "val", "test")}
+    profile = _read_tables(folder, "data", problems)
+    named = {problem.partition(":")[0] for problem in problems}
+    problems += [problem for problem in damaged if problem.partition(":")[0] not in named]
     return RunFiles(
         folder,
         _undamaged(lambda: _status(run), "status", folder, problems) or "damaged",
@@ -167,7 +172,7 @@ def read_run(folder: Path) -> RunFiles:
         _undamaged(run.lineage, Lineage.FILE, folder, problems),
         result,
         {split: tables for split, tables in evaluations.items() if tables},
-        _read_tables(folder, "data", problems),
+        profile,
         problems,
         (created.settings if created else None) or (),
     )

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from trainwright.digest import write_atomically
 from trainwright.errors import CheckpointError
 from trainwright.records.run_dir import RunDir
-from trainwright.records.study import StudyRecord, StudyRun
+from trainwright.records.study import StudyRecord, StudyRun, study_problems
 from trainwright.records.study_results import (
     BenchmarkResult,
     CrossValidationResult,
@@ -92,7 +92,7 @@ def _rendered(folder: Path) -> str:
         study_id=folder.name,
         experiment=record.experiment if record else folder.parent.name,
         status=state,
-        error=record.error if record else None,
+        error="; ".join([*([record.error] if record and record.error else []), *study_problems(folder)]),
         runs=[(_trial_name(run), run.run_id) for run in record.runs] if record else [],
         made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
     )

@@ -18,9 +18,10 @@ def summary_table(run_dir: Path) -> list[tuple[str, str]]:
     return list(_facts(run_dir))
 
 
-def journal_problems(run_dir: Path) -> list[str]:
-    """Read a run's whole journal, and return a sentence for each damage that is in it."""
-    return read_run(run_dir).history.problems
+def damage(run_dir: Path) -> list[str]:
+    """Read a run's records and its whole journal, and return a sentence for each damage."""
+    run = read_run(run_dir)
+    return [*run.problems, *run.history.problems]
 
 
 def _facts(run_dir: Path) -> Iterator[tuple[str, str]]:

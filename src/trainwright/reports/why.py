@@ -13,7 +13,7 @@ from markupsafe import Markup
 from trainwright.digest import write_atomically
 from trainwright.errors import CheckpointError
 from trainwright.records.run_dir import RunDir
-from trainwright.records.study import StudyRecord
+from trainwright.records.study import StudyRecord, study_problems
 from trainwright.reports.history import title as metric_title
 from trainwright.reports.rundir import Json
 from trainwright.reports.scales import number
@@ -42,7 +42,7 @@ def _rendered(folder: Path) -> str:
         study_id=folder.name,
         experiment=folder.parent.name,
         status=record.status if record else "unknown",
-        error=record.error if record else None,
+        error="; ".join([*([record.error] if record and record.error else []), *study_problems(folder)]),
         result=result,
         name=name,
         figures=_figures(result, name) if result else [],

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 
 from trainwright import registry
 from trainwright.engine.lease import Lease
 from trainwright.errors import CheckpointError, InputError, TrainwrightError
-from trainwright.records.commit import attempt_of
 from trainwright.records.log import Entry, Log
 from trainwright.records.remote import RemoteRun
 from trainwright.records.run_dir import RunDir
 from trainwright.records.run_files import is_no_tensor
+from trainwright.records.seals import Seals, problems
 from trainwright.records.urls import refuse_lost_copy
 from trainwright.runs.cleanup import discard_folder
 from trainwright.runs.wiring import run_checkpoints
@@ -62,18 +61,20 @@ def take_lease(run: RunDir, *, compresses: bool = False) -> Lease:
         remote.sweep()
         if head is not None:
             remote.download(head, is_no_tensor)  # the rest is fetched as far as it is needed
+    for problem in problems(run):
+        log.warning("run %s: %s", run.id, problem)
     number = head.number if head else max(entries.numbers(), default=0)
     attempt = max(run.next_attempt(), head.attempt + 1 if head else 1)
-    lease = Lease(entries, number, attempt, remote)
+    seals = None if remote else Seals(run.path, head, attempt)
+    lease = Lease(entries, number, attempt, remote, seals)
     existing = run_checkpoints(run)
     if remote:
         remote.heartbeats.note_unowned()
     # Checkpoints that have lost their manifest are included, so that a resume names them as damaged.
     names = existing.resume.names()
-    logged = set(head.names("checkpoints") if head else ())
+    logged = set(head.names("checkpoints") if head and remote else ())  # `problems` names those on the disk
     for lost in sorted(logged.difference(names)):
         log.warning("checkpoint %s is missing, though the run's log names it", lost)
-    _warn_of_lost_segments(run, logged)
     lease.take(names, existing.best.names())
     return lease
 
@@ -84,15 +85,3 @@ def _readable_head(entries: Log) -> Entry | None:
         return entries.head()
     except CheckpointError:
         return None
-
-
-def _warn_of_lost_segments(run: RunDir, checkpoints: Iterable[str]) -> None:
-    """Warn of segments of the journal that are gone, of attempts that have committed."""
-    for attempt in sorted({attempt_of(name) for name in checkpoints}):
-        segment = run.journal / f"{attempt:04d}.jsonl"
-        if not segment.exists():
-            log.warning(
-                "%s is missing: the losses and metrics of attempt %d are lost, which changes no weights",
-                segment.relative_to(run.path),
-                attempt,
-            )

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from trainwright.digest import TensorRecord
 from trainwright.errors import CheckpointError, InputError
 from trainwright.records.copies import download_all
-from trainwright.records.journal import each_loss, read
+from trainwright.records.journal import each_loss, evaluations, read
 from trainwright.records.manifest import Difference
-from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
+from trainwright.records.seals import problems
 from trainwright.records.status import FINAL
 from trainwright.runs.decisions import trained_by
 from trainwright.runs.wiring import run_checkpoints
 
 log = logging.getLogger("trainwright")
+Verdict = Literal["identical", "different", "incomplete"]
+_SPLITS = ("train", "val", "test")
+_RESULTS = ("status", "epochs", "evaluated", "best", "weights", "skipped_samples")
+_OLDER = ("checkpoints/", "best/")  # beginnings of what is compared by itself, or not at all
 
 
 @dataclass(frozen=True)
@@ -31,33 +36,56 @@ class FirstTensor:
 
 
 @dataclass(frozen=True)
+class FirstEvaluation:
+    """The first value of an evaluation that differs; it is None where one of the runs has no such value."""
+
+    step: int
+    metric: str
+    before: Any
+    now: Any
+
+
+@dataclass(frozen=True)
 class Reproduction:
     """The answer of `reproduce`.
 
-    `step` is the first step whose losses differ in their bits (None: none of those that both runs
-    journalled); `tensor` the first tensor of the state that differs at the end, and `uncompared` says why the
-    tensors were not compared, if so; `inputs` are the inputs that differ, `metrics` the final metrics that
-    do. `processes` are the numbers of processes that trained each of the runs, one after the other. Runs are
-    identical if steps, losses, weights and metrics are.
+    `identical` means that everything was compared and is equal: the loss of every step, every evaluation, all
+    tensors of the final state (weights, optimizer, buffers, extra state), the result and the tables. It is
+    `different` if anything differs, and `incomplete` if nothing does, but not all could be compared:
+    `uncompared` says what, and why.
+
+    `step` is the first step whose losses differ in their bits, `evaluation` the first value of an evaluation
+    that does, `tensor` the first tensor of the final state; `inputs` are the inputs that differ, `metrics`
+    the final metrics that do, and `results` other parts of the result. `processes` are the numbers of
+    processes that trained each of the runs, one after the other.
     """
 
-    verdict: Literal["identical", "different"]
+    verdict: Verdict
     original: str
     repetition: str
     digests: tuple[str, str]
     steps: tuple[int, int]
     inputs: Sequence[Difference] = ()
     step: int | None = None
-    step_losses: tuple[float, float] | None = None
+    step_losses: tuple[float | None, float | None] | None = None
     tensor: FirstTensor | None = None
     metrics: Sequence[str] = ()
-    uncompared: str | None = None
+    uncompared: Sequence[str] = ()
     processes: tuple[Sequence[int], Sequence[int]] = ((1,), (1,))
+    evaluation: FirstEvaluation | None = None
+    results: Sequence[str] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything could be compared."""
+        return not self.uncompared
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer as JSON holds it."""
+        evaluation = vars(self.evaluation) if self.evaluation else None
         return {
             "verdict": self.verdict,
+            "complete": self.complete,
             "original": self.original,
             "repetition": self.repetition,
             "digest": {"original": self.digests[0], "repetition": self.digests[1]},
@@ -66,89 +94,204 @@ class Reproduction:
             "inputs": [difference.to_json() for difference in self.inputs],
             "first_step": self.step,
             "first_step_losses": [str(value) for value in self.step_losses] if self.step_losses else None,
+            "first_evaluation": evaluation,
             "first_tensor": vars(self.tensor) if self.tensor else None,
             "metrics": list(self.metrics),
-            "uncompared": self.uncompared,
+            "results": list(self.results),
+            "uncompared": list(self.uncompared),
         }
 
 
+class _Side:
+    """A finished run, as it is compared with another one."""
+
+    def __init__(self, run: RunDir) -> None:
+        result = run.result()
+        if result is None or run.status() not in FINAL:
+            allowed = "a completed, stopped or pruned run"
+            raise InputError(
+                f"run {run.id} is {run.status()}: only {allowed} can be compared; resume it first"
+            )
+        self.run, self.result = run, result
+        download_all(run)
+        self.damage = [problem for problem in problems(run) if not problem.startswith(_OLDER)]
+        self._journal: list[str] = []
+
+    def losses(self) -> Iterator[tuple[int, float]]:
+        """Yield each step with its loss, in order: a line that is there twice is damage, as its seal says."""
+        last = 0
+        for step, loss in each_loss(read(self.run.journal, self._journal)):
+            if step > last:
+                last = step
+                yield step, loss
+
+    @cached_property
+    def evaluations(self) -> dict[tuple[int, str], Any]:
+        """The value of each evaluation, by step and metric."""
+        records = evaluations(read(self.run.journal))
+        return {(step, name): value for step, values in records for name, value in values.items()}
+
+    @property
+    def journal_damage(self) -> str | None:
+        """What is wrong with the journal; complete only once `losses` has been read to its end."""
+        damaged = [one for one in self.damage if one.startswith(("journal/", "log:"))]
+        return next(iter([*damaged, *self._journal]), None)
+
+    def tables(self, split: str) -> dict[str, Any]:
+        """Return the tables of the evaluation of a split; empty if they are damaged, which is in `damage`."""
+        try:
+            return self.run.read_json(f"evaluation/{split}.json")
+        except CheckpointError:
+            return {}
+
+    def tensors(self) -> dict[str, TensorRecord]:
+        """Return the tensors of the final state by name.
+
+        Raises:
+            CheckpointError: The final checkpoint is damaged, or missing.
+        """
+        commit = run_checkpoints(self.run).resume.load_step(self.result.steps)
+        return {tensor.name: tensor for tensor in commit.tensors}
+
+
+@dataclass
+class _Found:
+    """What was found when two runs were compared."""
+
+    step: int | None = None
+    step_losses: tuple[float | None, float | None] | None = None
+    evaluation: FirstEvaluation | None = None
+    tensor: FirstTensor | None = None
+    metrics: list[str] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
+    uncompared: list[str] = field(default_factory=list)
+
+    @property
+    def differs(self) -> bool:
+        firsts = (self.evaluation, self.tensor, self.step_losses)
+        return any(one is not None for one in firsts) or bool(self.metrics or self.results)
+
+
 def compare_bits(original: RunDir, repetition: RunDir) -> Reproduction:
-    """Compare two finished runs: inputs, the loss of every step, and the final state.
+    """Compare two finished runs: inputs, the loss of every step, all evaluations, final state and result.
 
     Raises:
         InputError: One of them has not ended, or not in order.
     """
-    first, second = (_ended(run) for run in (original, repetition))
+    sides = first, second = _Side(original), _Side(repetition)
     before, now = original.require_manifest(), repetition.require_manifest()
-    step, values = _first_step(original, repetition)
-    names = first.metrics | second.metrics
-    metrics = [name for name in names if repr(first.metrics.get(name)) != repr(second.metrics.get(name))]
-    tensor, uncompared = _first_tensor((original, first.steps), (repetition, second.steps))
-    same = first.digest == second.digest and first.steps == second.steps and step is None and not metrics
+    found = _Found()
+    _compare_results(first, second, found)
+    _compare_losses(first, second, found)
+    _compare_evaluations(first, second, found)
+    _compare_tensors(first, second, found)
+    for side in sides:
+        if (damage := side.journal_damage) is not None:
+            found.uncompared.append(_lacking("losses and evaluations", side, damage))
+        others = [one for one in side.damage if not one.startswith(("journal/", "log:"))]
+        found.uncompared += [_lacking(one.partition(":")[0], side, one) for one in others]
+    digests = (str(first.result.digest), str(second.result.digest))
+    steps = (first.result.steps, second.result.steps)
+    differs = digests[0] != digests[1] or steps[0] != steps[1] or found.differs
     return Reproduction(
-        "identical" if same else "different",
+        "different" if differs else "incomplete" if found.uncompared else "identical",
         original.id,
         repetition.id,
-        (str(first.digest), str(second.digest)),
-        (first.steps, second.steps),
+        digests,
+        steps,
         [*(one for change in before.changes for one in change.differences), *before.differences(now)],
-        step,
-        values,
-        tensor,
-        metrics,
-        uncompared,
+        found.step,
+        found.step_losses,
+        found.tensor,
+        found.metrics,
+        found.uncompared,
         (trained_by(original), trained_by(repetition)),
+        found.evaluation,
+        found.results,
     )
 
 
-def _ended(run: RunDir) -> Result:
-    result = run.result()
-    if result is None or run.status() not in FINAL:
-        allowed = "a completed, stopped or pruned run"
-        raise InputError(f"run {run.id} is {run.status()}: only {allowed} can be compared; resume it first")
-    return result
+def _lacking(what: str, side: _Side, why: str) -> str:
+    return f"{what} not compared: run {side.run.id}: {why}"
 
 
-def _first_step(original: RunDir, repetition: RunDir) -> tuple[int | None, tuple[float, float] | None]:
-    """Return the first step whose losses differ, and both losses.
+def _compare_results(first: _Side, second: _Side, found: _Found) -> None:
+    """Compare the final metrics, what else the result says of the training, and the tables of the evaluation.
 
-    Losses are journalled with all their bits, so equal numbers are equal bits. Both journals are streamed; a
-    step that only one of them has is skipped.
+    Numbers are compared as text: a NaN equals a NaN then, and 0.0 differs from -0.0.
     """
-    before, now = (each_loss(read(run.journal)) for run in (original, repetition))
+    before, now = first.result, second.result
+    names = before.metrics | now.metrics
+    found.metrics = [name for name in names if repr(before.metrics.get(name)) != repr(now.metrics.get(name))]
+    found.results = [name for name in _RESULTS if repr(getattr(before, name)) != repr(getattr(now, name))]
+    damaged = {problem.partition(":")[0] for side in (first, second) for problem in side.damage}
+    for split in _SPLITS:
+        name = f"evaluation/{split}.json"
+        if name not in damaged and repr(first.tables(split)) != repr(second.tables(split)):
+            found.results.append(name)
+
+
+def _compare_losses(first: _Side, second: _Side, found: _Found) -> None:
+    """Find the first step whose losses differ, or that only one run has and the other's journal has not lost.
+
+    Losses are journalled with all their bits, so equal numbers are equal bits. Both journals are streamed, to
+    their ends.
+    """
+    missing: dict[_Side, tuple[int, tuple[float | None, float | None]]] = {}  # the first, by who lacks it
+    for step, pair in _side_by_side(first.losses(), second.losses()):
+        if None in pair:
+            missing.setdefault(first if pair[0] is None else second, (step, pair))
+        elif found.step is None and repr(pair[0]) != repr(pair[1]):
+            found.step, found.step_losses = step, pair
+    for side, (step, pair) in missing.items():
+        if side.journal_damage is None and (found.step is None or step < found.step):
+            found.step, found.step_losses = step, pair
+
+
+def _side_by_side(
+    before: Iterator[tuple[int, float]], now: Iterator[tuple[int, float]]
+) -> Iterator[tuple[int, tuple[float | None, float | None]]]:
+    """Yield each step with its losses in two runs; None where a run has none."""
     old, new = next(before, None), next(now, None)
-    while old is not None and new is not None:
-        if old[0] < new[0]:
-            old = next(before, None)
-        elif old[0] > new[0]:
-            new = next(now, None)
-        elif repr(old[1]) != repr(new[1]):  # as text, a NaN equals a NaN and 0.0 differs from -0.0
-            return old[0], (old[1], new[1])
-        else:
-            old, new = next(before, None), next(now, None)
-    return None, None
+    while old is not None or new is not None:
+        step = min(one[0] for one in (old, new) if one is not None)
+        has_old, has_new = old is not None and old[0] == step, new is not None and new[0] == step
+        yield step, (old[1] if old and has_old else None, new[1] if new and has_new else None)
+        old = next(before, None) if has_old else old
+        new = next(now, None) if has_new else new
 
 
-def _first_tensor(*ends: tuple[RunDir, int]) -> tuple[FirstTensor | None, str | None]:
-    """Return the first tensor that differs at the ends of two runs, or why the tensors were not compared.
+def _compare_evaluations(first: _Side, second: _Side, found: _Found) -> None:
+    """Find the first value of an evaluation that differs, as `_compare_losses` finds a loss."""
+    for key in sorted({*first.evaluations, *second.evaluations}):
+        pair = [side.evaluations.get(key) for side in (first, second)]
+        lacking = [side for side in (first, second) if key not in side.evaluations]
+        if any(side.journal_damage is not None for side in lacking):
+            continue
+        if lacking or repr(pair[0]) != repr(pair[1]):
+            found.evaluation = FirstEvaluation(*key, *pair)
+            return
 
-    Args:
-        ends: Each run with its last step.
-    """
-    states: list[dict[str, TensorRecord]] = []
-    for run, step in ends:
+
+def _compare_tensors(first: _Side, second: _Side, found: _Found) -> None:
+    """Find the first tensor of the final states that differs: weights, optimizer, buffers, extra state."""
+    states = []
+    for side in (first, second):
         try:
-            download_all(run)
-            commit = run_checkpoints(run).resume.load_step(step)
+            states.append(side.tensors())
         except CheckpointError as error:
             log.warning("%s", error)
-            return None, f"the final checkpoint of run {run.id} is damaged: tensors were not compared"
-        states.append({tensor.name: tensor for tensor in commit.tensors})
-    old, new = states
+            why = f"the final checkpoint cannot be read: {error}"
+            found.uncompared.append(_lacking("optimizer and other state", side, why))
+    if len(states) == 2:
+        found.tensor = _first_tensor(*states)
+
+
+def _first_tensor(old: dict[str, TensorRecord], new: dict[str, TensorRecord]) -> FirstTensor | None:
     for name in [*old, *(name for name in new if name not in old)]:
         if old.get(name) != new.get(name):
-            return FirstTensor(name, _hash(old.get(name)), _hash(new.get(name))), None
-    return None, None
+            return FirstTensor(name, _hash(old.get(name)), _hash(new.get(name)))
+    return None
 
 
 def _hash(tensor: TensorRecord | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ from trainwright.records.decision import journalled_decisions
 from trainwright.records.journal import number, read
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
+from trainwright.records.seals import problems
 from trainwright.records.status import Status
 from trainwright.records.urls import run_url
+
+log = logging.getLogger("trainwright")
 
 
 class Run:
@@ -93,15 +97,20 @@ class Run:
     def history(self) -> list[dict[str, Any]]:
         """Return what the journal says of metrics, one row for each (step, kind).
 
-        `pandas.DataFrame(run.history())` makes a table of it.
+        `pandas.DataFrame(run.history())` makes a table of it. Damage to the files of the run is named in
+        warnings.
         """
         download_records(self._dir)
-        return [
+        damage = problems(self._dir)
+        rows = [
             {"step": record["step"], "kind": record["kind"]}
             | {name: number(value) for name, value in record["values"].items()}
-            for record in read(self._dir.journal)
+            for record in read(self._dir.journal, damage)
             if record["kind"] in ("metrics", "evaluation")
         ]
+        for problem in damage:
+            log.warning("run %s: %s", self.id, problem)
+        return rows
 
     def __repr__(self) -> str:
         metrics = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())

@@ -17,8 +17,10 @@ from trainwright.datasets.base import DataBundle
 from trainwright.digest import fsync_folder, make_folders, write_atomically
 from trainwright.errors import CheckpointError, InputError, RunLockedError, RunNotFoundError
 from trainwright.records.run_dir import RunDir, make_id
+from trainwright.records.seals import damage
 from trainwright.records.status import Status
-from trainwright.records.study import StudyRecord, StudyRun
+from trainwright.records.study import StudyRecord, StudyRun, sealed_files, study_problems
+from trainwright.records.trials import FILE as TRIALS
 from trainwright.redact import redacted
 from trainwright.runs.data.bundles import make_bundle
 from trainwright.runs.wiring import load_data
@@ -144,8 +146,19 @@ class Study:
 
     @property
     def result(self) -> Json:
-        """The content of `result.json`; empty before the end."""
+        """The content of `result.json`; empty before the end.
+
+        Raises:
+            CheckpointError: It is damaged or missing.
+        """
+        sealed = self.record.files.get(RESULT)
+        if sealed is not None and (problem := damage(self.path, RESULT, sealed)):
+            raise CheckpointError(f"{self.path / RESULT}: {problem}")
         return self._dir.read_json(RESULT)
+
+    def problems(self) -> list[str]:
+        """Return a sentence for each file of the study that is missing, or not what was written."""
+        return study_problems(self.path)
 
     @property
     def status(self) -> Status:
@@ -173,8 +186,35 @@ class Study:
         write_atomically(self.path / name, text)
 
     def update(self, **values: Any) -> None:
-        """Change fields of `study.json`."""
+        """Change fields of `study.json`.
+
+        With a status, it seals the log and the results: as long as the study runs, nothing.
+
+        Raises:
+            CheckpointError: The study goes on, and its log is damaged.
+        """
+        if values.get("status") == "running":
+            self._check_log()
+            values["files"] = {}
+        elif "status" in values:
+            values["files"] = sealed_files(self.path)
         self.record.model_copy(update=values).save(self.path / StudyRecord.FILE)
+
+    def unseal(self) -> None:
+        """Seal nothing any more, as the log is about to go on.
+
+        Raises:
+            CheckpointError: It is damaged.
+        """
+        self._check_log()
+        self.update(files={})
+
+    def _check_log(self) -> None:
+        """Check what is sealed before the study goes on; damaged results, which are made again, are named."""
+        for problem in self.problems():
+            if problem.startswith(str(self.path / TRIALS)):
+                raise CheckpointError(problem)
+            log.warning("study %s: %s", self.id, problem)
 
     @contextmanager
     def owned(self) -> Iterator[None]:

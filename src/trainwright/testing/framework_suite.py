@@ -31,6 +31,7 @@ from trainwright.records.copies import download_all
 from trainwright.records.journal import SegmentReader, evaluations, losses, read, segments
 from trainwright.records.listing import all_runs, runs_folder
 from trainwright.records.run_dir import RunDir
+from trainwright.records.seals import problems
 from trainwright.records.urls import url_of
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import Objects
@@ -178,6 +179,8 @@ class FrameworkSuite:
         assert killed.returncode == -signal.SIGKILL, f"the kill did not land: {killed.stderr}"
         run = self.run_in(runs)
         assert run.status() in ("created", "crashed")
+        if url_of(run.path.parent.parent) is None:
+            assert problems(run) == [], "a kill is no damage"
         commit, _ = run_checkpoints(run).resume.newest()
         before = losses(read(run.journal)) if run.journal.is_dir() else {}
 
@@ -363,3 +366,4 @@ class FrameworkSuite:
         records, expected_records = list(read(run.journal)), list(read(uninterrupted.journal))
         assert losses(records) == losses(expected_records)
         assert evaluations(records) == evaluations(expected_records)
+        assert problems(run) == []

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from trainwright.engine.signals import Stopped
-from trainwright.errors import InputError
+from trainwright.errors import CheckpointError, InputError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import FINAL
 from trainwright.records.trials import LENGTH, LoggedTrial, TrialLog, read_log, read_trials
 from trainwright.records.tuning_result import SETTINGS
-from trainwright.runs.reproduce import Reproduction, compare_bits
+from trainwright.runs.reproduce import Reproduction, Verdict, compare_bits
 from trainwright.studies.study import Json, Study, StudyRequest
 from trainwright.studies.tuning.earlier import FILE as EARLIER
 from trainwright.studies.tuning.question import RECORDED
@@ -25,11 +25,12 @@ from trainwright.studies.tuning.view import KIND, Tuning
 class StudyReproduction:
     """The answer of `reproduce` for a study.
 
-    `trial` is the number of the first trial that differs, `what` says how, and `run` compares its runs, if
-    both have ended.
+    It is `identical` if all trials are, and all that their runs hold; `incomplete` if nothing differs, but
+    not all could be compared: `uncompared` says what, and why. `trial` is the number of the first trial that
+    differs, `what` says how, and `run` compares its runs, if both have ended.
     """
 
-    verdict: Literal["identical", "different"]
+    verdict: Verdict
     original: str
     repetition: str
     digests: tuple[str | None, str | None]
@@ -37,11 +38,18 @@ class StudyReproduction:
     trial: int | None = None
     what: str | None = None
     run: Reproduction | None = None
+    uncompared: Sequence[str] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything could be compared."""
+        return not self.uncompared
 
     def to_json(self) -> Json:
         """Return the answer as JSON holds it."""
         return {
             "verdict": self.verdict,
+            "complete": self.complete,
             "original": self.original,
             "repetition": self.repetition,
             "digest": {"original": self.digests[0], "repetition": self.digests[1]},
@@ -49,6 +57,7 @@ class StudyReproduction:
             "first_trial": self.trial,
             "difference": self.what,
             "run": self.run.to_json() if self.run else None,
+            "uncompared": list(self.uncompared),
         }
 
 
@@ -59,6 +68,8 @@ def reproduce_study(study: Study, request: StudyRequest, *, trust: bool = False)
         raise InputError(
             f"study {study.id} is {study.status}; resume it first: trainwright resume {study.id}"
         )
+    if problems := study.problems():
+        raise CheckpointError(f"study {study.id} cannot be compared: {problems[0]}")
     with working_for(study):
         asked = kept_config(study, (), request, trust=trust)
         if asked.tuning.tuner is not None:
@@ -86,14 +97,23 @@ def compare_studies(original: Tuning, repetition: Tuning) -> StudyReproduction:
     final = [None if one is None else one.digest for one in best]
     if number is None and final[0] != final[1]:
         what = f"the best configuration, trained once more: digest {final[0]}, then {final[1]}"
-    run = None
-    if number is not None and number < min(len(before), len(now)):
-        first = RunDir(original.path.parent / before[number].run_id)
-        then = RunDir(repetition.path.parent / now[number].run_id)
-        if first.status() in FINAL and then.status() in FINAL:
-            run = compare_bits(first, then)
+    run, uncompared = None, list[str]()
+    for trial, first, then in _pairs(original, repetition, before, now):
+        if what is not None and trial != number:
+            continue
+        if not (first.config_file.exists() and then.config_file.exists()):
+            gone = first if not first.config_file.exists() else then
+            uncompared.append(f"trial {trial} not compared: run {gone.id} was deleted")
+        elif first.status() in FINAL and then.status() in FINAL:
+            compared = compare_bits(first, then)
+            uncompared += [f"trial {trial}: {reason}" for reason in compared.uncompared]
+            if compared.verdict == "different" or trial == number:
+                run = run or compared
+            if compared.verdict == "different" and what is None:
+                number, what = trial, "the runs differ"
+    verdict: Verdict = "identical" if not uncompared else "incomplete"
     return StudyReproduction(
-        "identical" if what is None else "different",
+        verdict if what is None else "different",
         original.id,
         repetition.id,
         (original.digest, repetition.digest),
@@ -101,7 +121,18 @@ def compare_studies(original: Tuning, repetition: Tuning) -> StudyReproduction:
         number,
         what,
         run,
+        uncompared,
     )
+
+
+def _pairs(
+    original: Tuning, repetition: Tuning, before: Sequence[LoggedTrial], now: Sequence[LoggedTrial]
+) -> Iterator[tuple[int, RunDir, RunDir]]:
+    """Yield each trial with a run and the run that repeats it; a trial has a run for each fold."""
+    for first, then in zip(before, now, strict=False):
+        if first.same_as is None and then.same_as is None and first.run_id and then.run_id:
+            for one, other in zip((first.run_id, *first.others), (then.run_id, *then.others), strict=False):
+                yield first.number, RunDir(original.path.parent / one), RunDir(repetition.path.parent / other)
 
 
 def first_difference(before: Sequence[LoggedTrial], now: Sequence[LoggedTrial]) -> tuple[int, str] | None:

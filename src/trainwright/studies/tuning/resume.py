@@ -36,5 +36,6 @@ def _lift_time_limit(study: Study) -> None:
     with study.owned():
         trial_log = TrialLog(study.path)
         if trial_log.is_over_time:
+            study.unseal()
             trial_log.note(kind=LIMIT_LIFTED)
         trial_log.close()

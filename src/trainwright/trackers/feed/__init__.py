@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 from trainwright.errors import InputError
 from trainwright.records.journal import read
+from trainwright.records.run_dir import RunDir
+from trainwright.records.seals import problems
 from trainwright.safe_open import open_regular
 from trainwright.trackers.feed.state import State, state_file
 from trainwright.trackers.feed.tail import pending
@@ -109,21 +111,21 @@ def sync(run_dir: Path, *, timeout: float | None = None) -> list[SyncReport]:
     ]
     for feeder in feeders:
         feeder.start(check=True)
-    problems = _journal_problems(run_dir)
+    damage = _journal_problems(run_dir)
     return [
-        report._replace(error="; ".join(filter(None, [report.error, *problems])))
+        report._replace(error="; ".join(filter(None, [report.error, *damage])))
         for report in _finish(feeders, timeout)
     ]
 
 
 def _journal_problems(run_dir: Path) -> list[str]:
-    problems: list[str] = []
+    damage = [problem for problem in problems(RunDir(run_dir)) if problem.startswith("journal/")]
     try:
-        for _ in read(run_dir / "journal", problems):
+        for _ in read(run_dir / "journal", damage):
             pass
     except OSError as error:
-        problems.append(f"the journal cannot be read: {error.strerror}")
-    return problems
+        damage.append(f"the journal cannot be read: {error.strerror}")
+    return damage
 
 
 class _Feeder:
