@@ -122,19 +122,34 @@ def _is_users_module(name: str) -> bool:
 def kept_by_class(cls: type) -> dict[str, Any]:
     """Return what a class, if it is the user's, may keep outside of its objects, by its name.
 
-    These are its attributes, its functions with their defaults, closures and attributes, and the global
-    variables that they name, also in other modules of the user; and the same of the user's functions that
-    they name.
+    These are its attributes, and what its functions keep; see `kept_by_function`.
     """
-    found = class_attributes(cls)
-    waiting = [function for base in cls.__mro__ if is_users(base) for function in _functions(base)]
-    seen: set[int] = set()
+    functions = [function for base in cls.__mro__ if is_users(base) for function in _functions(base)]
+    return class_attributes(cls) | _kept_by(functions)
+
+
+def kept_by_function(function: FunctionType) -> dict[str, Any]:
+    """Return what a function of the user's may keep from call to call, by its name.
+
+    These are its defaults, closure and attributes, and the global variables that it names, also in other
+    modules of the user; and the same of the user's functions that it names.
+    """
+    return _kept_by([function] if _is_users_module(function.__module__) else [])
+
+
+def _kept_by(functions: list[FunctionType]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    waiting, seen = functions, set[int]()
     while waiting and len(seen) < _FUNCTIONS:
         function = waiting.pop()
         if id(function) in seen:
             continue
         seen.add(id(function))
         found[f"{function.__module__}.{function.__qualname__}"] = function
+        if isinstance(wrapped := getattr(function, "__wrapped__", None), FunctionType):
+            waiting.append(wrapped)
+        if not _is_users_module(str(function.__globals__.get("__name__"))):
+            continue  # a library's, around one of the user's
         for name, value in _named(function):
             if isinstance(value, FunctionType):
                 waiting += [value] if _is_users_module(value.__module__) else []

@@ -81,6 +81,7 @@ class TorchLearner(Learner):
             self._network.built,
             average=average,
             architecture=self._network.architecture,
+            losses=self._network.own_losses,
         )
         self._freezing = Freezing(self._module, training.freeze) if training.freeze else None
         ranks = inputs.config.distributed.virtual_ranks
@@ -199,7 +200,9 @@ class TorchLearner(Learner):
 
     def unsaved_state(self) -> Mapping[str, str]:
         """Return a hash of each part of the state that a snapshot leaves out, by name."""
-        return self._state.unsaved(has_trained=self._has_trained)
+        # Each process changes a loss by its own part of the batch.
+        losses = self._network.own_losses.unsaved(also_saved=self._ranks > 1)
+        return {**self._state.unsaved(has_trained=self._has_trained), **losses}
 
     def describe(self) -> Mapping[str, str]:
         """Return the versions of libraries, the device's model, and the precision."""
