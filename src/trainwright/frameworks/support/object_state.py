@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import FunctionType
@@ -29,6 +29,7 @@ from trainwright.frameworks.support.fingerprint import (
 )
 
 Json = Any
+Kept = Callable[[Json], bool]
 _MISSING = object()
 _SEQUENCES = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 _MAPPINGS: dict[str, type] = {
@@ -46,6 +47,15 @@ _SIMPLE: dict[str, Callable[..., Any]] = {
     "scalar": lambda dtype, text: np.frombuffer(bytes.fromhex(text), dtype=dtype)[0],
 }
 _FACTORIES = {"int": int, "float": float, "list": list, "dict": dict, "set": set, "str": str}
+
+
+def _all(node: Json) -> bool:  # noqa: ARG001
+    return True
+
+
+def none(node: Json) -> bool:  # noqa: ARG001
+    """Return that no node is saved."""
+    return False
 
 
 class NotPlainError(Exception):
@@ -162,19 +172,32 @@ class ObjectState:
         """The state that the object was built with."""
         return self._initial
 
-    def files(self) -> tuple[Json, dict[str, Any]]:
-        """Return what has changed since the object was built, as JSON and as arrays by name; or nothing."""
+    def files(self, kept: Kept = _all) -> tuple[Json, dict[str, Any]]:
+        """Return what has changed since the object was built, as JSON and as arrays by name; or nothing.
+
+        Args:
+            kept: Returns whether a node is saved.
+        """
         now, before = self._captured(), self._initial
-        changed = {at: node for at, node in now.nodes.items() if self._differs(at, now)}
-        deleted = [at for at in before.nodes if at not in now.nodes and at not in now.opaque]
+        changed = {at: node for at, node in now.nodes.items() if kept(node) and self._differs(at, now)}
+        deleted = [
+            at
+            for at, node in before.nodes.items()
+            if kept(node) and at not in now.nodes and at not in now.opaque
+        ]
         if not (changed or deleted):
             return (), {}
         owners = {at: now.owners[at] for at in changed}
         arrays = {name: one for at in changed for name, one in now.arrays.get(at, {}).items()}
         return {"class": self._class, "changed": changed, "deleted": deleted, "owners": owners}, arrays
 
-    def load(self, saved: Json, arrays: Mapping[str, Any]) -> None:
+    def load(self, saved: Json, arrays: Mapping[str, Any], kept: Kept = _all) -> None:
         """Restore what `files` returned; that of an object of another class, as a fork may have, is left out.
+
+        Args:
+            saved: The JSON.
+            arrays: The arrays by name.
+            kept: As for `files`; the others stay as they are.
 
         Raises:
             ModelError: The object has other parts.
@@ -184,11 +207,11 @@ class ObjectState:
         changed = saved["changed"] if saved else {}
         owners = {at: tuple(owner) for at, owner in saved["owners"].items()} if saved else {}
         target = Captured(
-            {at: node for at, node in before.nodes.items() if at not in gone} | changed,
+            {at: node for at, node in before.nodes.items() if at not in gone and kept(node)} | changed,
             {**before.arrays, **{at: _within(at, arrays) for at in changed}},
             owners={**before.owners, **owners},
         )
-        self.put_back(target, deleted=gone)
+        self.put_back(target, deleted=gone, kept=kept)
 
     def held(self) -> Captured:
         """Return a copy of the whole state, for `put_back`."""
@@ -197,21 +220,27 @@ class ObjectState:
             arrays.update({name: self._kinds.copied(one) for name, one in arrays.items()})
         return now
 
-    def put_back(self, target: Captured, deleted: set[str] | None = None) -> None:
-        """Give the object the state that `held` returned."""
+    def put_back(self, target: Captured, deleted: Collection[str] = (), kept: Kept = _all) -> None:
+        """Give the object the state that `held` returned.
+
+        Args:
+            target: The state.
+            deleted: The attributes that were there when the object was built, and are not there in the state.
+            kept: Returns whether a node belongs to the state.
+        """
         now = self._captured()
         holders = {**self._initial.holders, **now.holders}
-        for at in [one for one in now.nodes if one not in target.nodes]:
-            if at not in self._initial.nodes or at in (deleted or ()):
+        for at in [one for one, node in now.nodes.items() if one not in target.nodes and kept(node)]:
+            if at not in self._initial.nodes or at in deleted:
                 path, name = now.owners[at]
                 self._kinds.delete(now.holders[path], name)
         _Maker(self._kinds, target, holders, self._externals()).all()
 
-    def unsaved(self, *, also_saved: bool = False) -> dict[str, str]:
-        """Return a hash of each part of the state that is no plain data, by name.
+    def unsaved(self, saved: Kept = _all) -> dict[str, str]:
+        """Return a hash of each part of the state that is no plain data, or that is not saved, by name.
 
         Args:
-            also_saved: Return those of all other parts as well.
+            saved: Returns whether a node is saved.
         """
         now = self._captured()
         shared = frozenset(id(one) for one in [*now.holders.values(), *self._externals().values()])
@@ -223,13 +252,10 @@ class ObjectState:
         hashes = dict(fingerprint(value, name, self._kinds.hasher(shared)) for name, value in opaque.items())
         if any(count > 1 for count in now.memory.values()):
             hashes["attributes that share their memory"] = str(sorted(now.memory.values()))
-        if also_saved:
-            hashes |= {at: Fingerprint().of(node) for at, node in now.nodes.items()}
-            hashes |= {
-                name: self._kinds.hasher(frozenset()).of(one)
-                for arrays in now.arrays.values()
-                for name, one in arrays.items()
-            }
+        for at, node in now.nodes.items():
+            if not saved(node):
+                content = [node, *now.arrays.get(at, {}).values()]
+                hashes[at] = self._kinds.hasher(frozenset()).of(content)
         return hashes
 
     def _captured(self) -> Captured:

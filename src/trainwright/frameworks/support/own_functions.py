@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trainwright.frameworks.support.fingerprint import is_users, named_functions
-from trainwright.frameworks.support.object_state import ObjectState
+from trainwright.frameworks.support.object_state import ObjectState, none
 from trainwright.frameworks.support.plans import OWN_FUNCTIONS_HINT
 
 _WRITES = {"STORE_GLOBAL": "", "DELETE_GLOBAL": "", "STORE_ATTR": ".", "DELETE_ATTR": "."}
@@ -35,7 +35,7 @@ class OwnFunctions:
 
     def __init__(self, functions: Mapping[str, Any]) -> None:
         self._roots = {
-            name: list(dict.fromkeys(_own_parts(one), None))
+            name: list(dict.fromkeys(own_parts(one), None))
             for name, one in functions.items()
             if callable(one) or is_users(type(one))
         }
@@ -64,7 +64,7 @@ class OwnFunctions:
         hashes = {
             f"{name}.{at}": sha256
             for name, state in self._states.items()
-            for at, sha256 in state.unsaved(also_saved=True).items()
+            for at, sha256 in state.unsaved(none).items()
         }
         return hashes | {"the generators of Python and NumPy": f"{random.getstate()}{_numpy_state()}"}
 
@@ -74,20 +74,20 @@ def _numpy_state() -> str:
     return f"{state['state']['key'].tolist()} {state['state']['pos']} {state['gauss']}"
 
 
-def _own_parts(value: Any) -> Iterator[Any]:
+def own_parts(value: Any) -> Iterator[Any]:
     """Yield the user's functions and objects that a callable is made of; ours may be around them."""
     if isinstance(value, partial):
         for part in (value.func, *value.args, *value.keywords.values()):
-            yield from _own_parts(part)
+            yield from own_parts(part)
     elif isinstance(value, MethodType):
-        yield from _own_parts(value.__self__)
+        yield from own_parts(value.__self__)
     elif isinstance(value, FunctionType):
         if not value.__module__.startswith("trainwright."):
             yield value
             return
         for cell in value.__closure__ or ():
             if callable(cell.cell_contents):
-                yield from _own_parts(cell.cell_contents)
+                yield from own_parts(cell.cell_contents)
     elif is_users(type(value)) and not isinstance(value, type):
         yield value
 

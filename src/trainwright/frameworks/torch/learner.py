@@ -200,8 +200,7 @@ class TorchLearner(Learner):
 
     def unsaved_state(self) -> Mapping[str, str]:
         """Return a hash of each part of the state that a snapshot leaves out, by name."""
-        # Each process changes a loss by its own part of the batch.
-        losses = self._network.own_losses.unsaved(also_saved=self._ranks > 1)
+        losses = self._network.own_losses.unsaved(has_one_process=self._ranks == 1)
         return {**self._state.unsaved(has_trained=self._has_trained), **losses}
 
     def describe(self) -> Mapping[str, str]:

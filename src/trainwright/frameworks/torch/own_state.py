@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from trainwright.frameworks.support.fingerprint import Fingerprint
-from trainwright.frameworks.support.object_state import Captured, Kinds, NotPlainError, ObjectState
+from trainwright.frameworks.support.object_state import Captured, Kinds, NotPlainError, ObjectState, none
 from trainwright.frameworks.torch.json_tensors import from_tensor, to_tensor
 from trainwright.frameworks.torch.layout import copy_into, is_dense, with_strides
 from trainwright.frameworks.torch.snapshot import Tensors, has_dtype
@@ -205,12 +205,15 @@ class OwnLosses:
         for name, state in self._states.items():
             state.put_back(held.get(name, state.initial))
 
-    def unsaved(self, *, also_saved: bool = False) -> dict[str, str]:
-        """Return a hash of each part of the state that no checkpoint holds; see `ObjectState.unsaved`."""
+    def unsaved(self, *, has_one_process: bool = True) -> dict[str, str]:
+        """Return a hash of each part of the state that no checkpoint holds, by name.
+
+        With several processes, none holds all: each changes a loss by its own part of the batch.
+        """
         return {
             f"{name}.{at}": sha256
             for name, state in self._states.items()
-            for at, sha256 in state.unsaved(also_saved=also_saved).items()
+            for at, sha256 in (state.unsaved() if has_one_process else state.unsaved(none)).items()
         }
 
     def _load(self, name: str) -> None:
