@@ -16,6 +16,7 @@ from trainwright.redact import fingerprinted
 Json = dict[str, Any]
 KINDS = ("config", "data", "code", "environment", "model", "weights")  # of inputs, as differences are listed
 SEMANTICS_OF = "semantics of "  # begins the name of a difference in our own code
+WITHOUT_VALUE = "without a value"  # names, in `model`, the attributes that no two runs can be compared by
 _SHOWN_CHARACTERS = 40  # of a value in a message
 _SHOWN_FILES = 3  # that have changed
 
@@ -98,7 +99,9 @@ class GitState(Record):
 class CodeIdentity(Record):
     """What identifies the code: the SHA-256 of the source that each of the user's modules was imported from.
 
-    `edited` holds the SHA-256 of the sources on disk that were changed after their import: they did not run.
+    Code that no file holds, such as that of a notebook, is there by function and variable: `module:name`; of
+    variables in `without_value`, the values cannot be compared. `edited` holds the SHA-256 of the sources on
+    disk that were changed after their import: they did not run.
 
     Trainwright's version and the hash of its sources are records: they are never compared. Its code is
     identified by `Manifest.semantics`.
@@ -109,6 +112,7 @@ class CodeIdentity(Record):
     trainwright_sha256: str | None = None
     modules: dict[str, str] = Field(default_factory=dict)
     edited: dict[str, str] = Field(default_factory=dict)
+    without_value: list[str] = Field(default_factory=list)
     git: GitState | None = None
 
 
