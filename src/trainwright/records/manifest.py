@@ -121,8 +121,9 @@ class NumericEnvironment(Record):
 
     `system` is operating system, machine and C library; `cpu` the processor's name, and `instructions` the
     extensions of its instruction set that arithmetic uses; `framework` the versions, device and precision
-    that the framework names; `flags` the environment variables that change arithmetic; `imported` the version
-    of each package that the run imported. None: an earlier version of Trainwright did not record it.
+    that the framework names; `flags` the environment variables that change arithmetic, and `resolved` what
+    the libraries that were imported have made of processor and variables; `imported` the version of each
+    package that the run imported. None: an earlier version of Trainwright did not record it.
     """
 
     python: str | None = None
@@ -132,6 +133,7 @@ class NumericEnvironment(Record):
     threads: int | None = None
     framework: dict[str, str] = Field(default_factory=dict)
     flags: dict[str, str] = Field(default_factory=dict)
+    resolved: dict[str, str] = Field(default_factory=dict)
     imported: dict[str, str] | None = None
 
 
@@ -167,6 +169,10 @@ class Environment(NumericEnvironment):
         for values, others in ((before, after), (after, before)):
             for key in [key for key in values if key.startswith(_IF_RECORDED) and others.get(key) is None]:
                 del values[key]
+        for key, libraries in _REPORTED.items():  # equal effects may have other spellings
+            if any(name.startswith(libraries) for name in self.resolved if name in now.resolved):
+                before.pop(f"flags {key}", None)
+                after.pop(f"flags {key}", None)
         return _compare("environment", before, after)
 
     def _view(self, packages: set[str]) -> Json:
@@ -179,6 +185,7 @@ class Environment(NumericEnvironment):
             "threads": self.threads,
             **{f"framework {key}": value for key, value in self.framework.items()},
             **{f"flags {key}": value for key, value in self.flags.items() if (key, value) not in _DEFAULTS},
+            **{f"resolved {key}": value for key, value in self.resolved.items()},
             **{f"package {name}": versions[name] for name in sorted(packages) if name in versions},
         }
 
@@ -189,7 +196,16 @@ _DEFAULTS = {
     ("KMP_DUPLICATE_LIB_OK", "True"),
     ("KMP_INIT_AT_FORK", "FALSE"),
 }
-_IF_RECORDED = ("python", "system", "processor", "instructions", "threads", "framework ")
+# The libraries that report the effect of a variable, by the beginnings of their names in `resolved`.
+_REPORTED = {
+    "NPY_DISABLE_CPU_FEATURES": "numpy",
+    "NPY_ENABLE_CPU_FEATURES": "numpy",
+    "OPENBLAS_CORETYPE": "openblas",
+    "ATEN_CPU_CAPABILITY": "torch",
+    "MKL_CBWR": "mkl",
+    "TF_ENABLE_ONEDNN_OPTS": "tensorflow onednn",
+}
+_IF_RECORDED = ("python", "system", "processor", "instructions", "threads", "framework ", "resolved ")
 
 
 class InitialWeights(Record):
