@@ -55,6 +55,7 @@ LAYERS = (
         "global_random",
         "digest",
         "module_sources",
+        "object_identity",
         "safe_open",
         "require",
         "redact",

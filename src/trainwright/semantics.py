@@ -67,13 +67,14 @@ PARTS: dict[str, Part] = {
     "lightgbm": Part(1, "a step of LightGBM", ("frameworks/lightgbm", "frameworks/support")),
     # 1: features and targets in float32, pipelines get them prepared
     "sklearn": Part(2, "a step of scikit-learn", ("frameworks/sklearn", "frameworks/support"), kept=(1,)),
+    # 4: the check before the first step leaves its traces in a loss of the user's that has state
     # 3: importing the model's module may draw from the generators that its initial weights are drawn from;
     # Python's and NumPy's are as imports have left them
     # 2: also, all parameters have weight decay; label_smoothing is left out where samples have weights; rows
     # of tokens count the same in the loss, however many labels they have; a loss of the user's own gets the
     # targets of a regression unstandardized, while outputs are standardized
     # 1: also, the loss of tokens is computed with the tokens of the vocabulary on the middle axis
-    "torch": Part(4, "a step of PyTorch", ("frameworks/torch", "frameworks/support"), kept=(1, 2, 3)),
+    "torch": Part(5, "a step of PyTorch", ("frameworks/torch", "frameworks/support"), kept=(1, 2, 3)),
     "xgboost": Part(
         2, "a step of XGBoost", ("frameworks/xgboost", "frameworks/support"), kept=(1,)
     ),  # 1: seed is drawn from the seed of the run

@@ -1,5 +1,8 @@
 """The inputs of a run: what is looked at, and how differences are told."""
 
+import ast
+import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +14,7 @@ import pytest
 from trainwright.config import Resolved, load
 from trainwright.digest import sha256_file
 from trainwright.frameworks.base import Framework
-from trainwright.records.manifest import Difference, Manifest
+from trainwright.records.manifest import Difference, Environment, Manifest
 from trainwright.runs.code_identity import code_inputs
 from trainwright.runs.environment import environment_inputs, imported_packages
 from trainwright.runs.manifest import code_roots
@@ -162,11 +165,12 @@ def test_outside_a_repository_no_process_is_started(tmp_path: Path, monkeypatch:
 
 
 def test_flags_that_change_what_is_computed_are_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMP_SCHEDULE", "MKL_CBWR"):
+    for name in ("OMP_SCHEDULE", "ONEDNN_MAX_CPU_ISA", "GLIBC_TUNABLES"):
         monkeypatch.delenv(name, raising=False)
     before = environment_inputs(2, {"torch": "2.13"})
     monkeypatch.setenv("OMP_SCHEDULE", "static")
-    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=3:glibc.cpu.hwcaps=-FMA,-AVX2")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never recorded")
     now = environment_inputs(2, {"torch": "2.13"})
     assert now.flags["OMP_SCHEDULE"] == "static"
@@ -174,9 +178,57 @@ def test_flags_that_change_what_is_computed_are_in_the_environment(monkeypatch: 
     assert now.hash != before.hash
     found = of(environment=before).differences(of(environment=now))
     assert sorted(str(difference) for difference in found) == [
-        "environment: flags MKL_CBWR was absent, is COMPATIBLE",
+        "environment: flags GLIBC_TUNABLES was absent, is glibc.cpu.hwcaps=-AVX2,-FMA",
         "environment: flags OMP_SCHEDULE was absent, is static",
+        "environment: flags ONEDNN_MAX_CPU_ISA was absent, is SSE41",
     ]
+
+
+def test_variables_whose_effect_a_library_reports_count_by_the_effect() -> None:
+    """Where both runs have asked it; where one has not, as they are."""
+
+    def environment(resolved: dict[str, str], **flags: str) -> Environment:
+        return Environment(flags=flags, resolved=resolved)
+
+    def differences(before: Environment, now: Environment) -> list[str]:
+        return [one.what for one in before.differences(now)]
+
+    plain, spelled = {"NPY_DISABLE_CPU_FEATURES": "FMA3"}, {"NPY_DISABLE_CPU_FEATURES": "AVX512F,FMA3"}
+    assert not differences(environment({"numpy": "SSE"}, **plain), environment({"numpy": "SSE"}, **spelled))
+    assert differences(environment({"numpy": "SSE FMA3"}), environment({"numpy": "SSE"}, **plain)) == [
+        "resolved numpy"
+    ]
+    assert differences(environment({"numpy": "SSE"}, **plain), environment({})) == [
+        "flags NPY_DISABLE_CPU_FEATURES"
+    ]
+
+
+ASKED = """
+import numpy, torch
+from trainwright.runs.environment import environment_inputs
+print(environment_inputs(1, {}).to_json())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the variables name instructions of x86")
+def test_libraries_are_asked_what_they_resolved() -> None:
+    """Of numpy's own answer, and of torch's and OpenBLAS's, to variables that take instructions away."""
+
+    def asked(**variables: str) -> dict[str, Any]:
+        command = [sys.executable, "-c", ASKED]
+        done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, check=True)
+        return dict(ast.literal_eval(done.stdout.decode())["resolved"])
+
+    plain = asked()
+    less = asked(
+        NPY_DISABLE_CPU_FEATURES="X86_V3", ATEN_CPU_CAPABILITY="default", OPENBLAS_CORETYPE="Nehalem"
+    )
+    assert less["torch"] == "DEFAULT"
+    assert "X86_V3" not in less["numpy"].split()
+    cores = {name: core for name, core in less.items() if name.startswith("openblas")}
+    assert set(cores.values()) <= {"Nehalem"}
+    assert less.keys() == plain.keys()
 
 
 def test_threads_packages_and_framework_are_in_the_environment() -> None:

@@ -91,14 +91,20 @@ class Loop:
         self._clock = self._logged_at = time.perf_counter()
         self._logged_samples = 0
         self._check: Callable[[], bool] | None = None
+        self._before_save: Callable[[], None] | None = None
         self._has_stepped, self._checked_saves = False, 0
 
-    def run(self, check_state: Callable[[], bool] | None = None) -> Ended:
+    def run(
+        self,
+        check_state: Callable[[], bool] | None = None,
+        before_save: Callable[[], None] | None = None,
+    ) -> Ended:
         """Train, and return how it ended.
 
         Args:
             check_state: Looks for state that no checkpoint holds: after the first step, before the first
                 saves, and at the end, until it returns that there is nothing left to look for.
+            before_save: Called before each save.
 
         Returns:
             `completed`, `stopped` or `pruned` by a decision, `preempted` or `interrupted` by a signal, or
@@ -109,7 +115,7 @@ class Loop:
             TrainingError: A loss is not finite, the verdict fails, or the run directory is gone.
         """
         parts, state, step = self.parts, self.state, self.parts.learner.step
-        self._check = check_state
+        self._check, self._before_save = check_state, before_save
         parts.signals.wake = self._wake
         parts.saver.start(self._wake)
         parts.outside.start(self._wake, state.train_seconds, state.decisions)
@@ -189,6 +195,8 @@ class Loop:
             if self._checked_saves < _CHECKED_SAVES and not finished:
                 self._checked_saves += 1
                 self._check_state()
+            if self._before_save:
+                self._before_save()
             saver.save(state, self.parts.rules.best_steps(state.evaluations), finished=finished)
 
     def _drain(self) -> None:

@@ -527,6 +527,13 @@ class Learner(ABC):
         """
         return {}
 
+    def keeps_state(self) -> str:
+        """Return why a resume is not exact, as far as that is seen before the first step; "": it is.
+
+        It is where code of the user's, such as an objective, keeps state that no snapshot holds.
+        """
+        return ""
+
     @abstractmethod
     def describe(self) -> Mapping[str, str]:
         """Return the framework's part of the numeric environment.

@@ -16,6 +16,7 @@ from trainwright.redact import fingerprinted
 Json = dict[str, Any]
 KINDS = ("config", "data", "code", "environment", "model", "weights")  # of inputs, as differences are listed
 SEMANTICS_OF = "semantics of "  # begins the name of a difference in our own code
+WITHOUT_VALUE = "without a value"  # names, in `model`, the attributes that no two runs can be compared by
 _SHOWN_CHARACTERS = 40  # of a value in a message
 _SHOWN_FILES = 3  # that have changed
 
@@ -98,7 +99,9 @@ class GitState(Record):
 class CodeIdentity(Record):
     """What identifies the code: the SHA-256 of the source that each of the user's modules was imported from.
 
-    `edited` holds the SHA-256 of the sources on disk that were changed after their import: they did not run.
+    Code that no file holds, such as that of a notebook, is there by function and variable: `module:name`; of
+    variables in `without_value`, the values cannot be compared. `edited` holds the SHA-256 of the sources on
+    disk that were changed after their import: they did not run.
 
     Trainwright's version and the hash of its sources are records: they are never compared. Its code is
     identified by `Manifest.semantics`.
@@ -109,6 +112,7 @@ class CodeIdentity(Record):
     trainwright_sha256: str | None = None
     modules: dict[str, str] = Field(default_factory=dict)
     edited: dict[str, str] = Field(default_factory=dict)
+    without_value: list[str] = Field(default_factory=list)
     git: GitState | None = None
 
 
@@ -117,8 +121,9 @@ class NumericEnvironment(Record):
 
     `system` is operating system, machine and C library; `cpu` the processor's name, and `instructions` the
     extensions of its instruction set that arithmetic uses; `framework` the versions, device and precision
-    that the framework names; `flags` the environment variables that change arithmetic; `imported` the version
-    of each package that the run imported. None: an earlier version of Trainwright did not record it.
+    that the framework names; `flags` the environment variables that change arithmetic, and `resolved` what
+    the libraries that were imported have made of processor and variables; `imported` the version of each
+    package that the run imported. None: an earlier version of Trainwright did not record it.
     """
 
     python: str | None = None
@@ -128,6 +133,7 @@ class NumericEnvironment(Record):
     threads: int | None = None
     framework: dict[str, str] = Field(default_factory=dict)
     flags: dict[str, str] = Field(default_factory=dict)
+    resolved: dict[str, str] = Field(default_factory=dict)
     imported: dict[str, str] | None = None
 
 
@@ -163,6 +169,10 @@ class Environment(NumericEnvironment):
         for values, others in ((before, after), (after, before)):
             for key in [key for key in values if key.startswith(_IF_RECORDED) and others.get(key) is None]:
                 del values[key]
+        for key, libraries in _REPORTED.items():  # equal effects may have other spellings
+            if any(name.startswith(libraries) for name in self.resolved if name in now.resolved):
+                before.pop(f"flags {key}", None)
+                after.pop(f"flags {key}", None)
         return _compare("environment", before, after)
 
     def _view(self, packages: set[str]) -> Json:
@@ -175,6 +185,7 @@ class Environment(NumericEnvironment):
             "threads": self.threads,
             **{f"framework {key}": value for key, value in self.framework.items()},
             **{f"flags {key}": value for key, value in self.flags.items() if (key, value) not in _DEFAULTS},
+            **{f"resolved {key}": value for key, value in self.resolved.items()},
             **{f"package {name}": versions[name] for name in sorted(packages) if name in versions},
         }
 
@@ -185,7 +196,16 @@ _DEFAULTS = {
     ("KMP_DUPLICATE_LIB_OK", "True"),
     ("KMP_INIT_AT_FORK", "FALSE"),
 }
-_IF_RECORDED = ("python", "system", "processor", "instructions", "threads", "framework ")
+# The libraries that report the effect of a variable, by the beginnings of their names in `resolved`.
+_REPORTED = {
+    "NPY_DISABLE_CPU_FEATURES": "numpy",
+    "NPY_ENABLE_CPU_FEATURES": "numpy",
+    "OPENBLAS_CORETYPE": "openblas",
+    "ATEN_CPU_CAPABILITY": "torch",
+    "MKL_CBWR": "mkl",
+    "TF_ENABLE_ONEDNN_OPTS": "tensorflow onednn",
+}
+_IF_RECORDED = ("python", "system", "processor", "instructions", "threads", "framework ", "resolved ")
 
 
 class InitialWeights(Record):

@@ -21,9 +21,12 @@ from trainwright.errors import (
     RunLostError,
     TrainingError,
 )
+from trainwright.module_sources import imported_so_far
+from trainwright.records.manifest import Manifest
 from trainwright.records.result import Result
 from trainwright.records.status import TESTED, Ended
 from trainwright.runs.cleanup import discard_run
+from trainwright.runs.code_identity import with_later_imports
 from trainwright.runs.decisions import repeats
 from trainwright.runs.manifest import lower_tier, unsaved_reason
 from trainwright.runs.outcome import evaluate_outcome, result_so_far, weights_digest
@@ -83,6 +86,7 @@ class _Attempt:
         self._world = world
         self._session = open_session(request.run, world, request.resolved.config.checkpoint)
         self._startup = Startup(request, self._session, world)
+        self._imported: tuple[int, str, int] | None = None  # what was imported at the last look
         self._result: Result | None = None  # set when the training has ended
 
     def go(self) -> Result:
@@ -195,7 +199,8 @@ class _Attempt:
         saver.resume_from(state, components.rules.best_steps(state.evaluations))
         before = components.learner.unsaved_state()
         with keeping_freed_memory():
-            status = loop.run(lambda: self._check_unsaved(components, before))
+            status = loop.run(lambda: self._check_unsaved(components, before), self._note_imports)
+        self._note_imports()
         # The digest is computed while the last save is written.
         result = self._result = self._result_so_far(components, state, status)
         self._world.main_only(lambda: self._finish_saves(loop))
@@ -242,6 +247,15 @@ class _Attempt:
             return self._result_so_far(components, state, "failed")
         except Exception:
             return result_so_far(self._startup.manifest, components, state, "failed", self._session.number)
+
+    def _note_imports(self) -> None:
+        """Record the user's modules that were imported since the code of the run was identified."""
+        if self._world.is_main and (now := imported_so_far()) != self._imported:
+            self._imported, startup = now, self._startup
+            code = with_later_imports(startup.manifest.code, startup.imported)
+            if code is not startup.manifest.code:
+                startup.manifest = startup.manifest.model_copy(update={"code": code})
+                self._run.write(Manifest.FILE, startup.manifest)
 
     def _check_unsaved(self, components: Components, before: Mapping[str, str]) -> bool:
         """Lower the determinism tier if training has changed state that no checkpoint holds; return whether.

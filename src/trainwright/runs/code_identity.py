@@ -3,38 +3,60 @@
 from __future__ import annotations
 
 import ast
+import dis
 import logging
 import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
+from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
+from typing import Any
 
 from trainwright import registry
 from trainwright.digest import sha256_bytes, sha256_file, sha256_json
-from trainwright.module_sources import source_hash
+from trainwright.module_sources import is_installed, is_module_file, source_hash, source_now, spec_of
+from trainwright.object_identity import Identity, NoValueError
 from trainwright.records.manifest import CodeIdentity, GitState
 from trainwright.require import import_rule
 from trainwright.version import VERSION
 
 log = logging.getLogger("trainwright")
+_File = tuple[Path, Any]  # a file, which may lie in a zip file, and the loader of its module
 REMOVED = "removed"  # instead of the hash of a source that is gone
 
 
-def code_inputs(roots: Collection[str], working_directory: Path) -> CodeIdentity:
+def code_inputs(
+    roots: Collection[str], working_directory: Path, model: Any = None, known: Collection[str] = ()
+) -> CodeIdentity:
     """Return what identifies the code.
 
-    It is the sources of the user's modules that `roots` (module names) lead to, as they were imported.
+    It is the sources of the user's modules that `roots` (module names) lead to, as they were imported, and
+    the code of a model that no file holds.
 
     Trainwright's sources and the git commit are records: a change that touches none of the user's modules
     does not change the run, unless it raises one of the `semantics` versions.
+
+    Args:
+        roots: Names of modules.
+        working_directory: The folder whose commit is recorded.
+        model: The object that is passed in Python, if any.
+        known: The modules that the run has used before; those that are not imported yet count by their files.
     """
-    sources = dict(sorted(_user_modules(roots).items()))
-    on_disk = {name: sha256_file(path) if path.is_file() else REMOVED for name, path in sources.items()}
-    modules = {name: source_hash(name, path) or on_disk[name] for name, path in sources.items()}
+    of_object = Identity(with_arrays=False)
+    with suppress(NoValueError, RecursionError):  # the model's definition names what has no value
+        of_object.of(model)
+    files = _user_modules([*roots, *sorted(of_object.modules)])
+    files |= {name: file for name in known if name not in files and (file := _later(name)) is not None}
+    on_disk, modules = dict[str, str](), dict[str, str]()
+    for name, (path, loader) in sorted(files.items()):
+        content = source_now(path, loader)
+        on_disk[name] = REMOVED if content is None else sha256_bytes(content)
+        modules[name] = (name in sys.modules and source_hash(name, path)) or on_disk[name]
     adapters = {root.split(".")[2] for root in roots if root.startswith("trainwright.frameworks.")}
     edited = {name: sha256 for name, sha256 in on_disk.items() if sha256 != modules[name]}
     for name in edited:
@@ -43,14 +65,40 @@ def code_inputs(roots: Collection[str], working_directory: Path) -> CodeIdentity
             "restart Python to use what is on disk",
             name,
         )
+    modules |= dict(sorted(of_object.code.items()))
     return CodeIdentity(
-        hash=sha256_json(modules | {f"{name} on disk": sha256 for name, sha256 in edited.items()}),
+        hash=_hash(modules, edited),
         trainwright=VERSION,
         trainwright_sha256=own_hash(frozenset(adapters)),
         modules=modules,
         edited=edited,
+        without_value=sorted(set(of_object.without_value)),
         git=_git(working_directory),
     )
+
+
+def with_later_imports(code: CodeIdentity, since: Collection[str]) -> CodeIdentity:
+    """Return the identity with the user's modules that were imported after it was made.
+
+    Args:
+        code: The identity.
+        since: The modules that were imported when it was made.
+    """
+    new = [name for name in list(sys.modules) if name not in since]
+    later = {
+        name: file for name, file in _user_modules([*code.modules, *new]).items() if name not in code.modules
+    }
+    if not later:
+        return code
+    modules = dict(code.modules)
+    for name, (path, loader) in sorted(later.items()):
+        content = source_now(path, loader)
+        modules[name] = source_hash(name, path) or (REMOVED if content is None else sha256_bytes(content))
+    return code.model_copy(update={"modules": modules, "hash": _hash(modules, code.edited)})
+
+
+def _hash(modules: Mapping[str, str], edited: Mapping[str, str]) -> str:
+    return sha256_json({**modules, **{f"{name} on disk": sha256 for name, sha256 in edited.items()}})
 
 
 @cache
@@ -73,20 +121,20 @@ def own_hash(frameworks: Collection[str]) -> str:
     )
 
 
-def _user_modules(roots: Iterable[str]) -> dict[str, Path]:
-    """Return the user's own sources among the modules `roots` and all that these import."""
-    found: dict[str, Path] = {}
+def _user_modules(roots: Iterable[str]) -> dict[str, _File]:
+    """Return the user's own files among the modules `roots` and all that these import."""
+    found: dict[str, _File] = {}
     waiting = list(roots)
     while waiting:
         name = waiting.pop()
         module = sys.modules.get(name)
-        path = _user_source(module)
-        if module is None or path is None or name in found:
+        file = _user_file(module)
+        if module is None or file is None or name in found:
             continue
-        found[name] = path
+        found[name] = file
         # The packages that contain it.
         waiting += [name[:i] for i, letter in enumerate(name) if letter == "."]
-        waiting += _imported(path, module.__package__ or "")
+        waiting += _imported(name, file, module.__package__ or "")
         for value in list(vars(module).values()):
             waiting.append(
                 value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
@@ -94,33 +142,71 @@ def _user_modules(roots: Iterable[str]) -> dict[str, Path]:
     return found
 
 
-def _imported(path: Path, package: str) -> Iterator[str]:
-    """Yield the modules that a source imports.
+def _imported(name: str, file: _File, package: str) -> Iterator[str]:
+    """Yield the modules that a source, or bytecode without one, imports.
 
     A constant does not remember the module that it was imported from, so the source is parsed.
     """
+    path, loader = file
+    if path.name.endswith(tuple(BYTECODE_SUFFIXES)):
+        with suppress(Exception):  # loaders may raise anything
+            yield from _imported_by(loader.get_code(name), package)
+        return
+    content = None if path.name.endswith(tuple(EXTENSION_SUFFIXES)) else source_now(path, loader)
     try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, OSError):  # edited or removed since it was imported; its hash tells
+        tree = ast.parse(content or b"")
+    except (SyntaxError, ValueError):  # edited since it was imported; its hash tells
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            yield from _names(package, node.level, node.module or "", [alias.name for alias in node.names])
 
 
-def _user_source(module: ModuleType | None) -> Path | None:
+def _imported_by(code: CodeType, package: str) -> Iterator[str]:
+    """Yield the modules that bytecode imports."""
+    before: list[Any] = []
+    for one in dis.get_instructions(code):
+        if one.opname == "IMPORT_NAME":
+            level, names = before[-2:]
+            yield from _names(package, level, str(one.argval), list(names or ()))
+        before.append(one.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _imported_by(constant, package)
+
+
+def _names(package: str, level: int, module: str, names: Sequence[str]) -> Iterator[str]:
+    """Yield what a statement may import: a module, and modules of a package, relative to one or not."""
+    base = package.split(".")[: len(package.split(".")) - level + 1] if level else []
+    whole = ".".join([*base, *([module] if module else [])])
+    yield whole
+    yield from (f"{whole}.{name}" for name in names)
+
+
+def _user_file(module: ModuleType | None) -> _File | None:
+    """Return the file of a module of the user's, and its loader; None for another one."""
     file = getattr(module, "__file__", None)
-    if file is None:
+    if not isinstance(file, str) or is_installed(file):
         return None
-    path = Path(file).resolve()
-    is_there = path.is_file() or source_hash(str(getattr(module, "__name__", "")), path) is not None
-    is_ours = path.suffix == ".py" and is_there and not any(map(path.is_relative_to, _installed()))
-    return path if is_ours else None
+    return _users(
+        str(getattr(module, "__name__", "")), Path(file).resolve(), getattr(module, "__loader__", None)
+    )
+
+
+def _later(name: str) -> _File | None:
+    """Return the file that a module of the user's would be imported from."""
+    if name in sys.modules:
+        return _user_file(sys.modules[name])
+    found = None if ":" in name else spec_of(name)
+    return None if found is None else _users(name, *found)
+
+
+def _users(name: str, path: Path, loader: Any) -> _File | None:
+    is_there = path.is_file() or source_hash(name, path) is not None or source_now(path, loader) is not None
+    is_ours = is_module_file(path) and is_there and not any(map(path.is_relative_to, _installed()))
+    return (path, loader) if is_ours else None
 
 
 @cache

@@ -15,6 +15,7 @@ from pathlib import Path
 from trainwright.digest import sha256_json
 from trainwright.module_sources import imported_so_far
 from trainwright.records.manifest import Environment, NumericEnvironment
+from trainwright.runs.resolved_cpu import normalized, resolved
 
 # Distributions whose names are not those of their modules.
 _DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow", "google": "protobuf", "cv2": "opencv-python"}
@@ -42,6 +43,26 @@ _FLAGS = (
     "TORCH_",
     "PYTORCH_",
     "PYTHONHASHSEED",
+    "NPY_",
+    "GLIBC_TUNABLES",
+    "GOTO_",
+    "GOMP_",
+    "BLIS_",
+    "VECLIB_",
+    "MKLDNN_",
+    "LIBXSMM_",
+    "ARM_PL_",
+    "CUDNN_",
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "ROCBLAS_",
+    "MIOPEN_",
+    "TORCHINDUCTOR_",
+    "TRITON_",
+    "TF_USE_",
+    "TF_CPU_",
+    "TF_DISABLE_",
+    "TF_NUM_",
 )
 
 
@@ -77,7 +98,8 @@ def environment_inputs(
         instructions=_instructions(),
         threads=threads,
         framework=dict(framework),
-        flags={key: value for key, value in sorted(os.environ.items()) if key.startswith(_FLAGS)},
+        flags=normalized({key: value for key, value in os.environ.items() if key.startswith(_FLAGS)}),
+        resolved=resolved(),
         imported={name: installed[name] for name in imported},
     )
     return Environment(

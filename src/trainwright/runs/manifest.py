@@ -43,9 +43,23 @@ Json = dict[str, Any]
 
 
 def make_manifest(
-    run: RunDir, resolved: Resolved, objects: Objects, components: Components, determinism: Determinism
+    run: RunDir,
+    resolved: Resolved,
+    objects: Objects,
+    components: Components,
+    determinism: Determinism,
+    known: Collection[str] = (),
 ) -> Manifest:
-    """Return all inputs of the computation as they are now; the framework still has its initial weights."""
+    """Return all inputs of the computation as they are now; the framework still has its initial weights.
+
+    Args:
+        run: The run.
+        resolved: Its config.
+        objects: The objects that are passed in Python.
+        components: What was built from them.
+        determinism: How exactly the run can be repeated.
+        known: The modules that the run has used before, which may be imported later than now.
+    """
     here = Path.cwd()
     config, definition = components.config, dict(components.learner.definition())
     roots = code_roots(resolved, objects, components.framework, definition)
@@ -63,7 +77,7 @@ def make_manifest(
         computation_hash=resolved.computation_hash(),
         computation=resolved.computation(),
         data=components.bundle.once(data_inputs),
-        code=code_inputs(roots, here),
+        code=code_inputs(roots, here, objects.model, known=known),
         environment=environment_inputs(
             components.inputs.threads, components.learner.describe(), components.bundle.packages
         ),

@@ -20,7 +20,7 @@ from trainwright.records.decision import MEASURED, NEUTRAL, journalled_decisions
 from trainwright.records.index import summaries
 from trainwright.records.journal import read
 from trainwright.records.listing import find_run, has_model
-from trainwright.records.manifest import Difference, Manifest
+from trainwright.records.manifest import WITHOUT_VALUE, Difference, Manifest
 from trainwright.records.run_dir import RunDir
 from trainwright.reports.rundir import read_run
 from trainwright.require import import_paths, open_process
@@ -98,6 +98,8 @@ def _unusable(run: RunDir) -> str | None:
         return f"its tier is statistical: {manifest.determinism.reason}"
     if not manifest.data.content_hashed:
         return "the content of its data was not hashed"
+    if without := manifest.model.get(WITHOUT_VALUE) or ", ".join(manifest.code.without_value):
+        return f"what its model was made of has parts without a value to compare: {without}"
     return None
 
 
@@ -223,7 +225,8 @@ def _light_inputs(run: RunDir, resolved: Resolved, objects: Objects, device: str
         return now  # the data need not be read
     bundle = objects.data if objects.data is not None else load_data(config, objects.model)
     roots = code_roots(resolved, objects, framework, {})
-    return now.model_copy(update={"data": bundle.once(data_inputs), "code": code_inputs(roots, Path.cwd())})
+    code = code_inputs(roots, Path.cwd(), known=before.code.modules)
+    return now.model_copy(update={"data": bundle.once(data_inputs), "code": code})
 
 
 def _default_threads(run: RunDir, before: Manifest, config: RunConfig) -> int:
@@ -245,4 +248,5 @@ def _built_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Pat
     if source is not None and source.exists():
         initialize(components, source)
     determinism = registry.adapter("framework", framework_name(config, objects.model)).determinism(config)
-    return make_manifest(run, resolved, objects, components, determinism)
+    known = run.require_manifest().code.modules
+    return make_manifest(run, resolved, objects, components, determinism, known)

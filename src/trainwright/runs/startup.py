@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from trainwright.records.run_files import is_no_checkpoint
 from trainwright.redact import redacted
 from trainwright.require import import_paths, open_process
 from trainwright.runs.children.origin import Origin
+from trainwright.runs.code_identity import with_later_imports
 from trainwright.runs.decisions import (
     known_decisions,
     note_processes,
@@ -108,6 +110,7 @@ class Startup:
         self._run = request.run
         self._session = session
         self._world = world
+        self.imported = frozenset(sys.modules)  # before the run imported anything
 
     def prepare(self) -> Ready:
         """Build everything, and restore the newest checkpoint, or prepare to repeat the parent's steps."""
@@ -177,7 +180,7 @@ class Startup:
         older = self._world.from_main(lambda: older_versions(self._run.versions()))
         with computing_by(older), replaying_skips(decisions, self._world):
             components = build(config, threads, request.objects, choices, begin, self._world)
-        if reason := components.bundle.unrepeatable:
+        if reason := components.bundle.unrepeatable or components.learner.keeps_state():
             determinism = checked_determinism(config, Determinism("statistical", reason))
         if self._world.is_main:
             say_threads(config, components.inputs.threads)
@@ -205,7 +208,8 @@ class Startup:
     ) -> Manifest:
         """Record the inputs of the run, or compare them with the recorded ones; return the manifest."""
         before, request = past.manifest, self._request
-        now = make_manifest(self._run, request.resolved, request.objects, components, determinism)
+        known = before.code.modules if before else ()
+        now = make_manifest(self._run, request.resolved, request.objects, components, determinism, known)
         init_from = redacted(str(source)) if source else None
         now = now.model_copy(update={"init_from": init_from, "parent": request.parent})
         if before and source and past.has_lost(source):  # the checkpoint was trained from the initial weights
@@ -213,6 +217,7 @@ class Startup:
         now = self.origin.record(now)
         environment, differs = now.environment.numeric(), False
         if before is None:
+            now = now.model_copy(update={"code": with_later_imports(now.code, self.imported)})
             now = self.origin.check_new(now, components, allow_change=request.allow_change)
             manifest = record_inputs(self._run, now, components.bundle, provable=past.commit is None)
         else:

@@ -15,7 +15,7 @@ from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model
 from trainwright.frameworks.catboost.advice import SPACE, proposal
 from trainwright.frameworks.catboost.params import CatboostParams, changes_trees, model_spec
 from trainwright.frameworks.catboost.spellings import SPELLINGS
-from trainwright.frameworks.support.plans import rounds_plan
+from trainwright.frameworks.support.plans import OWN_FUNCTIONS_HINT, rounds_plan
 from trainwright.types import Determinism, Proposal, Suggestion, TableShape
 
 CHUNK = 10  # rounds per call of `fit`; a snapshot then takes at most a tenth of their time
@@ -40,6 +40,7 @@ class CatboostFramework(Framework):
     model_bases: ClassVar[Sequence[str]] = ("catboost:CatBoost",)
     formats: ClassVar[Sequence[str]] = ("cbm", "json")
     hub_name: ClassVar[str] = "catboost"
+    unsaved_hint: ClassVar[str] = OWN_FUNCTIONS_HINT
     exports_with_columns: ClassVar[bool] = True
     encodes_by_target: ClassVar[bool] = True
     data_classes: ClassVar[Collection[str]] = ("Pool",)

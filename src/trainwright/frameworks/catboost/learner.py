@@ -22,6 +22,7 @@ from trainwright.frameworks.catboost.rounds import Rounds
 from trainwright.frameworks.support.definition import of_estimator
 from trainwright.frameworks.support.estimators import check_estimator
 from trainwright.frameworks.support.inputs import loss_sample
+from trainwright.frameworks.support.own_functions import OwnFunctions
 from trainwright.frameworks.support.stored import (
     Files,
     StoredSnapshot,
@@ -53,6 +54,7 @@ class CatboostLearner(Learner):
         self._inputs = inputs
         self._spec = model_spec(inputs.config, inputs.model)
         check_estimator(inputs, self._spec.task)
+        self._own = OwnFunctions({"objective": self._spec.objective, "metric": self._spec.metric})
         params, custom = self._spec.params, self._spec.objective
         self._objective = build_objective(
             params.objective, inputs.info, custom=custom, metric=self._spec.metric
@@ -71,6 +73,14 @@ class CatboostLearner(Learner):
         """Return the library's version and the device."""
         device, _ = _device(self._inputs.config)
         return {"catboost": self._library.__version__, "device": device.lower()}
+
+    def keeps_state(self) -> str:
+        """Return what the user's objective or metric is seen to keep from call to call."""
+        return self._own.keeps_state()
+
+    def unsaved_state(self) -> Mapping[str, str]:
+        """Return a hash of each part of the state of the user's objective and metric."""
+        return self._own.unsaved()
 
     def definition(self) -> Mapping[str, str]:
         """Return the class and options of an estimator that was passed in Python, else nothing."""

@@ -48,6 +48,7 @@ class KerasFramework(Framework):
     model_bases: ClassVar[Sequence[str]] = ("keras:Model",)
     formats: ClassVar[Sequence[str]] = ("keras", "saved_model")
     hub_name: ClassVar[str] = "keras"
+    unsaved_hint: ClassVar[str] = "keep what changes in variables (keras.Variable, add_weight)"
 
     @staticmethod
     def other_names() -> Mapping[str, tuple[str, str | None]]:

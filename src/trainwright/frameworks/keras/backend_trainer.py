@@ -17,6 +17,8 @@ from trainwright.order import stream_seed
 from trainwright.require import require
 from trainwright.types import TARGET, WEIGHT, Array, Batch
 
+_SEED = "seed_generator_state"  # Keras's name of the variable of a generator
+
 
 @dataclass(frozen=True)
 class Compilation:
@@ -24,7 +26,7 @@ class Compilation:
 
     `optimizer` is None for a loaded model. `generators` are the seed variables that the model's random
     numbers come from. If `strict`, a model that draws random numbers from anywhere else is refused where that
-    can be detected.
+    can be detected. `of_loss` are the variables of the loss.
     """
 
     model: Any
@@ -32,6 +34,7 @@ class Compilation:
     optimizer: Any
     generators: Sequence[Any]
     strict: bool
+    of_loss: Sequence[Any] = ()
 
 
 class BackendPredictor(Protocol):
@@ -92,9 +95,13 @@ def shares(microbatches: Sequence[Batch]) -> list[float]:
 
 def generators_of(keras: Any, model: Any) -> list[Any]:
     """Return the seed variables of a built model's layers, followed by that of the shared generator."""
+    return [*(one for one in others_of(model) if one.name == _SEED), shared_generator(keras)]
+
+
+def others_of(model: Any) -> list[Any]:
+    """Return the variables of a built model that are not its weights: of seeds, and of metrics in layers."""
     weights = {id(variable) for variable in model.weights}
-    own = [variable for variable in model.variables if id(variable) not in weights]
-    return [*own, shared_generator(keras)]
+    return [variable for variable in model.variables if id(variable) not in weights]
 
 
 def shared_generator(keras: Any) -> Any:

@@ -18,7 +18,7 @@ from trainwright.frameworks.base import LearnerInputs, ModelInputs
 from trainwright.frameworks.keras.builtin import BUILT_IN
 from trainwright.frameworks.keras.losses import Outputs, Values, takes_logits, treats_columns_independently
 from trainwright.frameworks.keras.optim import saved_config
-from trainwright.frameworks.support.definition import path_of
+from trainwright.frameworks.support.definition import described_attributes, path_of
 from trainwright.require import import_path
 from trainwright.types import Array, DataInfo
 
@@ -89,7 +89,29 @@ def definition(model: Any) -> dict[str, str]:
         for number, layer in enumerate(layers)
         if not _of_keras(type(layer))
     }
-    return {"layers": sha256_json(plain(json.loads(model.to_json()))), **own}
+    described = {"layers": sha256_json(plain(json.loads(model.to_json()))), **own}
+    internal = vars(_keras_class(model, "Layer")()).keys() | vars(_keras_class(model, "Model")()).keys()
+    attributes = {
+        f"attribute {name} of layer {number}": value
+        for number, layer in enumerate(layers)
+        if not _of_keras(type(layer))
+        for name, value in vars(layer).items()
+        if name not in internal and not _leads_to_keras(value)
+    }
+    return described | described_attributes(attributes)
+
+
+def _keras_class(model: Any, name: str) -> Any:
+    """Return the class that Keras calls so, among those of a model; nothing is imported."""
+    return next(base for base in type(model).__mro__ if base.__name__ == name and _of_keras(base))
+
+
+def _leads_to_keras(value: Any) -> bool:
+    """Return whether a value is, or holds, a layer or a variable of Keras: the digest of layers has these."""
+    if isinstance(value, dict | list | tuple | set):
+        parts = [*value.values()] if isinstance(value, dict) else [*value]
+        return any(map(_leads_to_keras, parts))
+    return any(_of_keras(base) for base in type(value).__mro__)
 
 
 def _checked(model: Any, inputs: ModelInputs) -> Any:

@@ -16,10 +16,11 @@ from trainwright.frameworks.keras import backend, building, optim, trainers
 from trainwright.frameworks.keras.backend_trainer import seeded, seeds_for
 from trainwright.frameworks.keras.model import LiveModel
 from trainwright.frameworks.keras.network import Network, contiguous, translated
+from trainwright.frameworks.keras.own_state import OWN_FILE, OwnState
 from trainwright.frameworks.keras.state import TrainingState
 from trainwright.frameworks.support.stored import StoredSnapshot, buffers
 from trainwright.order import STEP, stream_seed
-from trainwright.types import FEATURES, NamedBuffer, StepResult
+from trainwright.types import FEATURES, Array, NamedBuffer, StepResult
 
 log = logging.getLogger("trainwright")
 
@@ -34,10 +35,12 @@ class KerasLearner(Learner):
             self._network = network = Network(inputs, self._backend, [_dtype(inputs)])
             building.check_trainable(network.model, inputs)
             optimizer = self._optimizer()
-            self._trainer = trainers.make_trainer(self._backend, network.compilation(optimizer))
+            self._own = OwnState(self._backend, network, optimizer)
+            compilation = network.compilation(optimizer, self._own.of_loss)
+            self._trainer = trainers.make_trainer(self._backend, compilation)
             if network.metrics is not None:
                 network.metrics.check()
-        self._model = LiveModel(network, self._trainer)
+        self._model = LiveModel(network, self._trainer, self._own)
         self._state = TrainingState(network.model, optimizer)
         self._stream = stream_seed(inputs.config.experiment.seed, STEP)
         self._micro = training.largest_microbatch
@@ -82,7 +85,7 @@ class KerasLearner(Learner):
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:  # noqa: ARG002 - not cumulative
         """Copy the weights and, unless `weights_only`, the optimizer's variables."""
         self._trainer.publish()
-        return StoredSnapshot(self._state.arrays(weights_only=weights_only))
+        return StoredSnapshot(self._files(weights_only=weights_only))
 
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
         """Load the variables.
@@ -91,12 +94,24 @@ class KerasLearner(Learner):
             ModelError: Names or shapes differ from the model's.
         """
         self._state.load(folder, weights_only=weights_only)
+        if not weights_only:
+            self._own.load(folder)
         self._trainer.adopt()
 
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
         """Yield the weights and, unless `weights_only`, the optimizer's variables."""
         self._trainer.publish()
-        yield from buffers(self._state.arrays(weights_only=weights_only))
+        yield from buffers(self._files(weights_only=weights_only))
+
+    def unsaved_state(self) -> Mapping[str, str]:
+        """Return a hash of each part of the state of the user's objects that a snapshot leaves out."""
+        self._trainer.publish()
+        return self._own.unsaved()
+
+    def _files(self, *, weights_only: bool) -> dict[str, dict[str, Array]]:
+        files = self._state.arrays(weights_only=weights_only)
+        own = {} if weights_only else self._own.arrays()
+        return files | ({OWN_FILE: own} if own else {})
 
     def _optimizer(self) -> Any:
         """Build the optimizer and its variables."""

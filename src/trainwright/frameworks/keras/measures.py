@@ -71,6 +71,8 @@ class CompiledMetrics:
         self._lock = threading.Lock()  # names and states of the metric objects change while they compute
         self._own_take_one_hot = _loss_takes_one_hot(backend.keras, compiled.loss, outputs)
         original = compiled.metrics
+        given = [*(original._user_metrics or ()), *(original._user_weighted_metrics or ())]
+        self.own = [one for one in given if not isinstance(one, str)]
         # A copy, since the model's own object may already have been built, with names and state.
         self._metrics = type(original)(original._user_metrics, original._user_weighted_metrics)
         with self._scope(), self._translated():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from trainwright.frameworks.keras import backend, trainers
 from trainwright.frameworks.keras.backend_trainer import BackendTrainer
 from trainwright.frameworks.keras.draws import OwnDraws
 from trainwright.frameworks.keras.network import Network
+from trainwright.frameworks.keras.own_state import OwnState
 from trainwright.frameworks.keras.state import TrainingState
+from trainwright.frameworks.support.object_state import Captured
 from trainwright.types import Predictions
 
 _BUILDING = threading.Lock()  # Keras is not made for models to be built by several threads at once
@@ -67,8 +69,8 @@ class _KerasModel(Model):
 class LiveModel(_KerasModel):
     """The view of a model in training."""
 
-    def __init__(self, network: Network, trainer: BackendTrainer) -> None:
-        self._network, self._trainer = network, trainer
+    def __init__(self, network: Network, trainer: BackendTrainer, own: OwnState) -> None:
+        self._network, self._trainer, self._own = network, trainer, own
 
     @property
     def native(self) -> Any:
@@ -83,7 +85,13 @@ class LiveModel(_KerasModel):
             ModelError: A compiled metric cannot be computed.
             TrainingError: Keras or its backend fails.
         """
-        yield from self._network.predictions(split, self._trainer.forward)
+        held: Mapping[str, Captured] | None = self._own.held()
+        try:
+            yield from self._network.predictions(split, self._trainer.forward)
+            held = None
+        finally:
+            if held is not None:  # it was not read to the end: a resume repeats it
+                self._own.put_back(held)
 
 
 class LoadedModel(_KerasModel):

@@ -50,12 +50,13 @@ class Network:
             if self.compiled.metrics is not None
             else None
         )
+        self.own_metrics: Sequence[Any] = () if self.metrics is None else self.metrics.own
         self.generators = backend_trainer.generators_of(keras, self.model)
 
-    def compilation(self, optimizer: Any = None) -> backend_trainer.Compilation:
+    def compilation(self, optimizer: Any = None, of_loss: Sequence[Any] = ()) -> backend_trainer.Compilation:
         """Return what a backend needs to train the model, or to predict with it."""
         strict = self.inputs.config.training.determinism == "bitwise"
-        return backend_trainer.Compilation(self.model, self.loss, optimizer, self.generators, strict)
+        return backend_trainer.Compilation(self.model, self.loss, optimizer, self.generators, strict, of_loss)
 
     def predictions(self, split: Split, forward: Forward) -> Iterator[Predictions]:
         """Yield the outputs of a split; the last part also has the values of the compiled metrics.

@@ -27,7 +27,11 @@ class JaxTrainer:
         self._keras = keras
         self._compilation = compilation
         model, optimizer = compilation.model, compilation.optimizer
-        self._variables = [list(model.trainable_variables), list(model.non_trainable_variables)]
+        self._of_loss = list(compilation.of_loss)
+        self._variables = [
+            list(model.trainable_variables),
+            [*model.non_trainable_variables, *self._of_loss],
+        ]
         self._variables.append(list(optimizer.variables) if optimizer is not None else [])
         at = {id(variable): i for i, variable in enumerate(self._variables[1])}
         # None for the shared generator: it is not a variable of the model, so compiled functions cannot use
@@ -102,10 +106,15 @@ class JaxTrainer:
         )
 
         def total(trained: list[Any]) -> tuple[Any, Any]:
+            of_model, of_loss = self._divided(others)
             outputs, new, added = compilation.model.stateless_call(
-                trained, self._seeded(others, seeds), features, return_losses=True, training=True
+                trained, self._seeded(of_model, seeds), features, return_losses=True, training=True
             )
-            loss = compilation.loss(outputs.astype("float32"), targets, *weights) * share
+            with self._keras.StatelessScope(
+                state_mapping=list(zip(self._of_loss, of_loss, strict=True))
+            ) as scope:
+                loss = compilation.loss(outputs.astype("float32"), targets, *weights) * share
+            new = [*new, *(scope.get_current_value(one) for one in self._of_loss)]
             with scaled_in:
                 scaled = compilation.optimizer.scale_loss(
                     sum((some.astype("float32") * share for some in added), loss)
@@ -131,11 +140,18 @@ class JaxTrainer:
         self, state: State, features: Any, targets: Any, seeds: Any, *weights: Any
     ) -> tuple[Any, Any]:
         """Return the outputs in inference mode, (rows, outputs) float32, and the mean loss."""
+        of_model, of_loss = self._divided(state[1])
         outputs, _ = self._compilation.model.stateless_call(
-            state[0], self._seeded(state[1], seeds), features, training=False
+            state[0], self._seeded(of_model, seeds), features, training=False
         )
         outputs = outputs.astype("float32")
-        return outputs, self._compilation.loss(outputs, targets, *weights)
+        with self._keras.StatelessScope(state_mapping=list(zip(self._of_loss, of_loss, strict=True))):
+            return outputs, self._compilation.loss(outputs, targets, *weights)
+
+    def _divided(self, others: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the values of the model's other variables, and of those of the loss."""
+        count = len(others) - len(self._of_loss)
+        return others[:count], others[count:]
 
     def _seeded(self, others: list[Any], seeds: Any) -> list[Any]:
         """Return the values of the other variables with the generators' replaced by the seeds."""

@@ -19,7 +19,7 @@ from trainwright.frameworks.lightgbm.estimators import model_spec
 from trainwright.frameworks.lightgbm.library import THREAD_NUMBER, lightgbm
 from trainwright.frameworks.lightgbm.params import LightgbmParams, device_of, library_params
 from trainwright.frameworks.lightgbm.spellings import SPELLINGS
-from trainwright.frameworks.support.plans import rounds_plan, rounds_work
+from trainwright.frameworks.support.plans import OWN_FUNCTIONS_HINT, rounds_plan, rounds_work
 from trainwright.types import DataInfo, Determinism, Proposal, Suggestion, TableShape
 
 # Other names of the models, with the task that a name implies.
@@ -45,6 +45,7 @@ class LightgbmFramework(Framework):
     model_bases: ClassVar[Sequence[str]] = ("lightgbm:LGBMModel",)
     formats: ClassVar[Sequence[str]] = ("txt",)
     hub_name: ClassVar[str] = "lightgbm"
+    unsaved_hint: ClassVar[str] = OWN_FUNCTIONS_HINT
     exports_with_columns: ClassVar[bool] = True
     data_classes: ClassVar[Collection[str]] = ("Dataset",)
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from trainwright.digest import array_buffer, digest, tensor_records
+from trainwright.object_identity import Identity, NoValueError
+from trainwright.records.manifest import WITHOUT_VALUE
 
 # Options that do not define a model: the run sets the threads, and verbosity only changes what is printed.
 _IGNORED_OPTIONS = {"n_jobs", "nthread", "thread_count", "num_threads", "verbose", "verbosity"}
@@ -34,6 +36,20 @@ def describe_value(name: str, value: Any) -> dict[str, str]:
     return dict(_describe(name, value, _MAX_DEPTH))
 
 
+def described_attributes(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """Return numbers as they are, and hashes of other values; `WITHOUT_VALUE` has the names of the rest."""
+    described, without = dict[str, str](), []
+    for name, value in attributes.items():
+        if type(value) in (bool, int, float):
+            described[name] = repr(value)
+            continue
+        try:
+            described[name] = Identity().of(value)
+        except (NoValueError, RecursionError) as error:
+            without.append(f"{name} ({error})")
+    return described | ({WITHOUT_VALUE: ", ".join(without)} if without else {})
+
+
 def path_of(thing: Any) -> str:
     """Return the import path of a class or function, as `module:qualname`."""
     return f"{thing.__module__}:{thing.__qualname__}"
@@ -48,8 +64,11 @@ def _describe(name: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
         yield name, str(value)
     else:
         yield name, path_of(value if hasattr(value, "__qualname__") else type(value))
-        for key, part in _parts(value).items() if depth else ():
+        parts = _parts(value) if depth else {}
+        for key, part in parts.items():
             yield from _describe(f"{name}.{key}", part, depth - 1)
+        if not (parts or hasattr(value, "__qualname__") or hasattr(value, "get_params")):
+            yield from described_attributes({f"{name}, value": value}).items()
 
 
 def _parts(value: Any) -> Mapping[Any, Any]:

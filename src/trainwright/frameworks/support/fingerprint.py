@@ -16,7 +16,7 @@ import sys
 import threading
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -122,27 +122,49 @@ def _is_users_module(name: str) -> bool:
 def kept_by_class(cls: type) -> dict[str, Any]:
     """Return what a class, if it is the user's, may keep outside of its objects, by its name.
 
-    These are its attributes, its functions with their defaults, closures and attributes, and the global
-    variables that they name, also in other modules of the user; and the same of the user's functions that
-    they name.
+    These are its attributes, and what its functions keep; see `kept_by_function`.
     """
-    found = class_attributes(cls)
-    waiting = [function for base in cls.__mro__ if is_users(base) for function in _functions(base)]
-    seen: set[int] = set()
+    functions = [function for base in cls.__mro__ if is_users(base) for function in _functions(base)]
+    return class_attributes(cls) | _kept_by(functions)
+
+
+def kept_by_function(function: FunctionType) -> dict[str, Any]:
+    """Return what a function of the user's may keep from call to call, by its name.
+
+    These are its defaults, closure and attributes, and the global variables that it names, also in other
+    modules of the user; and the same of the user's functions that it names.
+    """
+    return _kept_by([function] if _is_users_module(function.__module__) else [])
+
+
+def _kept_by(functions: list[FunctionType]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for function in named_functions(functions):
+        found[f"{function.__module__}.{function.__qualname__}"] = function
+        for name, value in _named(function):
+            if isinstance(value, type):
+                found |= class_attributes(value)
+            elif not isinstance(value, FunctionType) and _may_hold_state(value):
+                found[name] = value
+    return found
+
+
+def named_functions(functions: Iterable[FunctionType]) -> Iterator[FunctionType]:
+    """Yield functions, and the functions of the user's that these name, wrap, or are wrapped by."""
+    waiting, seen = list(functions), set[int]()
     while waiting and len(seen) < _FUNCTIONS:
         function = waiting.pop()
         if id(function) in seen:
             continue
         seen.add(id(function))
-        found[f"{function.__module__}.{function.__qualname__}"] = function
-        for name, value in _named(function):
-            if isinstance(value, FunctionType):
-                waiting += [value] if _is_users_module(value.__module__) else []
-            elif isinstance(value, type):
-                found |= class_attributes(value)
-            elif _may_hold_state(value):
-                found[name] = value
-    return found
+        yield function
+        if isinstance(wrapped := getattr(function, "__wrapped__", None), FunctionType):
+            waiting.append(wrapped)
+        named = [value for _, value in _named(function)]
+        named += [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
+        waiting += [
+            value for value in named if isinstance(value, FunctionType) and _is_users_module(value.__module__)
+        ]
 
 
 def _functions(cls: type) -> Iterator[FunctionType]:
@@ -155,6 +177,8 @@ def _functions(cls: type) -> Iterator[FunctionType]:
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the global variables that a function names, and those of the user's modules that it names."""
     variables = function.__globals__
+    if not _is_users_module(str(variables.get("__name__"))):
+        return  # a library's, around one of the user's
     names = list(dict.fromkeys(_names_in(function.__code__)))
     for name in names:
         if name not in variables:

@@ -14,6 +14,7 @@ from trainwright.errors import ModelError
 from trainwright.frameworks.torch import losses
 from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.outputs import Outputs, first_output
+from trainwright.frameworks.torch.own_state import OwnLosses
 from trainwright.frameworks.torch.predictions import to_predictions
 from trainwright.registry import task_for
 from trainwright.tasks.base import Task
@@ -60,8 +61,8 @@ class Head:
 class Heads:
     """All heads of a run but the model's first output."""
 
-    def __init__(self, config: RunConfig, info: DataInfo) -> None:
-        """Prepare them.
+    def __init__(self, config: RunConfig, info: DataInfo, own: OwnLosses) -> None:
+        """Prepare them; `own` takes in losses of the user's.
 
         Raises:
             ModelError: A head has no targets, or its loss does not fit them.
@@ -71,7 +72,7 @@ class Heads:
                 f"training.heads: the task of the first output is {info.task}; heads stand beside "
                 "classification, regression and multilabel: write a loss of your own"
             )
-        self._info = info
+        self._info, self._own = info, own
         self._all = [self._head(config, name, one) for name, one in config.training.heads.items()]
 
     def __bool__(self) -> bool:
@@ -156,7 +157,7 @@ class Heads:
         if deciding := metrics_of_head(config, name):
             metrics = [*(task.default_metrics if metrics is None else metrics), *deciding]
         try:
-            options = losses.LossOptions(params=section.loss_params)
+            options = losses.LossOptions(params=section.loss_params, own=self._own, name=f"heads.{name}")
             loss = losses.build_loss(section.loss, task, options)
             weighted = losses.build_weighted_loss(section.loss, task, options)
         except ModelError as error:

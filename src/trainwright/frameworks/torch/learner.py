@@ -19,7 +19,7 @@ from trainwright.digest import sha256_bytes
 from trainwright.errors import ModelError, TrainwrightError
 from trainwright.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot
 from trainwright.frameworks.support.ahead import Samples
-from trainwright.frameworks.support.definition import path_of
+from trainwright.frameworks.support.definition import described_attributes, path_of
 from trainwright.frameworks.support.inputs import require_plain_numbers
 from trainwright.frameworks.torch import layout, optim
 from trainwright.frameworks.torch.activations import checkpoint_activations
@@ -45,6 +45,7 @@ from trainwright.frameworks.torch.training_state import TrainingState
 from trainwright.frameworks.torch.update import Clipping, Update
 from trainwright.frameworks.torch.virtual_ranks import tree_sum
 from trainwright.global_random import seed_global_random
+from trainwright.object_identity import module_attributes
 from trainwright.order import INIT, stream_seed
 from trainwright.types import NamedBuffer, StepResult, weights_of
 
@@ -81,6 +82,7 @@ class TorchLearner(Learner):
             self._network.built,
             average=average,
             architecture=self._network.architecture,
+            losses=self._network.own_losses,
         )
         self._freezing = Freezing(self._module, training.freeze) if training.freeze else None
         ranks = inputs.config.distributed.virtual_ranks
@@ -199,7 +201,8 @@ class TorchLearner(Learner):
 
     def unsaved_state(self) -> Mapping[str, str]:
         """Return a hash of each part of the state that a snapshot leaves out, by name."""
-        return self._state.unsaved(has_trained=self._has_trained)
+        losses = self._network.own_losses.unsaved(has_one_process=self._ranks == 1)
+        return {**self._state.unsaved(has_trained=self._has_trained), **losses}
 
     def describe(self) -> Mapping[str, str]:
         """Return the versions of libraries, the device's model, and the precision."""
@@ -218,13 +221,20 @@ class TorchLearner(Learner):
         model = self._inputs.model
         if model is None:
             return definition_of(self._module) if self._network.architecture is not None else {}
-        parts = [("class", model), *((name, part) for name, part in model.named_modules() if name)]
-        own = {
-            name: path_of(type(part))
-            for name, part in parts
-            if not type(part).__module__.startswith("torch.")
+        own, theirs = dict[str, torch.nn.Module](), dict[str, torch.nn.Module]()
+        for name, part in [("", model), *((name, part) for name, part in model.named_modules() if name)]:
+            (theirs if type(part).__module__.startswith("torch.") else own)[name] = part
+        attributes = {
+            f"attribute {name}.{attribute}" if name else f"attribute {attribute}": value
+            for name, part in own.items()
+            for attribute, value in module_attributes(part).items()
         }
-        return {"layers": sha256_bytes(repr(model).encode()), **own}
+        layers = described_attributes({name: module_attributes(part) for name, part in theirs.items()})
+        return {
+            "layers": sha256_bytes(f"{model!r} {layers}".encode()),
+            **{name or "class": path_of(type(part)) for name, part in own.items()},
+            **described_attributes(attributes),
+        }
 
     def _share(self) -> tuple[int, int] | None:
         """Return the index of this process's share of a save, and their number; None if it has none."""

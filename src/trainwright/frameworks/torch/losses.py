@@ -17,6 +17,7 @@ from trainwright.frameworks.torch import class_losses, pixel_losses, token_losse
 from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.outputs import Outputs, class_logits, first_output
 from trainwright.frameworks.torch.own_losses import own_loss
+from trainwright.frameworks.torch.own_state import OwnLosses
 from trainwright.tasks.base import Task
 from trainwright.types import TARGET, DataInfo
 
@@ -42,6 +43,14 @@ class LossOptions(NamedTuple):
     label_smoothing: float = 0.0
     focal_gamma: float | None = None  # default: 2
     params: Mapping[str, Any] = MappingProxyType({})  # of the user's own loss
+    own: OwnLosses | None = None  # where the user's own loss is kept, with its state
+    name: str = "loss"  # under which it is kept there
+
+    def built(self, path: str, task: Task, *, by_sample: bool = False) -> Loss:
+        """Return the user's own loss that an import path names."""
+        return own_loss(
+            path, task, first_output, self.params, by_sample=by_sample, own=self.own, name=self.name
+        )
 
 
 PLAIN = LossOptions()
@@ -64,7 +73,7 @@ def build_loss(name: str, task: Task, options: LossOptions = PLAIN) -> Loss:
     name = _meant(name, task)
     _check_options(name, options)
     if ":" in name:
-        return own_loss(name, task, first_output, options.params)
+        return options.built(name, task)
     if name not in task.losses:
         allowed = ", ".join(task.losses)
         raise ModelError(
@@ -104,7 +113,7 @@ def build_weighted_loss(name: str, task: Task, options: LossOptions = PLAIN) -> 
         options = options._replace(label_smoothing=0.0)
     name = _meant(name, task)
     if ":" in name:
-        by_sample = own_loss(name, task, first_output, options.params, by_sample=True)
+        by_sample = options.built(name, task, by_sample=True)
     elif name in _REGRESSION:
         by_sample = _regression(_REGRESSION[name], task.info, reduction="none")
     else:
@@ -127,7 +136,7 @@ def row_losses(name: str, task: Task, options: LossOptions = PLAIN) -> Loss:
     if ":" not in name:
         loss = pixel_losses.mask_loss(name, options.label_smoothing, _gamma(options))
         return lambda outputs, batch: loss(first_output(outputs), batch[TARGET])
-    own = own_loss(name, task, first_output, options.params)
+    own = options.built(name, task)
 
     def repeated(outputs: Outputs, batch: Tensors) -> Tensor:
         value = own(outputs, batch).expand(len(batch[TARGET]))  # (rows,)

@@ -116,6 +116,7 @@ class LiveModel(_TorchModel):
         source.expect(map(Samples, parts[world.rank :: world.size]))
         modes = structure.modes(module)
         held: structure.Held | None = structure.Held(self._module)
+        losses = self._network.own_losses.held()
         module.eval()
         try:
             with self._state.evaluated():
@@ -142,6 +143,7 @@ class LiveModel(_TorchModel):
             structure.set_modes(module, modes)
             if held is not None:
                 held.put_back()
+                self._network.own_losses.put_back(losses)
 
     def _part(self, source: TensorSource, ids: Ids, accumulators: Sequence[Accumulator]) -> Predictions:
         # The module may draw random numbers here, too, as in Monte Carlo dropout.
@@ -183,7 +185,10 @@ class LoadedModel(_TorchModel):
     def __init__(self, inputs: ModelInputs, folder: Path) -> None:
         with OwnGenerators():  # the initial weights are not those that a learner has: they are replaced
             network = Network(_with_architecture(inputs, folder))
-        super().__init__(network, TrainingState(network.module, None, network.precision, network.built))
+        state = TrainingState(
+            network.module, None, network.precision, network.built, losses=network.own_losses
+        )
+        super().__init__(network, state)
         self._state.load(folder, weights_only=True)
         self._module.eval()
         self._lock = SharedLock()

@@ -23,6 +23,7 @@ from trainwright.frameworks.torch.huggingface.params import MODELS as HUGGINGFAC
 from trainwright.frameworks.torch.models import build_model
 from trainwright.frameworks.torch.outputs import Outputs, as_float, call_of, first_output, input_names
 from trainwright.frameworks.torch.own_metrics import counts
+from trainwright.frameworks.torch.own_state import OwnLosses
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.predictions import to_predictions
 from trainwright.frameworks.torch.process import device_of
@@ -55,9 +56,12 @@ class Network:
         is_known = inputs.model is None and inputs.config.model.type in HUGGINGFACE
         self.architecture = architecture_of(module) if is_known else None
         self.task = task_for(inputs.info)
-        options = losses.LossOptions(training.label_smoothing, training.focal_gamma, training.loss_params)
+        self.own_losses = OwnLosses()
+        options = losses.LossOptions(
+            training.label_smoothing, training.focal_gamma, training.loss_params, self.own_losses
+        )
         self._asked_loss = training.loss, self.task, options
-        self._heads = Heads(inputs.config, inputs.info)
+        self._heads = Heads(inputs.config, inputs.info, self.own_losses)
         self.loss = self._heads.summed(losses.build_loss(*self._asked_loss))
         self._row_losses = losses.row_losses(*self._asked_loss) if self.task.gives_masks else None
         self._weighted: losses.WeightedLoss | None = None
@@ -184,9 +188,11 @@ class Network:
         """
         name, own = self.inputs.config.model.type, self.inputs.config.training.loss
         try:
+            check = self.loss if weights_of(sample, self.inputs.info) is None else self.weighted_loss
+            held = self.own_losses.held()
             with torch.enable_grad():
-                check = self.loss if weights_of(sample, self.inputs.info) is None else self.weighted_loss
                 loss = check(_leaves(as_float(outputs)), sample)
+            self.own_losses.put_back(held)
             if not loss.requires_grad:
                 raise ModelError(
                     f"training.loss: {own} has no gradient: it must compute with the outputs as they are, "

@@ -16,7 +16,7 @@ from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.snapshot import Tensors
 from trainwright.frameworks.torch.unsaved import optimizer_fingerprints
 
-_SCALER, _TRAINED, _GROUPS, _VALUES = "scaler/", "trained/", "groups/", "values"
+_SCALER, _TRAINED, _GROUPS, _ATTRIBUTES, _VALUES = "scaler/", "trained/", "groups/", "attributes/", "values"
 
 
 class OptimizerState:
@@ -64,6 +64,8 @@ class OptimizerState:
         tensors |= {f"{_SCALER}{key}": value for key, value in self._precision.state().items()}
         if self._own is not None:
             tensors |= {f"{_GROUPS}{key}": value for key, value in self._own.tensors().items()}
+            attributes = self._own.attribute_tensors()
+            tensors |= {f"{_ATTRIBUTES}{name}": value for name, value in attributes.items()}
         if self._average is not None:
             tensors |= {f"{_TRAINED}{name}": value for name, value in self._average.trained().items()}
         if self._own is not None:
@@ -77,7 +79,7 @@ class OptimizerState:
             tensors: The saved tensors by name.
             strides: Those of the tensors that were not in row-major order, by name.
         """
-        kinds: dict[str, Tensors] = {_SCALER: {}, _TRAINED: {}, _GROUPS: {}}
+        kinds: dict[str, Tensors] = {_SCALER: {}, _TRAINED: {}, _GROUPS: {}, _ATTRIBUTES: {}}
         by_parameter: dict[str, Tensors] = {}
         for name, value in tensors.items():
             kind = next((kind for kind in kinds if name.startswith(kind)), None)
@@ -91,7 +93,7 @@ class OptimizerState:
             self._average.restore(kinds[_TRAINED])
         self._load_by_parameter(by_parameter, strides)
         if self._own is not None and _VALUES in tensors:
-            self._own.restore(from_tensor(tensors[_VALUES]), kinds[_GROUPS])
+            self._own.restore(from_tensor(tensors[_VALUES]), kinds[_GROUPS], kinds[_ATTRIBUTES])
 
     def _load_by_parameter(self, saved: Mapping[str, Tensors], strides: Strides) -> None:
         for group in self._optimizer.param_groups:
@@ -111,7 +113,8 @@ class OptimizerState:
         """Return a hash of each part that no checkpoint can hold, by name."""
         if self._own is None:
             return {}
-        return optimizer_fingerprints(self._own.unsaved(), self._saved_with_model(), self._optimizer)
+        state = optimizer_fingerprints(self._own.unsaved(), self._saved_with_model(), self._optimizer)
+        return {**state, **self._own.unsaved_attributes()}
 
     def shared(self) -> list[str]:
         """Return the names of tensors that share memory, which a restore separates."""

@@ -10,7 +10,9 @@ import copy
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from torch import Tensor
 from trainwright import semantics
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.torch.data import Tensors
+from trainwright.frameworks.torch.own_state import OwnLosses
 from trainwright.require import import_path, is_class_of_functions, kind_of
 from trainwright.tasks.base import Task
 from trainwright.types import TARGET, DataInfo
@@ -35,6 +38,8 @@ def own_loss(
     params: Mapping[str, Any],
     *,
     by_sample: bool = False,
+    own: OwnLosses | None = None,
+    name: str = "loss",
 ) -> _Raw:
     """Return a user's loss: the mean over the samples, (), or with `by_sample` that of each, (rows,).
 
@@ -46,11 +51,17 @@ def own_loss(
         output: Returns the task's own output, of what the model returned.
         params: `training.loss_params`: what a class is constructed with, and a function is called with.
         by_sample: There are weights, so that the loss of each sample is needed.
+        own: The losses that the run has built, where this one is found, or put.
+        name: Its name there.
 
     Raises:
         ModelError: It cannot be imported, cannot be called, or has parameters to train.
     """
-    called = by_names(_loss(path, task, params, by_sample=by_sample), output, task.target)
+    own = OwnLosses() if own is None else own
+    name = f"{name} by sample" if by_sample else name
+    if own[name] is None:
+        own.add(name, *_loss(path, task, params, by_sample=by_sample))
+    called = by_names(own[name], output, task.target)
 
     def loss(outputs: Any, batch: Tensors) -> Tensor:
         value = called(outputs, _standardized(batch, task.info))
@@ -70,8 +81,12 @@ def own_loss(
     return loss
 
 
-def _loss(path: str, task: Task, params: Mapping[str, Any], *, by_sample: bool) -> Any:
-    """Import a loss; construct a class of modules, or of other objects that are called."""
+def _loss(path: str, task: Task, params: Mapping[str, Any], *, by_sample: bool) -> tuple[Any, Any]:
+    """Import a loss; construct a class of modules, or of other objects that are called.
+
+    Returns:
+        What is called, and the object or function of the user's that has state.
+    """
     shown = f" with {', '.join(params)}" if params else ""
     try:
         loss = _of_task(path) if path in task.losses else import_path(path)
@@ -94,19 +109,20 @@ def _loss(path: str, task: Task, params: Mapping[str, Any], *, by_sample: bool) 
             f"training.loss: {path} is an object already, so it takes no options ({', '.join(params)}); name "
             "its class, or set them in your module"
         )
+    if isinstance(loss, torch.nn.Module) and any(one.requires_grad for one in loss.parameters()):
+        raise ModelError(
+            f"training.loss: {path} has parameters to train, but is not part of the model; move them into it"
+        )
+    if not isinstance(loss, FunctionType):
+        with suppress(Exception):  # what cannot be copied is used as it is
+            loss = copy.deepcopy(loss)  # an object of a module is not changed: the next run begins with it
+    holder = getattr(loss, "__self__", loss)  # of a bound method, its object
     loss = partial(loss, **params) if params else loss
-    if isinstance(loss, torch.nn.Module):
-        if any(one.requires_grad for one in loss.parameters()):
-            raise ModelError(
-                f"training.loss: {path} has parameters to train, but is not part of the model; "
-                "move them into it"
-            )
-        loss = copy.deepcopy(loss)
     if by_sample and hasattr(loss, "reduction"):
         loss.reduction = "none"
     elif by_sample and "reduction" in _parameters(loss):
-        return lambda *tensors: loss(*tensors, reduction="none")
-    return loss
+        return (lambda *tensors: loss(*tensors, reduction="none")), holder
+    return loss, holder
 
 
 def _of_task(path: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -13,8 +12,9 @@ from torch import Tensor
 
 from trainwright.config.schema import TrainingConfig
 from trainwright.errors import InputError, ModelError
-from trainwright.frameworks.support.fingerprint import is_users
+from trainwright.frameworks.support.object_state import ObjectState
 from trainwright.frameworks.torch.groups import RATIO, Group
+from trainwright.frameworks.torch.own_state import OptimizerKinds, shared_generators
 from trainwright.require import import_path
 
 Json = dict[str, Any]
@@ -63,13 +63,17 @@ class OwnState:
     """The state of an optimizer that is no tensor of a parameter, as JSON and as more tensors.
 
     Besides the tensors of parameters, an optimizer may keep plain numbers, words and lists of these for each
-    parameter, and such values and tensors in its groups. Anything else is named by `unsaved`.
+    parameter, and such values and tensors in its groups, and plain data in attributes. Anything else is named
+    by `unsaved`.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
         """Prepare to save and restore; `names` are those of the parameters by their ids."""
         self._optimizer = optimizer
         self._names = names
+        fresh = vars(torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))]))
+        kinds = OptimizerKinds(optimizer, {*_TORCHS, *fresh}, lambda: list(self._tensors().values()))
+        self._attributes = ObjectState(optimizer, kinds, self._elsewhere)
 
     def values(self) -> Json:
         """Return what JSON holds: `state`, `groups`, and `on_host`: tensors that are not on the device."""
@@ -85,7 +89,8 @@ class OwnState:
             {key: _listed(value) for key, value in group.items() if key not in _SET and _is_plain(value)}
             for group in self._optimizer.param_groups
         ]
-        return {"state": state, "groups": groups, "on_host": on_host}
+        attributes, _ = self._attributes.files()
+        return {"state": state, "groups": groups, "on_host": on_host, "attributes": attributes}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors in the groups, as `INDEX.KEY`."""
@@ -96,8 +101,15 @@ class OwnState:
             if key not in _SET and isinstance(value, Tensor)
         }
 
-    def restore(self, values: Json, tensors: Mapping[str, Tensor]) -> None:
-        """Give the optimizer what `values` and `tensors` returned; its own tensors are restored already."""
+    def attribute_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors in the attributes."""
+        return self._attributes.files()[1]
+
+    def restore(self, values: Json, tensors: Mapping[str, Tensor], attributes: Mapping[str, Tensor]) -> None:
+        """Give the optimizer what `values`, `tensors` and `attribute_tensors` returned.
+
+        Its own tensors are restored already.
+        """
         parameters = {name: parameter for parameter, name in self._parameters()}
         for name, entries in values["state"].items():
             for key, value in entries.items():
@@ -112,16 +124,11 @@ class OwnState:
             index, _, key = name.partition(".")
             group = self._optimizer.param_groups[int(index)]
             group[key] = tensor.to(group[key].device if isinstance(group.get(key), Tensor) else "cpu")
+        self._attributes.load(values["attributes"], attributes)
 
     def unsaved(self) -> dict[str, Any]:
         """Return what neither a checkpoint holds nor torch gives to every optimizer, by name."""
-        fresh = vars(torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))]))
-        unsaved = {
-            name: value
-            for name, value in vars(self._optimizer).items()
-            if name not in _TORCHS and name not in fresh
-        }
-        unsaved |= _global_values(type(self._optimizer))
+        unsaved: dict[str, Any] = {}
         for name, _, key, value in self._entries(all_keys=True):
             if not isinstance(key, str) or "." in key or not (isinstance(value, Tensor) or _is_plain(value)):
                 unsaved[f"state of {name}: {key}"] = value
@@ -136,6 +143,10 @@ class OwnState:
                 if key not in _SET and not (isinstance(value, Tensor) or _is_plain(value)):
                     unsaved[f"group {index}: {key}"] = value
         return {f"optimizer.{name}": value for name, value in unsaved.items()}
+
+    def unsaved_attributes(self) -> dict[str, str]:
+        """Return a hash of each attribute that no checkpoint holds, by name."""
+        return {f"optimizer.{name}": sha256 for name, sha256 in self._attributes.unsaved().items()}
 
     def shared(self, saved: Sequence[Tensor]) -> list[str]:
         """Return the names of the tensors that share memory with another one, which a restore separates.
@@ -159,6 +170,18 @@ class OwnState:
             if (address := _address(value)) and uses[address] > 1
         ]
 
+    def _tensors(self) -> dict[str, Tensor]:
+        """Return the parameters and the tensors of their states, by name."""
+        parameters = {f"parameter {name}": parameter for parameter, name in self._parameters()}
+        state = {f"state of {name}: {key}": value for name, _, key, value in self._entries()}
+        return parameters | {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+    def _elsewhere(self) -> dict[str, Any]:
+        """Return what is saved elsewhere, by name, so that attributes may lead to it."""
+        groups = {f"group {index}": group for index, group in enumerate(self._optimizer.param_groups)}
+        own = {"groups": self._optimizer.param_groups, "state": self._optimizer.state}
+        return {**shared_generators(), **self._tensors(), **groups, **own}
+
     def _parameters(self) -> Iterator[tuple[Any, str]]:
         for group in self._optimizer.param_groups:
             yield from ((parameter, self._names[id(parameter)]) for parameter in group["params"])
@@ -169,25 +192,6 @@ class OwnState:
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 if all_keys or (isinstance(key, str) and "." not in key):
                     yield name, parameter, key, value
-
-
-def _global_values(cls: type) -> dict[str, Any]:
-    """Return the variables of the user's modules that the methods of an optimizer's classes name."""
-    values: dict[str, Any] = {}
-    for method in (value for base in cls.__mro__ if is_users(base) for value in vars(base).values()):
-        function = inspect.unwrap(method) if callable(method) else None
-        if isinstance(function, FunctionType):
-            module, variables = function.__module__, function.__globals__
-            values |= {
-                f"{module}.{name}": variables[name]
-                for name in function.__code__.co_names
-                if name in variables
-            }
-    return {
-        name: value
-        for name, value in values.items()
-        if not (callable(value) or isinstance(value, ModuleType))
-    }
 
 
 def _parts(value: Any) -> list[Any]:

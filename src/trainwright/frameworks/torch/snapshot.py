@@ -30,13 +30,18 @@ _DTYPES = {
 }
 
 
+def has_dtype(tensor: torch.Tensor) -> bool:
+    """Return whether a checkpoint can hold a tensor of this dtype."""
+    return tensor.dtype in _DTYPES
+
+
 def check_dtype(name: str, tensor: torch.Tensor) -> None:
     """Refuse a tensor of a dtype that no checkpoint can hold, such as a complex one.
 
     Raises:
         ModelError: It is of such a dtype.
     """
-    if tensor.dtype not in _DTYPES:
+    if not has_dtype(tensor):
         raise ModelError(
             f"tensor {name!r} of the model is of {tensor.dtype}, which a checkpoint cannot "
             "hold; convert it, such as to float32"

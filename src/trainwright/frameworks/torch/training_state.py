@@ -1,16 +1,17 @@
 """Copy, write and restore the state of a model and its optimizer, as named tensors.
 
-A checkpoint has up to three files:
+A checkpoint has up to four files:
 
     weights.safetensors     parameters and persistent buffers, named as in `state_dict`
     optimizer.safetensors   `PARAMETER.KEY` (the optimizer's tensors), `scaler/KEY` (the gradient scaler's),
                             `trained/PARAMETER` if `weights` are an average; of the user's own optimizer
-                            also `groups/INDEX.KEY`, and `values` (JSON: what are no tensors);
+                            also `groups/INDEX.KEY`, `attributes/NAME`, `values` (JSON: what are no tensors);
                             where several processes save, the others' are in `optimizer.1.safetensors` ...
     module.safetensors      only if needed: `buffers/NAME` (non-persistent buffers), `extra/NAME` (JSON from
                             `get_extra_state`), `strides` (JSON: strides of tensors not in row-major order),
                             `changes` (JSON: how training changed the module's structure; see `structure`),
                             `architecture` (JSON: the configuration of a model of transformers)
+    loss.safetensors        only if needed: what training changed in losses of the user's; see `own_state`
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from trainwright.frameworks.torch.ema import Average
 from trainwright.frameworks.torch.json_tensors import from_tensor, is_json, to_tensor
 from trainwright.frameworks.torch.layout import Strides, copy_into, unusual_strides, with_strides, writable
 from trainwright.frameworks.torch.optimizer_state import OptimizerState
+from trainwright.frameworks.torch.own_state import LOSS_FILE, OwnLosses
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.snapshot import Files, SnapshotMemory, Tensors, TorchSnapshot
 from trainwright.frameworks.torch.structure import Changes, Structure, set_buffer
@@ -53,6 +55,7 @@ class TrainingState:
         built: Structure | None = None,
         average: Average | None = None,
         architecture: Mapping[str, Any] | None = None,
+        losses: OwnLosses | None = None,
     ) -> None:
         """Prepare to save and restore a model.
 
@@ -63,12 +66,14 @@ class TrainingState:
             built: The structure of the module when it was built; default: now.
             average: The average of the weights, if there is one: it is what the file of weights holds.
             architecture: What a Hugging Face model is built from, if it is one.
+            losses: The losses of the user's, which may have state.
         """
         self._model = model
         self._optimizer = None if optimizer is None else OptimizerState(optimizer, model, precision, average)
         self._built = built or Structure.of(model)
         self._average = average
         self._architecture = architecture
+        self._losses = losses or OwnLosses()
         self._memory = SnapshotMemory()
         # The buffers that were missing in the checkpoint of the last restore.
         self._not_restored: frozenset[str] = frozenset()
@@ -98,7 +103,11 @@ class TrainingState:
             module[_ARCHITECTURE] = to_tensor(self._architecture)
         if changes := self._built.changes(self._model, buffers_only=weights_only):
             module[_CHANGES] = to_tensor(changes)
-        return files | ({MODULE_FILE: module} if module else {})
+        if module:
+            files[MODULE_FILE] = module
+        if losses := self._losses.tensors():
+            files[LOSS_FILE] = losses
+        return files
 
     def copy(self, *, weights_only: bool, share: tuple[int, int] | None = None) -> TorchSnapshot:
         """Copy the state to the host.
@@ -140,6 +149,7 @@ class TrainingState:
         self._built.prepare_buffers(self._model, changes, weights)
         self._load_model(weights, module, strides[_WEIGHTS])
         self._load_buffers(module, strides[_MODULE])
+        self._losses.load(folder)
         if weights_only:
             if self._average is not None:
                 self._average.begin()

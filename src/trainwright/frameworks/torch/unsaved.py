@@ -16,8 +16,8 @@ from trainwright.frameworks.torch.layout import is_dense
 from trainwright.require import home_of
 
 INTERNAL = frozenset(vars(nn.Module()))  # parameters, buffers, hooks ... of every module
-_HOOKS = sorted(name for name in INTERNAL if name.endswith("_hooks"))
-_COMPILERS = frozenset({"_is_torch_compile", "_dynamo_static_input_type"})  # marks of `torch.compile`
+HOOKS = sorted(name for name in INTERNAL if name.endswith("_hooks"))
+COMPILERS = frozenset({"_is_torch_compile", "_dynamo_static_input_type"})  # marks of `torch.compile`
 _COMPRESSED = {
     torch.sparse_csr: "row",
     torch.sparse_bsr: "row",
@@ -39,13 +39,15 @@ def fingerprints(model: nn.Module, also: Collection[str] = ()) -> dict[str, str]
         also: Names of buffers to treat as attributes.
     """
     buffers = dict(model.named_buffers(remove_duplicate=False))
-    memory = _Memory([*model.parameters(), *(tensor for name, tensor in buffers.items() if name not in also)])
+    memory = SavedMemory(
+        [*model.parameters(), *(tensor for name, tensor in buffers.items() if name not in also)]
+    )
     device = next(model.parameters()).device
     shared = frozenset(id(part) for part in [*_shared_generators(device), *model.modules()])
-    hashes = {name: _Fingerprint().of(buffers[name]) for name in also if name in buffers}
+    hashes = {name: TorchFingerprint().of(buffers[name]) for name in also if name in buffers}
     values = dict(_values(model))
     return hashes | dict(
-        fingerprint(value, name, _Fingerprint(shared, memory)) for name, value in values.items()
+        fingerprint(value, name, TorchFingerprint(shared, memory)) for name, value in values.items()
     )
 
 
@@ -60,8 +62,8 @@ def optimizer_fingerprints(
         optimizer: The optimizer, whose tensors by parameter are saved as well.
     """
     state = [one for held in optimizer.state.values() for one in _tensors(held)]
-    memory, shared = _Memory([*saved, *state]), frozenset([id(optimizer), *map(id, saved)])
-    return dict(fingerprint(value, name, _Fingerprint(shared, memory)) for name, value in values.items())
+    memory, shared = SavedMemory([*saved, *state]), frozenset([id(optimizer), *map(id, saved)])
+    return dict(fingerprint(value, name, TorchFingerprint(shared, memory)) for name, value in values.items())
 
 
 def _tensors(held: Any) -> list[Tensor]:
@@ -76,15 +78,15 @@ def _values(model: nn.Module) -> Iterator[tuple[str, Any]]:
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             continue
         classes[type(module)] = None
-        skipped, dot = INTERNAL | _COMPILERS | recomputed(module), f"{prefix}." if prefix else ""
+        skipped, dot = INTERNAL | COMPILERS | recomputed(module), f"{prefix}." if prefix else ""
         yield from ((f"{dot}{name}", value) for name, value in vars(module).items() if name not in skipped)
-        yield from ((f"{dot}{name}", hooks) for name in _HOOKS if (hooks := getattr(module, name)))
+        yield from ((f"{dot}{name}", hooks) for name in HOOKS if (hooks := getattr(module, name)))
         for name, tensor in {**module._parameters, **module._buffers}.items():
             attributes = {} if tensor is None else vars(tensor)
             yield from (
                 (f"{dot}{name}.{attribute}", value)
                 for attribute, value in attributes.items()
-                if attribute not in _COMPILERS
+                if attribute not in COMPILERS
             )
             yield from ((f"{dot}{name}.{kind}", hooks) for kind, hooks in _tensor_hooks(tensor))
     for cls in classes:
@@ -114,7 +116,7 @@ def recomputed(module: nn.Module) -> set[str]:
     return {str(getattr(hook, "name", getattr(hook, "_tensor_name", ""))) for hook in hooks}
 
 
-class _Memory:
+class SavedMemory:
     """The memory of parameters and buffers, which a checkpoint holds."""
 
     def __init__(self, saved: Collection[Tensor] = ()) -> None:
@@ -154,12 +156,12 @@ def _bytes_of(tensor: Tensor, memory: Tensor) -> Tensor:
     return memory.as_strided([*shape, size], [*strides, 1], tensor.storage_offset() * size)
 
 
-class _Fingerprint(Fingerprint):
+class TorchFingerprint(Fingerprint):
     """Hash a value with all that it contains, tensors included."""
 
-    def __init__(self, shared: frozenset[int] = frozenset(), memory: _Memory | None = None) -> None:
+    def __init__(self, shared: frozenset[int] = frozenset(), memory: SavedMemory | None = None) -> None:
         super().__init__(shared)
-        self._memory = memory or _Memory()
+        self._memory = memory or SavedMemory()
 
     def _parts(self, value: Any) -> list[Any]:
         if isinstance(value, torch.Generator):

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from trainwright.config.schema import RunConfig
 from trainwright.config.spellings import Spellings
 from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
-from trainwright.frameworks.support.plans import rounds_plan, rounds_work
+from trainwright.frameworks.support.plans import OWN_FUNCTIONS_HINT, rounds_plan, rounds_work
 from trainwright.frameworks.xgboost.advice import SPACE, proposal
 from trainwright.frameworks.xgboost.devices import chosen_device
 from trainwright.frameworks.xgboost.params import XgboostParams
@@ -43,6 +43,7 @@ class XgboostFramework(Framework):
     model_bases: ClassVar[Sequence[str]] = ("xgboost:XGBModel",)
     formats: ClassVar[Sequence[str]] = ("ubj", "json")
     hub_name: ClassVar[str] = "xgboost"
+    unsaved_hint: ClassVar[str] = OWN_FUNCTIONS_HINT
     exports_with_columns: ClassVar[bool] = True
     data_classes: ClassVar[Collection[str]] = ("DMatrix", "QuantileDMatrix", "ExtMemQuantileDMatrix")
 

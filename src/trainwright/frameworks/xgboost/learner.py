@@ -23,6 +23,7 @@ from trainwright.errors import ModelError, TrainingError
 from trainwright.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot
 from trainwright.frameworks.support.definition import of_estimator
 from trainwright.frameworks.support.estimators import check_estimator
+from trainwright.frameworks.support.own_functions import OwnFunctions
 from trainwright.frameworks.support.stored import (
     Files,
     StoredSnapshot,
@@ -59,6 +60,7 @@ class XgboostLearner(Learner):
         self._spec = model_spec(inputs.config, inputs.model)
         self._device = chosen_device(inputs.config.training.device, self._spec.params.grown_by)
         check_estimator(inputs, self._spec.task)
+        self._own = OwnFunctions({"objective": self._spec.gradients, "metric": self._spec.metric})
         self._loss = self._spec.loss(inputs.info)
         check_categories(self._spec.params, inputs.info)
         self._matrices = Matrices(inputs, self._spec.params)
@@ -74,6 +76,14 @@ class XgboostLearner(Learner):
     def describe(self) -> Mapping[str, str]:
         """Return the library's version and the device."""
         return {"xgboost": self._library.__version__, "device": self._device}
+
+    def keeps_state(self) -> str:
+        """Return what the user's objective or metric is seen to keep from call to call."""
+        return self._own.keeps_state()
+
+    def unsaved_state(self) -> Mapping[str, str]:
+        """Return a hash of each part of the state of the user's objective and metric."""
+        return self._own.unsaved()
 
     def definition(self) -> Mapping[str, str]:
         """Return the class and options of an estimator that was passed in Python, else nothing."""
