@@ -1,7 +1,7 @@
 """Classify texts: tell from a docstring which package of Python's standard library it is from.
 
 Run it with `python examples/text_classification.py`; it downloads nothing, and takes a minute or two on 2
-cores. It needs `trainwright[torch,tabular,text]`.
+cores. It needs the extras `torch`, `tabular` and `text`.
 """
 
 from __future__ import annotations

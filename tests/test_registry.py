@@ -131,7 +131,8 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     entry = BuiltIn("adapter_of_ours:Thing", "tabular")
     monkeypatch.setitem(BUILT_IN["tracker"], "ours", entry)  # type: ignore[index]
     with pytest.raises(
-        MissingExtraError, match=r"library_that_is_missing.*pip install 'trainwright\[tabular\]'"
+        MissingExtraError,
+        match=r"library_that_is_missing.*pip install 'pandas.* installs the extra 'tabular'",
     ):
         registry.adapter("tracker", "ours")
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import shlex
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import numpy
 import pytest
 
+from trainwright import registry, require
 from trainwright.errors import InputError
-from trainwright.require import import_path, installed_version
+from trainwright.require import import_path, install_command, install_hint, installed_version
 
 MODULE = """
 import functools, os
@@ -78,3 +84,48 @@ def test_messages_name_the_part_that_is_wrong() -> None:
 def test_the_version_of_a_distribution() -> None:
     assert installed_version("numpy") == numpy.__version__
     assert installed_version("no-such-distribution") is None
+
+
+SOURCES = Path(require.__file__).parent
+
+
+def test_a_hint_names_what_the_project_declares_and_never_trainwright() -> None:
+    project = tomllib.loads((SOURCES.parents[1] / "pyproject.toml").read_text())["project"]
+    declared = project["optional-dependencies"]["torch"]
+    command = install_command("torch")
+    assert command is not None
+    parts = [re.split("(?=[<>])|,", one) for one in shlex.split(command)[2:]]
+    assert sorted(map(sorted, parts)) == sorted(sorted(re.split("(?=[<>])|,", one)) for one in declared)
+    for extra in project["optional-dependencies"]:
+        assert "trainwright" not in (install_command(extra) or "trainwright")
+    assert install_hint("torch") == f"run `{command}`, which installs the extra 'torch'"
+
+
+def test_a_marker_stays_in_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["a<2; (python_version < '3.13') and extra == 'one'", 'b[c]>=1; extra == "one"', "d"]
+    monkeypatch.setattr(metadata, "requires", lambda _: lines)
+    command = install_command("one")
+    assert command is not None
+    assert shlex.split(command) == ["pip", "install", "a<2; python_version < '3.13'", "b[c]>=1"]
+    assert install_command("two") is None
+
+
+def test_without_metadata_the_hint_names_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> list[str]:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", absent)
+    assert install_hint("torch") == "run `pip install -e '.[torch]'` in the sources of Trainwright"
+
+
+def test_every_extra_that_the_sources_name_can_be_installed() -> None:
+    named = {entry.extra for kind in registry.BUILT_IN.values() for entry in kind.values()} - {None}
+    for path in SOURCES.rglob("*.py"):
+        if "require(" not in (text := path.read_text()):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            is_call = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "require"
+            if is_call and isinstance(extra := node.args[1], ast.Constant):  # type: ignore[attr-defined]
+                named.add(extra.value)
+    assert len(named) > 15
+    assert [extra for extra in named if install_command(extra) is None] == []

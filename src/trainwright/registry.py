@@ -22,7 +22,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from trainwright.errors import InputError, MissingExtraError, ModelError
-from trainwright.require import open_process
+from trainwright.require import install_hint, open_process
 
 if TYPE_CHECKING:
     from trainwright.tasks.base import Task
@@ -361,8 +361,7 @@ def _built_in(kind: Kind, name: str) -> Any:
         if extra is None or (error.name or "").startswith("trainwright"):
             raise
         raise MissingExtraError(
-            f"{kind} {name} needs {error.name}, which is not installed: "
-            f"run `pip install 'trainwright[{extra}]'`"
+            f"{kind} {name} needs {error.name}, which is not installed: {install_hint(extra)}"
         ) from error
 
 

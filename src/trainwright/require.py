@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,10 @@ from trainwright.errors import InputError, MissingExtraError
 
 _IMPORT_PATH = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.<>]*")
 REMEDY = "it must be installed, or be in the folder where trainwright is started"
+# `name<2,>=1; (python_version < '3.13') and extra == 'name'`, as build tools write them
+_OF_EXTRA = re.compile(
+    r"(?P<text>[^;]+);\s*(?:\(?(?P<marker>[^()]+?)\)?\s+and\s+)?extra\s*==\s*['\"](?P<extra>[\w-]+)['\"]"
+)
 _closed = False  # whether this process runs only Trainwright and the libraries that it needs
 
 
@@ -34,11 +39,11 @@ def open_process() -> None:
 
 
 def require(module: str, extra: str, *, spare: str | None = None) -> ModuleType:
-    """Import an optional library, or name the extra of Trainwright that installs it.
+    """Import an optional library, or say which command installs it.
 
     Args:
         module: The module to import.
-        extra: The extra that installs it.
+        extra: The extra of Trainwright that it belongs to.
         spare: A library that `module` imports if it is installed, for features that Trainwright does not use.
             It is kept out of a process that runs no other code: scikit-learn takes a second and 100 MB.
 
@@ -51,9 +56,40 @@ def require(module: str, extra: str, *, spare: str | None = None) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise  # the library is installed, but not all that it needs: its own message says more
-        raise MissingExtraError(
-            f"{module.split('.')[0]} is not installed: run `pip install 'trainwright[{extra}]'`"
-        ) from error
+        raise MissingExtraError(f"{module.split('.')[0]} is not installed: {install_hint(extra)}") from error
+
+
+def install_hint(extra: str) -> str:
+    """Return what to do where a library of an extra is missing, for messages."""
+    command = install_command(extra)
+    if command is None:
+        return f"run `pip install -e '.[{extra}]'` in the sources of Trainwright"
+    return f"run `{command}`, which installs the extra {extra!r}"
+
+
+def install_command(extra: str) -> str | None:
+    """Return the command that installs the libraries of an extra; None if they are not known.
+
+    It names the libraries themselves, as the metadata do: whether Trainwright was installed from a clone or
+    from a wheel that is gone by now, pip finds them. Trainwright's own name is on no package index.
+    """
+    wanted = extras().get(extra)
+    return f"pip install {' '.join(map(shlex.quote, wanted))}" if wanted else None
+
+
+def extras() -> dict[str, list[str]]:
+    """Return the requirements of each extra; empty if Trainwright is not installed as a package."""
+    from importlib import metadata
+
+    try:
+        declared = metadata.requires("trainwright") or []
+    except metadata.PackageNotFoundError:
+        return {}
+    found: dict[str, list[str]] = {}
+    for match in filter(None, map(_OF_EXTRA.fullmatch, declared)):
+        text, marker = match["text"].strip(), match["marker"]
+        found.setdefault(match["extra"], []).append(f"{text}; {marker}" if marker else text)
+    return found
 
 
 def installed_version(distribution: str) -> str | None:

@@ -32,7 +32,7 @@ def test_what_there_is(command: Command, tmp_path: Path) -> None:
         "torch": {
             "libraries": {"torch": metadata.version("torch"), "nowhere-to-be-had": None},
             "untried": {},
-            "install": "pip install 'trainwright[torch]'",
+            "install": "pip install 'torch<3,>=2' 'nowhere-to-be-had>=1'",
         }
     }
     assert found["devices"]["cuda"] == ["H200, 139 GiB"]
@@ -42,7 +42,7 @@ def test_what_there_is(command: Command, tmp_path: Path) -> None:
 
 def test_as_lines(command: Command, tmp_path: Path) -> None:
     out = command("doctor", "--runs-dir", tmp_path).out
-    assert "nowhere-to-be-had missing: pip install 'trainwright[torch]'" in out
+    assert "nowhere-to-be-had missing: pip install 'torch<3,>=2' 'nowhere-to-be-had>=1'" in out
     assert "cuda:0: H200" in out
     assert out.endswith("no problems found\n")
 

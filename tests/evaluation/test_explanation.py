@@ -28,6 +28,7 @@ from trainwright.evaluation import explanation, shapley
 from trainwright.evaluation.explained import Column, ExplainedModel, data_columns
 from trainwright.evaluation.explanation import Model, explain
 from trainwright.evaluation.permutation import permutation_importance
+from trainwright.require import install_hint
 from trainwright.types import DataInfo, Predictions, features_spec
 
 Function = Callable[[np.ndarray], np.ndarray]
@@ -91,7 +92,7 @@ def no_shap(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the shap library, which takes seconds to import, were not installed."""
 
     def require(module: str, extra: str) -> Any:
-        raise MissingExtraError(f"{module} is not installed: run `pip install 'trainwright[{extra}]'`")
+        raise MissingExtraError(f"{module} is not installed: {install_hint(extra)}")
 
     monkeypatch.setattr(explanation, "require", require)
 
@@ -115,7 +116,7 @@ class TestWithoutShap:
             "repeats": 5,
             "features": 0,
         }
-        assert [note for note in made["notes"] if "trainwright[explain]" in note] == made["notes"]
+        assert [note for note in made["notes"] if "pip install 'shap" in note] == made["notes"]
         assert made["shap"] is None
 
     def test_of_a_metric_where_more_is_better_the_drop_counts(self):

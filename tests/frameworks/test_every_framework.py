@@ -218,6 +218,6 @@ def test_a_framework_that_is_not_installed_is_named_with_its_extra(model: str, t
     )
     assert done.returncode == 2, done.stderr
     assert f"{library} is not installed" in done.stderr
-    assert f"trainwright[{library}]" in done.stderr
+    assert f"installs the extra {library!r}" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / "runs").glob("*/*")), "a run is left behind"

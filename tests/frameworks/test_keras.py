@@ -1441,4 +1441,4 @@ def test_a_backend_that_is_not_installed_names_the_extra(monkeypatch: pytest.Mon
         "import_keras('tensorflow')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "tensorflow is not installed: run `pip install 'trainwright[keras]'`" in done.stderr
+    assert "tensorflow is not installed: run `pip install 'keras<3.16,>=3.15' " in done.stderr

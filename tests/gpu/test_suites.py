@@ -49,7 +49,7 @@ class TestXgboost(FrameworkSuite):
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def installed(cls) -> None:
-        pytest.importorskip("xgboost", reason="needs xgboost: pip install 'trainwright[xgboost]'")
+        pytest.importorskip("xgboost", reason="needs xgboost: pip install 'xgboost<3.3'")
         if reason := _cuda_unavailable():
             pytest.skip(reason)
 

@@ -87,7 +87,7 @@ def test_the_library_is_asked_for_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing() -> None:
-        raise MissingExtraError("zstandard is not installed: run `pip install 'trainwright[zstd]'`")
+        raise MissingExtraError("zstandard is not installed: run `pip install zstandard`")
 
     monkeypatch.setattr(compression, "check_codec", missing)
     monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))

@@ -148,6 +148,7 @@ def test_a_checkpoint_that_the_log_names_and_nobody_has_is_named(
     shutil.rmtree(cut.path / "checkpoints")
     resumed = trainwright.resume(cut)
     assert [name for name in lost if f"checkpoints/{name}: missing" in caplog.text] == lost
+    assert f"there is no checkpoint: run {cut.id} starts again at step 0" in caplog.text
     assert_same(resumed, whole)
 
 

@@ -331,6 +331,24 @@ def test_a_checkpoint_that_is_damaged_in_the_store_is_named_and_the_one_before_i
 
 
 @pytest.mark.parametrize(
+    ("pattern", "step"), [("checkpoints/*10-*/manifest.json", 5), ("checkpoints/*/*", 0)]
+)
+def test_a_lost_manifest_is_named_and_the_newest_whole_checkpoint_is_resumed(
+    pattern: str, step: int, folder_url: str, whole: Run, elsewhere: Any, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    run = crashed(folder_url, at=13)  # type: ignore[arg-type]
+    for path in (tmp_path / "store").glob(f"runs/files/small/{run.id}/*/{pattern}"):
+        path.unlink()
+    elsewhere()
+    resumed = trainwright.resume("last", runs_dir=folder_url)
+    assert_same(resumed, whole)
+    assert steps_resumed_from(resumed) == [0, step]
+    assert "checkpoint step-000000010-a0001 is missing, though the run's log names it" in caplog.text
+    assert (f"there is no checkpoint: run {run.id} starts again at step 0" in caplog.text) == (step == 0)
+
+
+@pytest.mark.parametrize(
     "harm", [lambda store, key: store.delete(key), lambda store, key: store.put(key, Path(__file__))]
 )
 def test_a_segment_of_the_journal_that_is_gone_is_named(

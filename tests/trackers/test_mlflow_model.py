@@ -1,6 +1,7 @@
 """The model that MLflow loads and serves: it answers raw rows with our own predictions."""
 
 import contextlib
+import filecmp
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ import trainwright
 from customers import NEW, config, write_customers
 from late import Late
 from trainwright.trackers.mlflow import ENVIRONMENT
+from trainwright.trackers.mlflow.wheel import write_wheel
 
 pytestmark = pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")
 mlflow: Any = Late(lambda: import_module("mlflow"))
@@ -110,10 +112,18 @@ def test_the_model_says_what_it_takes_and_what_it_needs(logged: Logged) -> None:
     outputs = {column.name: column.type.name for column in model.signature.outputs}
     assert outputs == {"prediction": "string", "probability_basic": "double", "probability_gold": "double"}
     assert "city: category (of 3), may be missing" in model.metadata["columns"]
-    requirements = (logged.model / "requirements.txt").read_text().split()
-    names = {line.partition("==")[0] for line in requirements}
-    assert names == {"mlflow", "trainwright", "lightgbm", "numpy", "pandas", "safetensors"}
-    assert all("==" in line for line in requirements)
+    comment, *requirements = (logged.model / "requirements.txt").read_text().splitlines()
+    assert comment == "# run in this folder: pip install -r requirements.txt"
+    assert {line.partition("==")[0] for line in requirements if "==" in line} == {
+        "mlflow",
+        "lightgbm",
+        "numpy",
+        "pandas",
+        "safetensors",
+    }
+    assert [line for line in requirements if "==" not in line] == [
+        f"wheels/trainwright-{trainwright.__version__}-py3-none-any.whl"
+    ]
     example = json.loads((logged.model / "serving_input_example.json").read_text())["dataframe_split"]
     row = pandas.DataFrame(**example)
     assert trainwright.load(logged.run).predict(row)["prediction"][0] in ("basic", "gold")
@@ -130,6 +140,49 @@ def test_the_part_that_predictions_need_answers_alone(tmp_path: Path) -> None:
     shutil.rmtree(run.path)
     table.unlink()
     assert trainwright.load(made).predict(rows).equals(expected)
+
+
+@pytest.mark.slow
+def test_pip_installs_the_wheel_beside_the_model(tmp_path: Path) -> None:
+    wheel = write_wheel(tmp_path / "wheels")
+    assert wheel is not None
+    (tmp_path / "requirements.txt").write_text(f"wheels/{wheel.name}\n")
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--no-compile",
+        "--no-warn-conflicts",
+    ]
+    subprocess.run([*pip, "--target", "made", "-r", "requirements.txt"], cwd=tmp_path, check=True)
+    sources = Path(trainwright.__file__).parent
+    assert not filecmp.dircmp(sources, tmp_path / "made" / "trainwright", ignore=["__pycache__"]).diff_files
+    names = {path.relative_to(sources) for path in sources.rglob("*") if "__pycache__" not in path.parts}
+    made = tmp_path / "made" / "trainwright"
+    assert {path.relative_to(made) for path in made.rglob("*")} == names
+    script = "import trainwright.cli.main, importlib.metadata as m; print(m.version('trainwright'), trainwright.__file__)"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "made")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [trainwright.__version__, str(made / "__init__.py")]
+
+
+def test_what_the_folder_does_not_hold_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = write_customers(tmp_path / "customers.csv")
+    run = trainwright.train(config(table, "lightgbm"), runs_dir=tmp_path / "runs")
+
+    def absent(name: str) -> Any:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", absent)
+    made = trainwright.export(run, tmp_path / "model", "mlflow")
+    requirements = (made / "requirements.txt").read_text()
+    assert not (made / "wheels").exists()
+    assert f"# not installed by this file, but needed: Trainwright {trainwright.__version__}" in requirements
 
 
 # What training needs and predictions do not; another module of the same library would be blocked, too.

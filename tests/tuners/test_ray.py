@@ -336,7 +336,7 @@ def test_without_ray_the_extra_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "ray.tune", raising=False)
-    with pytest.raises(MissingExtraError, match=r"pip install 'trainwright\[ray\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'optuna.* 'ray\[tune\]"):
         trainwright.tune(config_of(), runs_dir="runs")
 
 

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,10 @@ from trainwright import registry
 from trainwright.cli import options
 from trainwright.cli.output import show, size, table
 from trainwright.errors import TrainwrightError
-from trainwright.require import installed_version
+from trainwright.require import extras, install_command, installed_version
 from trainwright.world import is_follower
 
-_COLLECTIONS = ("all", "dev")  # extras that only collect others
+_COLLECTIONS = ("all", "bench", "dev")  # extras that only collect others
 # In a process of its own: a library may crash or hang while it looks for devices, and that is a result, too.
 _DEVICES = """
 import json, torch
@@ -96,24 +95,18 @@ def _extras() -> dict[str, dict[str, Any]]:
 
     `untried` has the versions that are wanted of those that are installed in another one.
     """
-    extras: dict[str, dict[str, Any]] = {}
-    for requirement in _requirements():
-        name, extra = re.match(r"[\w.-]+", requirement), re.search(r"extra\s*==\s*['\"]([\w-]+)", requirement)
-        if name and extra and extra[1] not in _COLLECTIONS:
-            command = f"pip install 'trainwright[{extra[1]}]'"
-            entry = extras.setdefault(extra[1], {"libraries": {}, "untried": {}, "install": command})
-            version, wanted = installed_version(name[0]), requirement[name.end() :].partition(";")[0].strip()
-            entry["libraries"][name[0]] = version
+    found: dict[str, dict[str, Any]] = {}
+    for extra, requirements in extras().items():
+        if extra in _COLLECTIONS:
+            continue
+        entry = found[extra] = {"libraries": {}, "untried": {}, "install": install_command(extra)}
+        for requirement in requirements:
+            name = re.split(r"[^\w.-]", requirement)[0]
+            wanted = requirement.removeprefix(name).partition(";")[0].strip()
+            version = entry["libraries"][name] = installed_version(name)
             if version is not None and not _is_within(version, wanted):
-                entry["untried"][name[0]] = wanted
-    return extras
-
-
-def _requirements() -> list[str]:
-    try:
-        return metadata.requires("trainwright") or []
-    except metadata.PackageNotFoundError:
-        return []
+                entry["untried"][name] = wanted
+    return found
 
 
 def _is_within(version: str, wanted: str) -> bool:

@@ -143,7 +143,8 @@ class RemoteRun:
         """Download the wanted files that an entry names.
 
         The wanted ones that it does not name are deleted, and all such files of checkpoints. A segment of the
-        journal that the store has lost is left out, as it is on a local disk.
+        journal or a file of a checkpoint that the store has lost is left out, as it is on a local disk: whoever
+        reads the checkpoint names it as damaged.
 
         Raises:
             CheckpointError: Another file is not in the store, or not what was stored.
@@ -158,8 +159,13 @@ class RemoteRun:
                 try:
                     self._download(name, file)
                 except _DamagedFileError as error:
-                    if not is_appended(name) or not self.log.is_newest(entry.number):
+                    may_be_lost = is_appended(name) or is_of_checkpoint(name)
+                    if not may_be_lost or not self.log.is_newest(entry.number):
                         raise
+                    if is_of_checkpoint(name):
+                        (self.path / name).unlink(
+                            missing_ok=True
+                        )  # a file of that name that was never stored
                     log.debug("run %s: %s is lost: %s", self.path.name, name, error)
         for name in list(local_names(self.path)):
             if name not in entry.files and (wanted(name) or is_of_checkpoint(name)):

@@ -287,10 +287,12 @@ class Startup:
         commit, complaints = self.checkpoints.newest()
         for complaint in complaints:
             log.warning("%s", complaint)
-        if commit is None and complaints:
+        if commit is None and self._session.number > 1:
             log.warning(
-                "no checkpoint is valid: run %s starts again at step 0 and reaches the same bits",
+                "%s: run %s starts again %s",
+                "no checkpoint is valid" if complaints else "there is no checkpoint",
                 self._run.id,
+                "at step 0" if self.origin.initial is None else "from its initial state",
             )
         return commit
 

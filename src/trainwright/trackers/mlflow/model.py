@@ -2,6 +2,7 @@
 
     MLmodel                     the flavor, the signature, what each column holds
     requirements.txt            what must be installed to load it; also as python_env.yaml and conda.yaml
+    wheels/                     the wheel of Trainwright, which is on no package index
     input_example.json          a row that the model takes; made up, so that no row of the data leaves the run
     run/                        the portable part of the run
 
@@ -15,7 +16,6 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,13 +29,16 @@ from trainwright.errors import CheckpointError, DataError, InputError
 from trainwright.records.data import DataDescription, understanding
 from trainwright.records.manifest import Manifest
 from trainwright.records.run_dir import RunDir
-from trainwright.require import installed_version
+from trainwright.redact import printable
+from trainwright.require import extras, import_paths, installed_version
 from trainwright.semantics import computing_by, older_versions
+from trainwright.trackers.mlflow.wheel import write_wheel
 from trainwright.types import DataInfo
 from trainwright.version import VERSION
 
 LOADER = "trainwright.integrations.mlflow"
 DATA = "run"  # the folder of the portable run
+WHEELS = "wheels"  # where MLflow, too, puts those that it adds to a model
 _ALWAYS = ("numpy", "pandas")  # predictions are data frames
 _VERSION = re.compile(r"[\w.!+-]+")
 _TYPES = {"b": "boolean", "i": "long", "u": "long", "f": "double"}
@@ -74,7 +77,6 @@ def write_model(folder: Path, logged: Logged = Logged()) -> Path:  # noqa: B008 
     if registry.task_for(info).sums:
         raise InputError(f"the predictions of {info.task} need targets, so that rows alone cannot be served")
     example = _example(preparation) if isinstance(preparation, TabularPreparation) else None
-    requirements = requirements_of(run, manifest)
     document = {
         **_identity(logged),
         "flavors": _flavors(manifest, info),
@@ -88,7 +90,14 @@ def write_model(folder: Path, logged: Logged = Logged()) -> Path:  # noqa: B008 
     if example is not None:
         document["saved_input_example_info"] = _write_example(folder, example)
     (folder / "MLmodel").write_text(emit(document), encoding="utf-8")
-    _write_environments(folder, requirements)
+    requirements, missing = requirements_of(run, manifest), _missing(run)
+    if (wheel := write_wheel(folder / WHEELS)) is not None:
+        requirements.append(wheel.relative_to(folder).as_posix())
+    else:
+        missing.append(
+            f"Trainwright {VERSION}, which was not installed as a package where the model was written"
+        )
+    _write_environments(folder, requirements, missing)
     return folder
 
 
@@ -171,9 +180,9 @@ def _write_example(folder: Path, row: Mapping[str, Any]) -> Json:
 
 
 def requirements_of(run: RunDir, manifest: Manifest) -> list[str]:
-    """Return what must be installed to predict with a run's model, each with its exact version.
+    """Return what of the package index must be installed to predict with a model, with exact versions.
 
-    These are MLflow, Trainwright, and the libraries of the run's framework; no others.
+    These are MLflow and the libraries of the run's framework; no others.
 
     Raises:
         CheckpointError: The manifest has something else in the place of a version.
@@ -197,24 +206,37 @@ def requirements_of(run: RunDir, manifest: Manifest) -> list[str]:
     server = [f"mlflow=={version}" for version in [installed_version("mlflow")] if version]
     # A local version, as of `2.13.0+cpu`, is on no index.
     pinned = [f"{name}=={versions[name].partition('+')[0]}" for name in names]
-    return [*server, f"trainwright=={VERSION}", *pinned]
+    return [*server, *pinned]
 
 
-def _libraries(extras: Sequence[str]) -> set[str]:
+def _missing(run: RunDir) -> list[str]:
+    """Return what the model needs that pip cannot install from its folder, in words."""
+    config = load(run.checked_config_file()).config
+    named = sorted({path.partition(":")[0] for path in import_paths(config.model_dump())})
+    framework = config.model.framework or registry.framework_of(config.model.type)
+    plugins = [one for one in registry.plugins() if one.kind == "framework" and one.name == framework]
+    return [
+        *(
+            f"your module {module}, which run/config.yaml names: its folder must be on PYTHONPATH"
+            for module in named
+        ),
+        *(f"{one.package}, whose framework {one.name!r} the model is of" for one in plugins),
+    ]
+
+
+def _libraries(names: Sequence[str]) -> set[str]:
     """Return the distributions that extras of ours bring, and those of the smaller ones for processors."""
-    try:
-        declared = metadata.requires("trainwright") or []
-    except metadata.PackageNotFoundError:
-        declared = []
-    wanted = {f"{extra}{suffix}" for extra in extras for suffix in ("", "-cpu")}
-    pattern = re.compile(r"([\w.-]+).*;.*extra == ['\"]([\w-]+)['\"]")
-    matches = [match for line in declared if (match := pattern.match(line))]
-    return {_normal(match[1]) for match in matches if match[2] in wanted}
+    found = extras()
+    wanted = [text for name in names for suffix in ("", "-cpu") for text in found.get(f"{name}{suffix}", ())]
+    return {_normal(re.split(r"[^\w.-]", text)[0]) for text in wanted}
 
 
-def _write_environments(folder: Path, requirements: Sequence[str]) -> None:
+def _write_environments(folder: Path, requirements: Sequence[str], missing: Sequence[str]) -> None:
+    """Write what must be installed; paths in it are relative to the folder, in which pip and MLflow run."""
     python = platform.python_version()
-    (folder / "requirements.txt").write_text("\n".join(requirements) + "\n", encoding="utf-8")
+    notes = [f"# not installed by this file, but needed: {printable(one)}" for one in missing]
+    lines = ["# run in this folder: pip install -r requirements.txt", *notes, *requirements]
+    (folder / "requirements.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     virtual = {"python": python, "build_dependencies": ["pip"], "dependencies": ["-r requirements.txt"]}
     (folder / "python_env.yaml").write_text(emit(virtual), encoding="utf-8")
     conda = {
