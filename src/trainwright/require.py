@@ -131,6 +131,15 @@ class ImportRule(Protocol):
     def owns(self, path: Path) -> bool:
         """Return whether a file or folder belongs to the user's own project."""
 
+    def allows_outside(self, folder: Path) -> bool | None:
+        """Return whether the variables and hosts that a run names may be used; None for another run."""
+
+    def allow_host(self, url: str) -> None:
+        """Let the host of a URL be asked, which the user has given."""
+
+    def check_outside(self, key: str, text: str) -> None:
+        """Raise InputError if a value uses a variable or names a host, and must not."""
+
 
 _rule: ContextVar[ImportRule | None] = ContextVar("import_rule", default=None)
 _used: set[str] = set()  # import paths that the user's own configs have led to in this process

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.config import Overrides, Resolved
-from trainwright.config import load as load_resolved
 from trainwright.errors import InputError
 from trainwright.integrations.foreign import refuse_foreign_run
 from trainwright.records.listing import has_model
 from trainwright.records.run_dir import RunDir
-from trainwright.runs.catalog import Catalog
 from trainwright.runs.data.bundles import make_objects
 from trainwright.runs.lookup import RunName, find
 from trainwright.runs.objects import require_objects
 from trainwright.runs.run import Run
+from trainwright.runs.run_config import check_usable, read_config
 from trainwright.runs.workdir import reading, working_directory
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def is_longer(run: RunDir, overrides: Overrides) -> bool:
     status, manifest = run.status(), run.manifest()
     if not overrides or status not in FINAL or manifest is None or manifest.trainer is not None:
         return False
-    own = load_resolved(run.checked_config_file(), adapters=Catalog())
+    own = read_config(run)
     changed = changed_computation(own, child_config(run, overrides))
     others = [key for key in changed if key not in LENGTH]
     if others:
@@ -131,8 +130,8 @@ def train_child(
     verb = "fork" if relation == "fork" else "resume"
     refuse_foreign_run(parent, verb)
     with reading(parent, working_directory(parent), resume=True, trust=training.trust):
-        own = load_resolved(parent.checked_config_file(), adapters=Catalog())
-        resolved = child_config(parent, overrides)
+        own, resolved = read_config(parent), child_config(parent, overrides)
+        check_usable(parent, resolved)
         for note in (*resolved.notes, *_of_overrides(parent, resolved)):
             log.warning("config: %s", note)
         require_objects(parent, verb, model=training.model, data=training.data)

@@ -93,17 +93,23 @@ def clean(
     return chosen
 
 
-def sync(run: RunName, *, runs_dir: Path | str | None = None) -> Any:
+def sync(run: RunName, *, runs_dir: Path | str | None = None, trust: bool = False) -> Any:
     """Send to the trackers what they do not have yet.
+
+    Args:
+        run: A run, a path, an id, a unique prefix, or `last`.
+        runs_dir: The folder of the runs.
+        trust: Use the variables and hosts that the run names for its trackers.
 
     Returns:
         The state of each tracker, with the values sent and those still to send.
 
     Raises:
         RunNotFoundError: There is no such run.
-        InputError: The run's config or manifest is missing or damaged.
+        InputError: The run's config or manifest is missing or damaged; or its trackers use variables or
+            hosts, and it is neither own nor trusted.
     """
     from trainwright.runs.lookup import find
     from trainwright.trackers.feed import sync as sync_trackers
 
-    return sync_trackers(find(run, runs_dir).path, timeout=None)
+    return sync_trackers(find(run, runs_dir).path, timeout=None, trust=trust)

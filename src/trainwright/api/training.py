@@ -24,6 +24,7 @@ from trainwright.runs.lookup import RunName, find, find_unfinished, placement_of
 from trainwright.runs.objects import Objects, name_batch_size, name_model, require_data, require_objects
 from trainwright.runs.processes.placement import resumed_config
 from trainwright.runs.run import Run
+from trainwright.runs.run_config import usable_config
 from trainwright.runs.trust import of_own_config
 from trainwright.runs.workdir import reading, working_directory, working_in
 from trainwright.semantics import computing_by, older_versions
@@ -132,10 +133,10 @@ def _resume_for(
     from trainwright.runs.request import Request
 
     log.info("resuming run %s", found.id)
-    own = load_resolved(found.checked_config_file(), adapters=Catalog())
-    warn_of_unused(asked, own, found)
     require_objects(found, "resume", model=objects.model, data=data)
     with of_own_config(found, asked), computing_by(older_versions(found.versions())):
+        own = usable_config(found)
+        warn_of_unused(asked, own, found)
         placement = asked.placement(explicit=True)
         bundle = make_bundle(resumed_config(found, own, placement), data, objects.model)
         given = replace(objects, data=bundle)
@@ -217,7 +218,7 @@ def resume(
         return Run(found)
     refuse_foreign_run(found, "resume")
     with reading(found, working_directory(found), resume=True, trust=trust):
-        resolved = load_resolved(found.checked_config_file(), adapters=Catalog())
+        resolved = usable_config(found)
         placement = placement_of_overrides(found, resolved, overrides)
         require_objects(found, "resume", model=model, data=data)
         objects = make_objects(resumed_config(found, resolved, placement), model, data, callbacks)
@@ -306,7 +307,7 @@ def reproduce(
             "reproduced: resume it, or start a new run, first"
         )
     with reading(original, working_directory(original), trust=trust):
-        resolved = load_resolved(original.checked_config_file(), adapters=Catalog())
+        resolved = usable_config(original)
         require_objects(original, "reproduce", model=model, data=data)
         again = RunDir.create(
             original.path.parent.parent,

@@ -41,10 +41,10 @@ def as_json(command: Command) -> Command:
 
 
 def trust(command: Command) -> Command:
-    """Add `--trust`: import all that a run's config names."""
+    """Add `--trust`: import all that a run's config names, and use its variables and hosts."""
     text = (
-        "Import any code that the run's config names; for runs that are yours, or come from someone you "
-        "trust."
+        "Import any code, fill in any variable and ask any host that the run's config names; for runs that "
+        "are yours, or come from someone you trust."
     )
     return click.option("--trust", is_flag=True, help=text)(command)
 

@@ -331,15 +331,16 @@ def _short(value: Any, width: int = 40) -> Any:
 
 @runs.command()
 @options.run_argument
+@options.trust
 @options.runs_dir
 @options.as_json
 @click.pass_context
-def sync(ctx: click.Context, run: str, runs_dir: str | None, as_json: bool) -> None:
+def sync(ctx: click.Context, run: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
     """Send to the trackers what they do not have yet.
 
     The exit code is 1 if anything is still missing.
     """
-    reports = trainwright.sync(run, runs_dir=runs_dir)
+    reports = trainwright.sync(run, runs_dir=runs_dir, trust=trust)
     rows = [(report.tracker, report.sent, report.pending, report.error or "complete") for report in reports]
     lines = (
         table(rows, ("tracker", "values sent", "still to send", "state"))

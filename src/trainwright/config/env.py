@@ -4,22 +4,41 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from trainwright.config.tree import Node, Problems, is_unicode, walk
 from trainwright.config.yaml import scalar
 from trainwright.redact import is_secret, remember, remember_passwords
+from trainwright.require import import_rule
 
 VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
+_OUTSIDE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/|//|\\\\")
 _PUBLIC = "experiment.name"  # it names a folder, and stands in every path
 _LONG_SECRET = 8  # characters; a shorter one is hidden only next to its key: it may be a word of many texts
 _LONG_NUMBER = 8  # digits; shorter numbers are batch sizes and seeds, and hiding them would spoil every table
 
 
-def expand(root: Node, problems: Problems, environ: Mapping[str, str] | None = None) -> None:
-    """Expand the variables in the whole tree; an unset one is a problem."""
+def expand(
+    root: Node,
+    problems: Problems,
+    environ: Mapping[str, str] | None = None,
+    *,
+    foreign: Collection[str] = (),
+) -> None:
+    """Expand the variables in the whole tree; an unset one is a problem.
+
+    Args:
+        root: The tree.
+        problems: The problems, to which more are added.
+        environ: The variables; default: those of the process.
+        foreign: Files whose texts stay as they are.
+    """
     for path, node in walk(root):
+        if node.source.file in foreign and isinstance(node.value, str) and VARIABLE.search(node.value):
+            node.template = node.text = node.value
+            continue
         expand_node(node, path, problems, environ)
         if isinstance(node.value, str):
             remember_passwords(node.value)
@@ -52,8 +71,31 @@ def remember_numbers(root: Node) -> None:
             remember(node.value, str(node.template))
 
 
+def names_outside(text: str) -> bool:
+    """Return whether a value leads out of the files of this machine: it has a variable, or names a host."""
+    return "://" in text or VARIABLE.search(text) is not None or _OUTSIDE.match(text) is not None
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts in a value of a config, at any depth."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for child in value.values():
+            yield from texts_in(child)
+    elif isinstance(value, list | tuple):
+        for child in value:
+            yield from texts_in(child)
+
+
 def filled_in(text: str) -> str:
-    """Return a text from a run's files with the variables that are set filled in."""
+    """Return a text from a run's files with the variables that are set filled in.
+
+    Raises:
+        InputError: The run is neither own nor trusted, and the text has a variable.
+    """
+    if (rule := import_rule()) is not None:
+        rule.check_outside("init_from", text)
     return VARIABLE.sub(lambda match: os.environ.get(match[1], match[0]), text)
 
 

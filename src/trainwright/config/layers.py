@@ -30,8 +30,16 @@ DEFAULT_TYPES = {
 class Layers:
     """The reader of layers; it collects `problems`, and `notes` on what was translated or dropped."""
 
-    def __init__(self, problems: Problems, notes: list[str], adapters: Adapters | None = None) -> None:
+    def __init__(
+        self,
+        problems: Problems,
+        notes: list[str],
+        adapters: Adapters | None = None,
+        *,
+        variables: bool = True,
+    ) -> None:
         self.adapters = adapters
+        self._expands = variables  # also in what a file extends
         self.problems = problems
         self.notes = notes
         self.files: list[str] = []  # what was read, each before what it extends
@@ -124,7 +132,8 @@ class Layers:
         return None if base is None else self.merge(base, root)
 
     def _base(self, extends: Node, path: Path, name: str, chain: tuple[Path, ...]) -> Node | None:
-        expand_node(extends, "extends", self.problems)
+        if self._expands:
+            expand_node(extends, "extends", self.problems)
         if not isinstance(extends.value, str) or not extends.value:
             self.problems.report("expected the path of one YAML file", "extends", extends.source)
             return None

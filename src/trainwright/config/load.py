@@ -27,6 +27,7 @@ def load(
     adapters: Adapters | None = None,
     *,
     objects: bool = False,
+    variables: bool = True,
 ) -> Resolved:
     """Read a config, check it, and fill in every default.
 
@@ -36,6 +37,7 @@ def load(
         adapters: The installed adapters; without them, short names and the options of adapters are not
             checked.
         objects: The data are given in Python, and a `data` section need not name a source.
+        variables: Whether `${env:NAME}` is expanded in the file, as it is in overrides.
 
     Raises:
         ConfigError: The config is wrong; all problems are listed, not only the first.
@@ -46,13 +48,13 @@ def load(
         what = f"expected a YAML file, or its content as a mapping; got a {type(source).__name__}"
         raise ConfigError([Problem(f'{what}; a model is named in it: {{"model": "random_forest"}}')])
     problems, notes, unused = Problems(), list[str](), list[str]()
-    layers = Layers(problems, notes, adapters)
+    layers = Layers(problems, notes, adapters, variables=variables)
     root = layers.mapping(source) if isinstance(source, Mapping) else layers.file(Path(source), str(source))
     top = layers.overrides(overrides, root)
     if root is None:
         raise ConfigError(problems)
     root = layers.merge(root, top)
-    expand(root, problems)
+    expand(root, problems, foreign=() if variables else layers.files)
     habits.settle(root, problems, notes)
     losses.settle(root, problems, notes)
     accumulate(root, problems, notes)

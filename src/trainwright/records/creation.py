@@ -12,7 +12,7 @@ class Creation(Document):
 
     Relative paths in its config start from `working_directory`, wherever the first attempt is made; `time` is
     in seconds since the epoch. `settings` are the dotted keys of the config that the user set; None: it was
-    not recorded.
+    not recorded. `signature` is what `ownership` makes of the config and the place of the run.
     """
 
     FILE: ClassVar[str] = "created.json"
@@ -20,3 +20,4 @@ class Creation(Document):
     working_directory: str = "."
     time: float = 0.0
     settings: list[str] | None = None
+    signature: str | None = None

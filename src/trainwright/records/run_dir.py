@@ -44,6 +44,7 @@ from trainwright.records.heartbeats import has_owner
 from trainwright.records.lineage import Lineage
 from trainwright.records.lock import Lock, locked_error
 from trainwright.records.manifest import Manifest
+from trainwright.records.ownership import signature
 from trainwright.records.result import AttemptRecord, Result
 from trainwright.records.status import Status
 from trainwright.redact import without_literals
@@ -85,7 +86,12 @@ class RunDir:
         run = RunDir(_new_folder(runs_dir / experiment))
         try:
             fsync_folder(run.path.parent)
-            created = Creation(working_directory=str(Path.cwd()), time=time.time(), settings=settings)
+            created = Creation(
+                working_directory=str(Path.cwd()),
+                time=time.time(),
+                settings=settings,
+                signature=signature(run.path, config.encode()),
+            )
             if fill is not None:
                 fill(run)
             # The config comes last: a folder without one is no run.

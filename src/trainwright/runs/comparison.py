@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainwright.config import load
 from trainwright.errors import CheckpointError
 from trainwright.evaluation.metrics import adds_up, without_prefix
 from trainwright.evaluation.significance import Significance, same_rows
@@ -14,6 +13,7 @@ from trainwright.records.manifest import Difference, Manifest
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
 from trainwright.redact import redacted, redacted_value
+from trainwright.runs.run_config import read_config
 from trainwright.runs.workdir import reading, working_directory
 
 _RESULTS = ("steps", "epochs", "train_seconds", "samples_per_second")
@@ -148,7 +148,7 @@ def _tested_by(name: str, ours: Mapping[str, str], theirs: Mapping[str, str]) ->
 
 
 def _config(first: RunDir, second: RunDir) -> Iterator[Difference]:
-    before, now = (load(run.checked_config_file()).flat() for run in (first, second))
+    before, now = (read_config(run).flat() for run in (first, second))
     for key in [*before, *(key for key in now if key not in before)]:
         old, new = before.get(key), now.get(key)
         if old != new:

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.config import Overrides, Resolved
-from trainwright.config import load as load_resolved
 from trainwright.config.schema import PLACEMENT
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.records.listing import all_runs, find_run, runs_folder
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import UNFINISHED
 from trainwright.redact import redacted_value
-from trainwright.runs.catalog import Catalog
 from trainwright.runs.run import Run
+from trainwright.runs.run_config import read_config
 
 log = logging.getLogger("trainwright")
 RunName = Run | Path | str
@@ -47,7 +46,7 @@ def _computation(run: RunDir) -> str:
     recorded = manifest.computation_hash if manifest else None
     if manifest is None and run.lineage() is not None:
         return ""  # its config is not all that it computes from
-    return recorded or load_resolved(run.checked_config_file(), adapters=Catalog()).computation_hash()
+    return recorded or read_config(run).computation_hash()
 
 
 def placement_of_overrides(run: RunDir, own: Resolved, overrides: Overrides) -> dict[str, Any]:
@@ -59,7 +58,7 @@ def placement_of_overrides(run: RunDir, own: Resolved, overrides: Overrides) -> 
     """
     if not overrides:
         return {}
-    given = load_resolved(run.checked_config_file(), overrides, Catalog())
+    given = read_config(run, overrides)
     now, kept = given.flat(), own.flat()
     others = [key for key in {**now, **kept} if now.get(key) != kept.get(key) and key not in PLACEMENT]
     if others:

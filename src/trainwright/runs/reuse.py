@@ -10,7 +10,6 @@ from pathlib import Path
 
 from trainwright import registry
 from trainwright.config import Resolved
-from trainwright.config import load as load_resolved
 from trainwright.config.schema import RunConfig
 from trainwright.errors import TrainwrightError
 from trainwright.global_random import preserved_global_random, seed_global_random
@@ -24,7 +23,6 @@ from trainwright.records.manifest import WITHOUT_VALUE, Difference, Manifest
 from trainwright.records.run_dir import RunDir
 from trainwright.reports.rundir import read_run
 from trainwright.require import import_paths, open_process
-from trainwright.runs.catalog import Catalog
 from trainwright.runs.code_identity import code_inputs
 from trainwright.runs.data.identity import data_inputs
 from trainwright.runs.data.sampling import epoch_samples
@@ -34,6 +32,7 @@ from trainwright.runs.lookup import warn_of_unused
 from trainwright.runs.manifest import code_roots, make_manifest
 from trainwright.runs.objects import Objects
 from trainwright.runs.processes.threads import available_threads, default_threads
+from trainwright.runs.run_config import read_config
 from trainwright.runs.trust import of_own_config
 from trainwright.runs.weights import initial_source, initialize, stored_model
 from trainwright.runs.wiring import build, load_data, run_checkpoints
@@ -85,7 +84,7 @@ class CompletedRuns:
 def _announce(run: RunDir, resolved: Resolved) -> None:
     made = run.require_manifest().created
     log.info("run %s, made at %s, is reused: it has the same inputs, so nothing is trained", run.id, made)
-    own = load_resolved(run.checked_config_file(), adapters=Catalog())
+    own = read_config(run)
     warn_of_unused(resolved, own, run, known=_PATHS)  # their content is the same
 
 

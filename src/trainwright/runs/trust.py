@@ -21,10 +21,14 @@ from typing import Any
 
 from trainwright import registry
 from trainwright.config import Resolved
+from trainwright.config.env import names_outside
 from trainwright.errors import InputError
 from trainwright.module_sources import is_installed
+from trainwright.records.ownership import is_own
 from trainwright.records.run_dir import RunDir
+from trainwright.redact import redacted
 from trainwright.require import REMEDY, home_of, import_paths, importing_by, is_used
+from trainwright.safe_open import read_regular
 from trainwright.tasks.support.accumulators import is_accumulator
 
 log = logging.getLogger("trainwright")
@@ -39,6 +43,7 @@ class RunImports:
         named: Import paths that the user's own config names; they may be imported wherever they lead.
         trusted: Whether the user trusts the run: then everything is imported, and each import is announced.
         started: The folder where the run says that it was started, for messages.
+        outside: Whether the variables and hosts that the run names may be used; default: if it is own.
     """
 
     def __init__(
@@ -49,12 +54,15 @@ class RunImports:
         named: Collection[str] = (),
         trusted: bool = False,
         started: Path | None = None,
+        outside: bool | None = None,
     ) -> None:
         self.folders = list(folders)
         self._run = run
         self._named = frozenset(named)
         self._trusted = trusted
         self._started = started
+        self._outside = trusted or (is_own(run.path) if outside is None else outside)
+        self._hosts: set[str] = set()  # that the user has given
         self._announced: set[str] = set()
         self._projects = [(folder, _came_with(run, folder)) for folder in self.folders]
 
@@ -97,6 +105,19 @@ class RunImports:
             for folder, others in self._projects
         )
 
+    def allows_outside(self, folder: Path) -> bool | None:
+        """Return whether the variables and hosts that a run names may be used; see `ImportRule`."""
+        return self._outside if folder == self._run.path else None
+
+    def allow_host(self, url: str) -> None:
+        """Let the host of a URL be asked, which the user has given."""
+        self._hosts.add(_host(url))
+
+    def check_outside(self, key: str, text: str) -> None:
+        """Refuse a variable, or a host that the user has not given; see `ImportRule`."""
+        if not self._outside and names_outside(text) and _host(text) not in self._hosts:
+            raise foreign_error(self._run, key, text)
+
     def _is_named(self, path: str) -> bool:
         """Return whether a config of the user's own names the path, or did so before in this process."""
         return path in self._named or is_used(path)
@@ -125,15 +146,39 @@ class RunImports:
         )
 
 
+def foreign_error(run: RunDir, key: str, text: str) -> InputError:
+    """Return the error of a value that leads outside, of a run that is neither own nor trusted."""
+    return InputError(
+        f"{key}: {redacted(text)} is not used: run {run.id} may come from someone else, and a variable may "
+        "hold a secret, and a host receive it\n"
+        "if it is yours, and lies where it was made, name its folder of runs with --runs-dir; or, if you "
+        "trust the run, add --trust (trust=True)"
+    )
+
+
 @contextmanager
-def of_own_config(run: RunDir, own: Resolved) -> Iterator[None]:
+def of_own_config(run: RunDir, own: Resolved, *, trust: bool = False) -> Iterator[None]:
     """Import for a run that is kept what the user's own config names, and the user's own code.
 
-    The config in the run directory should say the same, but the run directory may come from someone else.
+    The config in the run directory should say the same, but the run directory may come from someone else:
+    variables and hosts are used where it does say the same, or the run is own, or trusted.
     """
     named = set(import_paths(own.nested))
-    with importing_by(RunImports(run, [Path.cwd()], named=named)):
+    outside = trust or is_own(run.path) or _holds(run, own.dump())
+    with importing_by(RunImports(run, [Path.cwd()], named=named, outside=outside)):
         yield
+
+
+def _holds(run: RunDir, config: str) -> bool:
+    try:
+        return read_regular(run.config_file) == config.encode()
+    except OSError:
+        return False
+
+
+def _host(url: str) -> str:
+    """Return scheme and host of a URL."""
+    return "/".join(url.split("/", 3)[:3])
 
 
 def _came_with(run: RunDir, folder: Path) -> list[Path]:

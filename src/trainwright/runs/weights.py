@@ -6,7 +6,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainwright.config import load as load_config
 from trainwright.config.schema import RunConfig
 from trainwright.digest import sha256_bytes
 from trainwright.engine.checkpoint import RunCheckpoints
@@ -21,6 +20,7 @@ from trainwright.records.data import DataDescription
 from trainwright.records.listing import find_run, has_model
 from trainwright.records.manifest import Manifest, Parent
 from trainwright.records.run_dir import RunDir
+from trainwright.runs.run_config import read_config
 from trainwright.runs.wiring import Components, run_checkpoints
 from trainwright.safe_open import read_regular
 
@@ -97,7 +97,7 @@ def _best_step(run: RunDir, checkpoints: RunCheckpoints, newest: Commit | None) 
         return result.best.step if result.best else None
     if newest is None:
         return None
-    config = load_config(run.checked_config_file()).config
+    config = read_config(run).config
     kept = config.checkpoint
     history = evaluations_from_json(checkpoints.resume.state(newest)["evaluations"])
     if newest.best:  # a fork has evaluations of its parent whose weights it does not have

@@ -15,6 +15,8 @@ from trainwright.announce import announced
 from trainwright.callbacks.base import Callback, RunView
 from trainwright.callbacks.histograms import WeightHistograms
 from trainwright.callbacks.resources import Resources
+from trainwright.config import flatten
+from trainwright.config.env import texts_in
 from trainwright.config.metrics import metric_path, of_task
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import DataBundle, Split, prepared_as
@@ -42,6 +44,7 @@ from trainwright.global_random import preserved_global_random
 from trainwright.order import START, Cursor, SampleOrder, WeightedDraws
 from trainwright.records.log import readable_head
 from trainwright.records.run_dir import RunDir
+from trainwright.require import ImportRule, import_rule
 from trainwright.runs.data.checks import check_accumulators, check_metrics, check_reading
 from trainwright.runs.data.learner_splits import learner_splits
 from trainwright.runs.data.original_units import in_original_units
@@ -109,10 +112,20 @@ def load_data(config: RunConfig, model: Any = None) -> DataBundle:
     """
     if config.data is None:
         raise DataError(NO_DATA)
+    if (rule := import_rule()) is not None:
+        _check_sources(config, rule)
     cls = registry.dataset_of(config.data.type)
     form = form_for(config, model)
     with prepared_as(form):
         return loaded(cls(config.data, cls.Params(**config.data.params)), config.data, form)
+
+
+def _check_sources(config: RunConfig, rule: ImportRule) -> None:
+    """Refuse data at a host, or named by a variable, that the run must not use."""
+    for key, value in flatten(config).items():
+        if key.startswith("data."):
+            for text in texts_in(value):
+                rule.check_outside(key, text)
 
 
 def build(

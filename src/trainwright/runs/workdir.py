@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainwright.records.run_dir import RunDir
+from trainwright.records.study import StudyRecord
 from trainwright.require import importing_by
 from trainwright.runs.trust import RunImports
 from trainwright.semantics import computing_by, older_versions
@@ -37,7 +38,7 @@ def own_code(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[
     The caller's working directory always counts. The one that the run records counts, too, but the run
     directory may come from someone else, so that something else must speak for it: the caller works below it;
     or resumes the run, which continues their own work, and the folder of runs is in it; or the user trusts
-    the run. A folder inside the run directory never counts.
+    the run. A folder of runs, or one inside a run directory, is no project, and never counts.
 
     Args:
         run: The run directory.
@@ -56,7 +57,7 @@ def own_code(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[
         folders = [recorded, here]  # in the other one there may be another project's module of the same name
     elif recorded != here and trust:
         folders = [here, recorded]
-    return [folder for folder in folders if not _is_inside(folder, run.path)]
+    return [folder for folder in folders if not _is_of_runs(folder, run)]
 
 
 def _is_private(folder: Path) -> bool:
@@ -64,6 +65,15 @@ def _is_private(folder: Path) -> bool:
     status = folder.stat()
     is_own = status.st_uid == Path.cwd().stat().st_uid and not status.st_mode & stat.S_IWOTH
     return is_own and folder != Path(folder.anchor)
+
+
+def _is_of_runs(folder: Path, run: RunDir) -> bool:
+    """Return whether a folder is the one that holds the run, or is in one of its experiments."""
+    runs, folder = run.path.resolve().parent.parent, folder.resolve()
+    if folder == runs or not folder.is_relative_to(runs):
+        return folder == runs
+    experiment = runs / folder.relative_to(runs).parts[0]
+    return any(next(experiment.glob(f"*/{name}"), None) for name in ("config.yaml", StudyRecord.FILE))
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
@@ -90,29 +100,29 @@ def reading(
     with (
         importing_by(rule),
         computing_by(older),
-        working_in(folder or Path.cwd(), rule.folders, without=run.path),
+        working_in(folder or Path.cwd(), rule.folders, without=run),
     ):
         yield
 
 
 @contextlib.contextmanager
 def working_in(
-    folder: Path, code: Sequence[Path] | None = None, *, without: Path | None = None
+    folder: Path, code: Sequence[Path] | None = None, *, without: RunDir | None = None
 ) -> Iterator[None]:
     """Work in a folder; modules can be imported from the folders in `code` (default: from this one).
 
     Args:
         folder: The new working directory.
         code: The folders in which modules are searched first.
-        without: A folder from which nothing is imported, even if it is the current one and Python searches
-            there.
+        without: A run from whose directory nothing is imported, nor from the folder of runs that holds it,
+            even if it is the current one and Python searches there.
     """
     before = list(sys.path)
     code = [folder] if code is None else code
     # "" in it (notebooks have that) would mean the new folder.
     during = [str(Path(path).absolute()) for path in (*map(str, code), *before)]
     if without is not None:
-        during = [path for path in during if not _is_inside(Path(path), without)]
+        during = [path for path in during if not _is_of_runs(Path(path), without)]
     with contextlib.chdir(folder):
         sys.path[:] = during
         try:

@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 
 from trainwright.announce import announced
 from trainwright.config import Resolved
-from trainwright.config import load as load_config
 from trainwright.engine.signals import Signals, Stopped
 from trainwright.errors import InputError, TrainingError, TrainwrightError, is_of_files
 from trainwright.records.manifest import Parent
@@ -17,11 +16,11 @@ from trainwright.records.run_dir import RunDir
 from trainwright.records.status import FINAL, TESTED
 from trainwright.records.tuning_result import TuningResult
 from trainwright.runs.attempt import run_attempt
-from trainwright.runs.catalog import Catalog
 from trainwright.runs.cleanup import discard_folder
 from trainwright.runs.objects import Objects
 from trainwright.runs.request import Request
 from trainwright.runs.reuse import CompletedRuns
+from trainwright.runs.run_config import usable_config
 from trainwright.runs.session import report
 from trainwright.runs.trust import of_own_config
 from trainwright.semantics import computing_by, older_versions
@@ -59,7 +58,8 @@ def train_trial(study: Study, trial: Trial, request: StudyRequest, completed: Co
             return known.require_result()
         run = study.new_run(trial)
     else:
-        resolved = load_config(run.checked_config_file(), adapters=Catalog())
+        with of_own_config(run, trial.resolved):
+            resolved = usable_config(run)
         bundle = request.bundle(resolved)
         log.info("resuming run %s", run.id)
     parent = Parent.model_validate({"run_id": study.id, "relation": study.record.kind, **trial.label})

@@ -16,6 +16,7 @@ from trainwright.config import Resolved
 from trainwright.datasets.base import DataBundle
 from trainwright.digest import fsync_folder, make_folders, write_atomically
 from trainwright.errors import CheckpointError, InputError, RunLockedError, RunNotFoundError
+from trainwright.records.ownership import Signature, is_own, signature
 from trainwright.records.run_dir import RunDir, make_id
 from trainwright.records.seals import damage
 from trainwright.records.status import Status
@@ -184,6 +185,15 @@ class Study:
     def write_text(self, name: str, text: bytes) -> None:
         """Write a text file into the folder."""
         write_atomically(self.path / name, text)
+
+    def write_config(self, name: str, text: bytes) -> None:
+        """Write the config of the study into the folder, and what shows later that this user did."""
+        self._dir.write(Signature.FILE, Signature(signature=signature(self.path, text)))
+        self.write_text(name, text)
+
+    def is_own(self, name: str) -> bool:
+        """Return whether this user has begun the study, with the config in a file of the folder."""
+        return is_own(self.path, name)
 
     def update(self, **values: Any) -> None:
         """Change fields of `study.json`.

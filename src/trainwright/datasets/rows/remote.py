@@ -11,6 +11,7 @@ from typing import cast
 from trainwright import registry
 from trainwright.datasets.rows.cache import data_cache
 from trainwright.errors import CheckpointError, DataError
+from trainwright.require import import_rule
 from trainwright.stores.base import DataStore
 
 WILD = "*?["
@@ -88,6 +89,8 @@ def _opened(url: str) -> tuple[DataStore, str, str]:
         raise DataError(f"{url}: data cannot be read from {scheme}://, only from files and from {known}")
     if "@" in bucket:
         raise DataError("the URL of data must not contain credentials; set them in the environment")
+    if (rule := import_rule()) is not None:
+        rule.check_outside("data", f"{scheme}://{bucket}")
     store = cast(DataStore, registry.adapter("store", scheme)(f"{scheme}://{bucket}"))
     return store, f"{scheme}://{bucket}", key
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainwright.config import Overrides, Resolved
-from trainwright.config import load as load_resolved
 from trainwright.config.overrides import keys_of, with_settings
 from trainwright.config.schema import PLACEMENT
 from trainwright.records.run_dir import RunDir
-from trainwright.runs.catalog import Catalog
+from trainwright.runs.run_config import read_config
 
 
 def child_config(parent: RunDir, overrides: Overrides) -> Resolved:
@@ -22,9 +21,7 @@ def child_config(parent: RunDir, overrides: Overrides) -> Resolved:
     keys = keys_of(overrides)
     pair = ("training.epochs", "training.max_steps")
     unset = {other for key, other in (pair, pair[::-1]) if key in keys and other not in keys}
-    return load_resolved(
-        parent.checked_config_file(), with_settings(overrides, dict.fromkeys(unset)), Catalog()
-    )
+    return read_config(parent, with_settings(overrides, dict.fromkeys(unset)))
 
 
 def changed_settings(own: Resolved, resolved: Resolved) -> dict[str, tuple[Any, Any]]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from trainwright.config import load
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import DataBundle, Split
 from trainwright.datasets.rows import tokenizers
@@ -33,7 +32,6 @@ from trainwright.records.decision import journalled_decisions
 from trainwright.records.run_dir import RunDir
 from trainwright.registry import task_for
 from trainwright.require import import_rule, importing_by
-from trainwright.runs.catalog import Catalog
 from trainwright.runs.data.original_units import in_original_units
 from trainwright.runs.decisions import replaying_skips
 from trainwright.runs.frameworks import framework_for
@@ -51,6 +49,7 @@ from trainwright.runs.prediction.intervals import (
 from trainwright.runs.prediction.labeled import labeled, refuse_masks
 from trainwright.runs.prediction.library_formats import export_format, export_model
 from trainwright.runs.processes.threads import available_threads
+from trainwright.runs.run_config import read_config
 from trainwright.runs.weights import stored_model
 from trainwright.runs.wiring import load_data, wanted_metrics
 from trainwright.runs.workdir import working_directory
@@ -97,7 +96,7 @@ class Predictor:
     def _load(self, model: Any, *, pinned: bool) -> None:
         run = self._run
         stored, manifest = stored_model(run), run.manifest()
-        resolved = load(run.checked_config_file(), adapters=Catalog())
+        resolved = read_config(run)
         self.config: RunConfig = resolved.with_placement(manifest.known_placement if manifest else {}).config
         older = older_versions(manifest.versions if manifest else None)
         with computing_by(older), understanding(stored.data_file):  # what is made here keeps them for later

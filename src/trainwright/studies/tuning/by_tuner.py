@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from trainwright import registry
-from trainwright.config import load as load_config
 from trainwright.engine.signals import Signals
 from trainwright.errors import InputError, TrainwrightError, is_of_files
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import TIME_LIMIT, Ending, LoggedJob, LoggedTrial, LoggedTrials, TrialLog
-from trainwright.runs.catalog import Catalog
 from trainwright.runs.children.config import child_config
 from trainwright.runs.children.create import ChildRequest, create_child
 from trainwright.runs.pruning import prune_paused
+from trainwright.runs.run_config import read_config
 from trainwright.runs.trust import of_own_config
 from trainwright.samplers.base import Observation, Sampler, Space
 from trainwright.studies.study import Json, Study
@@ -162,7 +161,7 @@ class StudyTrials:
     def fork(self, donor: Begun, at: Point, params: Mapping[str, Any], instead_of: int) -> Begun:
         """Begin a trial as a fork of another one's run; see `Trials.fork`."""
         number, parent = len(self.log.trials), RunDir(Path(donor.run))
-        own = load_config(parent.checked_config_file(), adapters=Catalog())
+        own = read_config(parent)
         changed = {key: value for key, value in params.items() if value != donor.params.get(key)}
         with of_own_config(parent, own):
             resolved = child_config(parent, changed)

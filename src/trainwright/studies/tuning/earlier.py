@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainwright.config import load as load_config
 from trainwright.config.tuning import TuningConfig
 from trainwright.errors import InputError
 from trainwright.records.journal import finite, number
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import LoggedTrial, read_trials
-from trainwright.runs.catalog import Catalog
+from trainwright.runs.run_config import read_config
 from trainwright.samplers.base import Observation, Parameter, Space, exists
 from trainwright.studies.study import Json, Study
 from trainwright.studies.tuning.goals import Goals
@@ -65,7 +64,7 @@ def learned(earlier: Study, space: Space, goals: Goals) -> Json:
 def _fixed(runs: Path, trials: Sequence[LoggedTrial]) -> Mapping[str, Any]:
     """Return the values that all trials of a study share, from the config of its first one."""
     run = next((RunDir(runs / trial.run_id) for trial in trials if trial.run_id), None)
-    return {} if run is None else load_config(run.checked_config_file(), adapters=Catalog()).flat()
+    return {} if run is None else read_config(run).flat()
 
 
 def _seen(trial: LoggedTrial, fixed: Mapping[str, Any], space: Space, goals: Goals) -> Json | None:

@@ -14,7 +14,6 @@ from pydantic import TypeAdapter
 
 from trainwright.callbacks.base import Callback
 from trainwright.config import Resolved
-from trainwright.config import load as load_config
 from trainwright.config.tuning import HalvingPruner, NoPruner, Pruner
 from trainwright.datasets.base import DataBundle
 from trainwright.digest import sha256_bytes
@@ -24,15 +23,16 @@ from trainwright.engine.signals import STATUS_OF
 from trainwright.errors import TrainingError, TrainwrightError
 from trainwright.records.journal import evaluations, number, read
 from trainwright.records.manifest import Parent
+from trainwright.records.ownership import is_own
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import FINAL
 from trainwright.records.trials import Ending
 from trainwright.runs.attempt import run_attempt
-from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import Objects
 from trainwright.runs.processes.isolation import as_fresh_process
 from trainwright.runs.request import Request
+from trainwright.runs.run_config import read_config, usable_config
 from trainwright.runs.trust import of_own_config
 from trainwright.studies.tuning.pruning import Curve, pruning_rule
 from trainwright.trackers.feed import send_rest
@@ -60,6 +60,7 @@ class Job:
         until: The share of the training after which the trial pauses; None: it trains to the end.
         configs: The configs of runs that this process has just created, by run id; another process reads
             them from their files.
+        trusted: Whether the user trusts the study, which may not be their own.
     """
 
     trial: int
@@ -71,11 +72,15 @@ class Job:
     curves: Mapping[str, Sequence[Curve]] = field(default_factory=dict)
     until: TrainingShare | None = None
     configs: Mapping[str, Resolved] = field(default_factory=dict)
+    trusted: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, which `from_json` reads; workers of earlier versions, too."""
+        """Return plain values, which `from_json` reads."""
         plain = {"number": self.trial} | {name: getattr(self, name) for name in _PLAIN}
-        return plain | {"runs": [str(run) for run in self.runs], "pruner": self.pruner.model_dump()}
+        # Another process may not know the user's folders of runs.
+        trusted = self.trusted or all(map(is_own, self.runs))
+        own = {"runs": [str(run) for run in self.runs], "pruner": self.pruner.model_dump()}
+        return plain | own | {"trusted": trusted}
 
     @staticmethod
     def from_json(plain: Mapping[str, Any]) -> Job:
@@ -84,6 +89,7 @@ class Job:
             "trial": plain["number"],
             "runs": [Path(run) for run in plain["runs"]],
             "pruner": _PRUNER.validate_python(plain["pruner"]),
+            "trusted": plain["trusted"],
         }
         until = plain["until"] and tuple(plain["until"])
         return Job(**{**{name: plain[name] for name in _PLAIN}, **own, "until": until})
@@ -136,13 +142,11 @@ def _train_run(
             log.warning("%s", warning)
         return status
     with as_fresh_process():
-        resolved = job.configs.get(run.id)
-        if resolved is None:
-            resolved = load_config(run.checked_config_file(), adapters=Catalog())
+        resolved = job.configs.get(run.id) or usable_config(run, trust=job.trusted)
         objects = replace(objects, data=bundle(resolved))
         parent = Parent(run_id=job.study_id, relation="tune")
         request = Request(resolved, run, objects, parent, verdict=verdict, until=job.until, keep=True)
-        with of_own_config(run, resolved):
+        with of_own_config(run, resolved, trust=job.trusted):
             return run_attempt(request).status
 
 
@@ -238,4 +242,4 @@ def unfinished(trial: int, study_id: str, message: str) -> TrainingError:
 
 def hidden(run: Path, error: TrainwrightError | OSError) -> str:
     """Return an error's message without secrets of the run's config."""
-    return load_config(RunDir(run).checked_config_file(), adapters=Catalog()).hide(str(error))
+    return read_config(RunDir(run)).hide(str(error))

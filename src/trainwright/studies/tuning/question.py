@@ -81,6 +81,7 @@ class SearchConfig:
     goals: Goals
     space: Space
     sampler: Sampler
+    trusted: bool = False  # by the user, though the study may be someone else's
 
     @property
     def text(self) -> str:

@@ -8,15 +8,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from ruamel.yaml import YAML
+
 from trainwright.config import Overrides
 from trainwright.config.checks import OBJECTS
+from trainwright.config.env import names_outside, texts_in
 from trainwright.config.habits import key_meant
 from trainwright.config.overrides import keys_of, with_settings
 from trainwright.config.tuning import SQLITE
 from trainwright.errors import InputError
 from trainwright.records.tuning_result import SETTINGS
+from trainwright.redact import redacted
 from trainwright.require import import_paths
 from trainwright.runs.workdir import working_in
+from trainwright.safe_open import read_regular
 from trainwright.studies.study import Study, StudyRequest, is_same_question
 from trainwright.studies.tuning.going_on import length_so_far
 from trainwright.studies.tuning.question import FROM, SearchConfig, read_search
@@ -76,10 +81,13 @@ def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, tr
     Unless their number is given, it has as many trials as were asked for last.
 
     Raises:
-        InputError: It names code, which is not imported for a folder that may come from someone else; its
-            data were objects; or it was changed.
+        InputError: It names code, which is not imported for a folder that may come from someone else, nor
+            are its variables and hosts used; its data were objects; or it was changed.
     """
+    if not trust and not study.is_own(CONFIG):
+        _refuse_outside(study)
     asked = read_search(study.path / CONFIG, _with_storage(study, overrides), request)
+    asked = replace(asked, trusted=trust)
     question = {key: value for key, value in study.record.question.items() if key != FROM}
     if not is_same_question(question, asked.question, asked.base.resolved.computation_hashes()):
         raise InputError(
@@ -99,6 +107,17 @@ def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, tr
         return asked
     trials = length_so_far(study, asked.trials)
     return replace(asked, tuning=asked.tuning.model_copy(update={"trials": trials}))
+
+
+def _refuse_outside(study: Study) -> None:
+    """Refuse a study of someone else's whose config uses variables, or names a host."""
+    for text in texts_in(YAML(typ="safe", pure=True).load(read_regular(study.path / CONFIG))):
+        if names_outside(text):
+            raise InputError(
+                f"the config of study {study.id} names {redacted(text)}, which is not used: it may come from "
+                "someone else, and a variable may hold a secret, and a host receive it; give the config "
+                "itself, trainwright tune CONFIG --resume, or, if you trust the study, --trust"
+            )
 
 
 def _with_storage(study: Study, overrides: Overrides) -> Overrides:

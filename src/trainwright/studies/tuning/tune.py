@@ -83,7 +83,7 @@ def search(study: Study, asked: SearchConfig, request: StudyRequest, before: int
     """
     plan = plan_of(study, asked)
     if not (study.path / CONFIG).exists():
-        study.write_text(CONFIG, asked.text.encode())
+        study.write_config(CONFIG, asked.text.encode())
     more = f"for more trials: trainwright resume {study.id} tuning.trials=..."
     if plan.trials == plan.sampler.size:
         more = "its grid has no other points"
@@ -104,7 +104,7 @@ class _Search:
         before: int | None = None,
     ) -> None:
         self._study, self._plan, self._base, self._request = study, plan, asked.base, request
-        self._before = before
+        self._before, self._trusted = before, asked.trusted
         data = TrialData(asked.base.resolved, plan.space, request.load, asked.check_data)
         threads = Threads(plan.threads, plan.threads_by_step, data)
         self._configs = TrialConfigs(asked.base, plan.tuning, threads)
@@ -292,6 +292,7 @@ class _Search:
             self._curves(job) if judges_by_curves(self._plan.tuning.pruner) else {},
             self._agenda.until(job),
             self._made,
+            self._trusted,
         )
 
     def _curves(self, job: int) -> dict[str, list[Sequence[tuple[int, float]]]]:
@@ -324,7 +325,14 @@ class _Search:
         if best is None or not self._configs.has_final:
             return
         run = self._final_run() or self._create(self._configs.final(best, self._study.path.parent))
-        job = Job(best.number, [run.path], self._study.id, self._plan.metric, self._plan.mode)
+        job = Job(
+            best.number,
+            [run.path],
+            self._study.id,
+            self._plan.metric,
+            self._plan.mode,
+            trusted=self._trusted,
+        )
         train_final(self._executor, job, self._log)
         self._request.watch({"best_trial": best.number, "run_id": run.id, "status": run.status()})
 

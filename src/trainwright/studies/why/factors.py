@@ -17,6 +17,7 @@ from trainwright.errors import ConfigError
 from trainwright.records.run_dir import RunDir
 from trainwright.redact import redacted_value
 from trainwright.runs.catalog import Catalog
+from trainwright.runs.run_config import usable_config
 
 KeyPath = tuple[str, ...]
 Json = dict[str, Any]
@@ -70,9 +71,9 @@ class ConfigTree:
     computation: Mapping[str, Any]
 
     @staticmethod
-    def of(run: RunDir, folder: Path) -> ConfigTree:
-        """Read the config of a run, whose data files are relative to a folder."""
-        resolved = load_config(run.checked_config_file(), adapters=Catalog())
+    def of(run: RunDir, folder: Path, *, trust: bool) -> ConfigTree:
+        """Read the config of a run, whose data files are relative to a folder; see `usable_config`."""
+        resolved = usable_config(run, trust=trust)
         tree = values(resolved.config)
         for key in _FILES:
             _make_absolute(tree, key, folder, resolved.templates)

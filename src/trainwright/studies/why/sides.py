@@ -34,11 +34,12 @@ class Side:
     tree: ConfigTree
 
     @staticmethod
-    def of(run: RunDir) -> Side:
-        """Read a run.
+    def of(run: RunDir, *, trust: bool) -> Side:
+        """Read a run, which the user may trust.
 
         Raises:
-            InputError: It is not a function of its config, data, code and seed alone.
+            InputError: It is not a function of its config, data, code and seed alone; or its config leads
+                outside, and it is neither own nor trusted.
         """
         refuse_foreign_run(run, "explain the difference of")
         if (status := run.status()) != "completed":
@@ -53,7 +54,8 @@ class Side:
                 f"run {run.id} starts from the state of run {manifest.initial.run_id}; only runs that start "
                 "from the beginning can be compared in this way"
             )
-        return Side(run, manifest, run.require_result(), ConfigTree.of(run, working_directory(run)))
+        tree = ConfigTree.of(run, working_directory(run), trust=trust)
+        return Side(run, manifest, run.require_result(), tree)
 
     @property
     def folder(self) -> Path:

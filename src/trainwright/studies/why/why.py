@@ -87,7 +87,7 @@ def why(first: RunDir, second: RunDir, request: WhyRequest) -> Why:
     """Find which difference of two runs moved a metric; see `trainwright.why`."""
     if first.id == second.id:
         raise InputError(f"run {first.id} is given twice: give two runs that differ")
-    before, after = Side.of(first), Side.of(second)
+    before, after = (Side.of(run, trust=request.trust) for run in (first, second))
     metric = metric_between(before, after, request.metric)
     factors, notes = changes_between(before, after, own_code(first, trust=request.trust))
     question = {"runs": [first.id, second.id], "metric": metric}

@@ -92,7 +92,7 @@ def send_rest(run_dir: Path, status: str) -> list[str]:
         return [str(error)]
 
 
-def sync(run_dir: Path, *, timeout: float | None = None) -> list[SyncReport]:
+def sync(run_dir: Path, *, timeout: float | None = None, trust: bool = False) -> list[SyncReport]:
     """Send to each tracker of a run what it has not received yet.
 
     This runs the same processes as training does: a tracker's library is not imported into the calling
@@ -100,15 +100,21 @@ def sync(run_dir: Path, *, timeout: float | None = None) -> list[SyncReport]:
     it holds, as its data may have been deleted. A tracker that fails for ten seconds is given up. A damaged
     journal counts as an error, since what it has lost cannot be sent.
 
-    Raises:
-        InputError: The run's config or manifest cannot be read.
-    """
-    from trainwright.trackers.feed.card import read_feed_inputs
+    Args:
+        run_dir: The run.
+        timeout: How many seconds to wait; None: as long as it takes.
+        trust: Whether the user trusts the run.
 
-    feeders = [
-        _Feeder(run_dir.absolute(), index, name)
-        for index, (name, _) in enumerate(read_feed_inputs(run_dir).trackers)
-    ]
+    Raises:
+        InputError: The run's config or manifest cannot be read; or a tracker's options use variables or name
+            a host, and the run is neither own nor trusted.
+    """
+    from trainwright.trackers.feed.card import check_trackers, read_feed_inputs
+
+    trackers = read_feed_inputs(run_dir).trackers
+    if not trust:
+        check_trackers(run_dir, trackers)
+    feeders = [_Feeder(run_dir.absolute(), index, name) for index, (name, _) in enumerate(trackers)]
     for feeder in feeders:
         feeder.start(check=True)
     damage = _journal_problems(run_dir)

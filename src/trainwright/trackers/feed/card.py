@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainwright.config.env import VARIABLE
+from trainwright.config.env import VARIABLE, names_outside, texts_in
 from trainwright.errors import CheckpointError, InputError
 from trainwright.records.manifest import Manifest
+from trainwright.records.ownership import is_own
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import KINDS
 from trainwright.redact import redacted, redacted_value, remember_passwords
@@ -129,6 +130,22 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
             yield from _flat(f"{path}.{key}" if path else str(key), child)
     elif path:
         yield path, value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def check_trackers(run_dir: Path, trackers: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Refuse trackers to which another one's run would send the user's secrets.
+
+    Raises:
+        InputError: Options use variables or name a host, and the run is not the user's own.
+    """
+    for name, options in trackers:
+        for text in texts_in(options):
+            if names_outside(text) and not is_own(run_dir):
+                raise InputError(
+                    f"tracking.{name}: {redacted(text)} is not used: run {run_dir.name} may come from "
+                    "someone else, and a variable may hold a secret, and a host receive it; if you trust the "
+                    "run, add --trust (trust=True)"
+                )
 
 
 def expanded(value: Any) -> Any:

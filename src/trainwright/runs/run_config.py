@@ -1,0 +1,90 @@
+"""Read the config of a run directory, which may come from someone else.
+
+Variables are filled in, and hosts asked, for the user's own runs, or for runs that the user trusts: the value
+of `${env:NAME}` may be a secret, and where it is sent is in the same config. All that reads a run's config
+reads it here.
+"""
+
+from __future__ import annotations
+
+from trainwright.config import Adapters, Overrides, Resolved
+from trainwright.config import load as load_config
+from trainwright.config.env import VARIABLE, names_outside, texts_in
+from trainwright.config.layers import COMMAND_LINE, OVERRIDES
+from trainwright.config.resolved import flatten
+from trainwright.errors import ConfigError
+from trainwright.records.ownership import is_own
+from trainwright.records.run_dir import RunDir
+from trainwright.require import import_rule
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.trust import foreign_error
+
+_ENDPOINT = "distributed.rdzv_endpoint"  # HOST:PORT
+_TEXTS = "experiment."  # its texts are only shown
+
+
+def read_config(
+    run: RunDir, overrides: Overrides = (), adapters: Adapters | None = None, *, trust: bool = False
+) -> Resolved:
+    """Return the config of a run; `${env:NAME}` stays in it where the run is neither own nor trusted.
+
+    Args:
+        run: The run directory.
+        overrides: The user's own, in which variables are filled in.
+        adapters: The installed adapters, by default those of `Catalog`.
+        trust: Whether the user trusts the run; within `workdir.reading`, that has been said.
+
+    Raises:
+        ConfigError: The config or an override is wrong.
+        InputError: It cannot be read without its variables.
+        CheckpointError: The file is a link, or no regular file.
+    """
+    file, allowed = run.checked_config_file(), trust or is_trusted(run)
+    try:
+        return load_config(file, overrides, adapters or Catalog(), variables=allowed)
+    except ConfigError as error:
+        variable = VARIABLE.search("\n".join(problem.message for problem in error.problems))
+        if allowed or variable is None:
+            raise
+        raise foreign_error(run, error.problems[0].path, variable[0]) from error
+
+
+def usable_config(run: RunDir, overrides: Overrides = (), *, trust: bool = False) -> Resolved:
+    """Return the config of a run that is to be trained, or that others are made of.
+
+    Raises:
+        ConfigError: The config or an override is wrong.
+        InputError: It uses a variable or names a host, and the run is neither own nor trusted.
+        CheckpointError: The file is a link, or no regular file.
+    """
+    resolved = read_config(run, overrides, trust=trust)
+    if not trust:
+        check_usable(run, resolved)
+    return resolved
+
+
+def is_trusted(run: RunDir) -> bool:
+    """Return whether the variables and hosts that a run names may be used."""
+    rule = import_rule()
+    said = None if rule is None else rule.allows_outside(run.path)
+    return is_own(run.path) if said is None else said
+
+
+def check_usable(run: RunDir, resolved: Resolved) -> None:
+    """Check what the config of a run leads to, in which the user may have overridden values.
+
+    Raises:
+        InputError: The run uses a variable or names a host, and is neither own nor trusted.
+    """
+    if is_trusted(run):
+        return
+    rule = import_rule()
+    for key, value in flatten(resolved.config).items():
+        source = resolved.sources.get(key)
+        is_given = source is not None and source.file in (COMMAND_LINE.file, OVERRIDES.file)
+        for text in texts_in(value):
+            is_outside = names_outside(text) or key == _ENDPOINT
+            if is_given and rule is not None and "://" in text:
+                rule.allow_host(text)
+            elif is_outside and not is_given and not key.startswith(_TEXTS):
+                raise foreign_error(run, key, text)
