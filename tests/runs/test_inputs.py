@@ -224,7 +224,7 @@ def test_libraries_are_asked_what_they_resolved() -> None:
     less = asked(
         NPY_DISABLE_CPU_FEATURES="X86_V3", ATEN_CPU_CAPABILITY="default", OPENBLAS_CORETYPE="Nehalem"
     )
-    assert less["torch"] == "DEFAULT"
+    assert less["aten"] == "DEFAULT"
     assert "X86_V3" not in less["numpy"].split()
     cores = {name: core for name, core in less.items() if name.startswith("openblas")}
     assert set(cores.values()) <= {"Nehalem"}

@@ -201,7 +201,7 @@ _REPORTED = {
     "NPY_DISABLE_CPU_FEATURES": "numpy",
     "NPY_ENABLE_CPU_FEATURES": "numpy",
     "OPENBLAS_CORETYPE": "openblas",
-    "ATEN_CPU_CAPABILITY": "torch",
+    "ATEN_CPU_CAPABILITY": "aten",
     "MKL_CBWR": "mkl",
     "TF_ENABLE_ONEDNN_OPTS": "tensorflow onednn",
 }

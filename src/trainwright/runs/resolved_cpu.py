@@ -51,7 +51,7 @@ def _numpy() -> str | None:
     return " ".join(sorted(name for name, is_used in vars(umath)["__cpu_features__"].items() if is_used))
 
 
-def _torch() -> str | None:
+def _aten() -> str | None:
     torch: Any = sys.modules.get("torch")
     return None if torch is None else str(torch.backends.cpu.get_cpu_capability())
 
@@ -63,7 +63,7 @@ def _tensorflow() -> str | None:
 
 _QUESTIONS: Mapping[str, Callable[[], str | None]] = {
     "numpy": _numpy,
-    "torch": _torch,
+    "aten": _aten,
     "tensorflow onednn": _tensorflow,
 }
 
