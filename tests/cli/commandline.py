@@ -5,6 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trainwright.engine.lease import Lease
+from trainwright.records.log import Log
+from trainwright.records.seals import Seals
+from trainwright.stores.local import LocalStore
+
 CONFIG = """\
 data: {type: digits}
 model: {type: mlp, hidden: [32]}
@@ -66,4 +71,5 @@ def write_run(
         ("attempts/0001.json", {"status": status}),
     ):
         (path / name).write_text(json.dumps(data), encoding="utf-8")
+    Lease(Log(LocalStore(path)), 0, 1, seals=Seals(path, None, 1)).end(status)
     return path

@@ -14,12 +14,11 @@ from small_runs import crashed
 from trainwright import api
 from trainwright.cli.main import main
 from trainwright.engine.journal import Journal
-from trainwright.records.journal import read
-from trainwright.records.run_dir import RunDir
+from trainwright.records.journal import each_loss, read
 from trainwright.reports import journal
 from trainwright.reports.html import write_report
 from trainwright.reports.summary import damage, html_table, summary_table
-from trainwright.runs.reproduce import _first_step
+from trainwright.runs.reproduce import _side_by_side
 from trainwright.runs.run import Run
 from trainwright.trackers.base import RunCard
 from trainwright.trackers.feed.feeder import Feeder
@@ -141,7 +140,7 @@ def read_everything(run: Path, *, page: bool) -> None:
     """Has every reader read a run."""
     list(read(run / "journal"))
     Run(run).history()
-    _first_step(RunDir(run), RunDir(run))
+    list(_side_by_side(*(each_loss(read(run / "journal")) for _ in range(2))))
     summary_table(run)
     html_table(run)
     damage(run)

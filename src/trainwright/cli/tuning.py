@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trainwright.studies.study import Study
     from trainwright.studies.tuning.view import Tuning
 
+log = logging.getLogger("trainwright")
 _SHOWN = 10  # trials of the final table
 _REASONS = 3  # why trials have failed
 _NOT_PARAMETERS = ("trial", "status", "value", "step", "seconds", "run_id", "error")  # in the rows of trials
@@ -137,6 +138,8 @@ def show_study(study: str, runs_dir: str | None, as_json: bool) -> None:
 
     chosen = find_study(study, local_runs_folder(runs_dir, "studies"))
     document: dict[str, Any] = _brief(chosen) | {"path": str(chosen.path), "result": chosen.result}
+    for problem in chosen.problems():
+        log.warning("%s", problem)
     facts = [(key, document[key]) for key in ("study_id", "kind", "status", "path")]
     if digest := chosen.result.get("digest"):
         facts.append(("digest", digest))
