@@ -1,8 +1,8 @@
 """Train a GPT on the text of Python's standard library, and let it write some Python.
 
 Run it with `python examples/gpt_stdlib.py`: it takes 5 to 10 minutes on 2 cores, downloads nothing, and ends
-below 2.2 bits per byte on modules that it has not seen. It needs the extras `torch` and `text`. Interrupt it when
-you like: `trainwright resume last` goes on.
+below 2.2 bits per byte on modules that it has not seen. It needs the extras `torch` and `text`. Interrupt it
+when you like: `trainwright resume last` goes on.
 """
 
 from __future__ import annotations

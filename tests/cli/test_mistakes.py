@@ -19,6 +19,7 @@ CONFIG = "data: {path: rows.csv, target: y}\nmodel: xgboost\n"
 OVERRIDES = {
     "a key typo": (["training.epoch=3"], "did you mean 'epochs'?"),
     "a section typo": (["trainning.epochs=3"], "did you mean 'training'?"),
+    "a name too long": ([f"experiment.name={'a' * 201}"], "expected a name of at most 200 letters"),
     "a key in two sections": (
         ["training.metric=val_f1"],
         "training.early_stopping.metric or checkpoint.metric",
@@ -59,6 +60,8 @@ OVERRIDES = {
     "a batch that is too large": (["model=mlp", "batch_size=6400"], "1 to"),
 }
 COMMANDS = {
+    "a name too long for a folder": (["create", "c.yaml", "--runs-dir", "\u0439" * 128], "has 256 bytes"),
+    "a name too long for a run": (["runs", "show", "\u0439" * 128], "no run"),
     "a folder of images": (["init", ".", "--target", "y"], "leave --target out"),
     "one run twice": (["why", "last", "last"], "no run 'last'"),
     "an option for a setting": (["train", "c.yaml", "--lr", "0.1"], "training.learning_rate=VALUE"),

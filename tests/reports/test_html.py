@@ -16,6 +16,7 @@ from trainwright.evaluation.tables import tables
 from trainwright.records.result import AttemptRecord
 from trainwright.records.run_dir import RunDir
 from trainwright.reports import charts
+from trainwright.reports.card import write_card
 from trainwright.reports.html import write_report
 from trainwright.reports.summary import html_table, summary_table
 from trainwright.types import DataInfo, Predictions, features_spec
@@ -376,6 +377,19 @@ def test_names_from_outside_stay_text(run):
     assert shown.scripts == 1
     assert hostile in shown.text
     assert "<script>" not in html_table(run)
+
+
+@pytest.mark.parametrize("write", [write_report, write_card])
+def test_no_name_controls_a_terminal(run, write):
+    evil = "a\x1b[31mred\x1b]0;title\x07\x9b2Jb\u202egnp\x08c"
+    found = json.loads((run / "evaluation" / "test.json").read_text())
+    found["confusion"]["labels"] = found["per_class"][0]["label"] = [evil, evil, "eel"]
+    (run / "evaluation" / "test.json").write_text(json.dumps(found))
+    data = MANIFEST["data"] | {"target": evil, "features": [evil], "warnings": [evil]}
+    (run / "manifest.json").write_text(json.dumps(MANIFEST | {"experiment": evil, "data": data}))
+    text = write(run).read_text()
+    assert "aredbgnpc" in text
+    assert not [char for char in text if not char.isprintable() and char not in "\t\n\xa0\u2009\u202f\xad"]
 
 
 def test_a_million_steps_stay_small(run):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import logging
+import os
 import re
 import sys
 import traceback
@@ -13,7 +15,7 @@ from typing import Any
 import click
 
 from trainwright.engine.signals import Stopped
-from trainwright.errors import ConfigError, TrainwrightError
+from trainwright.errors import ConfigError, InputError, TrainwrightError
 from trainwright.records.status import EXIT_CODES
 from trainwright.redact import printable, redacted
 
@@ -42,6 +44,7 @@ _OTHER_COMMANDS = {
     "schema": "config schema",
     "kill": "stop",
 }
+_LONGEST_NAME = 255  # bytes
 log = logging.getLogger("trainwright")
 
 
@@ -82,6 +85,8 @@ def _explain(error: BaseException) -> tuple[str, str, int]:
         return "", "interrupted", EXIT_CODES["interrupted"]
     if isinstance(error, Stopped):
         return "", _stopped(error), EXIT_CODES[error.status]
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return "error: ", _too_long(error), InputError.exit_code
     return *_failed(error), 1
 
 
@@ -122,6 +127,18 @@ def _failed(error: BaseException) -> tuple[str, str]:
     if isinstance(error, OSError) and error.strerror:
         return "error: ", ": ".join([*([str(error.filename)] if error.filename else []), error.strerror])
     return "internal error: ", f"{_one_line(error)}; run again with --debug"
+
+
+def _too_long(error: OSError) -> str:
+    """Return which part of a path is too long for the file system."""
+    name = max(Path(str(error.filename or "")).parts, key=lambda part: len(os.fsencode(part)), default="")
+    size = len(os.fsencode(name))
+    if size <= _LONGEST_NAME:
+        return f"the path {error.filename} is too long for the file system: choose a shorter one"
+    return (
+        f"the name '{name[:40]}...' has {size} bytes, and file systems take {_LONGEST_NAME} at most: "
+        "choose a shorter one"
+    )
 
 
 def _is_nowhere() -> bool:

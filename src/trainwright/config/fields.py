@@ -15,12 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-PATH_SAFE = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+# File systems take 255 bytes in a name; what is added to it, as for a temporary file, needs some of them.
+PATH_SAFE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
 ENDPOINT = r"^\S+:\d{1,5}$"
 RANGE = r"^[1-9]\d{0,5}\.\.[1-9]\d{0,5}$"
 PATTERNS = {  # in words, for messages
-    PATH_SAFE: "a name of letters, digits, '.', '_' and '-' that begins with a letter or a digit",
+    PATH_SAFE: "a name of at most 200 letters, digits, '.', '_' and '-' that begins with a letter or a digit",
     DEVICE: "auto, cpu, cuda or cuda:NUMBER",
     ENDPOINT: "HOST:PORT",
     RANGE: "a range such as 1..4",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -120,8 +121,9 @@ def find_run(
 
 
 def _named(name: str, runs_dir: Path, before: RunDir | None, fits: Callable[[RunDir], bool] | None) -> RunDir:
-    if (Path(name) / "config.yaml").is_file():
-        return RunDir(Path(name))
+    with contextlib.suppress(OSError):  # a name that is too long for a path
+        if (Path(name) / "config.yaml").is_file():
+            return RunDir(Path(name))
     runs = [run for run in all_runs(runs_dir) if before is None or run.id < before.id]
     if name == "last" and runs:
         return _last(runs, fits)

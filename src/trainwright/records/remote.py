@@ -143,7 +143,7 @@ class RemoteRun:
         """Download the wanted files that an entry names.
 
         The wanted ones that it does not name are deleted, and all such files of checkpoints. A segment of the
-        journal or a file of a checkpoint that the store has lost is left out, as it is on a local disk: whoever
+        journal or a file of a checkpoint that the store has lost is left out, as on a local disk: whoever
         reads the checkpoint names it as damaged.
 
         Raises:

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainwright.digest import write_atomically
 from trainwright.frameworks.base import Framework
-from trainwright.redact import redacted
+from trainwright.redact import printable, redacted
 from trainwright.reports import history
 from trainwright.reports.diagnosis import diagnose
 from trainwright.reports.framework import framework_of
 from trainwright.reports.pages import moment
 from trainwright.reports.rundir import Json, RunFiles, read_run, understanding
 from trainwright.reports.scales import number
+from trainwright.reports.templates import write_page
 from trainwright.reports.verdict import section as verdict_of
 from trainwright.reports.verdict import source_of, task_of_run
 
@@ -39,13 +39,13 @@ def write_card(run_dir: Path, path: Path | None = None) -> Path:
     with understanding(run_dir):
         lines = [*_metadata(run), "", *_body(run)]
     path = run_dir / FILE if path is None else path
-    write_atomically(path, ("\n".join(lines).rstrip() + "\n").encode(errors="replace"))
+    write_page(path, "\n".join(lines).rstrip() + "\n")
     return path
 
 
 def plain(value: object) -> str:
     """Return a value as text of one line that Markdown and HTML leave as it is."""
-    return _SPECIAL.sub(r"\\\1", " ".join(redacted(str(value)).split())).replace("\\<", "&lt;")
+    return _SPECIAL.sub(r"\\\1", " ".join(printable(redacted(str(value))).split())).replace("\\<", "&lt;")
 
 
 def _metadata(run: RunFiles) -> Iterator[str]:
@@ -75,12 +75,12 @@ def _hub_fields(run: RunFiles) -> Json:
         "metrics": [_bare(name) for name in metrics if not name.endswith("_loss")],
     }
     if metrics and tag:
-        fields["model-index"] = [{"name": run.experiment, "results": [_result(run, tag, metrics)]}]
+        fields["model-index"] = [{"name": printable(run.experiment), "results": [_result(run, tag, metrics)]}]
     return {name: value for name, value in fields.items() if value}
 
 
 def _result(run: RunFiles, tag: str, metrics: dict[str, float]) -> Json:
-    source = source_of(run.settings) or "data"
+    source = printable(source_of(run.settings) or "data")
     return {
         "task": {"type": tag},
         "dataset": {"name": Path(source).name, "type": Path(source).stem, "split": run.judged_split},

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainwright.digest import write_atomically
 from trainwright.reports import (
     config,
     diagnosis,
@@ -19,7 +18,7 @@ from trainwright.reports import (
     verdict,
 )
 from trainwright.reports.rundir import RunFiles, read_run, understanding
-from trainwright.reports.templates import template
+from trainwright.reports.templates import template, write_page
 
 Section = Callable[[RunFiles], Any]
 
@@ -53,7 +52,7 @@ def write_report(run_dir: Path, path: Path | None = None) -> Path:
     with understanding(run_dir):
         page = _rendered(read_run(run_dir))
     path = run_dir / "report.html" if path is None else path
-    write_atomically(path, page.encode(errors="replace"))
+    write_page(path, page)
     return path
 
 

@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from trainwright.digest import write_atomically
 from trainwright.redact import redacted_value
 from trainwright.reports import charts, history
 from trainwright.reports.charts import Line, LineChart
 from trainwright.reports.diagnosis import diagnose
 from trainwright.reports.rundir import Json, RunFiles, part, read_run, understanding
 from trainwright.reports.scales import duration, number
-from trainwright.reports.templates import script, style, template
+from trainwright.reports.templates import script, style, template, write_page
 
 FILE = "runs.html"
 MAX_CHARTS = 10
@@ -51,7 +50,7 @@ def write_overlay(folders: Sequence[Path], path: Path) -> Path:
         charts=_charts(runs),
         made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
     )
-    write_atomically(path, page.encode(errors="replace"))
+    write_page(path, page)
     return path
 
 

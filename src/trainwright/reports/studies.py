@@ -11,7 +11,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from trainwright.digest import write_atomically
 from trainwright.errors import CheckpointError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import StudyRecord, StudyRun, study_problems
@@ -28,7 +27,7 @@ from trainwright.reports.history import title as metric_title
 from trainwright.reports.rundir import Json, numbers, part
 from trainwright.reports.scales import duration, number
 from trainwright.reports.study_charts import Point, Spread, dot_plot, trade_off
-from trainwright.reports.templates import style, template
+from trainwright.reports.templates import style, template, write_page
 
 Rows = list[list[str]]
 Section = dict[str, Any]
@@ -43,7 +42,7 @@ def write_report(folder: Path) -> Path:
         OSError: The file cannot be written.
     """
     path = folder / "report.html"
-    write_atomically(path, _rendered(folder).encode(errors="replace"))
+    write_page(path, _rendered(folder))
     return path
 
 

@@ -1,4 +1,4 @@
-"""The templates of the pages."""
+"""The templates of the pages, and how a page is written."""
 
 from __future__ import annotations
 
@@ -9,8 +9,22 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from trainwright.digest import write_atomically
+from trainwright.redact import printable
+
 if TYPE_CHECKING:
     from jinja2 import Template
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page or a card durably, without characters that control a terminal or turn text around.
+
+    Names of columns, classes and files may come from a stranger, and pages are read in terminals, too.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    write_atomically(path, printable(text).encode(errors="replace"))
 
 
 def style() -> Markup:

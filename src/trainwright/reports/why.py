@@ -10,7 +10,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from trainwright.digest import write_atomically
 from trainwright.errors import CheckpointError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import StudyRecord, study_problems
@@ -18,7 +17,7 @@ from trainwright.reports.history import title as metric_title
 from trainwright.reports.rundir import Json
 from trainwright.reports.scales import number
 from trainwright.reports.study_charts import Spread, dot_plot
-from trainwright.reports.templates import style, template
+from trainwright.reports.templates import style, template, write_page
 
 HEAD = ("change", "before", "after", "share", "of it", "95% interval", "alone", "added last", "p")
 
@@ -30,7 +29,7 @@ def write_report(folder: Path) -> Path:
         OSError: The file cannot be written.
     """
     path = folder / "report.html"
-    write_atomically(path, _rendered(folder).encode(errors="replace"))
+    write_page(path, _rendered(folder))
     return path
 
 

@@ -8,8 +8,6 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 
-import trainwright
-
 _TAG = "py3-none-any"  # no part of Trainwright is compiled
 _WHEEL = f"Wheel-Version: 1.0\nGenerator: trainwright\nRoot-Is-Purelib: true\nTag: {_TAG}\n"
 _COPIED = ("METADATA", "entry_points.txt", "licenses/LICENSE")
@@ -25,7 +23,7 @@ def write_wheel(folder: Path) -> Path | None:
     Returns:
         None if Trainwright is not installed as a package, or not imported from a folder.
     """
-    package = Path(trainwright.__file__).parent
+    package = Path(__file__).parents[2]
     try:
         installed = metadata.distribution("trainwright")
     except metadata.PackageNotFoundError:
