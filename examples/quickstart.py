@@ -21,6 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 import trainwright
+from trainwright.records.checkpoint_names import checkpoint_names
+from trainwright.records.run_dir import RunDir
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = "examples/digits.yaml"
@@ -93,6 +95,7 @@ def _train_and_kill() -> trainwright.Run:
             if run.path not in others and (step := _last_commit(run)) >= KILL_AFTER_STEP:
                 victim.kill()
                 victim.wait()
+                step = _last_commit(run)  # it may have committed another one in the meantime
                 if run.status != "crashed":
                     raise SystemExit(
                         f"run {run.id} is {run.status}: it ended before it was killed; run this script again"
@@ -106,9 +109,12 @@ def _train_and_kill() -> trainwright.Run:
 
 
 def _last_commit(run: trainwright.Run) -> int:
-    """Return the step of the newest committed checkpoint, or 0 if there is none."""
-    manifests = run.path.glob("checkpoints/step-*/manifest.json")
-    return max((int(path.parent.name.split("-")[1]) for path in manifests), default=0)
+    """Return the step of the newest committed checkpoint, or 0 if there is none.
+
+    A checkpoint is committed when the log of the run names it: a folder of files may not have come so far.
+    """
+    names = checkpoint_names(RunDir(run.path))
+    return max((int(name.split("-")[1]) for name in names), default=0)
 
 
 def _resumed_from(run: trainwright.Run) -> int:

@@ -8,7 +8,8 @@ exits with `exit_code`.
     ├── InputError                  2   something that the user gave is wrong
     │   ├── ConfigError             2   the config: all its problems at once, each with file, line and column
     │   ├── DataError               2   the data: named with file, column and row
-    │   ├── ModelError              2   the model cannot be imported, built or fed with this data
+    │   ├── ModelError              2   the model cannot be built or fed with this data
+    │   ├── CodeError               2   code that the config names cannot be imported
     │   ├── RunNotFoundError        2   no such run, or the prefix is not unique
     │   ├── ChangedInputsError      2   config, data or code differ from those of the run
     │   ├── RunLockedError          2   another process owns the run
@@ -96,7 +97,11 @@ class DataError(InputError):
 
 
 class ModelError(InputError):
-    """The model cannot be imported, built, or fed with this data."""
+    """The model cannot be built, or fed with this data."""
+
+
+class CodeError(InputError):
+    """Code that the config names cannot be imported."""
 
 
 class RunNotFoundError(InputError):
@@ -157,14 +162,39 @@ class TrackerError(TrainwrightError):
 OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
-def is_of_files(error: TrainwrightError | OSError) -> bool:
-    """Return whether a file of a run cannot be written or read: no fault of the training, nor its result."""
-    if isinstance(error, OSError | CheckpointError | RunGoneError):
-        return True
-    causes: list[BaseException | None] = [error]
-    while causes[-1] is not None:
-        causes.append(causes[-1].__cause__)
+_OUTSIDE = (
+    OSError,
+    ImportError,
+    CheckpointError,
+    RunGoneError,
+    CodeError,
+    MissingExtraError,
+    ChangedInputsError,
+    RunLockedError,
+    RunNotFoundError,
+)
+
+
+def is_from_outside(error: BaseException) -> bool:
+    """Return whether an error is neither a fault nor a result of the training, which may succeed later.
+
+    A file cannot be written or read, code or a package is missing, inputs have changed, or another process
+    owns the run.
+    """
+    return any(isinstance(one, _OUTSIDE) for one in _with_causes(error))
+
+
+def is_of_disks(error: BaseException) -> bool:
+    """Return whether a disk or a file of a run cannot be written or read."""
     return any(
-        isinstance(cause, CheckpointError) or (isinstance(cause, OSError) and cause.errno in OF_DISKS)
-        for cause in causes
+        isinstance(one, CheckpointError | RunGoneError)
+        or (isinstance(one, OSError) and one.errno in OF_DISKS)
+        for one in _with_causes(error)
     )
+
+
+def _with_causes(error: BaseException) -> list[BaseException]:
+    causes = [error]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    return causes

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from trainwright.errors import InputError, MissingExtraError
+from trainwright.errors import CodeError, InputError, MissingExtraError
 
 _IMPORT_PATH = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.<>]*")
 REMEDY = "it must be installed, or be in the folder where trainwright is started"
@@ -173,7 +173,8 @@ def import_path(path: str) -> Any:
     directory, the rule of `importing_by` decides the rest.
 
     Raises:
-        InputError: The path is malformed, refused, or leads nowhere; the message says which part.
+        InputError: The path is malformed or refused; the message says which part.
+        CodeError: It leads nowhere, or what it names cannot be imported.
     """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
@@ -185,7 +186,7 @@ def import_path(path: str) -> Any:
     value: Any = _module(path, module_name)
     for part in attribute.split("."):
         if not hasattr(value, part):
-            raise InputError(f"{path!r}: {module_name} has no {attribute!r}; {_near(part, dir(value))}")
+            raise CodeError(f"{path!r}: {module_name} has no {attribute!r}; {_near(part, dir(value))}")
         value = getattr(value, part)
     if callable(value):
         _refuse_standard(path, home_of(value))
@@ -248,21 +249,21 @@ def _module(path: str, name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if name.endswith(".py") or "/" in name:
             module = name.removesuffix(".py").removeprefix("./").replace("/", ".")
-            raise InputError(
+            raise CodeError(
                 f"{path!r} cannot be imported: a module is named, not its file: write "
                 f"{module}:{path.partition(':')[2]}"
             ) from None
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise InputError(
+            raise CodeError(
                 f"{path!r} cannot be imported: {name} needs {error.name!r}, which is not installed"
             ) from error
         rule = import_rule()
-        raise InputError(
+        raise CodeError(
             f"{path!r} cannot be imported: there is no module {error.name!r}; "
             f"{rule.remedy() if rule is not None else REMEDY}"
         ) from error
     except Exception as error:
-        raise InputError(f"{path!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise CodeError(f"{path!r} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _near(name: str, names: Iterable[str]) -> str:

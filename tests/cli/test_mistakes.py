@@ -69,6 +69,15 @@ COMMANDS = {
     "a command of another tool": (["fit", "c.yaml"], "Did you mean 'train'?"),
     "a command typo": (["evalute", "last"], "Did you mean 'evaluate'?"),
     "a command of a group": (["list"], "Did you mean 'runs list'?"),
+    "a command like an internal one": (
+        ["serve", "last"],
+        "No such command 'serve'. See 'trainwright --help'",
+    ),
+    "an option like a security option": (["resume", "--last"], "write `trainwright resume last`"),
+    "a security option typed wrongly": (["resume", "last", "--trst"], "No such option '--trst'.\n"),
+    "an option of AutoGluon": (["train", "c.yaml", "--presets", "best"], "init FILE --target COLUMN"),
+    "an option of Optuna": (["tune", "c.yaml", "--timeout", "9"], "tuning.max_minutes"),
+    "an option typo": (["tune", "c.yaml", "--jsn"], "Did you mean '--json'?"),
     "a config that is not there": (["train", "d.yaml"], "c.yaml"),
     "a run that is not there": (["runs", "show", "2020"], "holds no runs"),
     "no run to predict with": (["predict", "last", "rows.csv"], "holds no runs"),
@@ -108,7 +117,7 @@ def test_a_command_line(mistake: str, folder: Path, command: Command) -> None:
     done = command(*arguments)
     lines = lines_of_error(done.err)
     assert done.code == 2, done.err
-    assert mend in "\n".join(lines)
+    assert mend in "\n".join([*lines, ""])
     assert len(lines) <= 4, done.err
 
 

@@ -179,6 +179,14 @@ MEANINGS = {
         {"data": {"type": "wine", "split": {"train": 0.6, "valid": 0.3, "test": 0.1}}},
         {"data.split.val": 0.3, "data.split.test": 0.1},
     ),
+    "the names of nanoGPT": (
+        {"max_iters": 9, "training": {"warmup_iters": 3, "scheduler": "cosine"}},
+        {"training.max_steps": 9, "training.scheduler.warmup_steps": 3},
+    ),
+    "the names of transformers": (
+        {"model": "mlp", "gradient_accumulation_steps": 2, "batch_size": 8},
+        {"training.batch_size": 16, "training.microbatch_size": 8},
+    ),
     "task": ({"task": "classification"}, {"data.task": "classification"}),
     "model_type": ({"model": None, "model_type": "xgb"}, {"model.type": "xgboost"}),
 }
@@ -268,6 +276,26 @@ def test_arguments_of_a_function_of_the_user_are_left_alone(tmp_path):
         ({"training": {"batch_size": 0}}, "expected a whole number above 0"),
         ({"data": "a.xlsx"}, "pandas.read_excel"),
         ({"data": {"path": "a.tsv"}}, "data.type: csv"),
+        ({"block_size": 64}, "the tokens of a sample are data.length"),
+        ({"model": {"type": "mlp", "block_size": 64}}, "the tokens of a sample are data.length"),
+        ({"overfit_batches": 1}, "write a few rows to a file of their own"),
+        ({"timeout": 60}, "tuning.max_minutes"),
+        (
+            {"tuning": {"timeout": 60, "space": {"training.learning_rate": [0.1, 0.2]}}},
+            "tuning.timeout: unknown key; write tuning.max_minutes: MINUTES; Optuna's timeout counts seconds",
+        ),
+        ({"n_layer": 4}, "model: {type: gpt, num_layers: 6, num_heads: 6, hidden_size: 384}"),
+        ({"n_trials": 4}, "tuning.trials: NUMBER"),
+        ({"dtype": "bfloat16"}, "training.precision: bf16"),
+        ({"lr_decay_iters": 4}, "a decay always ends with the training"),
+        ({"decay_lr": True}, "training.scheduler: cosine"),
+        ({"eval_iters": 4}, "the whole validation split is evaluated"),
+        ({"enable_checkpointing": True}, "checkpoint.every_n_steps"),
+        ({"wandb_log": True}, "tracking: ["),
+        ({"model_name_or_path": "gpt2"}, "'transformers:AutoModelForCausalLM', path: FOLDER"),
+        ({"num_bag_folds": 5}, "cross-validate CONFIG --folds N"),
+        ({"tokenizer": "gpt2"}, "data.tokenizer"),
+        ({"presets": "best_quality"}, "init FILE --target COLUMN --model auto"),
     ],
 )
 def test_what_has_no_counterpart_has_a_hint(added, mend):

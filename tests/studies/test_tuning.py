@@ -280,7 +280,7 @@ def test_a_full_disk_is_no_result_of_a_trial(
         (begun,) = [trial for trial in read_trials(path) if trial.ending is None]
         job = Job(begun.number, [path.parent / begun.run_id], path.name, "val_accuracy", "max")
         answer = answer_to(job)  # of a worker process
-        assert answer["is_of_files"]
+        assert answer["is_from_outside"]
         with pytest.raises(TrainingError, match=f"trial {begun.number} cannot be trained now"):
             WorkerProcesses(1, lambda: None, 0)._outcome(Idle(job), answer)
     resumed = trainwright.tune(TUNED, runs_dir=tmp_path, resume=True)

@@ -226,7 +226,7 @@ def test_a_trainer_tells_a_full_disk_from_a_failure(
 ) -> None:
     class Full:
         def read_whole(self) -> dict[str, Any]:
-            return {"status": "failed", "error": "no room\nat all", "is_of_files": True}
+            return {"status": "failed", "error": "no room\nat all", "is_from_outside": True}
 
         def send(self, message: Any) -> None: ...
 
@@ -258,11 +258,11 @@ def test_the_process_that_trains_tells_a_full_disk_from_a_failure(
     os.close(write)
     with open(read, "rb") as answers:
         told = [json.loads(line) for line in answers]
-    assert [(one["status"], one["is_of_files"]) for one in told] == [("failed", True), ("failed", False)]
+    assert [(one["status"], one["is_from_outside"]) for one in told] == [("failed", True), ("failed", False)]
 
 
 @pytest.mark.parametrize(
-    ("last", "is_of_files", "said"),
+    ("last", "is_from_outside", "said"),
     [
         ("trainwright.errors.CheckpointError: step 3 cannot be written", True, "step 3 cannot be written"),
         ("OSError: [Errno 28] No space left on device: 'x'", True, "[Errno 28] No space left on device: 'x'"),
@@ -271,7 +271,7 @@ def test_the_process_that_trains_tells_a_full_disk_from_a_failure(
     ],
 )
 def test_a_full_disk_under_ray_is_no_result_of_a_trial(
-    last: str, is_of_files: bool, said: str, tmp_path: Path
+    last: str, is_from_outside: bool, said: str, tmp_path: Path
 ) -> None:
     """Ray keeps a traceback in a file; the copy in its storage is empty where the disk is full."""
     from trainwright.tuners.ray.session import _Hooks
@@ -287,7 +287,7 @@ def test_a_full_disk_under_ray_is_no_result_of_a_trial(
     _Hooks(Told()).on_trial_error(trial=trial)  # type: ignore[arg-type]
     full = ("cannot_go_on", 5, said)
     assert called[0] == (
-        full if is_of_files else ("end", 5, f"Ray has begun it 4 times, the last time {said}")
+        full if is_from_outside else ("end", 5, f"Ray has begun it 4 times, the last time {said}")
     )
 
 

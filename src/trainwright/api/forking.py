@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.config import Overrides, Resolved
-from trainwright.errors import InputError
+from trainwright.errors import InputError, RunNotFoundError
 from trainwright.integrations.foreign import refuse_foreign_run
-from trainwright.records.listing import has_model
+from trainwright.records.listing import find_run, has_model
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.data.bundles import make_objects
 from trainwright.runs.lookup import RunName, find
@@ -83,7 +83,38 @@ def fork(
         Stopped: A signal came before the first step.
     """
     training = Training(model, data, callbacks, allow_change, trust, verdict)
-    return train_child(find(run, runs_dir, has_model), overrides, training, "fork", step)
+    return train_child(_with_step(find(run, runs_dir, has_model), step), overrides, training, "fork", step)
+
+
+def _with_step(run: RunDir, step: int | None) -> RunDir:
+    """Return the run that has made a step: the run itself, or one that it began with the state of.
+
+    Raises:
+        InputError: The run that has made it is not there.
+    """
+    found = run
+    while step is not None and step >= 0:
+        lineage = found.lineage()
+        initial = lineage.initial if lineage is not None else None
+        if initial is None or step >= initial.step:
+            break
+        try:
+            parent = find_run(initial.run_id, found.path.parent.parent)
+        except RunNotFoundError as error:
+            raise InputError(
+                f"--step: run {found.id} begins with step {initial.step} of run {initial.run_id}, which is "
+                f"not there: {error}"
+            ) from error
+        log.info(
+            "run %s begins with step %d of run %s: that one, which has made step %d, is forked, with its "
+            "settings",
+            found.id,
+            initial.step,
+            parent.id,
+            step,
+        )
+        found = parent
+    return found
 
 
 def is_longer(run: RunDir, overrides: Overrides) -> bool:

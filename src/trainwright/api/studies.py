@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -204,6 +205,7 @@ def resume_study(
     *,
     runs_dir: Path | str | None = None,
     data: Any = None,
+    allow_change: bool = False,
     callbacks: Sequence[Callback] = (),
     watch: TrialWatcher | None = None,
     trust: bool = False,
@@ -218,12 +220,14 @@ def resume_study(
             `tuning.max_minutes`, `tuning.target`, `tuning.parallel`.
         runs_dir: The folder of the runs.
         data: The data objects, if `tune` was given some.
+        allow_change: Continue although data or code have changed; the study's log records it.
         callbacks: Observers of each run; `tuning.parallel` must be 1.
         watch: As for `tune`.
         trust: Import the code that the study's config names.
 
     Raises:
         RunNotFoundError: There is no such study.
+        ChangedInputsError: Data or code have changed; `allow_change` accepts and records that.
         InputError: It is not a search, an override changes another key, or its config names code.
         RunLockedError: Another process works on it.
     """
@@ -231,6 +235,7 @@ def resume_study(
 
     chosen = _study(study, runs_dir)
     request = _study_request(chosen.path.parent.parent, False, False, data, callbacks, watch)
+    request = replace(request, allow_change=allow_change)
     return resume(chosen, overrides, request, trust=trust)
 
 

@@ -43,8 +43,29 @@ _OTHER_COMMANDS = {
     "validate": "config check",
     "schema": "config schema",
     "kill": "stop",
+    "search": "tune",
+    "sweep": "tune",
+    "optimize": "tune",
+    "hpo": "tune",
+    "verify": "reproduce",
+    "validate-config": "config check",
+    "version": "--version",
+    "help": "--help",
 }
 _LONGEST_NAME = 255  # bytes
+# Options of other tools, by the command that has an answer to them; "": of every command.
+_OTHER_OPTIONS = {
+    ("resume", "last"): "write `trainwright resume last`",
+    ("resume", "latest"): "write `trainwright resume last`",
+    ("resume", "run"): "give the run alone: `trainwright resume RUN`",
+    ("", "config"): "give the file alone: `trainwright train CONFIG`",
+    ("", "config-file"): "give the file alone: `trainwright train CONFIG`",
+    ("", "force"): "nothing is overwritten: each run has a folder of its own",
+    ("", "overwrite"): "nothing is overwritten: each run has a folder of its own",
+    ("", "verbose"): "all is said unless --quiet is given; --debug shows tracebacks",
+}
+_DANGEROUS = ("--trust", "--allow-change")  # proposed by errors that explain them, never by spelling
+_NEAR = 0.8  # similarity of a name that is proposed
 log = logging.getLogger("trainwright")
 
 
@@ -96,20 +117,42 @@ def _usage_message(error: click.ClickException) -> str:
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return text
     command = error.ctx.command
-    if isinstance(error, click.NoSuchOption) and any(one.name == "overrides" for one in command.params):
-        from trainwright.config.habits import key_meant
-
-        name = error.option_name.partition("=")[0]
-        key = key_meant(name.lstrip("-"))
-        return (
-            text if key is None else f"No such option '{name}'. Settings have no dashes: write {key}=VALUE."
-        )
+    if isinstance(error, click.NoSuchOption):
+        return _unknown_option(error, command)
     unknown = re.search(r"No such command '([^']+)'", text)
     if unknown is None or not isinstance(command, click.Group):
         return text
     other = _OTHER_COMMANDS.get(unknown[1]) if error.ctx.parent is None else None
-    near = [other] if other else difflib.get_close_matches(unknown[1], command.list_commands(error.ctx), 1)
-    return f"No such command '{unknown[1]}'. Did you mean '{near[0]}'?" if near else text
+    shown = [
+        name
+        for name in command.list_commands(error.ctx)
+        if (found := command.get_command(error.ctx, name)) is not None and not found.hidden
+    ]
+    near = [other] if other else difflib.get_close_matches(unknown[1], shown, 1, _NEAR)
+    hint = f"Did you mean '{near[0]}'?" if near else f"See '{error.ctx.command_path} --help'."
+    return f"No such command '{unknown[1]}'. {hint}"
+
+
+def _unknown_option(error: click.NoSuchOption, command: click.Command) -> str:
+    """Return the message for an option that a command has not, with what to write instead."""
+    from trainwright.config.habits import key_meant
+    from trainwright.config.synonyms import KEY_HINTS, fold
+
+    name = error.option_name.partition("=")[0]
+    bare, said = name.lstrip("-"), f"No such option '{name}'."
+    hint = _OTHER_OPTIONS.get((command.name or "", bare)) or _OTHER_OPTIONS.get(("", bare))
+    if hint is not None:
+        return f"{said} Instead, {hint}."
+    if any(one.name == "overrides" for one in command.params):
+        if (key := key_meant(bare.replace("-", "_"))) is not None:
+            return f"{said} Settings have no dashes: write {key}=VALUE."
+        if (known := KEY_HINTS.get(fold(bare))) is not None:
+            return f"{said} Instead, {known}."
+    options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+    shown = [word for one in options for word in (*one.opts, *one.secondary_opts) if word not in _DANGEROUS]
+    if near := difflib.get_close_matches(name, shown, 1, _NEAR):
+        return f"{said} Did you mean '{near[0]}'?"
+    return said
 
 
 def _stopped(error: Stopped) -> str:

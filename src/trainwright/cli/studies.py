@@ -180,6 +180,8 @@ def _summary(
 
 
 def resume_command() -> str:
-    """Return the same command with `--resume`."""
+    """Return the same command, with `--resume` where it would begin a new study otherwise."""
+    if sys.argv[1:2] == ["resume"]:
+        return shlex.join(["trainwright", *sys.argv[1:]])
     words = [word for word in sys.argv[1:] if word != "--resume"]
     return shlex.join(["trainwright", *words, "--resume"])

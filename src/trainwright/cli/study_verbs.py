@@ -19,11 +19,22 @@ if TYPE_CHECKING:
 
 
 def resume_study(
-    name: str, overrides: Sequence[str], runs_dir: str | None, trust: bool, quiet: bool, as_json: bool
+    name: str,
+    overrides: Sequence[str],
+    runs_dir: str | None,
+    allow_change: bool,
+    trust: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> NoReturn:
     """Resume a study, print its summary, and exit with the code of its status."""
     study = trainwright.resume_study(
-        name, overrides, runs_dir=runs_dir, trust=trust, watch=watcher(quiet, as_json)
+        name,
+        overrides,
+        runs_dir=runs_dir,
+        allow_change=allow_change,
+        trust=trust,
+        watch=watcher(quiet, as_json),
     )
     show(study_document(study), study_summary(study), as_json)
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))

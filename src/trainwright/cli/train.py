@@ -85,12 +85,13 @@ def resume(
     A run that has ended stays as it is; with another length, a new run goes on after it:
     `trainwright resume RUN training.epochs=60`.
 
-    RUN may be a search: `trainwright resume STUDY tuning.trials=100` goes on with more trials.
+    RUN may be a search: `trainwright resume STUDY tuning.trials=100` goes on with more trials. `last` is the
+    newest run or study.
     """
-    if _is_study(run) or (run == "last" and any(text.startswith("tuning.") for text in overrides)):
+    if _is_study(run) or (run == "last" and _last_is_study(overrides, runs_dir)):
         from trainwright.cli.study_verbs import resume_study
 
-        resume_study(run, overrides, runs_dir, trust, quiet, as_json)
+        resume_study(run, overrides, runs_dir, allow_change, trust, quiet, as_json)
     with progress_callbacks(quiet, as_json) as callbacks:
         resumed = trainwright.resume(
             run, overrides, runs_dir=runs_dir, allow_change=allow_change, callbacks=callbacks, trust=trust
@@ -174,6 +175,13 @@ def _is_study(name: str) -> bool:
     return is_study(name)
 
 
+def _last_is_study(overrides: Sequence[str], runs_dir: str | None) -> bool:
+    """Return whether `last` means a study to `resume`."""
+    from trainwright.records.listing import newest_is_study, runs_folder
+
+    return any(text.startswith("tuning.") for text in overrides) or newest_is_study(runs_folder(runs_dir))
+
+
 @contextmanager
 def progress_callbacks(quiet: bool, as_json: bool) -> Iterator[list[Callback]]:
     """Yield the callbacks that show the progress; on stderr if stdout gets a document."""
@@ -223,10 +231,22 @@ def say_result(run: Run, runs_dir: str | None) -> None:
     arguments = _arguments(run, url, runs_dir)
     if status in TESTED:
         say("next:")
-        for command in ("runs show", "evaluate", "reproduce"):
-            say(f"  trainwright {command} {arguments}")
+        for command in _next_commands(run):
+            say(f"  trainwright {command.format(arguments)}")
     if status != "completed":
         say(f"resume with: trainwright resume {arguments}")
+
+
+def _next_commands(run: Run) -> Iterator[str]:
+    """Yield commands that work for a run, with a place for its name."""
+    from trainwright.records.run_dir import RunDir
+
+    manifest = RunDir(run.path).require_manifest()
+    yield "runs show {}"
+    split = next((name for name in ("test", "val") if name in manifest.data.splits), None)
+    if split is not None:
+        yield "evaluate {}" if split == "test" else f"evaluate {{}} --split {split}"
+    yield "reproduce {}"
 
 
 def _arguments(run: Run, url: str | None, runs_dir: str | None) -> str:

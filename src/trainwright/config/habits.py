@@ -21,6 +21,7 @@ from trainwright.config.synonyms import fold
 from trainwright.config.tree import Node, Problems, find, find_value, join, mapping, put, take
 from trainwright.config.words import literal, without_null
 
+_AMBIGUOUS = ("timeout",)  # keys that other tools have with another meaning
 ANOTHER = "another spelling of"
 # Sections in which a key of another section, or its synonym, can mean nothing else.
 OPEN = ("", "training", "evaluation", "checkpoint", "logging", "experiment", "distributed")
@@ -163,7 +164,7 @@ def _at_the_top() -> dict[str, str]:
     """Return the dotted keys of settings that are usually written without a section."""
     sections: dict[str, type[BaseModel]] = {"training": TrainingConfig, "data": DataConfig}
     keys = [(key, name) for name, section in sections.items() for key in section.model_fields]
-    return {key: f"{name}.{key}" for key, name in keys if key not in ("type", "params")}
+    return {key: f"{name}.{key}" for key, name in keys if key not in ("type", "params", *_AMBIGUOUS)}
 
 
 @cache
@@ -174,7 +175,7 @@ def _unique_keys() -> dict[str, str]:
         inner = without_null(field.annotation)
         for key in inner.model_fields if isinstance(inner, type) and issubclass(inner, BaseModel) else ():
             keys.setdefault(key, []).append(f"{section}.{key}")
-    general = ("type", "params", "metric", "mode", "enabled", "backend", *RunConfig.model_fields)
+    general = (*_AMBIGUOUS, "type", "params", "metric", "mode", "enabled", "backend", *RunConfig.model_fields)
     return {key: dotted[0] for key, dotted in keys.items() if len(dotted) == 1 and key not in general}
 
 

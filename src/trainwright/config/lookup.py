@@ -16,6 +16,7 @@ from trainwright.config.forms import tracking_items
 from trainwright.config.messages import validate
 from trainwright.config.metrics import METRIC_KEYS, own_name
 from trainwright.config.names import unknown_model
+from trainwright.config.other_models import OTHER_CLASSES
 from trainwright.config.resolved import values
 from trainwright.config.schema import (
     DataConfig,
@@ -24,7 +25,7 @@ from trainwright.config.schema import (
     TrackerConfig,
     TrainingConfig,
 )
-from trainwright.config.synonyms import OTHER_CLASSES, OTHER_FILES
+from trainwright.config.synonyms import OTHER_FILES
 from trainwright.config.tree import (
     DEFAULT,
     Node,

@@ -177,7 +177,8 @@ class _Report:
         if child.inline:
             allowed += self.siblings
         path = self._path((*spot.keys, name))
-        known = (MODEL_HINTS if path.startswith("model.") else KEY_HINTS).get(fold(name))
+        hints = MODEL_HINTS if path.startswith("model.") else KEY_HINTS
+        known = hints.get(fold(path)) or hints.get(fold(name))
         if known is not None:
             self.problems.report(f"unknown key; {known}", path, child.key_source)
             return

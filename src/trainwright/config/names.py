@@ -6,7 +6,8 @@ import re
 
 from trainwright.config.adapters import Adapters, Meaning
 from trainwright.config.metrics import METRIC_KEYS, own_name
-from trainwright.config.synonyms import IMPORTED_AS, MODELS_ELSEWHERE, fold
+from trainwright.config.other_models import elsewhere
+from trainwright.config.synonyms import IMPORTED_AS
 from trainwright.config.tree import Node, Problems, find_value, put
 from trainwright.config.words import nearest, some
 from trainwright.errors import InputError
@@ -192,12 +193,3 @@ def unknown_model(name: str, framework: str | None, adapters: Adapters) -> str:
     near = nearest(name, known) or nearest(bare, known)
     hints = [] if near else [f"known: {some(known, bare, 'model')}", "or package.module:Class"]
     return "; ".join([f"model {name}: no installed framework has it{near}", *hints, *broken])
-
-
-def elsewhere(name: str) -> str | None:
-    """Return where to get a model that other packages have, and how to write it; None if it is not known."""
-    word = fold(name)
-    for pattern, hint in MODELS_ELSEWHERE:
-        if re.match(pattern, word):
-            return hint.format(name)
-    return None

@@ -29,12 +29,13 @@ KEYS = _table(
         "training.learning_rate": "lr learn_rate learningrate initial_lr base_lr peak_lr max_lr",
         "training.weight_decay": "wd",
         "training.epochs": "num_epochs n_epochs max_epochs num_train_epochs nb_epochs nb_epoch",
-        "training.max_steps": "num_steps n_steps train_steps num_train_steps total_steps num_training_steps",
+        "training.max_steps": "num_steps n_steps train_steps num_train_steps total_steps num_training_steps "
+        "max_iters",
         "training.batch_size": "bs batchsize train_batch_size global_batch_size total_batch_size",
         "training.per_device_batch_size": "per_device_train_batch_size per_gpu_train_batch_size",
         "training.microbatch_size": "micro_batch_size",
-        "training.gradient_accumulation_steps": "accumulate_grad_batches grad_accum_steps grad_accum "
-        "accumulation_steps accum_steps gradient_accumulation",
+        "training.gradient_accumulation_steps": "gradient_accumulation_steps accumulate_grad_batches "
+        "grad_accum_steps grad_accum accumulation_steps accum_steps gradient_accumulation",
         "training.max_grad_norm": "gradient_clip_val max_norm clip_norm grad_clip gradient_clip "
         "grad_clip_norm clip_grad_norm gradient_clipping gradient_clip_norm global_clipnorm clip_gradients",
         "training.max_grad_value": "clip_value clipvalue grad_clip_value clip_grad_value",
@@ -55,7 +56,7 @@ KEYS = _table(
         "training.early_stopping": "early_stop earlystopping early_stopping_rounds",
         "training.early_stopping.patience": "patience early_stopping_patience",
         "training.max_minutes": "max_time_minutes time_limit_minutes",
-        "training.scheduler.warmup_steps": "warmup_steps num_warmup_steps n_warmup_steps",
+        "training.scheduler.warmup_steps": "warmup_steps num_warmup_steps n_warmup_steps warmup_iters",
         "training.scheduler.warmup": "warmup",
         "training.scheduler.warmup_ratio": "warmup_ratio warmup_fraction warmup_proportion",
         "evaluation.metrics": "metrics metric_names eval_metric eval_metrics",
@@ -336,12 +337,14 @@ KEY_HINTS = {
         ),
         "shuffle": "the training rows are always shuffled, by experiment.seed; data.split.time keeps the "
         "oldest rows for training",
-        "T_max": "leave it out: a decay always ends with the training",
+        "T_max lr_decay_iters lr_decay_steps": "leave it out: a decay always ends with the training",
         "eta_min min_lr end_lr final_lr": "give it as a share of the learning rate: "
         "training.scheduler.final_lr_ratio",
         "warmup_epochs": "write training.scheduler.warmup_steps: EPOCHS x (training rows / batch_size)",
         "devices num_gpus n_gpus": "write training.device: cuda; for several GPUs, distributed.nproc: NUMBER",
-        "time_limit max_time timeout": "write training.max_minutes: MINUTES; of a search, tuning.max_minutes",
+        "time_limit max_time timeout": "write training.max_minutes: MINUTES; of a search, "
+        "tuning.max_minutes; for batches that a worker loads, data.timeout: SECONDS",
+        "tuning.timeout": "write tuning.max_minutes: MINUTES; Optuna's timeout counts seconds",
         "direction directions": "write tuning.mode: max or min; auto knows those of our metrics",
         "resume resume_from_checkpoint ckpt_path": "write trainwright resume RUN, or train --resume",
         "pretrained checkpoint_path init_weights from_pretrained": "write model.init_from: RUN or "
@@ -352,7 +355,7 @@ KEY_HINTS = {
         "num_classes num_labels n_classes num_class": "leave it out: it is taken from the data",
         "gradient_clip_algorithm": "write training.max_grad_norm, or training.max_grad_value",
         "l2 l2_regularization": "write training.weight_decay, or the model's own option",
-        "wandb mlflow tensorboard comet neptune clearml aim report_to use_wandb tracker logger": (
+        "wandb wandb_log mlflow tensorboard comet neptune clearml aim report_to use_wandb tracker logger": (
             "trackers are listed: tracking: [{type: mlflow, uri: URI}], or tracking: [tensorboard]"
         ),
         "cv n_splits k_folds kfold num_folds": "write trainwright cross-validate CONFIG --folds N",
@@ -371,7 +374,27 @@ KEY_HINTS = {
         "restore_best_weights load_best_model_at_end": (
             "leave it out: the best model is kept; see checkpoint.save_top_k"
         ),
-        "limit_train_batches fast_dev_run overfit_batches": "write training.max_steps: STEPS",
+        "fast_dev_run": "write training.max_steps: STEPS",
+        "overfit_batches limit_train_batches": "write a few rows to a file of their own, and give it as "
+        "data.path; training.max_steps: STEPS ends after some of them",
+        "block_size context_length max_seq_len max_seq_length seq_len sequence_length max_length": (
+            "the tokens of a sample are data.length, of a table of texts data.max_length"
+        ),
+        "n_layer n_head n_embd num_layers dropout": "options of a model stand in its section: model: {type: "
+        "gpt, num_layers: 6, num_heads: 6, hidden_size: 384}",
+        "dtype torch_dtype": "write training.precision: bf16, fp16 or fp32",
+        "n_trials num_trials max_trials num_samples": "write tuning.trials: NUMBER, beside tuning.space",
+        "study_name": "write experiment.name: NAME",
+        "decay_lr": "write training.scheduler: cosine, or constant",
+        "eval_iters limit_val_batches limit_test_batches num_sanity_val_steps": "leave it out: the whole "
+        "validation split is evaluated; evaluation.every_n_steps says how often",
+        "always_save_checkpoint enable_checkpointing save_only_model": "leave it out: each run keeps "
+        "checkpoints; checkpoint.every_n_steps says how often",
+        "model_name model_name_or_path pretrained_model_name_or_path": "write model: {type: "
+        "'transformers:AutoModelForCausalLM', path: FOLDER} (docs/huggingface.md)",
+        "tokenizer tokenizer_name": "write data.tokenizer",
+        "num_bag_folds num_bag_sets auto_stack num_stack_levels": "write trainwright cross-validate CONFIG "
+        "--folds N",
         "presets": "trainwright init FILE --target COLUMN --model auto compares a few models",
         "sep": "write data.delimiter",
     }.items()
@@ -383,9 +406,7 @@ MODEL_HINTS = {
     for names, hint in {
         "pretrained weights from_pretrained": "write model.init_from: RUN or FILE.safetensors",
         "lora peft": KEY_HINTS["lora"],
-        "block_size context_length max_seq_len seq_len sequence_length": (
-            "the tokens of a sample are data.length"
-        ),
+        "block_size context_length max_seq_len seq_len sequence_length": KEY_HINTS["blocksize"],
     }.items()
     for name in names.split()
 }
@@ -435,62 +456,3 @@ OTHER_FILES = {
     ".pt": _ARRAYS.format(" of torch.load(FILE)"),
     ".pth": _ARRAYS.format(" of torch.load(FILE)"),
 }
-# Models of other packages, by the beginnings of their folded names, and where to get them.
-_OWN = "it is not among Trainwright's own models; "
-_VISION = _OWN + "torchvision has it: write model: {{type: 'torchvision.models:{}', num_classes: N}}"
-_TIMM = _OWN + "timm has it: write model: {{type: 'timm:create_model', model_name: {}, num_classes: N}}"
-_LANGUAGE = (
-    _OWN + "transformers has it: write model: {{type: 'transformers:AutoModelForSequenceClassification', "
-    "path: {}}}, or AutoModelForCausalLM (docs/huggingface.md)"
-)
-# Packages of which only some classes are models here.
-OTHER_CLASSES = {
-    "transformers": "of transformers there are transformers:AutoModelForSequenceClassification and "
-    "transformers:AutoModelForCausalLM (docs/huggingface.md); for another class name a function of yours "
-    "that makes the model: {type: 'my_module:build', framework: torch}"
-}
-_OBJECT = (
-    "it is built from other models: pass the object from Python, trainwright.train(config, model={}(...))"
-)
-_IN_PYTHON = (
-    "give the object in Python, trainwright.train(config, model=...), or its class: model: my_module:Net"
-)
-_NO_TASK = "Trainwright trains classifiers, regressors and language models; {} is none of these"
-_COMPARED = (
-    "trainwright init FILE --target COLUMN --model auto compares a few models and proposes the best; "
-    "trainwright benchmark CONFIG --models lightgbm,random_forest,mlp compares those that you name"
-)
-MODELS_ELSEWHERE = (
-    (r"lr$", "write logistic_regression for classes, or linear_regression for values"),
-    (r"gbm$", "write lightgbm, xgboost, catboost or gradient_boosting"),
-    (r"auto(ml|gluon|sklearn)?$|best$|(weighted)?ensemble", _COMPARED),
-    (
-        r"tabnet|tabpfn|fastai|tabm|realmlp|nodemodel|saint|catembed|tabtransformer",
-        _OWN + "nearest: transformer (the FT-Transformer), mlp; or write a class: model: my_module:Net",
-    ),
-    (r"(sequential|functional|module|lightningmodule)$", _IN_PYTHON),
-    (
-        r"(wide)?(resnet|resnext)\d|vgg|densenet|alexnet|squeezenet|inception|googlenet|mobilenet|efficientnet|"
-        r"regnet|shufflenet|mnasnet|convnext|swin|maxvit|resnet|vit[bhl]\d",
-        _VISION,
-    ),
-    (r"vit|deit|beit|nfnet|eva\d|mixer|hrnet|xception", _TIMM),
-    (
-        r"(distil|al|de|xlm)?(ro)?bert|xlmr|electra|deberta|gpt\d|gptneo|gptj|distilgpt|opt\d|llama|mistral|"
-        r"mixtral|qwen|phi\d|gemma|falcon|t5|bart|bloom|whisper|clip|wav2vec|deepseek|automodel",
-        _LANGUAGE,
-    ),
-    (
-        r"stacking|voting|pipeline|gridsearch|randomizedsearch|multioutput|onevsrest|columntransformer",
-        _OBJECT,
-    ),
-    (
-        r"(mini)?(batch)?kmeans|dbscan|pca|tsne|umap|isolationforest|oneclasssvm|agglomerative|xgbranker|"
-        r"lgbmranker|catboostranker|yolo|fasterrcnn|maskrcnn|prophet|arima",
-        _NO_TASK,
-    ),
-    (
-        r"gru|rnn|autoencoder|vae|gan|gnn|gcn|custom",
-        "write it as a class of yours: model: my_module:Net",
-    ),
-)

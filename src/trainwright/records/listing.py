@@ -16,9 +16,13 @@ from trainwright.records.copies import download_records, refresh
 from trainwright.records.ownership import note_folder
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import TESTED
+from trainwright.records.study import StudyRecord
+from trainwright.records.trials import FILE as TRIALS
 from trainwright.records.urls import is_url, url_of, working_folder
+from trainwright.safe_open import read_regular
 
 log = logging.getLogger("trainwright")
+_NAMING = (StudyRecord.FILE, TRIALS)  # files of a study that name its runs
 _HALF_URL = re.compile(rf"({'|'.join(registry.BUILT_IN['store'])}):/?([^/].*)")
 
 
@@ -171,8 +175,20 @@ def _last(runs: Sequence[RunDir], fits: Callable[[RunDir], bool] | None) -> RunD
     return helper or runs[0]
 
 
+def newest_is_study(runs_dir: Path) -> bool:
+    """Return whether a study is newer than every run that somebody asked for by itself."""
+    studies = [path.parent.name.partition("-")[2] for path in runs_dir.glob(f"*/*/{StudyRecord.FILE}")]
+    if not studies:
+        return False
+    newer = [run for run in all_runs(runs_dir) if run.id > max(studies)]
+    return all(_is_helper(run) for run in newer)
+
+
 def _is_helper(run: RunDir) -> bool:
     """Return whether a study made a run, and nobody asked for it by itself."""
     manifest = run.manifest()
-    parent = manifest.parent if manifest is not None else None
+    if manifest is None:  # it was killed before it wrote one
+        records = [path for name in _NAMING for path in run.path.parent.glob(f"*/{name}")]
+        return any(run.id.encode() in read_regular(path) for path in records)
+    parent = manifest.parent
     return parent is not None and parent.relation not in ("fork", "continue", "reproduce")

@@ -373,6 +373,28 @@ class Manifest(Document):
         differences["environment"] = self.environment.differences(now.environment)
         return [difference for kind in KINDS for difference in differences[kind]]
 
+    def shared_differences(self, other: Manifest) -> list[Difference]:
+        """Return what differs in the inputs that this run shares with another one of its study.
+
+        It is the data, as far as both prepare the same; the sources that both have imported; and, where the
+        models are the same and `init_from` names their weights, the initial weights.
+        """
+        found: list[Difference] = []
+        if self._values_of("data.", "experiment.seed") == other._values_of("data.", "experiment.seed"):
+            found += _compare("data", _data_view(self, other), _data_view(other, self))
+            initialised = bool(self.init_from) and self.init_from == other.init_from
+            if initialised and self._values_of("model.") == other._values_of("model."):
+                found += _compare("weights", _weights_view(self), _weights_view(other))
+        then, now = _code_view(self), _code_view(other)
+        shared = then.keys() & now.keys()
+        return found + _compare(
+            "code", *({key: one[key] for key in then if key in shared} for one in (then, now))
+        )
+
+    def _values_of(self, *beginnings: str) -> Json:
+        """Return the values of the config whose keys begin so."""
+        return {key: value for key, value in self.computation.items() if key.startswith(beginnings)}
+
     def with_change(self, now: Manifest, change: Change, determinism: DeterminismRecord) -> Manifest:
         """Return the manifest after inputs changed: a later resume is compared with what they are now."""
         names = (

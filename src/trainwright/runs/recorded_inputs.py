@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from pathlib import Path
 
+from trainwright import registry
+from trainwright.config import Resolved
 from trainwright.config.tree import DEFAULT
 from trainwright.datasets.base import DataBundle
 from trainwright.errors import ChangedInputsError, CheckpointError
 from trainwright.records.commit import Commit
 from trainwright.records.data import DataDescription
-from trainwright.records.manifest import DeterminismRecord, Manifest
+from trainwright.records.manifest import DeterminismRecord, Difference, Manifest
 from trainwright.records.run_dir import RunDir
-from trainwright.runs.manifest import check_unchanged, describe_data
+from trainwright.runs.code_identity import code_inputs
+from trainwright.runs.data.identity import data_inputs
+from trainwright.runs.frameworks import framework_name
+from trainwright.runs.manifest import check_unchanged, code_roots, describe_data
+from trainwright.runs.objects import Objects
 from trainwright.runs.request import Request
 
 log = logging.getLogger("trainwright")
@@ -88,6 +95,33 @@ def compare_inputs(
     if manifest.data_file != before.data_file or _is_lost(request.run, manifest.data_file):
         request.run.write(manifest.data_file, describe_data(bundle))
     return manifest
+
+
+def check_alike(request: Request, now: Manifest) -> None:
+    """Compare the inputs of a new run with those of another run of its study.
+
+    Raises:
+        ChangedInputsError: They have changed in the meantime, and the request does not allow that.
+    """
+    before = request.alike.manifest() if request.alike is not None else None
+    changed = before.shared_differences(now) if before is not None else []
+    if changed and not request.allow_change:
+        assert before is not None
+        listed = "\n".join(f"  {one}" for one in changed)
+        raise ChangedInputsError(
+            f"run {request.run.id} cannot begin: the inputs of its study have changed since run "
+            f"{before.run_id}\n{listed}\nput them back, or start a new study"
+        )
+    for one in changed:
+        log.warning("changed since runs of this study were trained: %s", one)
+
+
+def changed_since(before: Manifest, resolved: Resolved, data: DataBundle) -> list[Difference]:
+    """Return how the data and the code of a config differ from those of another run of the study."""
+    framework = registry.adapter("framework", framework_name(resolved.config))
+    code = code_inputs(code_roots(resolved, Objects(), framework, {}), Path.cwd())
+    own = {"computation": resolved.computation(), "data": data.once(data_inputs), "code": code}
+    return before.shared_differences(before.model_copy(update=own))
 
 
 def _is_lost(run: RunDir, data_file: str) -> bool:

@@ -28,6 +28,7 @@ class Request:
         allow_change: Accept changed inputs, and record them.
         verdict: Judges each evaluation.
         until: The share of the training after which the run pauses; None: it trains to the end.
+        alike: Another run of the same study, whose data and code a new run must have.
         keep: Whether the run existed before the caller: it stays if its first attempt fails at once.
         world: The processes of the attempt, if they have found each other.
     """
@@ -40,5 +41,6 @@ class Request:
     allow_change: bool = False
     verdict: VerdictFunction | None = None
     until: TrainingShare | None = None
+    alike: RunDir | None = None
     keep: bool = False
     world: World = ALONE

@@ -34,7 +34,7 @@ from trainwright.runs.manifest import checked_determinism, make_manifest
 from trainwright.runs.processes.nodes import SharedFiles
 from trainwright.runs.processes.placement import config_and_threads, say_threads
 from trainwright.runs.processes.ranks import require_same_state
-from trainwright.runs.recorded_inputs import check_manifest, compare_inputs, record_inputs
+from trainwright.runs.recorded_inputs import check_alike, check_manifest, compare_inputs, record_inputs
 from trainwright.runs.request import Request
 from trainwright.runs.session import FollowerSession, Session
 from trainwright.runs.weights import initial_source, initialize, named_source
@@ -218,6 +218,7 @@ class Startup:
         environment, differs = now.environment.numeric(), False
         if before is None:
             now = now.model_copy(update={"code": with_later_imports(now.code, self.imported)})
+            check_alike(request, now)
             now = self.origin.check_new(now, components, allow_change=request.allow_change)
             manifest = record_inputs(self._run, now, components.bundle, provable=past.commit is None)
         else:

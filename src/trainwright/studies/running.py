@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from trainwright.announce import announced
 from trainwright.config import Resolved
 from trainwright.engine.signals import Signals, Stopped
-from trainwright.errors import InputError, TrainingError, TrainwrightError, is_of_files
+from trainwright.errors import InputError, TrainingError, TrainwrightError, is_from_outside
 from trainwright.records.manifest import Parent
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
@@ -151,7 +151,7 @@ def _train_all(
         try:
             result = train_trial(study, trial, request, completed)
         except (TrainwrightError, OSError) as error:
-            if is_of_files(error):
+            if is_from_outside(error):
                 raise _unfinished(trial, error) from error
             if plan.by is None or isinstance(error, OSError):
                 raise
@@ -170,10 +170,10 @@ def _train_all(
     return "completed", {group: trials[0].resolved.hide(str(error)) for group, error in errors.items()}
 
 
-def _unfinished(trial: Trial, error: TrainwrightError | OSError) -> TrainingError:
+def _unfinished(trial: Trial, error: TrainwrightError | OSError) -> TrainwrightError:
     """Return the error that ends a study which cannot go on with a run for now."""
     named = ", ".join(f"{key} {value}" for key, value in trial.label.items())
-    return TrainingError(
+    return (InputError if isinstance(error, InputError) else TrainingError)(
         f"{named} cannot be trained now: {trial.resolved.hide(str(error))}; then go on with the same command "
         "and --resume"
     )

@@ -43,9 +43,9 @@ class StudyRequest:
     """The arguments of a study, besides its config.
 
     `runs_dir` is the folder of the runs. `resume` continues the newest unfinished study with the same
-    question. `reuse` takes completed runs of the same inputs instead of training new ones. `data` holds the
-    data as Python objects. `watch` is called when a run has ended, with its `run_id`, `status`, label
-    (`fold`, `model`) and test metrics.
+    question; `allow_change` accepts changed inputs then. `reuse` takes completed runs of the same inputs
+    instead of training new ones. `data` holds the data as Python objects. `watch` is called when a run has
+    ended, with its `run_id`, `status`, label (`fold`, `model`) and test metrics.
     """
 
     runs_dir: Path
@@ -54,6 +54,7 @@ class StudyRequest:
     data: Any = None
     callbacks: Sequence[Callback] = ()
     watch: TrialWatcher = field(default=ignore_trials)
+    allow_change: bool = False
 
     def bundle(self, resolved: Resolved) -> DataBundle | None:
         """Return the data that were given as objects, split as the config says; None without such data."""

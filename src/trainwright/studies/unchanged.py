@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from trainwright.config import Resolved
 from trainwright.config.env import filled_in
 from trainwright.datasets.base import DataBundle
 from trainwright.errors import ChangedInputsError
@@ -35,16 +36,26 @@ def check_completed_runs(study: Study, trials: Sequence[Trial], request: StudyRe
         run = study.run(trial.label)
         if run is None or run.status() not in TESTED:
             continue  # an unfinished run is checked when it is resumed
-        before = run.require_manifest()
-        resolved = trial.resolved.with_placement(before.known_placement)
-        source = Path(filled_in(before.init_from)) if before.init_from else None
-        now = present_inputs(run, resolved, Objects(None, request.bundle(resolved)), source)
-        differences = harmful_differences(before, now, resolved.config)
-        refused.append((run, refused_differences(before, differences, ())))
-        for difference in differences:
-            if difference not in refused[-1][1]:
-                log.warning("changed since runs of this study were trained: %s", difference)
-    _refuse(study, refused)
+        refused.append((run, changes_of(run, trial.resolved, request)))
+    refuse(study, refused)
+
+
+def changes_of(run: RunDir, resolved: Resolved, request: StudyRequest) -> list[Difference]:
+    """Return the inputs of a run that have changed in a way that its resume would refuse; warn of others.
+
+    Raises:
+        InputError: The data cannot be read, or the model cannot be built, any more.
+    """
+    before = run.require_manifest()
+    resolved = resolved.with_placement(before.known_placement)
+    source = Path(filled_in(before.init_from)) if before.init_from else None
+    now = present_inputs(run, resolved, Objects(None, request.bundle(resolved)), source)
+    differences = harmful_differences(before, now, resolved.config)
+    refused = refused_differences(before, differences, ())
+    for difference in differences:
+        if difference not in refused:
+            log.warning("changed since runs of this study were trained: %s", difference)
+    return refused
 
 
 class CurrentData:
@@ -68,7 +79,7 @@ class CurrentData:
             self.load(trial, run)
         before = run.require_manifest()
         now = before.model_copy(update={"data": self._identities[_section(trial)]})
-        _refuse(self._study, [(run, before.differences(now))])
+        refuse(self._study, [(run, before.differences(now))])
 
     def load(self, trial: Trial, run: RunDir) -> DataBundle:
         """Load the data of a run.
@@ -87,18 +98,31 @@ def _section(trial: Trial) -> str:
     return repr(trial.resolved.config.data)
 
 
-def _refuse(study: Study, changed: Iterable[tuple[RunDir, Sequence[Difference]]]) -> None:
+def refuse(
+    study: Study, changed: Iterable[tuple[RunDir, Sequence[Difference]]], accepting: str | None = None
+) -> None:
+    """Refuse to go on with a study whose inputs have changed.
+
+    Args:
+        study: The study.
+        changed: What has changed, by run.
+        accepting: The command that accepts the changes, if there is one.
+
+    Raises:
+        ChangedInputsError: Something has.
+    """
     listed = [f"  run {run.id}: {difference}" for run, differences in changed for difference in differences]
     if not listed:
         return
     more = [f"  and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
+    recorded = f", or accept the changes, which is recorded: {accepting}" if accepting else ""
     raise ChangedInputsError(
         "\n".join(
             [
                 f"study {study.id} cannot continue: the inputs of its runs have changed",
                 *listed[:_SHOWN],
                 *more,
-                "put them back and resume the study, or start a new one",
+                f"put them back and resume the study, or start a new one{recorded}",
             ]
         )
     )

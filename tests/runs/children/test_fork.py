@@ -388,8 +388,17 @@ def test_a_fork_of_a_fork(parent: Run) -> None:
     assert [initial(one)["step"] for one in (second, third)] == [33, 50]
     assert trainwright.reproduce(second).verdict == "identical"
     assert trainwright.reproduce(third).verdict == "identical"
-    with pytest.raises(InputError, match=f"begins with step 33 of run {first.id}; fork that one"):
+    with pytest.raises(InputError, match=f"begins with step 33 of run {first.id}, which is not there"):
         trainwright.fork(second, LONGER, step=20)
+
+
+def test_a_step_before_the_first_one_is_of_the_parent(parent: Run, caplog: pytest.LogCaptureFixture) -> None:
+    child = trainwright.fork(parent, SLOWER, step=27)
+    with caplog.at_level("INFO", "trainwright"):
+        other = trainwright.fork(child, SLOWER, step=20)
+    assert other.parent == {"run_id": parent.id, "relation": "fork", "step": 20}
+    assert f"run {child.id} begins with step 27 of run {parent.id}: that one" in caplog.text
+    assert other.digest == trainwright.fork(parent, SLOWER, step=20).digest
 
 
 def test_another_initial_state_is_another_computation(parent: Run, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from trainwright import registry
 from trainwright.engine.signals import Signals
-from trainwright.errors import InputError, TrainwrightError, is_of_files
+from trainwright.errors import InputError, TrainwrightError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import TIME_LIMIT, Ending, LoggedJob, LoggedTrial, LoggedTrials, TrialLog
 from trainwright.runs.children.config import child_config
@@ -27,9 +27,11 @@ from trainwright.runs.trust import of_own_config
 from trainwright.samplers.base import Observation, Sampler, Space
 from trainwright.studies.study import Json, Study
 from trainwright.studies.tuning.goals import Goals
-from trainwright.studies.tuning.jobs import Job, ending_of, failed, hidden, train, unfinished
+from trainwright.studies.tuning.inputs import TrialInputs
+from trainwright.studies.tuning.jobs import Job, ending_of, failed, hidden, is_own_failure, train, unfinished
 from trainwright.studies.tuning.question import DEFAULT_TRIALS
 from trainwright.studies.tuning.resources import most_threads
+from trainwright.studies.tuning.resuming import resuming
 from trainwright.studies.tuning.served import WorkerTrainer
 from trainwright.studies.tuning.space import read_space
 from trainwright.studies.tuning.trial_configs import TrialConfigs
@@ -53,6 +55,7 @@ class StudyTrials:
         goals: What is sought: one metric.
         record: Writes down how a trial has ended.
         signals: What may stop the study.
+        inputs: What its trials share.
     """
 
     study: Study
@@ -61,6 +64,7 @@ class StudyTrials:
     goals: Goals
     record: Callable[[int, Ending], None]
     signals: Signals
+    inputs: TrialInputs
     # Trials that do not go on, with their error.
     _leaving: dict[int, str | None] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
@@ -102,7 +106,14 @@ class StudyTrials:
     def trainer(self) -> WorkerTrainer:
         """What trains a trial, in any process."""
         return WorkerTrainer(
-            self.study.id, self.goals.metrics[0], self.mode, str(Path.cwd()), log.getEffectiveLevel()
+            self.study.id,
+            self.goals.metrics[0],
+            self.mode,
+            str(Path.cwd()),
+            log.getEffectiveLevel(),
+            self.inputs.newest(),
+            self.inputs.searches_data,
+            self.inputs.allow_change,
         )
 
     @cached_property
@@ -186,7 +197,7 @@ class StudyTrials:
 
     def cannot_go_on(self, number: int, error: str) -> None:
         """End the study for now; see `Trials.cannot_go_on`."""
-        raise unfinished(number, self.study.id, error)
+        raise unfinished(self._job(number), error)
 
     def tend(self) -> bool:
         """Write down what has ended; see `Trials.tend`."""
@@ -237,8 +248,9 @@ class StudyTrials:
                     train(job, judge=lambda *_: lambda *_: "pause")
                 except (TrainwrightError, OSError) as error:
                     message = hidden(job.runs[0], error)
-                    if is_of_files(error):
-                        raise unfinished(number, self.study.id, message) from error
+                    if not is_own_failure(job, error):
+                        is_input = isinstance(error, InputError)
+                        raise unfinished(job, message, is_input=is_input) from error
                     self._leaving[number] = message
                 self._settle(number)
 
@@ -270,5 +282,5 @@ def make_by_tuner(trials: StudyTrials) -> None:
     if left:
         raise InputError(
             f"trial {left[0]} has not ended: the tuner has given it up; resume the study: "
-            f"trainwright resume {trials.study.id}"
+            f"{resuming(trials.study.path)}"
         )

@@ -20,7 +20,14 @@ from trainwright.digest import sha256_bytes
 from trainwright.engine.outside import VerdictFunction
 from trainwright.engine.rules import TrainingShare
 from trainwright.engine.signals import STATUS_OF
-from trainwright.errors import TrainingError, TrainwrightError
+from trainwright.errors import (
+    DataError,
+    InputError,
+    TrainingError,
+    TrainwrightError,
+    is_from_outside,
+    is_of_disks,
+)
 from trainwright.records.journal import evaluations, number, read
 from trainwright.records.manifest import Parent
 from trainwright.records.ownership import is_own
@@ -31,17 +38,20 @@ from trainwright.records.trials import Ending
 from trainwright.runs.attempt import run_attempt
 from trainwright.runs.objects import Objects
 from trainwright.runs.processes.isolation import as_fresh_process
+from trainwright.runs.recorded_inputs import changed_since
 from trainwright.runs.request import Request
 from trainwright.runs.run_config import read_config, usable_config
 from trainwright.runs.trust import of_own_config
+from trainwright.runs.wiring import load_data
 from trainwright.studies.tuning.pruning import Curve, pruning_rule
+from trainwright.studies.tuning.resuming import resuming
 from trainwright.trackers.feed import send_rest
 from trainwright.types import Mode
 
 log = logging.getLogger("trainwright")
 _POLL_SECONDS = 0.05  # between two checks whether a run is free
 _WARN_SECONDS = 5.0  # after which the user is told what is waited for
-_PLAIN = ("study_id", "metric", "mode", "curves", "until")
+_PLAIN = ("study_id", "metric", "mode", "curves", "until", "alike", "searches_data", "allow_change")
 _PRUNER: TypeAdapter[Pruner] = TypeAdapter(Pruner)
 
 
@@ -58,6 +68,9 @@ class Job:
         pruner: The options of the pruner.
         curves: The curves of other trials that the pruner may know, by status.
         until: The share of the training after which the trial pauses; None: it trains to the end.
+        alike: The ids of runs that have the inputs which each of the runs must have, as far as there are any.
+        searches_data: Whether the trials of the study have different data.
+        allow_change: Accept changed inputs.
         configs: The configs of runs that this process has just created, by run id; another process reads
             them from their files.
         trusted: Whether the user trusts the study, which may not be their own.
@@ -71,8 +84,16 @@ class Job:
     pruner: Pruner = field(default_factory=NoPruner)
     curves: Mapping[str, Sequence[Curve]] = field(default_factory=dict)
     until: TrainingShare | None = None
+    alike: Sequence[str | None] = ()
+    searches_data: bool = False
+    allow_change: bool = False
     configs: Mapping[str, Resolved] = field(default_factory=dict)
     trusted: bool = False
+
+    def alike_of(self, run: RunDir) -> RunDir | None:
+        """Return the run whose inputs one of the runs must have."""
+        known = dict(zip((path.name for path in self.runs), self.alike, strict=False)).get(run.id)
+        return RunDir(run.path.parent / known) if known else None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
@@ -92,7 +113,7 @@ class Job:
             "trusted": plain["trusted"],
         }
         until = plain["until"] and tuple(plain["until"])
-        return Job(**{**{name: plain[name] for name in _PLAIN}, **own, "until": until})
+        return Job(**{**{name: plain[name] for name in _PLAIN if name in plain}, **own, "until": until})
 
 
 def no_bundle(_: Resolved) -> None:
@@ -145,7 +166,17 @@ def _train_run(
         resolved = job.configs.get(run.id) or usable_config(run, trust=job.trusted)
         objects = replace(objects, data=bundle(resolved))
         parent = Parent(run_id=job.study_id, relation="tune")
-        request = Request(resolved, run, objects, parent, verdict=verdict, until=job.until, keep=True)
+        request = Request(
+            resolved,
+            run,
+            objects,
+            parent,
+            allow_change=job.allow_change,
+            verdict=verdict,
+            until=job.until,
+            alike=job.alike_of(run),
+            keep=True,
+        )
         with of_own_config(run, resolved, trust=job.trusted):
             return run_attempt(request).status
 
@@ -232,11 +263,53 @@ def failed(error: str) -> Ending:
     return Ending("failed", error=error)
 
 
-def unfinished(trial: int, study_id: str, message: str) -> TrainingError:
-    """Return the error that ends a study which cannot go on with a trial for now."""
-    return TrainingError(
-        f"trial {trial} cannot be trained now: {message}; then go on with the same trials: "
-        f"trainwright resume {study_id}"
+def is_own_failure(
+    job: Job, error: TrainwrightError | OSError, bundle: Callable[[Resolved], DataBundle | None] = no_bundle
+) -> bool:
+    """Return whether an error is a result of a trial, which would fail in the same way again.
+
+    If not, the study cannot go on for now: its inputs are not what they were, or something outside is broken.
+    """
+    if job.searches_data and isinstance(error, DataError):
+        return not is_of_disks(error)
+    if is_from_outside(error):
+        return False
+    return not isinstance(error, InputError) or all(_has_inputs(job, RunDir(run), bundle) for run in job.runs)
+
+
+def failure(job: Job, error: TrainwrightError | OSError) -> dict[str, Any]:
+    """Return how a worker answers for a job that has failed."""
+    return {
+        "status": "failed",
+        "error": hidden(job.runs[0], error),
+        "is_from_outside": not is_own_failure(job, error),
+        "is_input": isinstance(error, InputError),
+    }
+
+
+def _has_inputs(job: Job, run: RunDir, bundle: Callable[[Resolved], DataBundle | None]) -> bool:
+    """Return whether data and code of a run are there, and those of the run that it must be like."""
+    try:
+        resolved, like = usable_config(run, trust=job.trusted), job.alike_of(run)
+        with as_fresh_process(), of_own_config(run, resolved, trust=job.trusted):
+            data = bundle(resolved) or load_data(resolved.config)
+            before = like.manifest() if like is not None else None
+            return before is None or job.allow_change or not changed_since(before, resolved, data)
+    except (TrainwrightError, OSError):
+        return False
+
+
+def unfinished(job: Job, message: str, *, is_input: bool = False) -> TrainwrightError:
+    """Return the error that ends a study which cannot go on with a trial for now.
+
+    Args:
+        job: What was to be done.
+        message: What has happened.
+        is_input: Whether it is something that the user gave.
+    """
+    return (InputError if is_input else TrainingError)(
+        f"trial {job.trial} cannot be trained now: {message}; then go on with the same trials: "
+        f"{resuming(job.runs[0].parent / job.study_id)}"
     )
 
 

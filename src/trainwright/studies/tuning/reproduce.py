@@ -17,6 +17,7 @@ from trainwright.studies.study import Json, Study, StudyRequest
 from trainwright.studies.tuning.earlier import FILE as EARLIER
 from trainwright.studies.tuning.question import RECORDED
 from trainwright.studies.tuning.reopen import REPEATS, check_search, kept_config, working_for
+from trainwright.studies.tuning.resuming import resuming
 from trainwright.studies.tuning.tune import search
 from trainwright.studies.tuning.view import KIND, Tuning
 
@@ -65,9 +66,7 @@ def reproduce_study(study: Study, request: StudyRequest, *, trust: bool = False)
     """Make all trials of a study again, and compare them; see `trainwright.reproduce_study`."""
     check_search(study, "reproduce")
     if study.status != "completed":
-        raise InputError(
-            f"study {study.id} is {study.status}; resume it first: trainwright resume {study.id}"
-        )
+        raise InputError(f"study {study.id} is {study.status}; resume it first: {resuming(study.path)}")
     if problems := study.problems():
         raise CheckpointError(f"study {study.id} cannot be compared: {problems[0]}")
     with working_for(study):

@@ -18,11 +18,11 @@ from typing import Any, Literal, cast
 
 from trainwright.engine.outside import VerdictFunction
 from trainwright.engine.signals import STATUS_OF, Stopped
-from trainwright.errors import CheckpointError, RunLockedError, TrainingError, TrainwrightError, is_of_files
+from trainwright.errors import CheckpointError, RunLockedError, TrainingError, TrainwrightError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import FINAL, Ended
 from trainwright.runs.data.shared import sharing_data
-from trainwright.studies.tuning.jobs import Job, curve_of, hidden, train
+from trainwright.studies.tuning.jobs import Job, curve_of, failure, train
 from trainwright.studies.tuning.worker_process import WorkerProcess
 from trainwright.tuners.base import Begun, Point, Report
 from trainwright.types import Mode
@@ -41,6 +41,9 @@ class WorkerTrainer:
         mode: Its mode.
         directory: Where the worker works: paths of data are relative to it.
         log_level: The level of the worker's log, on stderr.
+        alike: The id of a run with the data and code that each must have, if there is one.
+        searches_data: Whether the trials have different data.
+        allow_change: Accept changed inputs.
     """
 
     study_id: str
@@ -48,6 +51,9 @@ class WorkerTrainer:
     mode: Mode
     directory: str
     log_level: int
+    alike: str | None = None
+    searches_data: bool = False
+    allow_change: bool = False
     _worker: WorkerProcess | None = field(default=None, repr=False)
     _trial: Begun | None = field(default=None, repr=False)  # that the worker trains
     _waits: bool = field(default=False, repr=False)  # at an evaluation
@@ -94,7 +100,17 @@ class WorkerTrainer:
             self._worker = WorkerProcess.start("serve-jobs", self.log_level, directory=self.directory)
         if self._trial is None:
             run = Path(trial.run)
-            self._worker.send(Job(trial.number, [run], self.study_id, self.metric, self.mode).to_json())
+            job = Job(
+                trial.number,
+                [run],
+                self.study_id,
+                self.metric,
+                self.mode,
+                alike=[self.alike],
+                searches_data=self.searches_data,
+                allow_change=self.allow_change,
+            )
+            self._worker.send(job.to_json())
             self._trial = trial
         elif self._waits:
             self._worker.send("keep")
@@ -105,14 +121,14 @@ class WorkerTrainer:
 
         Raises:
             TrainingError: It has died, or was told to stop.
-            CheckpointError: A file of the run cannot be written or read.
+            CheckpointError: The run cannot be trained for now, which is no result of it.
         """
         assert self._worker is not None
         message = self._worker.read_whole()
         self._waits = "value" in message
         if not self._waits:
             self._trial = None
-        if message.get("is_of_files"):
+        if message.get("is_from_outside"):
             raise CheckpointError(" ".join(message["error"].split()))
         if not message or message.get("status") in STATUS_OF.values():
             how = self._worker.end()
@@ -184,8 +200,7 @@ def serve(answers: int) -> Ended | None:
         except Stopped as stopped:
             return stopped.status
         except (TrainwrightError, OSError) as error:
-            message = hidden(job.runs[0], error)
-            say({"status": "failed", "error": message, "is_of_files": is_of_files(error)})
+            say(failure(job, error))
             continue
         say({"status": status})
         if status in STATUS_OF.values():

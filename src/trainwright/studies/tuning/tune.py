@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trainwright.config import Config, Overrides, Resolved
 from trainwright.engine.signals import Signals, Stopped
-from trainwright.errors import InputError, TrainwrightError, is_of_files
+from trainwright.errors import InputError, TrainwrightError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog
 from trainwright.reports.html import write_report as write_run_report
@@ -36,7 +36,16 @@ from trainwright.studies.tuning.earlier import FILE as EARLIER
 from trainwright.studies.tuning.earlier import check_learns, learned
 from trainwright.studies.tuning.final import final_run, train_final
 from trainwright.studies.tuning.going_on import going_on
-from trainwright.studies.tuning.jobs import Job, ending_of, failed, hidden, judges_by_curves, unfinished
+from trainwright.studies.tuning.inputs import TrialInputs
+from trainwright.studies.tuning.jobs import (
+    Job,
+    ending_of,
+    failed,
+    hidden,
+    is_own_failure,
+    judges_by_curves,
+    unfinished,
+)
 from trainwright.studies.tuning.joined import JoinedWorkers, leading
 from trainwright.studies.tuning.measures import measured
 from trainwright.studies.tuning.order import agenda_of, brackets_in
@@ -45,6 +54,7 @@ from trainwright.studies.tuning.projection import Projector
 from trainwright.studies.tuning.proposals import Proposals
 from trainwright.studies.tuning.question import FROM, SearchConfig, SearchPlan, plan_of, read_search
 from trainwright.studies.tuning.resources import Threads, shares_of_gpus
+from trainwright.studies.tuning.resuming import resuming
 from trainwright.studies.tuning.trial_configs import TrialConfigs
 from trainwright.studies.tuning.trial_data import TrialData
 from trainwright.studies.tuning.tuner_checks import CONFIG
@@ -84,7 +94,7 @@ def search(study: Study, asked: SearchConfig, request: StudyRequest, before: int
     plan = plan_of(study, asked)
     if not (study.path / CONFIG).exists():
         study.write_config(CONFIG, asked.text.encode())
-    more = f"for more trials: trainwright resume {study.id} tuning.trials=..."
+    more = f"for more trials: {resuming(study.path)} tuning.trials=..."
     if plan.trials == plan.sampler.size:
         more = "its grid has no other points"
     with going_on(study, plan.trials, more):
@@ -109,6 +119,7 @@ class _Search:
         threads = Threads(plan.threads, plan.threads_by_step, data)
         self._configs = TrialConfigs(asked.base, plan.tuning, threads)
         self._log: TrialLog
+        self._inputs: TrialInputs
         self._agenda: Agenda
         self._proposals: Proposals
         self._signals: Signals
@@ -129,12 +140,12 @@ class _Search:
             TrainwrightError: The first trials have all failed, or the study cannot be written.
             RunLockedError: Another process works on this study.
         """
-        study = self._study
+        study, plan = self._study, self._plan
         with study.owned(), leading(study.path), log_warnings_once():
             study.update(status="running")
             self._log = TrialLog(study.path)
+            self._inputs = TrialInputs(study, plan.space, self._configs, self._log, self._request)
             config = self._base.resolved.config
-            plan = self._plan
             self._agenda = agenda_of(
                 plan.tuning, config, plan.trials, plan.horizon or 0, self._log, plan.mode, plan.recorded
             )
@@ -142,6 +153,7 @@ class _Search:
             status = "completed"
             try:
                 with Signals() as self._signals:
+                    self._inputs.check(plan.trials)
                     self._search()
             except Stopped as signal:
                 status = signal.status
@@ -203,7 +215,11 @@ class _Search:
         """Train trials, as many at once as the executor takes, until no other is to begin."""
         if self._plan.tuning.tuner is not None:
             goals = self._plan.goals
-            make_by_tuner(StudyTrials(self._study, self._log, self._configs, goals, self._end, self._signals))
+            make_by_tuner(
+                StudyTrials(
+                    self._study, self._log, self._configs, goals, self._end, self._signals, self._inputs
+                )
+            )
             return
         begun = [trial for trial in self._log.trials if trial.ending is None]
         self._progress.resumed(self._log.trials)
@@ -241,9 +257,10 @@ class _Search:
                 bundle = self._request.bundle(resolved)
                 return ending._replace(values=measured(RunDir(path), names, ending.step, bundle))
         except TrainwrightError as error:
-            if is_of_files(error):
-                raise unfinished(job.trial, job.study_id, hidden(path, error)) from error
-            return failed(hidden(path, error))
+            if is_own_failure(job, error, self._request.bundle):
+                return failed(hidden(path, error))
+            is_input = isinstance(error, InputError)
+            raise unfinished(job, hidden(path, error), is_input=is_input) from error
 
     def _next(self, begun: list[LoggedTrial]) -> LoggedTrial | None:
         """Return the next trial to train: one that was begun before, or another if it can be decided."""
@@ -291,6 +308,9 @@ class _Search:
             self._plan.tuning.pruner,
             self._curves(job) if judges_by_curves(self._plan.tuning.pruner) else {},
             self._agenda.until(job),
+            self._inputs.alike(trial),
+            self._inputs.searches_data,
+            self._request.allow_change,
             self._made,
             self._trusted,
         )

@@ -19,11 +19,11 @@ from trainwright.callbacks.base import Callback
 from trainwright.config import Resolved
 from trainwright.datasets.base import DataBundle
 from trainwright.engine.signals import STATUS_OF, Stopped
-from trainwright.errors import TrainwrightError, is_of_files
+from trainwright.errors import InputError, TrainwrightError
 from trainwright.records.status import Ended
 from trainwright.runs.data.shared import sharing_data
 from trainwright.studies.running import log_warnings_once
-from trainwright.studies.tuning.jobs import Job, hidden, train, unfinished
+from trainwright.studies.tuning.jobs import Job, failure, hidden, is_own_failure, train, unfinished
 from trainwright.studies.tuning.joined import LEFT, JoinedWorker, JoinedWorkers
 from trainwright.studies.tuning.resources import visible_gpus
 from trainwright.studies.tuning.worker_process import WorkerProcess
@@ -55,7 +55,7 @@ class Executor(Protocol):
 
         Raises:
             Stopped: A signal has come, and no job is being done any more.
-            TrainingError: The files of a run cannot be written or read, which is no result of its trial.
+            InputError, TrainingError: The trial cannot be trained for now, which is no result of it.
         """
 
     def close(self) -> None:
@@ -90,9 +90,10 @@ class InProcess:
             status = train(job, self._bundle, self._callbacks)
         except (TrainwrightError, OSError) as error:
             message = hidden(job.runs[0], error)
-            if is_of_files(error):
-                raise unfinished(job.trial, job.study_id, message) from error
-            return Outcome(job, "failed", message)
+            if is_own_failure(job, error, self._bundle):
+                return Outcome(job, "failed", message)
+            is_input = isinstance(error, InputError)
+            raise unfinished(job, message, is_input=is_input) from error
         if status in STATUS_OF.values():
             raise Stopped(cast("Ended", status))
         return Outcome(job, status)
@@ -212,13 +213,13 @@ class WorkerProcesses:
         """Return what an answer says; None if the worker is gone, and another one continues its job.
 
         Raises:
-            TrainingError: The files of a run cannot be written or read.
+            InputError, TrainingError: The trial cannot be trained for now.
         """
         job, worker.job = worker.job, None
         if job is None:  # an earlier leader of the study has given it
             return None
-        if answer.get("is_of_files"):
-            raise unfinished(job.trial, job.study_id, answer["error"])
+        if answer.get("is_from_outside"):
+            raise unfinished(job, answer["error"], is_input=answer["is_input"])
         if answer and answer["status"] != LEFT:
             return Outcome(job, answer["status"], answer.get("error"))
         if not answer:
@@ -275,7 +276,6 @@ def answer_to(job: Job) -> dict[str, Any]:
     try:
         return {"status": train(job)}
     except (TrainwrightError, OSError) as error:
-        message = hidden(job.runs[0], error)
-        return {"status": "failed", "error": message, "is_of_files": is_of_files(error)}
+        return failure(job, error)
     except Stopped as stopped:
         return {"status": stopped.status}

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainwright.config import Resolved
 from trainwright.engine.signals import Signals, Stopped
-from trainwright.errors import InputError, TrainingError, TrainwrightError
+from trainwright.errors import InputError, TrainingError, TrainwrightError, is_from_outside
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import TESTED
@@ -28,6 +28,7 @@ from trainwright.runs.workdir import own_code, working_in
 from trainwright.semantics import computing_by, older_versions
 from trainwright.studies.running import log_warnings_once, train_trial
 from trainwright.studies.study import RESULT, Json, Study, StudyRequest, StudyView, Trial, open_study
+from trainwright.studies.unchanged import check_completed_runs
 from trainwright.studies.why import code
 from trainwright.studies.why.answer import document
 from trainwright.studies.why.factors import Factor, KeyPath
@@ -182,7 +183,7 @@ class _Measurements:
         try:
             result = self._result(changes, seed)
         except (InputError, TrainingError) as error:
-            if changes in (frozenset(), self.all_changes):
+            if changes in (frozenset(), self.all_changes) or is_from_outside(error):
                 raise
             log.warning("with %s the run fails, and is left out: %s", self.label(changes), error)
             return None
@@ -221,6 +222,7 @@ class _Measurements:
     def _run(self, trial: Trial) -> tuple[Result, RunDir, bool]:
         """Return the result of a measurement, its run, and whether that was there before."""
         study, resolved = self._study, trial.resolved
+        check_completed_runs(study, [trial], self._request.study)
         run = study.run(trial.label)
         if run is None:
             if (known := self._known(resolved, trial)) is not None:

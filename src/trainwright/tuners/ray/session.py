@@ -157,7 +157,7 @@ def _reason(trial: Any) -> str:
 
 
 def _is_of_files(trial: Any) -> bool:
-    """Return whether a trial ended as a file cannot be written or read: one of its run, or one of Ray's."""
+    """Return whether a trial ended by something outside of it: its `CheckpointError`, or a disk of Ray's."""
     name, message = _error(trial)
     return name.endswith(f".{CheckpointError.__name__}") or _DISK_ERROR.match(message) is not None
 

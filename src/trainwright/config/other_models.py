@@ -1,0 +1,175 @@
+"""Models of other packages: where to get them, and how to write them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from trainwright.config.synonyms import fold
+
+# Models of other packages, by the beginnings of their folded names, and where to get them.
+_OWN = "it is not among Trainwright's own models; "
+_VISION = _OWN + "torchvision has it: write model: {{type: 'torchvision.models:{}', num_classes: N}}"
+_TIMM = _OWN + "timm has it: write model: {{type: 'timm:create_model', model_name: {}, num_classes: N}}"
+_AUTO = (
+    "name the class with its package, and the model: write model: {{type: 'transformers:{}', path: FOLDER}} "
+)
+_AUTO += "(docs/huggingface.md)"
+_LANGUAGE = (
+    _OWN + "transformers has it: write model: {{type: 'transformers:AutoModelForSequenceClassification', "
+    "path: {}}}, or AutoModelForCausalLM (docs/huggingface.md)"
+)
+# Packages of which only some classes are models here.
+OTHER_CLASSES = {
+    "transformers": "of transformers there are transformers:AutoModelForSequenceClassification and "
+    "transformers:AutoModelForCausalLM (docs/huggingface.md); for another class name a function of yours "
+    "that makes the model: {type: 'my_module:build', framework: torch}"
+}
+_OBJECT = (
+    "it is built from other models: pass the object from Python, trainwright.train(config, model={}(...))"
+)
+_IN_PYTHON = (
+    "give the object in Python, trainwright.train(config, model=...), or its class: model: my_module:Net"
+)
+_NO_TASK = "Trainwright trains classifiers, regressors and language models; {} is none of these"
+_COMPARED = (
+    "trainwright init FILE --target COLUMN --model auto compares a few models and proposes the best; "
+    "trainwright benchmark CONFIG --models lightgbm,random_forest,mlp compares those that you name"
+)
+# The classifiers of torchvision, whose numbers stand for sizes that exist.
+_TORCHVISION = [
+    "alexnet",
+    "convnext_tiny",
+    "convnext_small",
+    "convnext_base",
+    "convnext_large",
+    "densenet121",
+    "densenet161",
+    "densenet169",
+    "densenet201",
+    "efficientnet_b0",
+    "efficientnet_b1",
+    "efficientnet_b2",
+    "efficientnet_b3",
+    "efficientnet_b4",
+    "efficientnet_b5",
+    "efficientnet_b6",
+    "efficientnet_b7",
+    "efficientnet_v2_s",
+    "efficientnet_v2_m",
+    "efficientnet_v2_l",
+    "googlenet",
+    "inception_v3",
+    "maxvit_t",
+    "mnasnet0_5",
+    "mnasnet0_75",
+    "mnasnet1_0",
+    "mnasnet1_3",
+    "mobilenet_v2",
+    "mobilenet_v3_large",
+    "mobilenet_v3_small",
+    "regnet_x_400mf",
+    "regnet_x_800mf",
+    "regnet_x_1_6gf",
+    "regnet_x_3_2gf",
+    "regnet_x_8gf",
+    "regnet_x_16gf",
+    "regnet_x_32gf",
+    "regnet_y_400mf",
+    "regnet_y_800mf",
+    "regnet_y_1_6gf",
+    "regnet_y_3_2gf",
+    "regnet_y_8gf",
+    "regnet_y_16gf",
+    "regnet_y_32gf",
+    "regnet_y_128gf",
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "resnext50_32x4d",
+    "resnext101_32x8d",
+    "resnext101_64x4d",
+    "shufflenet_v2_x0_5",
+    "shufflenet_v2_x1_0",
+    "shufflenet_v2_x1_5",
+    "shufflenet_v2_x2_0",
+    "squeezenet1_0",
+    "squeezenet1_1",
+    "swin_t",
+    "swin_s",
+    "swin_b",
+    "swin_v2_t",
+    "swin_v2_s",
+    "swin_v2_b",
+    "vgg11",
+    "vgg11_bn",
+    "vgg13",
+    "vgg13_bn",
+    "vgg16",
+    "vgg16_bn",
+    "vgg19",
+    "vgg19_bn",
+    "vit_b_16",
+    "vit_b_32",
+    "vit_l_16",
+    "vit_l_32",
+    "vit_h_14",
+    "wide_resnet50_2",
+    "wide_resnet101_2",
+]
+_FEW = 3  # names of torchvision that a hint lists
+MODELS_ELSEWHERE = (
+    (r"lr$", "write logistic_regression for classes, or linear_regression for values"),
+    (r"gbm$", "write lightgbm, xgboost, catboost or gradient_boosting"),
+    (r"auto(ml|gluon|sklearn)?$|best$|(weighted)?ensemble", _COMPARED),
+    (
+        r"tabnet|tabpfn|fastai|tabm|realmlp|nodemodel|saint|catembed|tabtransformer",
+        _OWN + "nearest: transformer (the FT-Transformer), mlp; or write a class: model: my_module:Net",
+    ),
+    (r"(sequential|functional|module|lightningmodule)$", _IN_PYTHON),
+    (
+        r"(wide)?(resnet|resnext)\d|vgg|densenet|alexnet|squeezenet|inception|googlenet|mobilenet|efficientnet|"
+        r"regnet|shufflenet|mnasnet|convnext|swin|maxvit|resnet|vit[bhl]\d",
+        _VISION,
+    ),
+    (r"vit|deit|beit|nfnet|eva\d|mixer|hrnet|xception", _TIMM),
+    (r"automodelfor(causallm|sequenceclassification)$", _AUTO),
+    (r"automodel", OTHER_CLASSES["transformers"].replace("{", "{{").replace("}", "}}")),
+    (
+        r"(distil|al|de|xlm)?(ro)?bert|xlmr|electra|deberta|gpt\d|gptneo|gptj|distilgpt|opt\d|llama|mistral|"
+        r"mixtral|qwen|phi\d|gemma|falcon|t5|bart|bloom|whisper|clip|wav2vec|deepseek",
+        _LANGUAGE,
+    ),
+    (
+        r"stacking|voting|pipeline|gridsearch|randomizedsearch|multioutput|onevsrest|columntransformer",
+        _OBJECT,
+    ),
+    (
+        r"(mini)?(batch)?kmeans|dbscan|pca|tsne|umap|isolationforest|oneclasssvm|agglomerative|xgbranker|"
+        r"lgbmranker|catboostranker|yolo|fasterrcnn|maskrcnn|prophet|arima",
+        _NO_TASK,
+    ),
+    (
+        r"gru|rnn|autoencoder|vae|gan|gnn|gcn|custom",
+        "write it as a class of yours: model: my_module:Net",
+    ),
+)
+
+
+def elsewhere(name: str) -> str | None:
+    """Return where to get a model that other packages have, and how to write it; None if it is not known."""
+    word = fold(name)
+    hint = next((hint for pattern, hint in MODELS_ELSEWHERE if re.match(pattern, word)), None)
+    if hint is not _VISION:
+        return None if hint is None else hint.format(name)
+    known = {fold(one): one for one in _TORCHVISION}
+    if word in known:
+        return _VISION.format(known[word])
+    near = ", ".join(known[one] for one in difflib.get_close_matches(word, known, _FEW))
+    nearest = f"; nearest: {near}" if near else ""
+    return (
+        f"torchvision has no model of this name{nearest}; write model: {{type: 'torchvision.models:NAME', "
+        "num_classes: N}, or of timm {type: 'timm:create_model', model_name: NAME, num_classes: N}"
+    )
