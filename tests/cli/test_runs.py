@@ -7,8 +7,11 @@ import pytest
 from commandline import CONFIG, Command, write_run
 
 from trainwright import api
+from trainwright.engine.lease import Lease
 from trainwright.records.facts import facts
+from trainwright.records.log import Log
 from trainwright.records.run_dir import RunDir
+from trainwright.stores.local import LocalStore
 from trainwright.trackers.feed import SyncReport
 
 A, B, FAILED = "20260101-000000-aaaaaa", "20260102-000000-bbbbbb", "20260103-000000-cccccc"
@@ -84,10 +87,8 @@ def test_list_has_the_steps_of_runs_without_a_result(command: Command, runs_dir:
     path = write_run(runs_dir, "20260104-000000-dddddd")
     (path / "result.json").unlink()
     (path / "attempts" / "0001.json").write_text("{}", encoding="utf-8")
-    for step in (5, 12):
-        commit = path / "checkpoints" / f"step-{step:09}-a0001"
-        commit.mkdir(parents=True)
-        (commit / "manifest.json").write_text("{}", encoding="utf-8")
+    names = [f"step-{step:09}-a0001" for step in (5, 12)]
+    Lease(Log(LocalStore(path)), 1, 1).commit(names, [])
     rows = command("runs", "list", "--columns", "status,steps", "--runs-dir", runs_dir).out.splitlines()
     assert rows[1].split() == ["crashed", "12"]
 
