@@ -184,6 +184,11 @@ def is_from_outside(error: BaseException) -> bool:
     return any(isinstance(one, _OUTSIDE) for one in _with_causes(error))
 
 
+def is_of_code(error: BaseException) -> bool:
+    """Return whether code or a package of a model is missing, or cannot be imported."""
+    return any(isinstance(one, ImportError | CodeError | MissingExtraError) for one in _with_causes(error))
+
+
 def is_of_disks(error: BaseException) -> bool:
     """Return whether a disk or a file of a run cannot be written or read."""
     return any(

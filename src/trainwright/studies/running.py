@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from trainwright.announce import announced
 from trainwright.config import Resolved
 from trainwright.engine.signals import Signals, Stopped
-from trainwright.errors import InputError, TrainingError, TrainwrightError, is_from_outside
+from trainwright.errors import InputError, TrainingError, TrainwrightError, is_from_outside, is_of_code
 from trainwright.records.manifest import Parent
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
@@ -151,7 +151,8 @@ def _train_all(
         try:
             result = train_trial(study, trial, request, completed)
         except (TrainwrightError, OSError) as error:
-            if is_from_outside(error):
+            # A model that is not there becomes a row of a benchmark, and `--resume` tries it again.
+            if is_from_outside(error) and (plan.by is None or not is_of_code(error)):
                 raise _unfinished(trial, error) from error
             if plan.by is None or isinstance(error, OSError):
                 raise
