@@ -23,7 +23,8 @@ _ANYWHERE = 8  # values of this length are hidden inside longer words, too
 _TOKEN = 16  # the user of a URI without a password is taken for a token from this length on
 # Not the special tokens of a tokenizer: `pad_token`, `eos_token` ...
 _TOKENS = "".join(rf"(?<!{name}_)" for name in ("pad", "eos", "bos", "unk", "mask", "sep", "cls")) + "token"
-_WORDS = rf"(?:{_TOKENS}|secret|passwd|password|pwd|api_?key|access_?key|private_?key|signature|credentials?|authorization)"
+_KEYS = "api_?key|access_?key|private_?key"
+_WORDS = rf"(?:{_TOKENS}|secret|passwd|password|pwd|{_KEYS}|signature|credentials?|authorization)"
 # Of every name in `_WORDS`, and of `sig=`: a text without any is plain, which is known in a hundredth of the
 # time that the expressions take. Without an i, which the expressions find in the letters of Turkish, too.
 _PARTS = ("token", "secret", "passw", "pwd", "key", "gnature", "credent", "uthor", "g=")
