@@ -19,6 +19,7 @@ from trainwright.redact import is_secret, redacted, without_literals
         ("https://host/x?token=abc&page=2", "https://host/x?token=***&page=2"),
         ("https://acc.blob.example/x?sv=1&sig=abc%3D", "https://acc.blob.example/x?sv=1&sig=***"),
         ("trainwright train c.yaml tracker.api_key=abc", "trainwright train c.yaml tracker.api_key=***"),
+        ("headers:\n  Authorization: Bearer abc", "headers:\n  Authorization: ***"),
         ("params:\n  api_key: abc\n  - password: x y", "params:\n  api_key: ***\n  - password: ***"),
     ],
 )

@@ -23,10 +23,11 @@ _ANYWHERE = 8  # values of this length are hidden inside longer words, too
 _TOKEN = 16  # the user of a URI without a password is taken for a token from this length on
 # Not the special tokens of a tokenizer: `pad_token`, `eos_token` ...
 _TOKENS = "".join(rf"(?<!{name}_)" for name in ("pad", "eos", "bos", "unk", "mask", "sep", "cls")) + "token"
-_WORDS = rf"(?:{_TOKENS}|secret|passwd|password|pwd|api_?key|access_?key|private_?key|signature|credentials?)"
+_KEYS = "api_?key|access_?key|private_?key"
+_WORDS = rf"(?:{_TOKENS}|secret|passwd|password|pwd|{_KEYS}|signature|credentials?|authorization)"
 # Of every name in `_WORDS`, and of `sig=`: a text without any is plain, which is known in a hundredth of the
 # time that the expressions take. Without an i, which the expressions find in the letters of Turkish, too.
-_PARTS = ("token", "secret", "passw", "pwd", "key", "gnature", "credent", "g=")
+_PARTS = ("token", "secret", "passw", "pwd", "key", "gnature", "credent", "uthor", "g=")
 _INDEX = re.compile(r"(?:\.\d+)+$")  # of an item of a list, in a dotted key
 _FINGERPRINTED = re.compile(re.escape(HIDDEN) + r" \(sha256 [0-9a-f]{8}\)")
 _REFERENCE = re.compile(r"\$\{env:\w+\}")
@@ -113,7 +114,11 @@ def redacted_value(key: str, value: Any) -> Any:
     """Return a config value as it may be shown beside its key."""
     if isinstance(value, list):
         return [redacted_value(key, item) for item in value]
-    return redacted(_line(key, value)).removeprefix(_line(key, "")) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    if _has_lines(key, value):
+        return HIDDEN
+    return redacted(_line(key, value)).removeprefix(_line(key, ""))
 
 
 def is_secret(key: str, value: Any) -> bool:
@@ -130,10 +135,17 @@ def fingerprinted(key: str, value: Any) -> Any:
         return [fingerprinted(key, item) for item in value]
     if not is_secret(key, value) or _FINGERPRINTED.fullmatch(value):
         return value
-    shown = without_literals(_line(key, value)).removeprefix(_line(key, ""))
+    shown = (
+        HIDDEN if _has_lines(key, value) else without_literals(_line(key, value)).removeprefix(_line(key, ""))
+    )
     import hashlib  # loads OpenSSL, which `--help` does without
 
     return f"{shown} (sha256 {hashlib.sha256(value.encode()).hexdigest()[:8]})"
+
+
+def _has_lines(key: str, value: str) -> bool:
+    """Return whether a value of a secret's key has several lines, of which the expressions see the first."""
+    return "\n" in value.strip() and is_secret(key, "x")
 
 
 def _line(key: str, value: str) -> str:

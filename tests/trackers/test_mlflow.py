@@ -185,6 +185,22 @@ def test_options_name_the_experiment_the_run_and_tags(folder: Path, run: RunCard
     assert found.data.tags["mlflow.source.git.commit"] == "0123abc"
 
 
+def test_secrets_in_tags_do_not_reach_the_store(folder: Path, run: RunCard) -> None:
+    tags = {
+        "api_key": "sk-12345",
+        "signing.private_key": "BEGIN\nsk-12345\nEND",
+        "page": "https://u:sk-12345@host/x",
+    }
+    MlflowTracker(MlflowParams(tags=tags)).open(run)
+    found = stored_run(f"sqlite:///{folder}/mlflow.db", run, run.experiment)[1].data.tags
+    assert {key: found[key] for key in tags} == {
+        "api_key": "***",
+        "signing.private_key": "***",
+        "page": "https://***@host/x",
+    }
+    assert b"sk-12345" not in (folder / "mlflow.db").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("status", "told"), [("completed", "FINISHED"), ("failed", "FAILED"), ("preempted", "KILLED")]
 )

@@ -140,6 +140,15 @@ def known_arrays(split: Split) -> Batch | None:
     return split.known if isinstance(split, KnownSplit) else None
 
 
+@runtime_checkable
+class ReadFromFiles(Protocol):
+    """A split whose samples are read from files while a run trains, where others may write to them."""
+
+    @property
+    def files_read(self) -> Sequence[str]:
+        """The files, as paths or URLs."""
+
+
 class Preparation(Protocol):
     """Turn raw rows into features; fitted on the training split, and used again for predictions."""
 
@@ -218,6 +227,12 @@ class DataBundle:
             self._known[name] = compute(self)
         known: T = self._known[name]
         return known
+
+    @property
+    def files_read(self) -> list[str]:
+        """The files that samples are read from while a run trains, as paths or URLs."""
+        splits = [split for split in self.splits.values() if isinstance(split, ReadFromFiles)]
+        return [*self.files, *(file for split in splits for file in split.files_read)]
 
     def shares(self, known: dict[str, Any]) -> None:
         """Share what `once` computes with others that have the same data."""

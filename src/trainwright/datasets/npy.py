@@ -188,6 +188,11 @@ class MappedRows:
         features[ascending] = self._features[rows[ascending]]
         return {FEATURES: features, TARGET: self.targets[ids]}
 
+    @property
+    def files_read(self) -> list[str]:
+        """The file of the features; see `ReadFromFiles`."""
+        return [str(name)] if (name := getattr(self._features, "filename", None)) else []
+
     def fingerprint(self) -> str:
         """Return the digest over the features, as on disk and row by row, and the targets."""
         return self._fingerprint

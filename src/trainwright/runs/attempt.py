@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from os import F_OK, access
 
 from trainwright.config.schema import RunConfig
+from trainwright.datasets.rows.file_hashes import FilesRead
 from trainwright.engine.journal import Journal
 from trainwright.engine.loop import Loop
 from trainwright.engine.outside import Outside
@@ -15,6 +16,7 @@ from trainwright.engine.signals import Signals, Stopped
 from trainwright.engine.state import RunState
 from trainwright.errors import (
     CheckpointError,
+    DataError,
     InputError,
     ModelError,
     RunGoneError,
@@ -41,6 +43,7 @@ from trainwright.runs.wiring import Components, build_loop, run_checkpoints, run
 from trainwright.world import ALONE, World
 
 log = logging.getLogger("trainwright")
+_NAMED = 20  # changed files, in the journal
 
 
 def run_attempt(request: Request) -> Result:
@@ -197,10 +200,11 @@ class _Attempt:
             if decision not in self._startup.journalled:
                 loop.parts.recorder.decided(decision)
         saver.resume_from(state, components.rules.best_steps(state.evaluations))
-        before = components.learner.unsaved_state()
+        before, files = components.learner.unsaved_state(), FilesRead(components.bundle.files_read)
         with keeping_freed_memory():
             status = loop.run(lambda: self._check_unsaved(components, before), self._note_imports)
         self._note_imports()
+        self._check_files(components, files, loop)
         # The digest is computed while the last save is written.
         result = self._result = self._result_so_far(components, state, status)
         self._world.main_only(lambda: self._finish_saves(loop))
@@ -275,6 +279,25 @@ class _Attempt:
             log.warning("determinism: statistical, since %s: a resume is not exact; %s", reason, hint)
             self._startup.manifest = lower_tier(self._run, self._startup.manifest, reason)
         return True
+
+    def _check_files(self, components: Components, files: FilesRead, loop: Loop) -> None:
+        """Lower the determinism tier if files that samples are read from were changed during the training.
+
+        Raises:
+            DataError: The config demands `bitwise`.
+        """
+        found = self._world.gather(files.changed())
+        changed = sorted({name for names in found for name in names})
+        if not changed:
+            return
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        reason = f"{changed[0]}{more}, which samples are read from, was changed during the training"
+        if self._world.is_main:
+            loop.parts.recorder.event(loop.state.step, "data_changed", files=changed[:_NAMED])
+            log.warning("determinism: statistical, since %s: the weights may be of several data", reason)
+            self._startup.manifest = lower_tier(self._run, self._startup.manifest, reason)
+        if components.config.training.determinism == "bitwise":
+            raise DataError(f"training.determinism: bitwise was requested, but {reason}; start a new run")
 
     def _end(self, result: Result, loop: Loop) -> None:
         recorder = loop.parts.recorder

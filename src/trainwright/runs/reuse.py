@@ -11,6 +11,7 @@ from pathlib import Path
 from trainwright import registry
 from trainwright.config import Resolved
 from trainwright.config.schema import RunConfig
+from trainwright.datasets.rows.file_hashes import reading_again
 from trainwright.errors import TrainwrightError
 from trainwright.global_random import preserved_global_random, seed_global_random
 from trainwright.records.copies import download_all, download_records
@@ -108,7 +109,8 @@ def _difference(run: RunDir, resolved: Resolved, objects: Objects) -> str | None
     if before.objects != objects.names:
         return "it was given other objects"
     source = _weights_source(resolved.config, run)
-    now = present_inputs(run, resolved, objects, source)
+    with reading_again():  # the times of files need not show each change
+        now = present_inputs(run, resolved, objects, source)
     differences = harmful_differences(before, now, resolved.config)
     return str(differences[0]) if differences else None
 

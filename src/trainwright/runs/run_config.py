@@ -7,7 +7,7 @@ reads it here.
 
 from __future__ import annotations
 
-from trainwright.config import Adapters, Overrides, Resolved
+from trainwright.config import Overrides, Resolved
 from trainwright.config import load as load_config
 from trainwright.config.env import VARIABLE, names_outside, texts_in
 from trainwright.config.layers import COMMAND_LINE, OVERRIDES
@@ -24,14 +24,14 @@ _TEXTS = "experiment."  # its texts are only shown
 
 
 def read_config(
-    run: RunDir, overrides: Overrides = (), adapters: Adapters | None = None, *, trust: bool = False
+    run: RunDir, overrides: Overrides = (), *, checked: bool = True, trust: bool = False
 ) -> Resolved:
     """Return the config of a run; `${env:NAME}` stays in it where the run is neither own nor trusted.
 
     Args:
         run: The run directory.
         overrides: The user's own, in which variables are filled in.
-        adapters: The installed adapters, by default those of `Catalog`.
+        checked: Whether names and options of adapters are checked, which must be installed then.
         trust: Whether the user trusts the run; within `workdir.reading`, that has been said.
 
     Raises:
@@ -41,7 +41,7 @@ def read_config(
     """
     file, allowed = run.checked_config_file(), trust or is_trusted(run)
     try:
-        return load_config(file, overrides, adapters or Catalog(), variables=allowed)
+        return load_config(file, overrides, Catalog() if checked else None, variables=allowed)
     except ConfigError as error:
         variable = VARIABLE.search("\n".join(problem.message for problem in error.problems))
         if allowed or variable is None:

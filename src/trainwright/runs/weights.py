@@ -97,7 +97,7 @@ def _best_step(run: RunDir, checkpoints: RunCheckpoints, newest: Commit | None) 
         return result.best.step if result.best else None
     if newest is None:
         return None
-    config = read_config(run).config
+    config = read_config(run, checked=False).config
     kept = config.checkpoint
     history = evaluations_from_json(checkpoints.resume.state(newest)["evaluations"])
     if newest.best:  # a fork has evaluations of its parent whose weights it does not have

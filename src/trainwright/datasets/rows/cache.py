@@ -46,10 +46,10 @@ _in_use: dict[Path, BinaryIO] = {}  # the copies that this process reads, each l
 class DataCache:
     """A folder with copies of objects; the least recently used ones are deleted to make room.
 
-    Each copy is a folder, named by a hash of what identifies it, with the content and a record of its size
-    and SHA-256. It gets its name when it is complete, so an interrupted download leaves no copy. A process
-    locks the copies that it reads (shared) until it ends, so no other process deletes them. It locks the
-    cache (exclusive) to write or to delete, so processes write one at a time.
+    Each copy is a folder, named by a hash of what identifies it, with the content and a record of its name,
+    size and SHA-256. It gets its name when it is complete, so an interrupted download leaves no copy. A
+    process locks the copies that it reads (shared) until it ends, so no other process deletes them. It locks
+    the cache (exclusive) to write or to delete, so processes write one at a time.
 
     Args:
         folder: The folder; created if necessary.
@@ -169,7 +169,8 @@ class DataCache:
             says = kept.fill(content)
             with open(content, "rb") as file:
                 os.fsync(file.fileno())
-            record = {**says, "bytes": content.stat().st_size, "sha256": sha256_file(content)}
+            size, sha256 = content.stat().st_size, sha256_file(content)
+            record = {**says, "copy": copy.name, "bytes": size, "sha256": sha256}
             write_file(new / _RECORD, json.dumps(record).encode())
             new.rename(copy)
         _lock_shared(copy / _CONTENT)
@@ -243,9 +244,10 @@ def _lock_shared(path: Path) -> bool:
 
 
 def _is_damaged(copy: Path) -> bool:
+    """Return whether a copy is not what was written, or another one with its name."""
     try:
         record = json.loads((copy / _RECORD).read_bytes())
-        return bool(sha256_file(copy / _CONTENT) != record["sha256"])
+        return bool(record["copy"] != copy.name or sha256_file(copy / _CONTENT) != record["sha256"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # the last one of nested JSON
         return True
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from trainwright.announce import announced
 from trainwright.datasets.base import Skips, settled
-from trainwright.datasets.rows.shards import keep_in_cache
+from trainwright.datasets.rows.shards import keep_in_cache, kept_in_cache
 from trainwright.datasets.rows.threads import THREADS
 from trainwright.digest import sha256_json
 from trainwright.errors import DataError
@@ -112,11 +113,9 @@ def _unreadable(items: Faulty, dataset: Any) -> list[int]:
     if not (isinstance(dataset, StoredSamples) and dataset.is_stored):
         return _found(items, [items.fault(position) for position in _announced(items)])
     path = cache_folder() / "shards" / f"{_FORMAT}-{sha256_json(dataset.fingerprint())}.npz"
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
+    if (data := kept_in_cache(path)) is not None:
+        with suppress(Exception), np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return [int(position) for position in arrays["positions"]]
-    except Exception:  # there is none, or it is damaged, for which zip files have many errors
-        log.debug("data: %s is not known", path)
     found = _found(items, THREADS.map(lambda position: items.fault(position, drawn=False), _announced(items)))
     keep_in_cache(path, _stored(np.array(found, np.int64)))
     return found

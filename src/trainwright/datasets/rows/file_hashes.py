@@ -1,26 +1,32 @@
 """The SHA-256 of files, remembered in the user's cache as long as the files do not change.
 
-What the file system says of a file (its number, size and times) tells whether it has. A file that changed
-within the last seconds may change again without another time, so its hash is not remembered.
+What the file system says of a file (its number, size and times) tells whether it has. It does not say so at
+once of what is written through a memory map: the time changes when a page is written for the first time
+after the system has saved it, which it does within half a minute; and in a file system in memory, never. So
+the hash of a file that changed within the last minute, or lies in memory, is not remembered.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from trainwright.datasets.rows.files import existing_file
+from trainwright.datasets.rows.files import existing_file, is_url
 from trainwright.datasets.rows.threads import THREADS
-from trainwright.digest import make_folders, sha256_bytes, sha256_file, write_atomically
+from trainwright.digest import make_folders, sha256_bytes, sha256_file, sha256_json, write_atomically
 from trainwright.errors import DataError
 from trainwright.records.urls import cache_folder
 
-_SETTLED_NS = 2_000_000_000
+_SETTLED_NS = 60_000_000_000
+_IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
+_reads_again = False  # whether all files are read, whatever is remembered
 Stamp = list[int]
 
 
@@ -35,18 +41,61 @@ def hashes_of(paths: Sequence[str]) -> list[str]:
     files = [str(existing_file(path, mapped=True).absolute()) for path in paths]
     root = os.path.commonpath([str(Path(file).parent) for file in files])
     record = cache_folder() / "hashes" / f"{sha256_bytes(root.encode(errors='surrogateescape'))[:32]}.json"
-    known, now = _read(record), time.time_ns()
+    known = {} if _reads_again else _read(record)
+    now = time.time_ns()
     found = dict(zip(files, THREADS.map(lambda file: _hashed(file, known), files), strict=True))
     fresh = {
-        file: [*stamp, sha256]
+        file: [*stamp, sha256, _checksum(file, stamp, sha256)]
         for file, (stamp, sha256) in found.items()
-        if max(stamp[2:]) < now - _SETTLED_NS
+        if _shows_changes(file, stamp, now)
     }
     if any(known.get(file) != entry for file, entry in fresh.items()):
         with suppress(OSError):  # without it, the files are only read again
             make_folders(record.parent)
             write_atomically(record, json.dumps({**known, **fresh}).encode())
     return [found[file][1] for file in files]
+
+
+@contextmanager
+def reading_again() -> Iterator[None]:
+    """Have all files read, so that a hash is that of what is there now, whatever is remembered."""
+    global _reads_again  # noqa: PLW0603 - for all threads that hash files
+    before, _reads_again = _reads_again, True
+    try:
+        yield
+    finally:
+        _reads_again = before
+
+
+class _State(NamedTuple):
+    """What is known of a file at one time; `sha256` where its times cannot show that it changes."""
+
+    stamp: Stamp
+    sha256: str | None
+
+
+class FilesRead:
+    """The files that samples are read from during a training, and how they were at its beginning.
+
+    A file that is changed and put back has other times; the folders above it have, if they are renamed. Where
+    the times cannot show a change, contents are compared, which does not show one that was undone.
+
+    Args:
+        paths: The files. Copies of objects in a store are left out: nobody else writes to them.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        files = dict.fromkeys(os.path.abspath(path) for path in paths if not is_url(path))  # noqa: PTH100
+        now = time.time_ns()
+        self._files = dict(zip(files, THREADS.map(lambda file: _state(file, now), files), strict=True))
+        folders = dict.fromkeys(parent for file in files for parent in Path(file).parents)
+        self._folders = {folder: _times(folder) for folder in folders}
+
+    def changed(self) -> list[str]:
+        """Return the files and folders that have changed since, sorted."""
+        files = THREADS.map(lambda file: file if _has_changed(file, self._files[file]) else "", self._files)
+        folders = [str(one) for one, times in self._folders.items() if _is_renamed(times, _times(one))]
+        return sorted([*filter(None, files), *folders])
 
 
 def _read(record: Path) -> dict[str, Any]:
@@ -60,11 +109,64 @@ def _read(record: Path) -> dict[str, Any]:
 def _hashed(file: str, known: dict[str, Any]) -> tuple[Stamp, str]:
     """Return what the file system says of a file, and its hash."""
     try:
-        status = Path(file).stat()
-        stamp = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+        stamp = _stamp(file)
         entry = known.get(file)
-        if isinstance(entry, list) and entry[:-1] == stamp:
-            return stamp, str(entry[-1])
+        if isinstance(entry, list) and entry[:-2] == stamp and entry[-1] == _checksum(file, stamp, entry[-2]):
+            return stamp, str(entry[-2])
         return stamp, sha256_file(Path(file))
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from error
+
+
+def _checksum(file: str, stamp: Stamp, sha256: Any) -> str:
+    """Return the checksum of what is remembered of a file: bits of the cache may change, too."""
+    return sha256_json([os.fsencode(file).hex(), stamp, sha256])[:16]
+
+
+def _stamp(file: str | Path) -> Stamp:
+    status = Path(file).stat()
+    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def _shows_changes(file: str, stamp: Stamp, now: int) -> bool:
+    """Return whether a change of a file would change its times."""
+    return max(stamp[2:]) < now - _SETTLED_NS and not _is_in_memory(Path(file).stat().st_dev)
+
+
+@cache
+def _is_in_memory(device: int) -> bool:
+    """Return whether a file system is in memory, where a memory map need not change the times of a file."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with suppress(OSError):  # outside Linux
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+            if line.split()[2] == number and (kind := re.search(r" - (\S+)", line)) is not None:
+                return kind[1] in _IN_MEMORY
+    return False
+
+
+def _state(file: str, now: int) -> _State | None:
+    """Return the state of a file; None if it cannot be read."""
+    with suppress(OSError):
+        stamp = _stamp(file)
+        return _State(stamp, None if _shows_changes(file, stamp, now) else sha256_file(Path(file)))
+    return None
+
+
+def _has_changed(file: str, before: _State | None) -> bool:
+    try:
+        if before is None or _stamp(file) != before.stamp:
+            return True
+        return before.sha256 is not None and sha256_file(Path(file)) != before.sha256
+    except OSError:
+        return True
+
+
+def _times(folder: Path) -> Stamp:
+    with suppress(OSError):
+        return _stamp(folder)
+    return []
+
+
+def _is_renamed(before: Stamp, now: Stamp) -> bool:
+    """Return whether a folder is another one, or was moved meanwhile: its names are what they were."""
+    return before[:1] != now[:1] or (before[2:3] == now[2:3] and before[3:] != now[3:])

@@ -8,6 +8,7 @@ all others, and nothing has to be read again to go on in the middle.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import logging
 import os
@@ -15,6 +16,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +34,7 @@ log = logging.getLogger("trainwright")
 Tables = Mapping[str, Array]
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_CHECKSUM_BYTES = 32  # before the content of a file of the cache
 _OPEN_FILES = 256  # further ones are opened for each sample
 _SAID_AFTER = 2.0  # seconds
 
@@ -103,25 +106,39 @@ def open_shards(pattern: str, indexer: Indexer) -> list[Shard]:
 def _index(file: Path, sha256: str, indexer: Indexer) -> Tables:
     """Return the index of a shard, from the cache if it was made before."""
     kept = cache_folder() / "shards" / f"{indexer.kind}-{sha256}.npz"
-    try:
-        with np.load(kept, allow_pickle=False) as arrays:
+    if (data := kept_in_cache(kept)) is not None:
+        with suppress(Exception), np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return dict(arrays)
-    except Exception:  # there is none, or it is damaged, for which zip files have many errors
-        index, buffer = indexer.make(file), io.BytesIO()
+    index, buffer = indexer.make(file), io.BytesIO()
     np.savez(buffer, allow_pickle=False, **index)
     keep_in_cache(kept, buffer.getvalue())
     return index
+
+
+def kept_in_cache(path: Path) -> bytes | None:
+    """Return what `keep_in_cache` wrote under this name; None if there is nothing, or something else."""
+    with suppress(OSError):
+        content = path.read_bytes()
+        checksum, data = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+        if checksum == _checksum(path, data):
+            return data
+    return None
 
 
 def keep_in_cache(path: Path, data: bytes) -> None:
     """Write a file about a shard; without it the shard is read again the next time."""
     try:
         make_folders(path.parent)
-        write_atomically(path, data)
+        write_atomically(path, _checksum(path, data) + data)
     except OSError as error:
         log.warning(
             "what is known of a shard cannot be kept: %s; set TRAINWRIGHT_CACHE to another folder", error
         )
+
+
+def _checksum(path: Path, data: bytes) -> bytes:
+    """Return the checksum of a file of the cache, which its name is part of: files may change names, too."""
+    return hashlib.sha256(path.name.encode() + b"\0" + data).digest()
 
 
 class ShardFiles:

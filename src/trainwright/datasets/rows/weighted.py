@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainwright.datasets.base import Draw, Reading, SampleSplit, unnoted
+from trainwright.datasets.base import Draw, ReadFromFiles, Reading, SampleSplit, unnoted
 from trainwright.types import WEIGHT, Array, Batch, Ids
 
 
@@ -34,6 +34,11 @@ class WeightedSamples:
     def read(self, ids: Ids, draw: Draw, note: Callable[[int], None] = unnoted) -> Batch:
         """Return the same, with random numbers of each sample's own."""
         return {**self._split.read(ids, draw, note), WEIGHT: self.known[WEIGHT][ids]}
+
+    @property
+    def files_read(self) -> list[str]:
+        """The files of the samples; see `ReadFromFiles`."""
+        return list(self._split.files_read) if isinstance(self._split, ReadFromFiles) else []
 
     def fingerprint(self) -> str:
         """Return that of the samples: their weights follow from their classes and the config."""

@@ -34,7 +34,7 @@ class Side:
     tree: ConfigTree
 
     @staticmethod
-    def of(run: RunDir, *, trust: bool) -> Side:
+    def of(run: RunDir, *, trust: bool = False) -> Side:
         """Read a run, which the user may trust.
 
         Raises:

@@ -17,6 +17,7 @@ from pydantic import Field
 from trainwright.config.fields import Section
 from trainwright.errors import InputError, TrackerError
 from trainwright.records.study import StudyRecord
+from trainwright.redact import redacted_value
 from trainwright.require import require
 from trainwright.trackers.base import DatasetCard, Histogram, Point, RunCard, StudyCard
 from trainwright.trackers.mlflow.store import client_of
@@ -87,6 +88,7 @@ class MlflowTracker:
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.ERROR)
         self._params = params
+        self._tags = {key: redacted_value(key, text) for key, text in params.tags.items()}
         self._uri = (
             params.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
         )
@@ -215,7 +217,7 @@ class MlflowTracker:
 
     def _create(self, run: RunCard, experiment: str) -> Any:
         # In one call, so that no run ever exists without the tag that identifies it.
-        tags = {**run.tags, RUN_ID: run.run_id, "mlflow.source.name": "trainwright", **self._params.tags}
+        tags = {**run.tags, RUN_ID: run.run_id, "mlflow.source.name": "trainwright", **self._tags}
         if run.study is not None:
             tags[PARENT] = self._parent(experiment, run.study, run.run_dir.parent / run.study)
         if "trainwright.git_commit" in run.tags:
@@ -224,7 +226,7 @@ class MlflowTracker:
 
     def _parent(self, experiment: str, study: str, folder: Path) -> str:
         """Return MLflow's run of a study."""
-        return parent_run(self._client, experiment, study, folder, self._params.tags)
+        return parent_run(self._client, experiment, study, folder, self._tags)
 
     def end_study(self, study: StudyCard) -> None:
         """Record how a study has ended, with its best trial's metrics, and its report.

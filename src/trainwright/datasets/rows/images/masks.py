@@ -58,6 +58,10 @@ class Masks:
         """Return the hashes of the files."""
         return self._files.hashes(positions)
 
+    def files(self, positions: Sequence[int]) -> list[str]:
+        """Return the files."""
+        return self._files.files(positions)
+
 
 def masks_of(images: Sequence[Path], root: Path, folder: Path) -> list[Path]:
     """Return the masks of images: files with the same relative paths in another folder, whatever the suffix.
@@ -168,6 +172,12 @@ class MaskSplit:
 
     def _at(self, sample: int) -> int:
         return int(self.positions[sample])
+
+    @property
+    def files_read(self) -> list[str]:
+        """The files of the images and masks; see `ReadFromFiles`."""
+        positions = self.positions.tolist()
+        return [*self._images.files(positions), *self._masks.files(positions)]
 
     def fingerprint(self) -> str:
         """Return the digest over the contents of the files, and what the numbers of masks mean."""

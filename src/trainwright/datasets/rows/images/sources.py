@@ -31,6 +31,9 @@ class Images(Protocol):
     def hashes(self, positions: Sequence[int]) -> list[str]:
         """Return the SHA-256 (hex) of the contents of images."""
 
+    def files(self, positions: Sequence[int]) -> list[str]:
+        """Return the files that images are read from; none if they are in memory."""
+
 
 class FileImages:
     """Image files.
@@ -51,7 +54,11 @@ class FileImages:
 
     def hashes(self, positions: Sequence[int]) -> list[str]:
         """Return the hashes of files; those that have not changed since they were hashed are not read."""
-        return hashes_of([self.names[position] for position in positions])
+        return hashes_of(self.files(positions))
+
+    def files(self, positions: Sequence[int]) -> list[str]:
+        """Return the files of images."""
+        return [self.names[position] for position in positions]
 
 
 class ByteImages:
@@ -75,6 +82,10 @@ class ByteImages:
     def hashes(self, positions: Sequence[int]) -> list[str]:
         """Return the hashes of the encoded images."""
         return [sha256_bytes(self._contents[position]) for position in positions]
+
+    def files(self, positions: Sequence[int]) -> list[str]:  # noqa: ARG002 - as in `Images`
+        """Return no files."""
+        return []
 
 
 class CachedImages:
@@ -108,3 +119,7 @@ class CachedImages:
     def hashes(self, positions: Sequence[int]) -> list[str]:
         """Return the hashes of the images as they were."""
         return self._images.hashes(positions)
+
+    def files(self, positions: Sequence[int]) -> list[str]:
+        """Return the files of images, which are read at least once."""
+        return self._images.files(positions)

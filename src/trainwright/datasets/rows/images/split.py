@@ -233,6 +233,11 @@ class ImageSplit:
         target = np.asarray(self.known[TARGET][sample])
         return np.eye(self._classes, dtype=np.float32)[target] if self._classes else target
 
+    @property
+    def files_read(self) -> list[str]:
+        """The files that the images are read from; see `ReadFromFiles`."""
+        return self._images.files(self.positions.tolist())
+
     def fingerprint(self) -> str:
         """Return the digest over the contents of the image files, and what is known of the samples."""
         return self._fingerprint
