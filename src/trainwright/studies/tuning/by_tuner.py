@@ -49,8 +49,7 @@ class StudyTrials:
     """The trials of a study, for a tuner (`tuners.base.Trials`).
 
     Args:
-        study: The study.
-        log: Its log.
+        log: The log of the study.
         configs: The configs of its runs.
         goals: What is sought: one metric.
         record: Writes down how a trial has ended.
@@ -58,7 +57,6 @@ class StudyTrials:
         inputs: What its trials share.
     """
 
-    study: Study
     log: TrialLog
     configs: TrialConfigs
     goals: Goals
@@ -68,6 +66,11 @@ class StudyTrials:
     # Trials that do not go on, with their error.
     _leaving: dict[int, str | None] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
+
+    @property
+    def study(self) -> Study:
+        """The study."""
+        return self.inputs.study
 
     # -- what a tuner asks for
 

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainwright.config import load as load_config
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import LoggedTrial, TrialLog
 from trainwright.require import import_paths
-from trainwright.runs.catalog import Catalog
 from trainwright.runs.frameworks import form_for
+from trainwright.runs.run_config import usable_config
 from trainwright.runs.trust import of_own_config
 from trainwright.samplers.base import Space
 from trainwright.studies.study import Study, StudyRequest
@@ -34,12 +33,21 @@ class TrialInputs:
         configs: The configs of its runs.
         log: Its log.
         request: The arguments of the study.
+        trusted: Whether the user trusts the study, which may not be their own.
     """
 
     def __init__(
-        self, study: Study, space: Space, configs: TrialConfigs, log: TrialLog, request: StudyRequest
+        self,
+        study: Study,
+        space: Space,
+        configs: TrialConfigs,
+        log: TrialLog,
+        request: StudyRequest,
+        *,
+        trusted: bool = False,
     ) -> None:
-        self._study, self._configs, self._log, self._request = study, configs, log, request
+        self.study, self._configs, self._log, self._request = study, configs, log, request
+        self._trusted = trusted
         self._has_one_key = not any(parameter.key.startswith(_DECIDING) for parameter in space)
         self._keys: dict[int, Any] = {}
         self.searches_data = any(parameter.key.startswith("data.") for parameter in space)
@@ -80,7 +88,7 @@ class TrialInputs:
             known.append(key)
             changed += [(run, self._changes(run)) for run in runs]
         if not self.allow_change:
-            refuse(self._study, changed, resuming(self._study.path, "--allow-change"))
+            refuse(self.study, changed, resuming(self.study.path, "--allow-change"))
             return
         listed = [str(one) for _, differences in changed for one in differences]
         for one in dict.fromkeys(listed):
@@ -91,8 +99,8 @@ class TrialInputs:
     def _changes(self, run: RunDir) -> list[Any]:
         if run.require_manifest().initial is not None:
             return []  # a fork, which is compared when it goes on
-        resolved = load_config(run.checked_config_file(), adapters=Catalog())
-        with of_own_config(run, resolved):
+        resolved = usable_config(run, trust=self._trusted)
+        with of_own_config(run, resolved, trust=self._trusted):
             return changes_of(run, resolved, self._request)
 
     def _key(self, trial: LoggedTrial) -> Any:
@@ -111,5 +119,5 @@ class TrialInputs:
         return self._keys[trial.number]
 
     def _runs(self, trial: LoggedTrial) -> Sequence[RunDir]:
-        folder: Path = self._study.path.parent
+        folder: Path = self.study.path.parent
         return [RunDir(folder / run_id) for run_id in (trial.run_id, *trial.others)]

@@ -144,7 +144,9 @@ class _Search:
         with study.owned(), leading(study.path), log_warnings_once():
             study.update(status="running")
             self._log = TrialLog(study.path)
-            self._inputs = TrialInputs(study, plan.space, self._configs, self._log, self._request)
+            self._inputs = TrialInputs(
+                study, plan.space, self._configs, self._log, self._request, trusted=self._trusted
+            )
             config = self._base.resolved.config
             self._agenda = agenda_of(
                 plan.tuning, config, plan.trials, plan.horizon or 0, self._log, plan.mode, plan.recorded
@@ -216,9 +218,7 @@ class _Search:
         if self._plan.tuning.tuner is not None:
             goals = self._plan.goals
             make_by_tuner(
-                StudyTrials(
-                    self._study, self._log, self._configs, goals, self._end, self._signals, self._inputs
-                )
+                StudyTrials(self._log, self._configs, goals, self._end, self._signals, self._inputs)
             )
             return
         begun = [trial for trial in self._log.trials if trial.ending is None]
