@@ -468,10 +468,11 @@ def test_the_tracker_of_a_trial_gets_what_it_lacked_when_all_was_killed(
     assert (state.closed, pending(run.journal, state)) == ("completed", 0)
 
 
-def test_a_job_is_written_as_workers_of_earlier_versions_read_it() -> None:
+def test_a_job_is_written_as_its_worker_reads_it() -> None:
     plain = {
         **{"number": 3, "study_id": "tune-1", "metric": "val_loss", "mode": "min", "curves": {}},
         **{"until": None, "runs": ["/runs/1"], "pruner": {"type": "none"}},
+        **{"alike": ["2"], "searches_data": True, "allow_change": True},
     }
     job = Job.from_json(plain)
     assert (job.trial, job.runs, job.pruner) == (3, [Path("/runs/1")], NoPruner())

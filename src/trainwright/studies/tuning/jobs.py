@@ -113,7 +113,7 @@ class Job:
             "trusted": plain["trusted"],
         }
         until = plain["until"] and tuple(plain["until"])
-        return Job(**{**{name: plain[name] for name in _PLAIN if name in plain}, **own, "until": until})
+        return Job(**{**{name: plain[name] for name in _PLAIN}, **own, "until": until})
 
 
 def no_bundle(_: Resolved) -> None:
