@@ -54,7 +54,7 @@ class StudyTrials:
         goals: What is sought: one metric.
         record: Writes down how a trial has ended.
         signals: What may stop the study.
-        inputs: What its trials share; None: nothing is compared.
+        inputs: What its trials share.
     """
 
     log: TrialLog
@@ -62,7 +62,7 @@ class StudyTrials:
     goals: Goals
     record: Callable[[int, Ending], None]
     signals: Signals
-    inputs: TrialInputs | None = None
+    inputs: TrialInputs
     # Trials that do not go on, with their error.
     _leaving: dict[int, str | None] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
@@ -114,9 +114,9 @@ class StudyTrials:
             self.mode,
             str(Path.cwd()),
             log.getEffectiveLevel(),
-            self.inputs.newest() if self.inputs else None,
-            self.inputs.searches_data if self.inputs else False,
-            self.inputs.allow_change if self.inputs else False,
+            self.inputs.newest(),
+            self.inputs.searches_data,
+            self.inputs.allow_change,
         )
 
     @cached_property
