@@ -142,7 +142,7 @@ BROKEN = {
     "unsafe name": (
         GOOD + "experiment: {name: ../x}\n",
         "3:20: experiment.name",
-        "a name of letters, digits,",
+        "a name of at most 200 letters, digits,",
     ),
     "no such scheduler": (
         GOOD + "training: {scheduler: cosin}\n",
