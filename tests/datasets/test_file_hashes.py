@@ -150,6 +150,7 @@ class ChangesAndPutsBack(Callback):
             file.write(content)
 
 
+@pytest.mark.slow
 def test_a_run_says_that_its_features_were_changed_and_put_back(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     np.save(tmp_path / "X.npy", random.normal(size=(64, 4)).astype(np.float32))

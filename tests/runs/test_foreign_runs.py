@@ -19,6 +19,7 @@ from trainwright.errors import InputError, TrainwrightError
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.run import Run
 
+pytestmark = pytest.mark.slow
 SECRET = "sk-12345-of-the-user"
 ROWS = "a,b,y\n" + "".join(f"{i},{i * i % 7},{2 * i + i % 3}\n" for i in range(80))
 CONFIG: dict[str, Any] = {
