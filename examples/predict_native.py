@@ -188,9 +188,8 @@ def predict(path: str, rows: pd.DataFrame) -> pd.DataFrame:
         about = json.load(file)
     values = outputs(path, features(rows, about), about)
     if about["classes"] is None:
-        return pd.DataFrame(
-            {"prediction": in_original_units(np.asarray(values, dtype=float), about["transform"])}
-        )
+        values = np.asarray(values, dtype=float) + sum(about["offset"])  # which training subtracted
+        return pd.DataFrame({"prediction": in_original_units(values, about["transform"])})
     values = np.column_stack([1 - values, values]) if values.ndim == 1 else values
     probabilities = {f"probability_{label}": values[:, i] for i, label in enumerate(about["classes"])}
     chosen = [about["classes"][i] for i in values.argmax(axis=1)]

@@ -38,9 +38,10 @@ PARTS: dict[str, Part] = {
     "order": Part(1, "the order of the samples", ("order.py",)),
     "streams": Part(1, "the random streams of a seed", ("order.py", "engine/state.py")),
     "split": Part(1, "which rows train, validate and test", ("datasets/rows/splitting.py",)),
-    # 2: mean targets of categories heed neither the weights nor the groups of rows
+    # 3: targets are float32
+    # 2: also, mean targets of categories heed neither the weights nor the groups of rows
     # 1: also, columns are what the file's types say; all are features; those of arrays stay as they are
-    "preparation": Part(3, "how rows become features and targets", ("datasets",), kept=(1, 2)),
+    "preparation": Part(4, "how rows become features and targets", ("datasets",), kept=(1, 2)),
     # 1: from the generators as the step before left them
     "samples": Part(
         2, "the random numbers that samples draw when they are read", ("datasets/base.py",), kept=(1,)
@@ -52,10 +53,11 @@ PARTS: dict[str, Part] = {
         ("engine/rules.py", "engine/history.py", "engine/schedules.py"),
     ),
     "tasks": Part(1, "targets, outputs and default losses of the tasks", ("tasks",)),
-    # 1: f1, precision and recall of two classes are macro averages
-    # 2: metrics of the user's own get neither sample_weight nor pos_label
+    # 3: targets, and predictions of boosters, are rounded to float32
+    # 2: also, metrics of the user's own get neither sample_weight nor pos_label
+    # 1: also, f1, precision and recall of two classes are macro averages
     "metrics": Part(
-        3,
+        4,
         "losses and metrics of an evaluation",
         ("evaluation/own.py", "evaluation/metrics.py", "tasks"),
         kept=(1, 2),

@@ -30,7 +30,8 @@ Batch: TypeAlias = Mapping[str, Array]
 
 # The names of arrays that have a meaning of their own.
 FEATURES = "features"  # (rows, ...): the columns of a table, or an image
-TARGET = "target"  # (rows,) or (rows, outputs): what the model is to predict, as its task encodes it
+# (rows,) or (rows, outputs): what the model is to predict, as its task encodes it; values are float64
+TARGET = "target"
 WEIGHT = "weight"  # (rows,) float64: how much a sample counts, unless the model takes an array of this name
 INPUT_IDS = "input_ids"  # (rows, length) int64: tokens
 ATTENTION_MASK = "attention_mask"  # (rows, length) int64: 1 for a token, 0 for padding
@@ -50,12 +51,16 @@ class FeatureForm(NamedTuple):
     """The form in which a framework wants the rows of tables.
 
     Attributes:
-        dtype: NumPy's name of the dtype of features, and of targets that are values.
+        dtype: NumPy's name of the dtype of features.
         frames: Whether the model prepares the columns itself, and gets them as a data frame.
+        target: What the model learns of targets that are values. `float64`: the very values. `float32`:
+            these, rounded. `centered`: the same, but shifted first where rounding would lose their
+            differences. `standardized`: shifted only if they are standardized as well.
     """
 
     dtype: str = "float32"
     frames: bool = False
+    target: Literal["float64", "float32", "centered", "standardized"] = "float64"
 
 
 class StepResult(NamedTuple):
@@ -204,7 +209,10 @@ class DataInfo:
         target_names: The names of several targets that are values, in the order of the outputs, if they have
             any.
         target_transform: The transformation of the target, as `tasks.support.transforms` writes it; models,
-            `target_mean` and `target_scale` are then on the transformed scale. None: there is none.
+            `target_mean`, `target_scale` and `target_offset` are then on the transformed scale. None: there
+            is none.
+        target_offset: What is subtracted from each of the targets before they are rounded to float32, for
+            frameworks that learn in it; empty: nothing is. `target_mean` is that of the difference.
         image_shape: The shape of the images that flat rows of features hold, if the data are known to.
         target_shape: The shape of one sample's target where that is a mask: (height, width).
         vocab_size: The number of different tokens of `input_ids`, if they are not the outputs; 0: not known.
@@ -223,6 +231,7 @@ class DataInfo:
     categories: Sequence[int] = field(default=())
     target_names: Sequence[str] = field(default=())
     target_transform: Mapping[str, Any] | None = None
+    target_offset: Sequence[float] = field(default=())
     image_shape: tuple[int, ...] = ()
     target_shape: tuple[int, ...] = ()
     vocab_size: int = 0
@@ -239,6 +248,7 @@ class DataInfo:
         classes = [label if isinstance(label, str | int | float | bool) else str(label) for label in plain]
         several = {"target_names": list(self.target_names)} if self.target_names else {}
         transform = {"target_transform": self.target_transform} if self.target_transform else {}
+        offset = {"target_offset": list(self.target_offset)} if self.target_offset else {}
         return {
             "task": self.task,
             "inputs": {name: [list(spec.shape), spec.dtype] for name, spec in self.inputs.items()},
@@ -251,6 +261,7 @@ class DataInfo:
             "categories": list(self.categories),
             **several,
             **transform,
+            **offset,
             **({"image_shape": list(self.image_shape)} if self.image_shape else {}),
             **({"target_shape": list(self.target_shape)} if self.target_shape else {}),
             **({"vocab_size": self.vocab_size} if self.vocab_size else {}),

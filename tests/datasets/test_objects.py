@@ -67,7 +67,7 @@ def test_classes_that_the_dataset_says() -> None:
 def test_values() -> None:
     bundle = from_objects((Rows(30, lambda i: (np.ones((1, 4, 4)), [i / 2, 1.0])), None, None), config())
     assert (bundle.info.task, bundle.info.outputs, bundle.info.input_shape) == ("regression", 2, (1, 4, 4))
-    assert bundle.splits["train"].take(np.array([3]))["target"].dtype == np.float32
+    assert bundle.splits["train"].take(np.array([3]))["target"].dtype == np.float64
     assert "no validation dataset" in bundle.warnings[0]
 
 

@@ -51,8 +51,8 @@ class TestRegression(TaskSuite):
         return RegressionTask(DataInfo("regression", features_spec((4,)), 1, target="price"))
 
     def drawn(self, rows: int, seed: int) -> tuple[Array, Array]:
-        targets = noise(0, rows).astype(np.float32) + 5
-        return targets + 0.3 * noise(seed, rows).astype(np.float32), targets
+        targets = noise(0, rows) + 5
+        return targets.astype(np.float32) + 0.3 * noise(seed, rows).astype(np.float32), targets
 
 
 class TestSeveralValues(TestRegression):
@@ -60,8 +60,8 @@ class TestSeveralValues(TestRegression):
         return RegressionTask(DataInfo("regression", features_spec((4,)), 2))
 
     def drawn(self, rows: int, seed: int) -> tuple[Array, Array]:
-        targets = noise(0, rows, 2).astype(np.float32) + 5
-        return targets + 0.3 * noise(seed, rows, 2).astype(np.float32), targets
+        targets = noise(0, rows, 2) + 5
+        return targets.astype(np.float32) + 0.3 * noise(seed, rows, 2).astype(np.float32), targets
 
 
 class TestMultilabel(TaskSuite):

@@ -215,7 +215,7 @@ class TextTableDataset:
             return tags_of(self._texts(table, of_words=True), tags, where, table)
         if len(names) == 1:
             return table.column(names[0], "data.target")
-        return np.stack([table.column(name, "data.target").astype(np.float32) for name in names], axis=1)
+        return np.stack([table.column(name, "data.target").astype(np.float64) for name in names], axis=1)
 
 
 def _of_tokens(

@@ -120,6 +120,8 @@ def _verified(explained: ExplainedModel, values: Floats, base: Floats) -> ShapVa
     kept = [output.position for output in explained.shown_outputs]
     outputs = explained.all_outputs(explained.features[: len(values)])
     spread = explained.spread(outputs)
+    if offset := explained.info.target_offset:  # which the trees do not know
+        base = base + np.array(offset)
     margins = values.sum(axis=1) + base  # (rows, margins)
     if binary := margins.shape[1] == 1 and outputs.shape[1] == 2 and kept == [1]:
         outputs = outputs[:, 1:]  # one margin stands for the second class

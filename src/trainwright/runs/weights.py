@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainwright.config.schema import RunConfig
 from trainwright.digest import sha256_bytes
@@ -23,6 +25,7 @@ from trainwright.records.run_dir import RunDir
 from trainwright.runs.run_config import read_config
 from trainwright.runs.wiring import Components, run_checkpoints
 from trainwright.safe_open import read_regular
+from trainwright.types import DataInfo
 
 
 @dataclass(frozen=True)
@@ -132,13 +135,33 @@ def initialize(components: Components, source: Path) -> None:
     Raises:
         ModelError: They do not fit the model.
     """
-    file = source if source.is_file() else stored_model(RunDir(source)).weights
+    if source.is_file():
+        file = source
+    else:
+        stored = stored_model(RunDir(source))
+        _refuse_shifted(stored.data.info, components)
+        file = stored.weights
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / WEIGHTS_FILE).symlink_to(file)
         try:
             components.learner.restore(Path(folder), weights_only=True)
         except ModelError as error:
             raise ModelError(f"model.init_from: {components.config.model.init_from}: {error}") from error
+
+
+def _refuse_shifted(info: Mapping[str, Any], components: Components) -> None:
+    """Refuse the weights of a run whose target was shifted, for one that gives values as they are.
+
+    Raises:
+        ModelError: They are.
+    """
+    offset = DataInfo.from_json(info).target_offset
+    if offset and not components.bundle.info.target_offset:
+        raise ModelError(
+            f"model.init_from: {components.config.model.init_from} learned its target less "
+            f"{', '.join(map(repr, offset))}, so that its outputs are not values of this target: train it "
+            "anew, or subtract a constant from the target in both runs"
+        )
 
 
 def named_source(run: RunDir, before: Manifest | None, parent: Parent | None) -> str | None:

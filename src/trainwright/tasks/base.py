@@ -256,7 +256,8 @@ class Task(ABC):
         Raises:
             DataError: They cannot be learned.
         """
-        return None, {name: one.astype(np.float32) for name, one in targets.items()}
+        dtype = np.float32 if cls.targets_are_labels else np.float64
+        return None, {name: one.astype(dtype) for name, one in targets.items()}
 
     @classmethod
     def has_classes(cls) -> bool:
@@ -291,7 +292,7 @@ class Task(ABC):
 
     def blank_targets(self, rows: int) -> Array:
         """Return placeholders for the targets of rows of which only the features are known."""
-        return np.zeros((rows,) if self.info.outputs == 1 else (rows, self.info.outputs), np.float32)
+        return np.zeros((rows,) if self.info.outputs == 1 else (rows, self.info.outputs))
 
     # -- outputs
 

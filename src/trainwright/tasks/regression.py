@@ -19,7 +19,8 @@ MAX_POINTS = 2000  # of the scatter plot
 class RegressionTask(Task):
     """Predict one value for each row, or several.
 
-    Targets and predictions are (rows,) or (rows, outputs) float32, in the data's original units.
+    Targets are (rows,) or (rows, outputs) float64, in the data's original units; so are predictions, in the
+    precision in which the model answers.
     """
 
     name: ClassVar[str] = "regression"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -85,12 +85,13 @@ def fingerprinted(name: str) -> str:
     return "targets" if name == TARGET else name
 
 
-def as_array(value: Any, what: str) -> Array:
-    """Convert an array, tensor, number, image or nested list to NumPy; floats become float32.
+def as_array(value: Any, what: str, floats: Literal["float32", "float64"] = "float32") -> Array:
+    """Convert an array, tensor, number, image or nested list to NumPy.
 
     Args:
         value: What to convert.
         what: Its name in messages.
+        floats: What floats become; targets are float64.
 
     Raises:
         DataError: The value is of another type.
@@ -101,4 +102,4 @@ def as_array(value: Any, what: str) -> Array:
         raise DataError(f"{what} is not an array: {error}") from error
     if array.dtype.kind not in "biufU":
         raise DataError(f"{what} is {type(value).__name__}; give an array, a tensor or a number")
-    return array.astype(np.float32) if array.dtype.kind == "f" else array
+    return array.astype(floats) if array.dtype.kind == "f" else array

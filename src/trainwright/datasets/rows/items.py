@@ -11,7 +11,7 @@ import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from trainwright.datasets.rows.arrays import as_array
 from trainwright.datasets.rows.drawing import Drawing
 from trainwright.datasets.rows.hanging import ended_if_hanging
 from trainwright.datasets.rows.table import listed
-from trainwright.datasets.rows.target import class_indices
+from trainwright.datasets.rows.target import beyond_float64, class_indices
 from trainwright.digest import array_buffer, digest, sha256_json, tensor_records
 from trainwright.errors import DataError
 from trainwright.semantics import version
@@ -160,7 +160,7 @@ class Items:
         note(positions[0])
         if (batch := self._dataset.whole_batch(positions)) is None:
             return None
-        arrays = {name: as_array(values, name) for name, values in batch.items()}
+        arrays = {name: as_array(values, name, self._floats(name)) for name, values in batch.items()}
         is_finite = all(np.isfinite(one).all() for one in arrays.values() if one.dtype.kind == "f")
         return arrays if is_finite else None
 
@@ -260,11 +260,17 @@ class Items:
                 f"{what} is {type(item).__name__}{names}; it must be a pair (features, target), or a mapping "
                 f"of named inputs with the target {self._target!r} among them (data.target names it)"
             )
-        arrays = {str(name): as_array(value, f"{what}: {name}") for name, value in item.items()}
+        arrays = {
+            str(name): as_array(value, f"{what}: {name}", self._floats(name)) for name, value in item.items()
+        }
         for name, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise DataError(f"{what}: {name} hold NaN or infinite values; fix or remove them")
         return arrays, arrays.pop(self._target)
+
+    def _floats(self, name: str) -> Literal["float32", "float64"]:
+        """Return what the floats of an array become."""
+        return "float64" if name == self._target else "float32"
 
     def _named(self, inputs: Any, targets: Any, what: str) -> dict[str, Any]:
         """Return the parts of a pair as one mapping; each of them may be one by itself."""
@@ -286,7 +292,16 @@ class Items:
                     f"{self._name}: the targets of items {listed(ids.tolist())} are {targets.dtype} of shape "
                     f"{targets.shape[1:]}; give {self._task.wants}"
                 )
-            return targets.astype(np.float32)
+            if self._task is not None and self._task.targets_are_labels:
+                return targets.astype(np.float32)
+            by_item = beyond_float64(targets.reshape(-1)).reshape(len(targets), -1).any(axis=1)
+            if by_item.any():
+                raise DataError(
+                    f"{self._name}: the target of item {ids[by_item][0]} is {targets[by_item][0]}, which "
+                    "float64 cannot hold exactly; subtract a constant from all, or give data.task: "
+                    "classification if they are classes"
+                )
+            return targets.astype(np.float64)
         if self._task is not None and self._task.has_inner_labels:
             return self._task.encode_inner(
                 targets, self._classes, f"{self._name}: items {listed(ids.tolist())}"
@@ -376,7 +391,7 @@ class Items:
         """Return the targets, (rows,): the attribute `targets` if there is one, else read from all items."""
         known = getattr(self._dataset, "targets", None)
         if known is not None and len(known) == len(self._dataset):
-            return as_array(known, f"{self._name}: targets")[self.at(np.arange(len(self)))]
+            return as_array(known, f"{self._name}: targets", "float64")[self.at(np.arange(len(self)))]
         return np.stack([target for _, target in self.items(range(len(self)))])
 
 

@@ -6,24 +6,27 @@ They are never read as a whole, so a run starts as fast with 10^8 items as with 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from trainwright.config.schema import DataConfig
 from trainwright.config.splits import SplitConfig
-from trainwright.datasets.base import DataBundle, Reading, Split
+from trainwright.datasets.base import DataBundle, Reading, Split, feature_form
 from trainwright.datasets.rows.corrupt import StoredSamples, without_corrupt
 from trainwright.datasets.rows.items import READ_THROUGH, Items, own_fingerprint
 from trainwright.datasets.rows.own import sample_function
 from trainwright.datasets.rows.sampling import balanced, item_weights
 from trainwright.datasets.rows.table import kind_of, listed, tidy
+from trainwright.datasets.rows.tabular import rounded_targets
 from trainwright.errors import DataError
 from trainwright.registry import task_of
 from trainwright.semantics import version
 from trainwright.tasks.base import Task
 from trainwright.tasks.support.columns import distinct_labels, infer_task_of_sample
 from trainwright.tasks.support.masks import class_numbers
+from trainwright.tasks.support.precision import offset_of
 from trainwright.types import Array, ArraySpec, DataInfo, SplitName
 
 _AT_ONCE = 64  # masks in memory
@@ -89,7 +92,8 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
     whole = None if config.on_corrupt == "error" else without_corrupt(raw, datasets)
     raw = raw if whole is None else dict(whole.items)
     sample, target = raw["train"].items([0])[0]
-    task_name, warnings = _task(raw["train"], config)
+    targets = [one for _, one in raw["train"].items(raw["train"].sample().tolist())]
+    task_name, warnings = _task(targets, config)
     task = task_of(task_name)
     for items in raw.values():
         items.notice_draws()
@@ -104,17 +108,23 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
     }
     inputs = {key: ArraySpec(array.shape, str(array.dtype)) for key, array in sample.items()}
     outputs = len(classes) if classes is not None else (target.shape[0] if target.ndim else 1)
+    info = DataInfo(
+        task_name,
+        inputs,
+        outputs,
+        classes,
+        target=config.target_name,
+        target_shape=target.shape if task.gives_masks else (),
+    )
+    if task.scales_target and len({one.shape for one in targets}) == 1:
+        sample_targets = np.stack(targets).astype(np.float64)
+        if feature_form().target == "centered":
+            info = replace(info, target_offset=offset_of(sample_targets))
+        warnings += rounded_targets(info, sample_targets)
     return DataBundle(
         skipped=[] if whole is None else whole.names,
         skips=None if whole is None else whole.skips,
-        info=DataInfo(
-            task_name,
-            inputs,
-            outputs,
-            classes,
-            target=config.target_name,
-            target_shape=target.shape if task.gives_masks else (),
-        ),
+        info=info,
         splits=splits,
         sampling=_sampling(raw["train"].of_task(task, classes, indices), datasets["train"], config),
         warnings=warnings,
@@ -149,9 +159,8 @@ def reading_of(config: DataConfig, split: SplitName) -> Reading:
     return Reading(f"the {split} dataset", config.workers, config.prefetch, config.timeout)
 
 
-def _task(train: Items, config: DataConfig) -> tuple[str, list[str]]:
+def _task(targets: Sequence[Array], config: DataConfig) -> tuple[str, list[str]]:
     """Return the task that a sample of the targets suggests, or the config names, and warnings."""
-    targets = [target for _, target in train.items(train.sample().tolist())]
     sample = np.stack(targets) if len({target.shape for target in targets}) == 1 else targets[0][None]
     if config.task == "auto":
         return infer_task_of_sample(sample, "the targets")

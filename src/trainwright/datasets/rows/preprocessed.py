@@ -17,7 +17,7 @@ from trainwright.datasets.rows.arrays import Arrays
 from trainwright.datasets.rows.sampling import sampling_weights
 from trainwright.datasets.rows.splitting import fractions, split_rows
 from trainwright.datasets.rows.table import Table, listed, tidy
-from trainwright.datasets.rows.target import Target, inspect
+from trainwright.datasets.rows.target import Target, beyond_float64, inspect
 from trainwright.errors import DataError
 from trainwright.registry import task_of
 from trainwright.tasks.support.columns import infer_task_of_matrix
@@ -92,9 +92,11 @@ def from_arrays(
     warnings = list(targets.warnings)
     if config.standardize:
         warnings += [line for array in inputs.values() for line in checks.far_from_standardized(array)]
+    info = tabular.scaled(info, own[rows["train"]], config)
+    warnings += tabular.rounded_targets(info, own[rows["train"]])
     repeated = checks.repeated_rows(held, sources=pairs) if held else []
     return DataBundle(
-        info=tabular.scaled(info, own[rows["train"]], config),
+        info=info,
         splits={name: splits[name] for name in SPLITS if name in splits},
         rows=rows if len(pairs) == 1 else {},
         warnings=[*warnings, *(one.warning for one in repeated)],
@@ -227,6 +229,11 @@ def _several(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
         is_text = targets.dtype.kind in "UO" and task != "auto" and task_of(task).accepts(targets)
         if not is_text and (targets.dtype.kind not in "biuf" or not np.isfinite(targets).all()):
             raise DataError(f"the {name} targets have several columns, which must hold finite numbers")
+        if (rounded := beyond_float64(targets.reshape(-1))).any():
+            raise DataError(
+                f"the {name} targets hold {targets.reshape(-1)[rounded][0]}, which float64 cannot hold "
+                "exactly; subtract a constant from the column"
+            )
     if task == "auto":
         task, warnings = infer_task_of_matrix(pairs["train"][1], "the targets")
     for name, (_, targets) in pairs.items():

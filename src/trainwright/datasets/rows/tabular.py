@@ -29,7 +29,9 @@ from trainwright.datasets.rows.target import Target, class_indices, inspect, row
 from trainwright.datasets.rows.typed import ColumnKind, typed
 from trainwright.errors import DataError
 from trainwright.registry import task_of
+from trainwright.tasks.support.precision import is_coarse, learned, offset_of
 from trainwright.tasks.support.transforms import fit as fit_transform
+from trainwright.tasks.support.transforms import transform_of
 from trainwright.types import FEATURES, SPLITS, TARGET, WEIGHT, Array, DataInfo, SplitName, features_spec
 
 Tables = Mapping[SplitName, Table]
@@ -148,7 +150,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     several = tuple(config.targets) if len(config.targets) > 1 else ()
     # A column of lists has become a column for each label.
     lists = None if original_target == config.target_name else original_target
-    target = Target(config.target_name, task, dtype=form.dtype, names=several, lists=lists)
+    target = Target(config.target_name, task, names=several, lists=lists)
     target, rows, more = _split(train, config, target, fractions(config.split, provided))
     infers = judges and not form.frames
     columns = infer(train, names, config, rows["train"]) if infers else Inference({})
@@ -172,12 +174,13 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         # Free texts may well differ from row to row, and what is declared was looked at.
         differ = {name for name, kind in columns.kinds.items() if kind.kind == "text" or kind.declared}
         warnings += checks.odd_columns(parts["train"], names, splits["train"].arrays[TARGET], differ)
+    info = _info(preparation, target, splits["train"].arrays[TARGET], config)
     return DataBundle(
-        info=_info(preparation, target, splits["train"].arrays[TARGET], config),
+        info=info,
         splits=dict(splits),
         preparation=preparation,
         rows=_positions(train, rows) if len(tables) == 1 else {},
-        warnings=warnings,
+        warnings=[*warnings, *rounded_targets(info, splits["train"].arrays[TARGET])],
         columns=columns.summary(),
         identifiers=_identifiers(parts, names, kinds),
         sampling=sampling_weights(tables["train"], rows["train"], config),
@@ -341,7 +344,7 @@ def _info(
 
 
 def scaled(info: DataInfo, targets: Array, config: DataConfig) -> DataInfo:
-    """Return `info` with the transformation, and then mean and scale, of the training targets.
+    """Return `info` with the transformation, and then offset, mean and scale, of the training targets.
 
     Args:
         info: The description of the data.
@@ -360,8 +363,33 @@ def scaled(info: DataInfo, targets: Array, config: DataConfig) -> DataInfo:
             )
         transform = fit_transform(kind, targets)
         info, values = replace(info, target_transform=transform.to_json()), transform.forward(targets)
-    if not (config.standardize and task_of(info.task).scales_target) or values.ndim > 1:
+    if not task_of(info.task).scales_target:
         return info
-    mean, scale = mean_and_scale(values)
+    standardizes, form = config.standardize and values.ndim == 1, feature_form().target
+    if form == "centered" or (form == "standardized" and standardizes):
+        info = replace(info, target_offset=offset_of(values))
+    if not standardizes:
+        return info
+    mean, scale = mean_and_scale(learned(values, info))
     usable = np.isfinite([mean, scale]).all() and scale > 0
     return replace(info, target_mean=mean, target_scale=scale) if usable else info
+
+
+def rounded_targets(info: DataInfo, targets: Array) -> list[str]:
+    """Return a warning about training targets that a model learns rounded by a noticeable amount, if it does.
+
+    Args:
+        info: The description of the data.
+        targets: The training targets, (rows,) or (rows, outputs).
+    """
+    if feature_form().target == "float64" or info.target_offset or not task_of(info.task).scales_target:
+        return []
+    transform = transform_of(info)
+    if not is_coarse(targets if transform is None else transform.forward(targets)):
+        return []
+    return [
+        f"the target {info.target!r} differs by little beside its size, and the model learns it in float32, "
+        "which rounds these differences; it is not shifted, since this loss, metric or model depends on the "
+        "values themselves: use a loss that depends on differences alone, or subtract a constant from the "
+        "target"
+    ]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import feature_form
 from trainwright.datasets.rows.list_cells import expanded
 from trainwright.datasets.rows.table import Table, kind_of, listed, missing
 from trainwright.errors import DataError
@@ -23,14 +24,13 @@ _UNLIKE = 10  # times: targets whose standard deviations differ by more are of u
 class Target:
     """The column to predict, and its task; `classes` are the labels in the order of their indices, if any.
 
-    Values become `dtype`. Of several columns, `names` are theirs, and `name` joins them. `lists` is the
+    Of several columns, `names` are theirs, and `name` joins them. `lists` is the
     column that holds the names of those that are 1, if they come so.
     """
 
     name: str
     task: str
     classes: Sequence[Any] | None = None
-    dtype: str = "float32"
     names: Sequence[str] = ()
     lists: str | None = None
 
@@ -43,7 +43,8 @@ class Target:
         """Return the targets of a table.
 
         Returns:
-            (rows,) int64 class indices or values of `dtype`; (rows, columns) of several columns.
+            (rows,) int64 class indices or float64 values; (rows, columns) of several columns, float32 of
+            labels.
 
         Raises:
             DataError: A cell is empty, not a class of the training rows, or not a finite number.
@@ -51,8 +52,8 @@ class Target:
         if self.lists is not None and self.lists in table.columns:
             table = expanded(table, self.lists, self.names)
         if self.names:
-            dtype = "float32" if task_of(self.task).targets_are_labels else self.dtype
-            return _matrix(table, self.names, self.task).astype(dtype)
+            matrix = _matrix(table, self.names, self.task)
+            return matrix.astype(np.float32) if task_of(self.task).targets_are_labels else matrix
         values = table.column(self.name, "data.target")
         where = f"{table.source}: the target {self.name!r}"
         if (absent := missing(values)).any():
@@ -68,20 +69,12 @@ class Target:
                 )
             return codes
         task_of(self.task).check_column(values, where)
-        with np.errstate(over="ignore"):
-            numbers = values.astype(self.dtype)
-        if not (finite := np.isfinite(numbers)).all():
-            raise DataError(
-                f"{where} is infinite, or too large for {self.dtype}, in {table.where(~finite)}; "
-                "fix or remove these rows"
-            )
-        return numbers
+        return as_values(values, where, table)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
         classes = None if self.classes is None else list(self.classes)
-        more: dict[str, Any] = {} if self.dtype == "float32" else {"dtype": self.dtype}
-        more |= {"names": list(self.names)} if self.names else {}
+        more: dict[str, Any] = {"names": list(self.names)} if self.names else {}
         more |= {"lists": self.lists} if self.lists is not None else {}
         return {"name": self.name, "task": self.task, "classes": classes, **more}
 
@@ -92,7 +85,6 @@ class Target:
             data["name"],
             data["task"],
             data["classes"],
-            data.get("dtype", "float32"),
             tuple(data.get("names", ())),
             data.get("lists"),
         )
@@ -108,6 +100,45 @@ def class_indices(values: Array, classes: Sequence[Any]) -> Array:
     return np.fromiter(
         (index.get(str(value), -1) for value in values.tolist()), dtype=np.int64, count=len(values)
     )
+
+
+def as_values(values: Array, where: str, table: Table) -> Array:
+    """Return the numbers of a target, (rows,), as float64.
+
+    Args:
+        values: The numbers.
+        where: The target, for messages.
+        table: Its table.
+
+    Raises:
+        DataError: One is infinite, or beyond what the framework can hold; or it is a whole number that
+            float64 cannot hold.
+    """
+    dtype = np.dtype(feature_form().dtype if feature_form().dtype == "float64" else "float32")
+    with np.errstate(over="ignore"):
+        numbers = values.astype(np.float64)
+        finite = np.isfinite(numbers.astype(dtype))
+    if not finite.all():
+        raise DataError(
+            f"{where} is infinite, or too large for {dtype}, in {table.where(~finite)}; "
+            "fix or remove these rows"
+        )
+    if (rounded := beyond_float64(values)).any():
+        raise DataError(
+            f"{where} is {values[rounded][0]} in {table.where(rounded)}, which float64 cannot hold exactly; "
+            "subtract a constant from all, or give data.task: classification if they are classes"
+        )
+    return numbers
+
+
+def beyond_float64(values: Array) -> Array:
+    """Return which whole numbers, (rows,), change when they become float64: (rows,) bool."""
+    if values.dtype.kind not in "iu" or values.dtype.itemsize < 8:
+        return np.zeros(len(values), bool)
+    large = (values > 2**53) | (values < -(2**53) if values.dtype.kind == "i" else False)
+    changed = np.zeros(len(values), bool)
+    changed[large] = [int(float(value)) != value for value in values[large].tolist()]
+    return changed
 
 
 def inspect(table: Table, config: DataConfig) -> tuple[str, list[str]]:
@@ -193,17 +224,11 @@ def _matrix(table: Table, names: Sequence[str], task: str | None = None) -> Arra
             )
         if (absent := missing(values)).any():
             raise DataError(f"{where} has no value in {table.where(absent)}; remove these rows")
-        with np.errstate(over="ignore"):
-            bad = ~np.isfinite(values.astype(np.float32))
-        if bad.any():
-            raise DataError(
-                f"{where} is infinite, or too large for float32, in {table.where(bad)}; fix or "
-                "remove these rows"
-            )
+        numbers = as_values(values, where, table)
         if task is not None and not task_of(task).accepts(values[:, None]):
             other = (values != 0) & (values != 1)
             raise DataError(f"{where} must be {task_of(task).wants}, but is not in {table.where(other)}")
-        columns.append(values.astype(np.float64))
+        columns.append(numbers)
     return np.stack(columns, axis=1)
 
 

@@ -13,10 +13,15 @@ from trainwright.config.spellings import Spellings
 from trainwright.errors import InputError
 from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
 from trainwright.frameworks.catboost.advice import SPACE, proposal
-from trainwright.frameworks.catboost.params import CatboostParams, changes_trees, model_spec
+from trainwright.frameworks.catboost.params import (
+    CatboostParams,
+    changes_trees,
+    learns_differences,
+    model_spec,
+)
 from trainwright.frameworks.catboost.spellings import SPELLINGS
 from trainwright.frameworks.support.plans import OWN_FUNCTIONS_HINT, rounds_plan
-from trainwright.types import Determinism, Proposal, Suggestion, TableShape
+from trainwright.types import Determinism, FeatureForm, Proposal, Suggestion, TableShape
 
 CHUNK = 10  # rounds per call of `fit`; a snapshot then takes at most a tenth of their time
 
@@ -59,6 +64,15 @@ class CatboostFramework(Framework):
             "data.encode": "category",
             "data.impute": "keep",
         }
+
+    @staticmethod
+    def feature_form(config: RunConfig, model: Any = None) -> FeatureForm:
+        """Return float32; targets are shifted where the objective depends on differences alone.
+
+        Raises:
+            ModelError: An option is wrong.
+        """
+        return FeatureForm(target="centered" if learns_differences(config, model) else "float32")
 
     @staticmethod
     def proposals(shape: TableShape) -> Mapping[str, Proposal]:

@@ -33,6 +33,7 @@ from trainwright.frameworks.support.stored import (
 )
 from trainwright.order import INIT, stream_seed
 from trainwright.semantics import version
+from trainwright.tasks.support.precision import learned
 from trainwright.types import FEATURES, TARGET, WEIGHT, NamedBuffer, StepResult
 
 _PROGRESS_FILE = "progress.safetensors"
@@ -145,8 +146,9 @@ class CatboostLearner(Learner):
         options |= {"eval_metric": self._objective.name} if self._spec.objective else {}
         options |= {"devices": number} if number else {}
         rows = rows_of(inputs.splits["train"])
+        targets = learned(rows[TARGET], inputs.info)
         pool = make_pool(
-            self._library, inputs.info, rows[FEATURES], rows[TARGET], inputs.threads, rows.get(WEIGHT)
+            self._library, inputs.info, rows[FEATURES], targets, inputs.threads, rows.get(WEIGHT)
         )
         pool.quantize(
             border_count=params.max_bin, nan_mode=params.nan_mode, random_seed=_seed(inputs), task_type=device

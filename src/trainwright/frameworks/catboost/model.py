@@ -57,7 +57,7 @@ class CatboostModel(Model):
             with translated("a prediction failed", TrainingError):
                 loss = self._objective.loss(values, labels, weights) * total
             ids = np.arange(start, start + len(values), dtype=np.int64)
-            outputs = self._objective.outputs(values).astype(np.float32)
+            outputs = self._objective.answers(values)
             yield Predictions(ids, outputs, labels, loss, weights=weights)
 
     def raw(self, pool: Any, rounds: int) -> Array:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trainwright.errors import ModelError
+from trainwright.tasks.support.precision import learned, restored
 from trainwright.types import Array, DataInfo
 
 _REGRESSION = {  # objective: link
@@ -59,6 +60,10 @@ class Objective(ABC):
         """
         return self._outputs(self._predictions(raw))
 
+    def answers(self, raw: Array) -> Array:
+        """Convert (rows, width) raw values to what the task gets: probabilities are float32."""
+        return self.outputs(raw).astype(np.float32)
+
     def loss(self, raw: Array, targets: Array, weights: Array | None = None) -> float:
         """Return the mean loss over the rows; 0 if none has a weight.
 
@@ -68,9 +73,10 @@ class Objective(ABC):
 
         Args:
             raw: (rows, width) raw values.
-            targets: (rows,) class indices or values, or (rows, outputs) values.
+            targets: (rows,) class indices or values, or (rows, outputs) values, as the data hold them.
             weights: (rows,) weights of the rows; None: all count the same.
         """
+        targets = learned(targets, self.info)
         if self.metric is not None:
             return float(
                 self.metric.get_final_error(*self.metric.evaluate(list(raw.T.copy()), targets, weights))
@@ -136,6 +142,9 @@ class _Values(Objective):
 
     def _outputs(self, predictions: Array) -> Array:
         return predictions[:, 0] if self.info.outputs == 1 else predictions
+
+    def answers(self, raw: Array) -> Array:
+        return restored(self.outputs(raw), self.info)
 
     def _losses(self, outputs: Array, targets: Array) -> Array:
         values = targets.reshape(outputs.shape)

@@ -170,6 +170,8 @@ _RENAMED = {
     "reg_lambda": "l2_leaf_reg",
     "colsample_bylevel": "rsm",
 }
+# Objectives of values that depend on differences of outputs and targets alone.
+_OF_DIFFERENCES = ("RMSE", "MAE", "Quantile", "Expectile", "Huber", "LogCosh", "Lq", "MultiRMSE")
 _ROUNDS = 1000  # CatBoost's default for an estimator
 
 
@@ -216,6 +218,21 @@ def model_spec(config: RunConfig, model: Any = None) -> ModelSpec:
         return _of_estimator(estimator)
     params = CatboostParams.model_validate(dict(config.model.params))
     return ModelSpec(params, _object("objective", params.objective), _object("metric", params.metric))
+
+
+def learns_differences(config: RunConfig, model: Any = None) -> bool:
+    """Return whether a model learns the same of targets to which a constant is added, but for this constant.
+
+    Raises:
+        ModelError: An option is wrong.
+    """
+    by_user = model is not None or ":" in config.model.type
+    spec = model_spec(config, model) if by_user else None
+    params = CatboostParams.model_validate(dict(config.model.params)) if spec is None else spec.params
+    has_functions = params.metric is not None or (
+        spec is not None and (spec.objective is not None or spec.metric is not None)
+    )
+    return (params.objective or "RMSE").partition(":")[0] in _OF_DIFFERENCES and not has_functions
 
 
 def _object(option: str, path: str | None) -> Any:

@@ -13,11 +13,12 @@ from trainwright.config.spellings import Spellings
 from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
 from trainwright.frameworks.keras.advice import SPACES
 from trainwright.frameworks.keras.params import COMPILED, LOSSES, MODELS, OPTIMIZERS
+from trainwright.frameworks.support.inputs import network_form
 from trainwright.frameworks.support.network_spellings import NETWORKS
 from trainwright.frameworks.support.optimizers import SPELLINGS
 from trainwright.frameworks.support.plans import minibatch_plan
 from trainwright.require import require
-from trainwright.types import Determinism, Suggestion
+from trainwright.types import Determinism, FeatureForm, Suggestion
 
 # Other names of the models, with the task that a name implies.
 OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
@@ -64,6 +65,15 @@ class KerasFramework(Framework):
         if model == "keras":
             return {"training.optimizer.type": COMPILED, "data.standardize": False}
         return {"training.optimizer.type": COMPILED} if ":" in model else {}
+
+    @staticmethod
+    def feature_form(config: RunConfig, model: Any = None) -> FeatureForm:
+        """Return float32; see `network_form`."""
+        kind = config.model.type
+        is_built_in = model is None and kind in MODELS and kind != "keras"
+        loss = config.training.loss
+        is_own = ":" in loss or (loss == "auto" and not is_built_in)  # what a model was compiled with
+        return network_form(config, shifts_outputs=is_built_in, own_loss=is_own)
 
     @staticmethod
     def search_space(model: str) -> Mapping[str, Suggestion]:

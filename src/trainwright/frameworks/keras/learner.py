@@ -66,7 +66,8 @@ class KerasLearner(Learner):
         ids = self._inputs.order.batch(step)
         train, size = self._inputs.splits["train"], self._micro
         microbatches = [
-            contiguous(train.take(ids[start : start + size])) for start in range(0, len(ids), size)
+            contiguous(train.take(ids[start : start + size]), self._inputs.info)
+            for start in range(0, len(ids), size)
         ]
         seeds = [
             seeds_for(stream_seed(self._stream, step, i), len(self._network.generators))

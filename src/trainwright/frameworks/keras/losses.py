@@ -13,6 +13,7 @@ import numpy as np
 from trainwright.config.schema import TrainingConfig
 from trainwright.errors import InputError, ModelError
 from trainwright.require import import_path, is_class_of_functions, kind_of
+from trainwright.tasks.support.precision import restored
 from trainwright.types import Array, DataInfo
 
 # (outputs (rows, outputs) float32, targets as in `Batch`[, weights (rows,) float32]) -> mean loss over the
@@ -80,9 +81,10 @@ class Values(Outputs):
     """The meaning of the outputs of a regression; `single`: there is one value for each row."""
 
     def to_predictions(self, outputs: Array, info: DataInfo) -> Array:
-        """Convert outputs to (rows,) / (rows, outputs) float32 values in the data's original units."""
+        """Convert outputs to (rows,) / (rows, outputs) values in the data's original units."""
         values = outputs.reshape(len(outputs)) if self.single else outputs
-        return (values * np.float32(info.target_scale) + np.float32(info.target_mean)).astype(np.float32)
+        scaled = (values * np.float32(info.target_scale) + np.float32(info.target_mean)).astype(np.float32)
+        return restored(scaled, info)
 
     def trial_targets(self, outputs: Array, info: DataInfo) -> Array:  # noqa: ARG002 - any values will do
         """Return the outputs themselves."""
@@ -98,7 +100,8 @@ class Values(Outputs):
     ) -> tuple[Array, Array]:
         """Return both in the data's original units, (rows, outputs)."""
         values = self.to_predictions(outputs, info)
-        return targets.reshape(len(targets), -1), values.reshape(len(values), -1)
+        values = values.reshape(len(values), -1)
+        return targets.reshape(len(targets), -1).astype(values.dtype), values
 
 
 def build_loss(keras: Any, training: TrainingConfig, compiled: Any, outputs: Outputs, info: DataInfo) -> Loss:

@@ -25,6 +25,11 @@ log = logging.getLogger("trainwright")
 Part = tuple[Array, Array]
 
 _TRIAL_ROWS = 8
+# Keras's metrics that depend on differences of outputs and targets alone.
+_OF_DIFFERENCES = {
+    *("MeanSquaredError", "RootMeanSquaredError", "MeanAbsoluteError", "R2Score", "LogCoshError"),
+    *("mean_squared_error", "mean_absolute_error", "huber", "log_cosh"),
+}
 # Rows per update of a metric. It is a constant, so that a function that returns the mean over its rows gives
 # the same result for every batch size of the evaluation.
 _ROWS = 1024
@@ -60,7 +65,10 @@ class CompiledMetrics:
     objects.
 
     Metrics of a classifier receive the raw outputs; metrics of a regression receive values in the data's own
-    unit. Keras's metrics receive classes as one-hot rows unless they are sparse; a user's own metric receives
+    unit. Keras computes its own in float32; so those of differences get values that are shifted where float32
+    would round them by too much.
+
+    Keras's metrics receive classes as one-hot rows unless they are sparse; a user's own metric receives
     what the compiled loss receives.
     """
 
@@ -118,6 +126,9 @@ class CompiledMetrics:
             self._metrics.reset_state()
             for metric in self._metrics.metrics:
                 pair = self._pair((joined[0], joined[1]), one_hot=self._takes_one_hot(metric))
+                if self._info.target_offset and _name(metric) in _OF_DIFFERENCES:
+                    true, given = (array - self._info.target_offset for array in pair)
+                    pair = true.astype(np.float32), given.astype(np.float32)
                 for start in range(0, len(pair[0]), _ROWS):
                     metric.update_state(
                         *(ops.convert_to_tensor(array[start : start + _ROWS]) for array in pair)
@@ -156,6 +167,14 @@ class CompiledMetrics:
             which = f"a metric that the model was compiled with{names and f' (one of {names})'}"
             reason = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
             raise ModelError(f"{which} cannot be computed: {reason}; remove it from compile") from error
+
+
+def _name(metric: Any) -> str:
+    """Return the class of a metric of Keras's, or the function that it wraps; empty for the user's own."""
+    if not is_from_keras(metric):
+        return ""
+    inner = getattr(metric, "_fn", None)
+    return type(metric).__name__ if inner is None else getattr(inner, "__name__", type(inner).__name__)
 
 
 def _loss_takes_one_hot(keras: Any, loss: Any, meaning: Outputs) -> bool:

@@ -16,7 +16,8 @@ from trainwright.frameworks.keras.builtin import BUILT_IN
 from trainwright.frameworks.keras.measures import CompiledMetrics
 from trainwright.frameworks.support.inputs import prediction_batch_size, require_plain_numbers
 from trainwright.order import PREDICT, stream_seed
-from trainwright.types import FEATURES, TARGET, WEIGHT, Array, Batch, Ids, Predictions
+from trainwright.tasks.support.precision import learned
+from trainwright.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo, Ids, Predictions
 
 # (a batch, seeds (generators, 2)) -> the model's outputs (rows, outputs) float32, and the mean loss
 Forward = Callable[[Batch, Array], tuple[Array, float]]
@@ -67,14 +68,15 @@ class Network:
         """
         parts: list[tuple[Array, Array]] = []  # outputs and targets for the compiled metrics, if any
         for ids in self._parts(len(split)):
-            batch = contiguous(split.take(ids))
+            taken = split.take(ids)
+            batch = contiguous(taken, self.inputs.info)
             outputs, loss = self._outputs(ids, batch, forward)
             values = self._meaning.to_predictions(outputs, self.inputs.info)
             weights = batch.get(WEIGHT)
             total = len(ids) if weights is None else float(weights.sum(dtype=np.float64))
-            predictions = Predictions(ids, values, batch[TARGET], loss * total, weights=weights)
+            predictions = Predictions(ids, values, taken[TARGET], loss * total, weights=weights)
             if self.metrics is not None:
-                parts.append((outputs, batch[TARGET]))
+                parts.append((outputs, taken[TARGET]))
                 if ids[-1] + 1 == len(split):
                     predictions = predictions._replace(measures=self.metrics.over(parts))
             yield predictions
@@ -101,10 +103,11 @@ class Network:
             raise translated(error, "prediction") from error
 
 
-def contiguous(batch: Batch) -> Batch:
-    """Return features, targets and weights (float32), in this order, as C-contiguous arrays."""
+def contiguous(batch: Batch, info: DataInfo) -> Batch:
+    """Return features, targets as learned, and weights (float32), in this order, as C-contiguous arrays."""
     weights = {WEIGHT: batch[WEIGHT].astype(np.float32)} if WEIGHT in batch else {}
-    return {name: np.ascontiguousarray(batch[name]) for name in (FEATURES, TARGET)} | weights
+    arrays = {FEATURES: batch[FEATURES], TARGET: learned(batch[TARGET], info)}
+    return {name: np.ascontiguousarray(array) for name, array in arrays.items()} | weights
 
 
 def translated(error: Exception, where: str) -> Exception:

@@ -15,12 +15,12 @@ from trainwright.errors import InputError
 from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
 from trainwright.frameworks.lightgbm.advice import SPACE, proposal
 from trainwright.frameworks.lightgbm.boosting import RESET_INTERVAL, RoundParams
-from trainwright.frameworks.lightgbm.estimators import model_spec
+from trainwright.frameworks.lightgbm.estimators import learns_differences, model_spec
 from trainwright.frameworks.lightgbm.library import THREAD_NUMBER, lightgbm
 from trainwright.frameworks.lightgbm.params import LightgbmParams, device_of, library_params
 from trainwright.frameworks.lightgbm.spellings import SPELLINGS
 from trainwright.frameworks.support.plans import OWN_FUNCTIONS_HINT, rounds_plan, rounds_work
-from trainwright.types import DataInfo, Determinism, Proposal, Suggestion, TableShape
+from trainwright.types import DataInfo, Determinism, FeatureForm, Proposal, Suggestion, TableShape
 
 # Other names of the models, with the task that a name implies.
 OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
@@ -63,6 +63,15 @@ class LightgbmFramework(Framework):
             "data.impute": "keep",
             "training.epochs": 100,
         }
+
+    @staticmethod
+    def feature_form(config: RunConfig, model: Any = None) -> FeatureForm:
+        """Return float32; targets are shifted where the objective depends on differences alone.
+
+        Raises:
+            ModelError: An option is wrong.
+        """
+        return FeatureForm(target="centered" if learns_differences(config, model) else "float32")
 
     @staticmethod
     def proposals(shape: TableShape) -> Mapping[str, Proposal]:

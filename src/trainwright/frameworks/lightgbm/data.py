@@ -10,6 +10,7 @@ import numpy as np
 
 from trainwright.datasets.base import ArraySplit, Split
 from trainwright.frameworks.lightgbm.trees import Trees
+from trainwright.tasks.support.precision import learned
 from trainwright.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo
 
 _CACHE_VALUES = 1 << 22  # tree values that are looked up at once
@@ -49,7 +50,7 @@ class Rows:
 
     @property
     def targets(self) -> Array:
-        """The targets, (rows,): class indices or values."""
+        """The targets, (rows,): class indices, or values as the data hold them."""
         if self._targets is None:
             self._targets = np.concatenate([batch[TARGET] for batch in self.blocks()])
         return self._targets
@@ -94,7 +95,7 @@ def make_dataset(library: Any, rows: Rows, info: DataInfo, params: dict[str, Any
     categorical = [i for i, count in enumerate(info.categories) if count]
     dataset = library.Dataset(
         features,
-        label=rows.targets,
+        label=learned(rows.targets, info),
         params=dict(params),
         feature_name=safe_names(info.feature_names) or "auto",
         categorical_feature=categorical,

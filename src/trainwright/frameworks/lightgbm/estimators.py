@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainwright.config.schema import RunConfig
-from trainwright.frameworks.lightgbm.objective import Gradients, Metric, imported_function
+from trainwright.frameworks.lightgbm.objective import OF_VALUES, Gradients, Metric, imported_function
 from trainwright.frameworks.lightgbm.params import LightgbmParams
 from trainwright.frameworks.lightgbm.spellings import SPELLINGS
 from trainwright.frameworks.support.estimators import (
@@ -46,6 +46,21 @@ def model_spec(config: RunConfig, model: Any = None) -> ModelSpec:
     if takes_targets_first(objective):
         objective = _booster_objective(objective)
     return ModelSpec(params, objective, imported_function("metric", params.metric))
+
+
+def learns_differences(config: RunConfig, model: Any = None) -> bool:
+    """Return whether a model learns the same of targets to which a constant is added, but for this constant.
+
+    Raises:
+        ModelError: An option is wrong.
+    """
+    by_user = model is not None or ":" in config.model.type
+    spec = model_spec(config, model) if by_user else None
+    params = LightgbmParams.model_validate(dict(config.model.params)) if spec is None else spec.params
+    has_functions = params.metric is not None or ":" in (params.objective or "")
+    if spec is not None:
+        has_functions |= spec.gradients is not None or spec.metric is not None
+    return params.objective not in OF_VALUES and not has_functions and config.model.init_from is None
 
 
 def _of_estimator(model: Any) -> ModelSpec:

@@ -20,6 +20,7 @@ from trainwright.frameworks.lightgbm.objective import Objective, build_objective
 from trainwright.frameworks.lightgbm.trees import Trees
 from trainwright.frameworks.support.estimators import check_estimator
 from trainwright.frameworks.support.stored import check_features, read_model
+from trainwright.tasks.support.precision import learned
 from trainwright.types import Array, Predictions
 
 _BLOCK = 1 << 16  # rows per yielded block of predictions
@@ -58,7 +59,7 @@ class LightgbmModel(Model):
                 (loss,) = self.losses(predictions, targets, 1, weights)
             ids = np.arange(start, start + len(predictions), dtype=np.int64)
             total = len(predictions) if weights is None else float(weights.sum())
-            outputs = self._objective.outputs(predictions).astype(np.float32)
+            outputs = self._objective.answers(predictions)
             yield Predictions(ids, outputs, targets, loss * total, weights=weights)
 
     def losses(
@@ -68,13 +69,14 @@ class LightgbmModel(Model):
 
         Args:
             predictions: (count * rows, width), one model after the other.
-            targets: (rows,).
+            targets: (rows,), as the data hold them.
             count: The number of models.
             weights: (rows,) weights of the rows; None: all count the same.
 
         Raises:
             ModelError: Higher values of the user's metric are better.
         """
+        targets = learned(targets, self._objective.info)
         if self._spec.metric is None:
             losses = self._objective.losses(self._objective.outputs(predictions), np.tile(targets, count))
             by_model = losses.reshape(count, -1)  # (count, rows)

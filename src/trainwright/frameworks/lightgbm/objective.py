@@ -11,6 +11,7 @@ import numpy as np
 
 from trainwright.errors import InputError, ModelError
 from trainwright.require import import_path, kind_of
+from trainwright.tasks.support.precision import restored
 from trainwright.types import Array, DataInfo
 
 # Custom functions, as `lightgbm.train` takes them. Scores, gradients and hessians have shape (rows,), or
@@ -30,6 +31,8 @@ _REGRESSION = {  # objective: link
     "gamma": "exp",
     "tweedie": "exp",
 }
+# Those that depend on targets themselves, and not on differences of outputs and targets alone.
+OF_VALUES = ("mape", "poisson", "gamma", "tweedie")
 _BINARY = {"binary": "sigmoid"}
 _MULTICLASS = {"multiclass": "softmax", "multiclassova": "sigmoid"}
 _MIN_PROBABILITY = 1e-15  # keeps the cross entropy finite
@@ -77,6 +80,10 @@ class Objective(ABC):
     def outputs(self, predictions: Array) -> Array:
         """Convert (rows, width) predictions to the task's own, (rows,) or (rows, classes)."""
 
+    def answers(self, predictions: Array) -> Array:
+        """Convert (rows, width) predictions to what the task gets: probabilities are float32."""
+        return self.outputs(predictions).astype(np.float32)
+
     @abstractmethod
     def losses(self, outputs: Array, targets: Array) -> Array:
         """Return the loss of each row, (rows,)."""
@@ -119,6 +126,9 @@ class _Values(Objective):
 
     def outputs(self, predictions: Array) -> Array:
         return predictions[:, 0]
+
+    def answers(self, predictions: Array) -> Array:
+        return restored(self.outputs(predictions), self.info)
 
     def losses(self, outputs: Array, targets: Array) -> Array:
         errors: Array = (targets - outputs) / self.info.target_scale

@@ -108,7 +108,7 @@ class SklearnFramework(Framework):
         by_user = model is not None or ":" in config.model.type
         with without_future_warnings():
             frames = by_user and holds_pipeline(unfitted(config, model))
-        return FeatureForm("float64", frames)
+        return FeatureForm("float64", frames, "float64")
 
     @staticmethod
     def reset() -> None:

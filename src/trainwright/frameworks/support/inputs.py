@@ -8,7 +8,7 @@ from trainwright.config.schema import RunConfig
 from trainwright.errors import ModelError
 from trainwright.frameworks.base import LearnerInputs, ModelInputs
 from trainwright.order import PREDICT, KeyedPermutation, stream_seed
-from trainwright.types import Ids
+from trainwright.types import FeatureForm, Ids
 
 LOSS_SAMPLE = (1_000, 10_000)  # minimum and maximum number of rows in `loss_sample`
 
@@ -54,3 +54,20 @@ def loss_sample(inputs: LearnerInputs, one_in: int) -> Ids | None:
     if size >= rows:
         return None
     return np.sort(KeyedPermutation(stream_seed(inputs.config.experiment.seed, PREDICT), rows).at(0, size))
+
+
+def network_form(config: RunConfig, *, shifts_outputs: bool, own_loss: bool) -> FeatureForm:
+    """Return the form in which a network gets its data: float32.
+
+    A network whose targets are standardized gives outputs on another scale in any case, so that they may be
+    shifted, too.
+
+    Args:
+        config: The resolved config.
+        shifts_outputs: The network is one of ours, whose outputs may be on any scale.
+        own_loss: The loss is the user's own, and may depend on the values themselves.
+    """
+    standardizes = config.data is None or config.data.standardize
+    if own_loss:
+        return FeatureForm(target="standardized" if standardizes else "float32")
+    return FeatureForm(target="centered" if standardizes or shifts_outputs else "float32")

@@ -13,13 +13,14 @@ from trainwright.config.schema import RunConfig, TrainingConfig, bounds
 from trainwright.config.spellings import Spellings
 from trainwright.errors import InputError
 from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
+from trainwright.frameworks.support.inputs import network_form
 from trainwright.frameworks.support.network_spellings import NETWORKS
 from trainwright.frameworks.support.optimizers import SPELLINGS
 from trainwright.frameworks.support.plans import minibatch_plan
 from trainwright.frameworks.torch import advice, work
 from trainwright.frameworks.torch.params import FOLDER_FORMATS, FORMATS, LOSSES, MODELS, OPTIMIZERS
 from trainwright.require import require
-from trainwright.types import DataInfo, Determinism, Proposal, Suggestion, TableShape
+from trainwright.types import DataInfo, Determinism, FeatureForm, Proposal, Suggestion, TableShape
 from trainwright.world import World, gpus, ranks_of_environment
 
 if TYPE_CHECKING:
@@ -67,6 +68,12 @@ class TorchFramework(Framework):
     def other_names() -> Mapping[str, tuple[str, str | None]]:
         """Return the class names, and the usual short forms."""
         return OTHER_NAMES
+
+    @staticmethod
+    def feature_form(config: RunConfig, model: Any = None) -> FeatureForm:
+        """Return float32; see `network_form`."""
+        is_own = model is not None or ":" in config.model.type
+        return network_form(config, shifts_outputs=not is_own, own_loss=":" in config.training.loss)
 
     @staticmethod
     def proposals(shape: TableShape) -> Mapping[str, Proposal]:

@@ -12,10 +12,18 @@ from trainwright import semantics
 from trainwright.datasets.base import ArraySplit, SampleSplit, Split
 from trainwright.errors import DataError
 from trainwright.frameworks.support.ahead import Ahead, Samples
-from trainwright.types import Array, Batch, DataInfo, Ids
+from trainwright.tasks.support.precision import learned
+from trainwright.types import TARGET, Array, Batch, DataInfo, Ids
 
 # A batch on the device: tensors by name, with the samples on the first axis.
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
+
+
+class Taken(dict[str, torch.Tensor]):
+    """The tensors of a batch that was read; `targets` are the values as the data hold them, on the host."""
+
+    targets: Array | None = None
+
 
 # How much of a GPU's memory one split's arrays may take; larger ones are sliced on the host.
 _DEVICE_SHARE = 0.25
@@ -40,12 +48,13 @@ class TensorSource:
             info: The data, with the versions of our code that they are computed with; None: the newest.
         """
         self._split = split
+        self._info = info
         self._device = device
         self._seed = seed
         self._arrays: Tensors | None = None
         self._ahead: Ahead | None = None
         if isinstance(split, ArraySplit):
-            arrays = {name: _tensor(name, array) for name, array in split.arrays.items()}
+            arrays = {name: _tensor(name, array) for name, array in self._learned(split.arrays).items()}
             self._resident = _fits(arrays, device)
             self._arrays = self._moved(arrays) if self._resident else arrays
         elif isinstance(split, SampleSplit) and _draws_by_sample(info):
@@ -79,11 +88,36 @@ class TensorSource:
         if self._ahead is not None:
             self._ahead.close()
 
+    def targets(self, ids: Ids, batch: Tensors) -> Array | None:
+        """Return the targets of samples as the data hold them, if they are values: (rows, ...) float64.
+
+        Args:
+            ids: (rows,) the positions of the samples.
+            batch: What `take` returned for them.
+        """
+        if isinstance(self._split, ArraySplit):
+            return self._split.arrays[TARGET][ids] if self._holds_values(self._split.arrays) else None
+        return batch.targets if isinstance(batch, Taken) else None
+
+    def _holds_values(self, arrays: Batch) -> bool:
+        is_target = TARGET in arrays and (self._info is None or TARGET not in self._info.inputs)
+        return is_target and arrays[TARGET].dtype == np.float64
+
+    def _learned(self, arrays: Batch) -> Batch:
+        """Return the arrays with the targets that a model learns, where they are values."""
+        if self._info is None or not self._holds_values(arrays):
+            return arrays
+        return {**arrays, TARGET: learned(arrays[TARGET], self._info)}
+
     def _copied(self, batch: Batch) -> Tensors:
         """Return a copy of arrays on the device; they may be views of memory that is used again."""
+        arrays = self._learned(batch)
         if self._device.type != "cuda":
-            return {name: _tensor(name, np.array(array)) for name, array in batch.items()}
-        return self._moved({name: _pinned(name, array) for name, array in batch.items()})
+            taken = Taken({name: _tensor(name, np.array(array)) for name, array in arrays.items()})
+        else:
+            taken = Taken(self._moved({name: _pinned(name, array) for name, array in arrays.items()}))
+        taken.targets = np.array(batch[TARGET]) if self._holds_values(batch) else None
+        return taken
 
     def _moved(self, tensors: Tensors) -> Tensors:
         return {name: tensor.to(self._device, non_blocking=True) for name, tensor in tensors.items()}

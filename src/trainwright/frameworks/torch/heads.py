@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from torch import Tensor
 
 from trainwright.config.metrics import metrics_of_head
 from trainwright.config.optimization import HeadConfig
 from trainwright.config.schema import RunConfig
+from trainwright.datasets.base import Split, known_arrays
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch import losses
 from trainwright.frameworks.torch.data import Tensors
@@ -19,7 +22,12 @@ from trainwright.frameworks.torch.predictions import to_predictions
 from trainwright.registry import task_for
 from trainwright.tasks.base import Task
 from trainwright.tasks.support.heads import head_data
-from trainwright.types import TARGET, DataInfo, HeadPredictions
+from trainwright.tasks.support.precision import is_coarse, restored
+from trainwright.types import TARGET, Array, DataInfo, HeadPredictions
+
+log = logging.getLogger("trainwright")
+
+_SAMPLE = 64  # samples whose targets are read, where not all are in memory
 
 
 @dataclass(frozen=True)
@@ -111,7 +119,12 @@ class Heads:
         return total
 
     def predictions(
-        self, outputs: Outputs, batch: Tensors, weights: Tensor | None, total: float
+        self,
+        outputs: Outputs,
+        batch: Tensors,
+        weights: Tensor | None,
+        total: float,
+        values: Array | None,
     ) -> dict[str, HeadPredictions]:
         """Return the predictions of each head for a batch, the first output among them.
 
@@ -120,6 +133,7 @@ class Heads:
             batch: The batch.
             weights: The weights of its samples.
             total: The sum over the samples of the weighted sum of all losses.
+            values: The targets of the first output as the data hold them, if they are values.
         """
         others: dict[str, HeadPredictions] = {}
         for one in self._all:
@@ -132,8 +146,9 @@ class Heads:
             total -= one.weight * loss
             classes = max(2, output.shape[-1]) if one.task.has_classes() else one.task.info.outputs
             task = task_for(replace(one.task.info, outputs=classes))
-            predicted = to_predictions(output, own, task).cpu().numpy()
-            others[one.name] = HeadPredictions(loss, task.info, one.metrics, predicted, targets.cpu().numpy())
+            predicted = restored(to_predictions(output, own, task).cpu().numpy(), task.info)
+            true = targets.cpu().numpy() if values is None or one.target != TARGET else values
+            others[one.name] = HeadPredictions(loss, task.info, one.metrics, predicted, true)
         return {first_name(outputs): HeadPredictions(total), **others}
 
     def check(self, outputs: Outputs, sample: Tensors) -> None:
@@ -148,6 +163,20 @@ class Heads:
                 raise ModelError(
                     f"training.heads.{one.name}: for one sample the model gives {tuple(output.shape)}, and "
                     f"the targets ({one.target}) are {tuple(targets.shape)}: one value for each is expected"
+                )
+
+    def warn_of_rounding(self, train: Split) -> None:
+        """Log which heads learn values in float32 that differ by little beside their size."""
+        names = {one.target for one in self._all if not one.task.has_classes()} - {TARGET}
+        if not names:
+            return
+        arrays = known_arrays(train) or train.take(np.arange(min(len(train), _SAMPLE), dtype=np.int64))
+        for name in sorted(names & arrays.keys()):
+            if is_coarse(arrays[name]):
+                log.warning(
+                    "the targets %r of a head differ by little beside their size, and are float32, which "
+                    "rounds these differences: subtract a constant from them in the data",
+                    name,
                 )
 
     def _head(self, config: RunConfig, name: str, section: HeadConfig) -> Head:

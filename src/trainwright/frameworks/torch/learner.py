@@ -70,6 +70,8 @@ class TorchLearner(Learner):
         self._is_expecting = False  # whether the training samples are read ahead
         self._train = self._source(inputs.splits["train"])
         check_tokens(self._module, inputs.splits)
+        if inputs.world.is_main:
+            self._network.heads.warn_of_rounding(inputs.splits["train"])
         self._network.check_fit(self._train.take(np.zeros(1, dtype=np.int64)))
         _refuse_single_sample(self._module, inputs)
         optimizer = self._build_optimizer(training)

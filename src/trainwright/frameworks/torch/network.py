@@ -32,6 +32,7 @@ from trainwright.frameworks.torch.structure import Structure
 from trainwright.order import PREDICT, stream_seed
 from trainwright.registry import task_for
 from trainwright.tasks.support.accumulators import Accumulator
+from trainwright.tasks.support.precision import restored
 from trainwright.types import TARGET, Ids, Predictions, weights_of
 
 log = logging.getLogger("trainwright")
@@ -61,11 +62,11 @@ class Network:
             training.label_smoothing, training.focal_gamma, training.loss_params, self.own_losses
         )
         self._asked_loss = training.loss, self.task, options
-        self._heads = Heads(inputs.config, inputs.info, self.own_losses)
-        self.loss = self._heads.summed(losses.build_loss(*self._asked_loss))
+        self.heads = Heads(inputs.config, inputs.info, self.own_losses)
+        self.loss = self.heads.summed(losses.build_loss(*self._asked_loss))
         self._row_losses = losses.row_losses(*self._asked_loss) if self.task.gives_masks else None
         self._weighted: losses.WeightedLoss | None = None
-        self.names = input_names(self.module, inputs.info, self._heads.targets)
+        self.names = input_names(self.module, inputs.info, self.heads.targets)
         self.call = call_of(self.module, self.names)
         self.precision = Precision(training.precision, self.device)
 
@@ -113,11 +114,15 @@ class Network:
             predicted = to_predictions(first_output(outputs), batch, self.task)
             if self._row_losses is not None and TARGET in batch:
                 predicted = torch.cat([self._row_losses(outputs, batch).to(predicted), predicted], dim=1)
-            values = predicted.cpu().numpy()
-            heads = self._heads.predictions(outputs, batch, weights, loss) if self._heads else {}
+            values = restored(predicted.cpu().numpy(), self.inputs.info)
+            own = source.targets(ids, batch)  # (n, ...) values, or None of classes
+            heads = self.heads.predictions(outputs, batch, weights, loss, own) if self.heads else {}
         with torch.no_grad():
-            counted = counts(accumulators, outputs, batch, self.task) if accumulators else {}
-        targets = np.empty((len(ids), 0)) if self.task.sums else batch[self.task.target].cpu().numpy()
+            counted = counts(accumulators, outputs, batch, self.task, own) if accumulators else {}
+        if self.task.sums:
+            targets = np.empty((len(ids), 0))
+        else:
+            targets = batch[self.task.target].cpu().numpy() if own is None else own
         weighing = None if weights is None else weights.cpu().numpy()
         return Predictions(ids, values, targets, loss, weights=weighing, heads=heads, counts=counted)
 
@@ -125,7 +130,7 @@ class Network:
         """Return the sum of the losses of the samples of a batch, each multiplied by its weight: ()."""
         if self._weighted is None:
             weighted = losses.build_weighted_loss(*self._asked_loss)
-            self._weighted = self._heads.summed_weighted(weighted)
+            self._weighted = self.heads.summed_weighted(weighted)
         weights = weights_of(batch, self.inputs.info)
         assert weights is not None, "the batch has weights"
         return self._weighted(outputs, batch, weights)
@@ -155,7 +160,7 @@ class Network:
         finally:
             self.module.train()
         self._check_outputs(outputs)
-        self._heads.check(outputs, sample)
+        self.heads.check(outputs, sample)
         self._check_loss(outputs, sample)
 
     def _check_outputs(self, outputs: Outputs) -> None:

@@ -13,28 +13,39 @@ from trainwright.frameworks.torch.outputs import Outputs, first_output
 from trainwright.frameworks.torch.own_losses import by_names
 from trainwright.tasks.base import Task
 from trainwright.tasks.support.accumulators import Accumulator, State, parts_of
+from trainwright.types import TARGET, Array
 
 
 def counts(
-    accumulators: Sequence[Accumulator], outputs: Outputs, batch: Tensors, task: Task
+    accumulators: Sequence[Accumulator], outputs: Outputs, batch: Tensors, task: Task, values: Array | None
 ) -> Mapping[str, State]:
     """Return what each metric counts on a part, by the names of the metrics.
 
     `update` is called as losses are, by the names of its parameters: with the task's own output and the
     targets, (rows, ...) each, or with all that the model returned and the batch. Where a regression trains on
-    standardized targets, its output is in the unit of the targets.
+    standardized or shifted targets, its output is in the unit of the targets; where they are shifted, both
+    are float64.
 
     Args:
         accumulators: The metrics.
         outputs: What the model returned, float32.
         batch: The batch.
         task: The task.
+        values: The targets as the data hold them, if they are values.
     """
+    offset = task.info.target_offset
+    if offset and values is not None:
+        batch = {**batch, TARGET: torch.from_numpy(values).to(batch[TARGET].device)}
 
     def output(given: Outputs) -> Tensor:
         first, info = first_output(given), task.info
         is_scaled = (info.target_mean, info.target_scale) != (0.0, 1.0)
-        return first * info.target_scale + info.target_mean if is_scaled else first
+        first = first * info.target_scale + info.target_mean if is_scaled else first
+        return (
+            first.double() + torch.tensor(offset, dtype=torch.float64, device=first.device)
+            if offset
+            else first
+        )
 
     return {one.name: one.counted(_update(outputs, batch, output, task.target)) for one in accumulators}
 

@@ -15,9 +15,9 @@ from trainwright.frameworks.support.plans import OWN_FUNCTIONS_HINT, rounds_plan
 from trainwright.frameworks.xgboost.advice import SPACE, proposal
 from trainwright.frameworks.xgboost.devices import chosen_device
 from trainwright.frameworks.xgboost.params import XgboostParams
-from trainwright.frameworks.xgboost.spec import model_spec
+from trainwright.frameworks.xgboost.spec import learns_differences, model_spec
 from trainwright.frameworks.xgboost.spellings import SPELLINGS
-from trainwright.types import DataInfo, Determinism, Proposal, Suggestion, TableShape
+from trainwright.types import DataInfo, Determinism, FeatureForm, Proposal, Suggestion, TableShape
 
 DEFAULT_ROUNDS = 100
 
@@ -61,6 +61,15 @@ class XgboostFramework(Framework):
             "data.impute": "keep",
             "training.epochs": DEFAULT_ROUNDS,
         }
+
+    @staticmethod
+    def feature_form(config: RunConfig, model: Any = None) -> FeatureForm:
+        """Return float32; targets are shifted where the objective depends on differences alone.
+
+        Raises:
+            ModelError: An option is wrong.
+        """
+        return FeatureForm(target="centered" if learns_differences(config, model) else "float32")
 
     @staticmethod
     def proposals(shape: TableShape) -> Mapping[str, Proposal]:

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from trainwright.datasets.base import ArraySplit, Split
 from trainwright.frameworks.base import LearnerInputs, ModelInputs
 from trainwright.frameworks.support.inputs import loss_sample
 from trainwright.frameworks.xgboost.params import XgboostParams
+from trainwright.tasks.support.precision import learned
 from trainwright.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo
 
 if TYPE_CHECKING:
@@ -26,21 +27,28 @@ _FOLDER_PREFIX = "trainwright-xgboost-"
 _LOCK_FILE = "owner"
 
 
+class Rows(NamedTuple):
+    """The matrix of some rows, and their targets as the data hold them, (rows,) or (rows, outputs)."""
+
+    matrix: xgb.DMatrix
+    targets: Array
+
+
 class Matrices:
     """The matrix of each split, built once: XGBoost caches the margins and adds only new trees to them."""
 
     def __init__(self, inputs: LearnerInputs, params: XgboostParams) -> None:
         self._inputs = inputs
         self._params = params
-        self._cache: dict[int, xgb.DMatrix] = {}
+        self._cache: dict[int, Rows] = {}
         self._folder: Path | None = None
         if params.external_memory:
             self._folder, lock = _create_folder()
             # Matrices remove their own files and fail if these are gone, so they are released first.
             weakref.finalize(self, _clean_up, self._cache, self._folder, lock)
 
-    def of(self, split: Split) -> xgb.DMatrix:
-        """Return the matrix of a split; only those of the run's own splits are cached."""
+    def of(self, split: Split) -> Rows:
+        """Return the rows of a split; only those of the run's own splits are cached."""
         if not self._inputs.owns(split):
             return self._build(split)
         if id(split) not in self._cache:
@@ -50,7 +58,7 @@ class Matrices:
     @property
     def train(self) -> xgb.DMatrix:
         """The matrix of the training split."""
-        return self.of(self._inputs.splits["train"])
+        return self.of(self._inputs.splits["train"]).matrix
 
     def drop_train(self) -> None:
         """Discard the training matrix and what XGBoost cached in it; it is built again when needed."""
@@ -59,9 +67,9 @@ class Matrices:
     def sample(self) -> xgb.DMatrix:
         """Return a matrix of the training rows on which the loss of a step is computed."""
         split, ids = self._inputs.splits["train"], loss_sample(self._inputs, 100)
-        return _plain(self._inputs, _all_rows(split) if ids is None else split.take(ids), names=None)
+        return _plain(self._inputs, _all_rows(split) if ids is None else split.take(ids), names=None).matrix
 
-    def _build(self, split: Split) -> xgb.DMatrix:
+    def _build(self, split: Split) -> Rows:
         if split is self._inputs.splits["train"] and self._params.grown_by == "hist":
             return self._binned(split)
         if self._params.external_memory:
@@ -69,11 +77,11 @@ class Matrices:
         # There are no names: XGBoost would compare those of booster and matrix in every call.
         return _plain(self._inputs, _all_rows(split), names=None)
 
-    def _binned(self, split: Split, like: xgb.DMatrix | None = None) -> xgb.DMatrix:
-        """Return a quantile matrix of the split, with the bins of the matrix `like` if there is one."""
+    def _binned(self, split: Split, like: xgb.DMatrix | None = None) -> Rows:
+        """Return the rows of a split in a quantile matrix, with the bins of the matrix `like`, if any."""
         import xgboost as xgb
 
-        types = _feature_types(self._inputs.info)
+        info, types = self._inputs.info, _feature_types(self._inputs.info)
         kwargs: dict[str, Any] = {
             "max_bin": self._params.max_bin,
             "ref": like,
@@ -81,38 +89,40 @@ class Matrices:
             "enable_categorical": True,
         }
         if self._params.external_memory:
-            return xgb.ExtMemQuantileDMatrix(
-                _parts(split, types, str(self._folder / "rows")),  # type: ignore[operator]
-                **kwargs,
-            )
+            parts = _parts(split, info, str(self._folder / "rows"))  # type: ignore[operator]
+            return Rows(xgb.ExtMemQuantileDMatrix(parts, **kwargs), parts.targets)
         if isinstance(split, ArraySplit):
-            return xgb.QuantileDMatrix(
+            targets = split.arrays[TARGET]
+            matrix = xgb.QuantileDMatrix(
                 _flat(split.arrays[FEATURES]),
-                label=split.arrays[TARGET],
+                label=learned(targets, info),
                 weight=split.arrays.get(WEIGHT),
                 feature_types=types,
                 **kwargs,
             )
-        return xgb.QuantileDMatrix(_parts(split, types), **kwargs)
+            return Rows(matrix, targets)
+        parts = _parts(split, info)
+        return Rows(xgb.QuantileDMatrix(parts, **kwargs), parts.targets)
 
 
-def named_matrix(inputs: ModelInputs, split: Split) -> xgb.DMatrix:
-    """Return the matrix of a split with the names of its columns, for a booster that has them, too."""
+def named_matrix(inputs: ModelInputs, split: Split) -> Rows:
+    """Return the rows of a split in a matrix with the names of its columns, for a booster that has them."""
     return _plain(inputs, _all_rows(split), feature_names(inputs.info))
 
 
-def _plain(inputs: ModelInputs, batch: Batch, names: list[str] | None) -> xgb.DMatrix:
+def _plain(inputs: ModelInputs, batch: Batch, names: list[str] | None) -> Rows:
     import xgboost as xgb
 
-    return xgb.DMatrix(
+    matrix = xgb.DMatrix(
         _flat(batch[FEATURES]),
-        label=batch[TARGET],
+        label=learned(batch[TARGET], inputs.info),
         weight=batch.get(WEIGHT),
         nthread=inputs.threads,
         enable_categorical=True,
         feature_names=names,
         feature_types=_feature_types(inputs.info),
     )
+    return Rows(matrix, batch[TARGET])
 
 
 def _all_rows(split: Split) -> Batch:
@@ -138,8 +148,11 @@ def _flat(features: Array) -> Array:
     return features.reshape(len(features), -1)
 
 
-def _parts(split: Split, types: list[str] | None, cache: str | None = None) -> xgb.DataIter:
-    """Return an iterator that reads a split in parts; XGBoost makes several passes."""
+def _parts(split: Split, info: DataInfo, cache: str | None = None) -> Any:
+    """Return an iterator that reads a split in parts; XGBoost makes several passes.
+
+    Its `targets` are those of all rows, after a pass.
+    """
     import xgboost as xgb
 
     class Parts(xgb.DataIter):
@@ -149,17 +162,23 @@ def _parts(split: Split, types: list[str] | None, cache: str | None = None) -> x
                 1, _PART_VALUES // max(1, split.take(np.zeros(1, dtype=np.int64))[FEATURES].size)
             )
             self._start = 0
+            self._targets: dict[int, Array] = {}
+
+        @property
+        def targets(self) -> Array:
+            return np.concatenate([self._targets[start] for start in sorted(self._targets)])
 
         def next(self, input_data: Any) -> bool:
             if self._start >= len(split):
                 return False
             stop = min(self._start + self._size, len(split))
             batch = split.take(np.arange(self._start, stop, dtype=np.int64))
+            self._targets.setdefault(self._start, np.array(batch[TARGET]))
             input_data(
                 data=_flat(batch[FEATURES]),
-                label=batch[TARGET],
+                label=learned(batch[TARGET], info),
                 weight=batch.get(WEIGHT),
-                feature_types=types,
+                feature_types=_feature_types(info),
             )
             self._start = stop
             return True

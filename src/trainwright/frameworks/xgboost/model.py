@@ -17,10 +17,11 @@ from trainwright.frameworks.support.estimators import check_estimator
 from trainwright.frameworks.support.stored import check_features, read_model
 from trainwright.frameworks.xgboost.devices import chosen_device
 from trainwright.frameworks.xgboost.library import translated, xgboost
-from trainwright.frameworks.xgboost.matrices import feature_names, named_matrix
+from trainwright.frameworks.xgboost.matrices import Rows, feature_names, named_matrix
 from trainwright.frameworks.xgboost.spec import ModelSpec, model_spec
 from trainwright.frameworks.xgboost.targets import targets_of
 from trainwright.require import require
+from trainwright.tasks.support.precision import restored
 from trainwright.types import WEIGHT, Array, Predictions
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class XgboostModel(Model):
     Args:
         inputs: What the model is built from.
         spec: The definition of the model.
-        matrix_of: Returns the matrix of a split.
+        rows_of: Returns the matrix and the targets of a split.
         booster: The booster; a learner replaces it at a restore.
     """
 
@@ -44,13 +45,13 @@ class XgboostModel(Model):
         self,
         inputs: ModelInputs,
         spec: ModelSpec,
-        matrix_of: Callable[[Split], xgb.DMatrix],
+        rows_of: Callable[[Split], Rows],
         booster: xgb.Booster,
     ) -> None:
         self.booster = booster
         self._inputs = inputs
         self._spec = spec
-        self._matrix_of = matrix_of
+        self._rows_of = rows_of
         self._targets = targets_of(inputs.info)
         self._power = spec.loss(inputs.info).power
         self._metrics = threading.Lock()
@@ -62,11 +63,10 @@ class XgboostModel(Model):
             TrainingError: XGBoost or the user's metric fails.
         """
         with translated("a prediction failed", TrainingError):
-            matrix = self._matrix_of(split)
+            matrix, targets = self._rows_of(split)
             outputs = self._outputs(matrix)
             weights = split.arrays.get(WEIGHT) if isinstance(split, ArraySplit) else None
             loss = self.mean_loss(matrix) * (len(split) if weights is None else float(weights.sum()))
-            targets = self._targets.true(matrix.get_label())
         yield Predictions(np.arange(len(split), dtype=np.int64), outputs, targets, loss, weights=weights)
 
     def mean_loss(self, matrix: xgb.DMatrix) -> float:
@@ -125,7 +125,8 @@ class XgboostModel(Model):
 
     def _outputs(self, matrix: xgb.DMatrix) -> Array:
         """Return float32 probabilities (rows, classes), or values (rows,) or (rows, outputs)."""
-        return np.asarray(self._targets.outputs(self.booster.predict(matrix)), dtype=np.float32)
+        outputs = np.asarray(self._targets.outputs(self.booster.predict(matrix)), dtype=np.float32)
+        return restored(outputs, self._inputs.info)
 
 
 def load_model(inputs: ModelInputs, folder: Path) -> XgboostModel:

@@ -25,6 +25,10 @@ from trainwright.types import Array, DataInfo
 Gradients = Callable[[Array, Any], tuple[Array, Array]]  # (margins, matrix) -> first and second derivatives
 Metric = Callable[[Array, Any], tuple[str, float]]  # (predictions, matrix) -> name, mean over the rows
 
+# Objectives and metrics of values that depend on differences of outputs and targets alone.
+_OF_DIFFERENCES = ("reg:squarederror", "reg:pseudohubererror", "reg:absoluteerror", "reg:quantileerror")
+_METRICS_OF_DIFFERENCES = (None, "rmse", "mae", "mphe", "quantile")
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -99,6 +103,21 @@ def model_spec(config: RunConfig, model: Any = None) -> ModelSpec:
     if (estimator := estimator_of(config, model)) is not None:
         return _from_estimator(estimator)
     return _with_functions(XgboostParams.model_validate(dict(config.model.params)))
+
+
+def learns_differences(config: RunConfig, model: Any = None) -> bool:
+    """Return whether a model learns the same of targets to which a constant is added, but for this constant.
+
+    Raises:
+        ModelError: An option is wrong.
+    """
+    by_user = model is not None or ":" in config.model.type
+    spec = model_spec(config, model) if by_user else None
+    params = XgboostParams.model_validate(dict(config.model.params)) if spec is None else spec.params
+    has_functions = spec is not None and (spec.gradients is not None or spec.metric is not None)
+    begins = params.base_score is not None or config.model.init_from is not None  # from values themselves
+    of_differences = params.objective in (None, *_OF_DIFFERENCES) and params.metric in _METRICS_OF_DIFFERENCES
+    return of_differences and not (has_functions or begins)
 
 
 def _with_functions(params: XgboostParams) -> ModelSpec:

@@ -30,10 +30,6 @@ class Targets:
         """Return the number of outputs that a booster with an objective counts."""
         return self.info.outputs
 
-    def true(self, labels: Array) -> Array:
-        """Return the labels of a matrix, float32, in the form of the task's targets."""
-        return labels.reshape(-1, self.info.outputs) if self.info.outputs > 1 else labels
-
     def outputs(self, predictions: Array) -> Array:
         """Return a booster's predictions, (rows,) or (rows, outputs), in the form of the task's."""
         return predictions
@@ -53,9 +49,6 @@ class _Classes(Targets):
 
     def width(self, objective: str) -> int:
         return 1 if objective == "binary:logistic" else self.info.outputs
-
-    def true(self, labels: Array) -> Array:
-        return labels.astype(np.int64)
 
     def outputs(self, predictions: Array) -> Array:
         return np.stack([1 - predictions, predictions], axis=1) if predictions.ndim == 1 else predictions

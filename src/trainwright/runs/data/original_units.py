@@ -68,7 +68,7 @@ class OriginalUnitsModel(Model):
         targets = split.arrays[TARGET]
         inner = self._known.get(id(split)) or transformed(split, self._transform)
         for part in self._model.predict(inner):
-            values = self._transform.inverse(part.outputs).astype(part.outputs.dtype)
+            values = self._transform.inverse(part.outputs)
             yield part._replace(outputs=values, targets=targets[part.ids])
 
     @property

@@ -85,6 +85,7 @@ def _about(predictor: Predictor, preparation: TabularPreparation) -> dict[str, A
         "target": info.target,
         "classes": None if info.classes is None else info.to_json()["classes"],
         "transform": info.target_transform,
+        "offset": list(info.target_offset),
         "link": predictor.model.link,
         "features": list(preparation.feature_names),
         "categorical": [i for i, count in enumerate(info.categories) if count],

@@ -112,17 +112,17 @@ def _targets(values: Array, info: DataInfo, rows: int) -> Array:
         DataError: One is not a class of the training rows, or no finite number.
     """
     task = task_for(info)
-    blank = task.blank_targets(rows).shape
-    if values.shape[1:] == (1,) and len(blank) == 1:
+    blank = task.blank_targets(rows)
+    if values.shape[1:] == (1,) and blank.ndim == 1:
         values = values.reshape(-1)
-    if values.shape != blank:
+    if values.shape != blank.shape:
         raise InputError(
             f"targets {info.target!r} of shape {values.shape} given, for {rows} rows; the model was trained "
-            f"on {blank[1:]} a row"
+            f"on {blank.shape[1:]} a row"
         )
     if task.has_inner_labels:
         return task.encode_inner(values, info.classes or (), f"the targets {info.target!r}")
     if values.ndim == 1:
         table = Table({info.target: tidy(values, info.target, "the rows given")}, "the rows given")
         return Target(info.target, info.task, info.classes).encode(table)
-    return values.astype(np.float32)
+    return values.astype(blank.dtype)

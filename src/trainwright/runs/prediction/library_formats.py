@@ -15,7 +15,7 @@ log = logging.getLogger("trainwright")
 
 
 def export_model(model: Model, info: DataInfo, path: Path, form: str) -> None:
-    """Write a model; if its target was transformed, a file beside it says how to undo that.
+    """Write a model; if its target was transformed or shifted, a file beside it says how to undo that.
 
     Args:
         model: The model.
@@ -27,17 +27,19 @@ def export_model(model: Model, info: DataInfo, path: Path, form: str) -> None:
         InputError: The path cannot be written.
     """
     write_whole(path, lambda made: model.export(made, form))
-    if info.target_transform is not None:
+    if info.target_transform is not None or info.target_offset:
         _note_unit(info, path)
 
 
 def _note_unit(info: DataInfo, path: Path) -> None:
     """Write the unit of an exported model's outputs, and how to convert them, beside it."""
     note = path.with_name(f"{path.name}.target.json")
-    transform, target = info.target_transform, info.target
-    assert transform is not None, "the target is transformed"
-    says = f"{transform['kind']} of {target}"
-    text = json.dumps({"outputs": says, "target_transform": transform})
+    transform, offset, says = info.target_transform, info.target_offset, info.target
+    if transform is not None:
+        says = f"{transform['kind']} of {says}"
+    if offset:
+        says = f"{says} less {', '.join(map(repr, offset))}"
+    text = json.dumps({"outputs": says, "target_offset": list(offset), "target_transform": transform})
     write_whole(note, lambda made: made.write_text(text, encoding="utf-8"))
     log.warning(
         "the exported model returns the %s, as it was trained; %s has what turns that into the original "

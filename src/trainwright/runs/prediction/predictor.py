@@ -195,7 +195,9 @@ class Predictor:
         return export_format(self._framework, self._run.id, path, form)
 
     def outputs(self, rows: Any) -> Array:
-        """Return class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
+        """Return class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs).
+
+        Values are in the precision in which the model answers.
 
         Of masks, the probabilities are (rows, classes, height, width).
 

@@ -52,15 +52,14 @@ class TargetTransform:
     columns: Sequence[Mapping[str, Any]] = ()
 
     def forward(self, targets: Array) -> Array:
-        """Return targets, (rows,) or (rows, outputs), on the transformed scale; float64 stays, else float32.
+        """Return targets, (rows,) or (rows, outputs), on the transformed scale, float64.
 
         Values beyond the training rows' get the score of the nearest (`quantile`); what no formula takes
         becomes 0: check targets before.
         """
         with np.errstate(all="ignore"):
             scores = self._mapped(targets, inverse=False)
-        dtype = np.float64 if targets.dtype == np.float64 else np.float32
-        return np.where(np.isfinite(scores), scores, 0).astype(dtype)
+        return np.where(np.isfinite(scores), scores, 0)
 
     def inverse(self, outputs: Array) -> Array:
         """Return outputs of a model, (rows,) or (rows, outputs), in the targets' original units, float64."""

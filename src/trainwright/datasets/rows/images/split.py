@@ -220,7 +220,7 @@ class ImageSplit:
             partner = self._pipeline(self._image(other), generator(stream_seed(seed, _PARTNER)))
             image, share = mixed(image, partner, mixing, random)
             target = share * target + (1 - share) * self._target(other)
-        return image, target.astype(np.float32)
+        return image, np.asarray(target, np.float32 if self._classes else np.float64)
 
     def _names(self, ids: Ids) -> list[str]:
         return [self._images.names[position] for position in self.positions[ids].tolist()]
