@@ -14,7 +14,7 @@ from small_runs import SMALL, SignalAt, assert_same, checkpoints
 from trainwright.errors import CheckpointError
 from trainwright.frameworks.base import WEIGHTS_FILE, LearnerInputs, Plan, Snapshot
 from trainwright.frameworks.support.stored import StoredSnapshot, buffers
-from trainwright.records.commit import step_of
+from trainwright.records.checkpoint_names import step_of
 from trainwright.records.journal import SegmentReader, segments
 from trainwright.types import NamedBuffer, StepResult
 

@@ -24,7 +24,7 @@ from trainwright.engine.writer import PendingWrite
 from trainwright.errors import CheckpointError, TrainingError
 from trainwright.frameworks.base import Plan
 from trainwright.frameworks.torch.learner import TorchLearner
-from trainwright.records.commit import step_of
+from trainwright.records.checkpoint_names import step_of
 from trainwright.types import Evaluation
 
 

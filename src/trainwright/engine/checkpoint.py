@@ -22,7 +22,8 @@ from trainwright.digest import FileRecord, damage, write_file
 from trainwright.engine.lease import Lease
 from trainwright.errors import CheckpointError
 from trainwright.frameworks.base import Snapshot
-from trainwright.records.commit import DEPTH, NAME, Commit, attempt_of, step_of
+from trainwright.records.checkpoint_names import attempt_of, step_of
+from trainwright.records.commit import DEPTH, NAME, Commit
 from trainwright.records.run_files import MANIFEST
 from trainwright.safe_open import open_regular
 from trainwright.stores.base import FileStore

@@ -17,7 +17,8 @@ from trainwright.engine.state import RunState
 from trainwright.engine.writer import PendingWrite, Writer
 from trainwright.errors import CheckpointError
 from trainwright.frameworks.base import Learner, Plan, Snapshot
-from trainwright.records.commit import Commit, step_of
+from trainwright.records.checkpoint_names import step_of
+from trainwright.records.commit import Commit
 
 _FIRST_MINUTES = 1.0  # to the save that `every_n_minutes: auto` measures
 _SMALL = 4_000_000  # parameters of a model whose best weights wait in memory for the next save

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run exist."""
+"""The names of checkpoints: which there are, and what they say."""
 
 from __future__ import annotations
 
@@ -19,3 +19,13 @@ def checkpoint_names(run: RunDir, kind: Literal["checkpoints", "best"] = "checkp
     if names is None:
         return sorted(path.parent.name for path in run.path.glob(f"{kind}/*/{MANIFEST}"))
     return sorted(names)
+
+
+def attempt_of(name: str) -> int:
+    """Return the attempt in a checkpoint's name."""
+    return int(name.rpartition("-a")[2])
+
+
+def step_of(name: str) -> int:
+    """Return the step in a checkpoint's name."""
+    return int(name.split("-")[1])

@@ -91,13 +91,3 @@ class Commit:
 
 
 _COMMIT = TypeAdapter(Commit)  # checks the types of what a manifest holds
-
-
-def attempt_of(name: str) -> int:
-    """Return the attempt in a checkpoint's name."""
-    return int(name.rpartition("-a")[2])
-
-
-def step_of(name: str) -> int:
-    """Return the step in a checkpoint's name."""
-    return int(name.split("-")[1])

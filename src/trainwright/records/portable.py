@@ -17,8 +17,8 @@ from trainwright.config.env import VARIABLE
 from trainwright.digest import sha256_bytes
 from trainwright.errors import CheckpointError, InputError
 from trainwright.frameworks.base import WEIGHTS_FILE
-from trainwright.records.checkpoint_names import checkpoint_names
-from trainwright.records.commit import DEPTH, NAME, Commit, step_of
+from trainwright.records.checkpoint_names import checkpoint_names, step_of
+from trainwright.records.commit import DEPTH, NAME, Commit
 from trainwright.records.data import DataDescription
 from trainwright.records.manifest import Manifest
 from trainwright.records.result import BestModel, Result

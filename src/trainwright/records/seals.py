@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from trainwright import registry
 from trainwright.errors import CheckpointError
-from trainwright.records.commit import step_of
+from trainwright.records.checkpoint_names import step_of
 from trainwright.records.journal import segments
 from trainwright.records.log import Entry, Kind, Log, StoredFile
 from trainwright.records.result import AttemptRecord

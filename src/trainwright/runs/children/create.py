@@ -13,7 +13,8 @@ from trainwright.engine.rules import NOTHING_INHERITED, Inherited, Rules
 from trainwright.errors import CheckpointError, InputError
 from trainwright.frameworks.base import Plan
 from trainwright.order import START, Cursor, SampleOrder
-from trainwright.records.commit import Commit, step_of
+from trainwright.records.checkpoint_names import step_of
+from trainwright.records.commit import Commit
 from trainwright.records.copies import download_all
 from trainwright.records.lineage import FOLDER, Lineage
 from trainwright.records.manifest import InitialState
