@@ -91,7 +91,7 @@ def test_the_library_is_asked_for_before_anything_is_written(
 
     monkeypatch.setattr(compression, "check_codec", missing)
     monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(MissingExtraError, match="trainwright\\[zstd\\]"):
+    with pytest.raises(MissingExtraError, match="pip install zstandard"):
         trainwright.train(SMALL, WIDE, runs_dir=(tmp_path / "store").as_uri())
     trainwright.train(SMALL, {**WIDE, "training.max_steps": 2}, runs_dir=tmp_path / "local")  # nothing to do
 

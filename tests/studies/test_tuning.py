@@ -472,7 +472,7 @@ def test_a_job_is_written_as_its_worker_reads_it() -> None:
     plain = {
         **{"number": 3, "study_id": "tune-1", "metric": "val_loss", "mode": "min", "curves": {}},
         **{"until": None, "runs": ["/runs/1"], "pruner": {"type": "none"}},
-        **{"alike": ["2"], "searches_data": True, "allow_change": True},
+        **{"alike": ["2"], "searches_data": True, "allow_change": True, "trusted": True},
     }
     job = Job.from_json(plain)
     assert (job.trial, job.runs, job.pruner) == (3, [Path("/runs/1")], NoPruner())
