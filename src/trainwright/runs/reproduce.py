@@ -11,6 +11,7 @@ from typing import Any, Literal
 from trainwright.digest import TensorRecord
 from trainwright.errors import CheckpointError, InputError
 from trainwright.records.copies import download_all
+from trainwright.records.decision import Decisions, journalled_decisions
 from trainwright.records.journal import each_loss, evaluations, read
 from trainwright.records.manifest import Difference
 from trainwright.records.run_dir import RunDir
@@ -130,6 +131,11 @@ class _Side:
         """The value of each evaluation, by step and metric."""
         records = evaluations(read(self.run.journal))
         return {(step, name): value for step, values in records for name, value in values.items()}
+
+    @cached_property
+    def decisions(self) -> Decisions:
+        """The decisions that its journal names."""
+        return journalled_decisions(self.run.journal)
 
     @property
     def journal_damage(self) -> str | None:
@@ -267,6 +273,9 @@ def _compare_evaluations(first: _Side, second: _Side, found: _Found) -> None:
         pair = [side.evaluations.get(key) for side in (first, second)]
         lacking = [side for side in (first, second) if key not in side.evaluations]
         if any(side.journal_damage is not None for side in lacking):
+            continue
+        # The final evaluation of a run that had ended there, and went on: a repetition does not end there.
+        if lacking and any(one.decisions.went_on(key[0]) for one in (first, second) if one not in lacking):
             continue
         if lacking or repr(pair[0]) != repr(pair[1]):
             found.evaluation = FirstEvaluation(*key, *pair)
