@@ -3,6 +3,7 @@
 import random
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -75,6 +76,16 @@ class Object:
         return margins * self.alpha
 
 
+@dataclass
+class Unhashable:
+    """An objective as a dataclass, whose objects have no hash."""
+
+    alpha: float = 0.5
+
+    def __call__(self, margins: Any, data: Any) -> Any:
+        return margins * self.alpha
+
+
 class Averaging(Object):
     """An objective that keeps an average."""
 
@@ -91,7 +102,7 @@ class InPlace(Object):
         return super().__call__(margins, data)
 
 
-@pytest.mark.parametrize("function", [pure, Object(), Object().__call__, None, "name"])
+@pytest.mark.parametrize("function", [pure, Object(), Unhashable(), Object().__call__, None, "name"])
 def test_functions_without_state_keep_the_tier(function: Any) -> None:
     own = OwnFunctions({"objective": function, "metric": None})
     before = own.unsaved()

@@ -41,7 +41,7 @@ def config(model: str, **data: Any) -> dict[str, Any]:
     return {
         "data": {"target": "when", **data},
         "model": {"type": model, **options},
-        "training": training,
+        "training": {"threads": 1, **training},  # TensorFlow cannot change them in a process
         "experiment": {"seed": 3},
     }
 

@@ -35,7 +35,7 @@ class OwnFunctions:
 
     def __init__(self, functions: Mapping[str, Any]) -> None:
         self._roots = {
-            name: list(dict.fromkeys(own_parts(one), None))
+            name: list({id(part): part for part in own_parts(one)}.values())  # objects may have no hash
             for name, one in functions.items()
             if callable(one) or is_users(type(one))
         }
@@ -82,7 +82,7 @@ def own_parts(value: Any) -> Iterator[Any]:
     elif isinstance(value, MethodType):
         yield from own_parts(value.__self__)
     elif isinstance(value, FunctionType):
-        if not value.__module__.startswith("trainwright."):
+        if not (value.__module__ or "").startswith("trainwright."):
             yield value
             return
         for cell in value.__closure__ or ():
