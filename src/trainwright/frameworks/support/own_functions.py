@@ -23,7 +23,11 @@ _CHANGES = {
     *("add", "discard", "update", "setdefault", "popitem", "rotate"),
     *("random", "normal", "uniform", "integers", "choice", "shuffle", "permutation", "standard_normal"),
 }
-_AT_BUILDING = {"__init__", "__new__", "__post_init__", "__setstate__", "__init_subclass__"}
+# Methods that a call of the object does not run.
+_NOT_CALLED = {
+    *("__init__", "__new__", "__post_init__", "__setstate__", "__init_subclass__"),
+    *("__repr__", "__str__", "__eq__", "__hash__"),
+}
 
 
 class OwnFunctions:
@@ -101,7 +105,7 @@ def _functions_of(root: Any) -> Iterator[FunctionType]:
             value
             for names in members
             for name, value in names.items()
-            if isinstance(value, FunctionType) and name not in _AT_BUILDING
+            if isinstance(value, FunctionType) and name not in _NOT_CALLED
         ]
     yield from named_functions(found)
 
