@@ -15,9 +15,11 @@ import yaml
 
 import trainwright
 from trainwright.digest import sha256_json
-from trainwright.errors import InputError, TrainwrightError
+from trainwright.errors import CheckpointError, InputError, TrainwrightError
 from trainwright.records.run_dir import RunDir
+from trainwright.records.trials import TrialLog, read_trials
 from trainwright.runs.run import Run
+from trainwright.studies.study import Study
 
 pytestmark = pytest.mark.slow
 SECRET = "sk-12345-of-the-user"
@@ -160,9 +162,34 @@ def test_a_foreign_study_is_resumed_only_with_trust(here: Path, host: Host) -> N
     search = {"trials": 2, "sampler": "random", "space": {"model.params.alpha": [0.1, 1.0]}}
     study = trainwright.tune(CONFIG | {"tuning": search})
     kept = study.path / "search.yaml"
+    before = kept.read_text()
     kept.write_text(kept.read_text().replace("rows.csv", f"hdfs://{host.address}/${{env:MY_API_KEY}}.csv"))
     with pytest.raises(InputError, match=r"(?s)hdfs://.*--trust"):
         trainwright.resume_study(study.path.name, ["tuning.trials=3"])
+    kept.write_text("extends: other.yaml\n" + before)
+    tracking = [{"type": "mlflow", "params": {"uri": f"http://{host.address}/${{env:MY_API_KEY}}"}}]
+    (study.path / "other.yaml").write_text(yaml.safe_dump({"tracking": tracking}))
+    for verb in (trainwright.resume_study, trainwright.reproduce_study, trainwright.work_study):
+        with pytest.raises(InputError, match=r"(?s)other\.yaml.*--trust"):
+            verb(study.path.name)
+    assert host.asked == []
+
+
+def test_the_log_of_a_study_sets_only_what_is_searched(here: Path, host: Host) -> None:
+    """Its checksums prove nothing: whoever writes it can make them."""
+    search = {"trials": 2, "sampler": "random", "space": {"model.params.alpha": [0.1, 1.0]}}
+    study = trainwright.tune(CONFIG | {"tuning": search})
+    (trial, *_) = read_trials(study.path)
+    uri = f"http://{host.address}/${{env:MY_API_KEY}}"
+    for params in ({"tracking": [{"type": "mlflow", "params": {"uri": uri}}]}, {"model.params.alpha": uri}):
+        for file in study.path.glob("trials.*"):
+            file.unlink()
+        log = TrialLog(study.path)
+        log.begin(trial._replace(params=trial.params | params, ending=None))
+        log.close()
+        Study(study.path).update(status="interrupted", files={})
+        with pytest.raises(CheckpointError, match=r"trials\.jsonl is damaged: trial 0 sets"):
+            trainwright.resume_study(study.path.name, ["tuning.trials=3"])
     assert host.asked == []
 
 

@@ -229,6 +229,19 @@ def test_a_damaged_final_checkpoint_does_not_stop_the_comparison(
     assert older.exists()
 
 
+def test_a_damaged_or_other_best_model_is_no_proof(pair: tuple[RunDir, RunDir]) -> None:
+    (best,) = (pair[1].path / "best").glob("step-*")
+    flip(best / "weights.safetensors")
+    found = compare_bits(*pair)
+    assert found.verdict == "incomplete"
+    assert found.uncompared[0].startswith(f"the best model not compared: run {pair[1].id}: the best model ")
+    flip(best / "weights.safetensors")
+    rewrite_tensor(best, "weights.safetensors")
+    assert compare_bits(*pair).verdict == "different"
+    shutil.rmtree(best)
+    assert compare_bits(*pair).verdict == "incomplete"
+
+
 def rewrite_tensor(checkpoint: Path, file: str) -> None:
     """Change a tensor of a checkpoint, as if it had been trained so: its manifest fits."""
     import numpy as np

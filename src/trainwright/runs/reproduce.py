@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from trainwright.digest import TensorRecord
 from trainwright.errors import CheckpointError, InputError
+from trainwright.records.checkpoint_names import checkpoint_names, step_of
 from trainwright.records.copies import download_all
 from trainwright.records.decision import Decisions, journalled_decisions
 from trainwright.records.journal import each_loss, evaluations, read
@@ -159,6 +160,17 @@ class _Side:
         commit = run_checkpoints(self.run).resume.load_step(self.result.steps)
         return {tensor.name: tensor for tensor in commit.tensors}
 
+    def best_tensors(self) -> dict[str, TensorRecord]:
+        """Return the tensors of the best model by name; empty where none is kept by itself.
+
+        Raises:
+            CheckpointError: It is damaged, or missing.
+        """
+        best, kept = self.result.best, run_checkpoints(self.run).best
+        if best is None or best.step not in map(step_of, checkpoint_names(self.run, "best")):
+            return {}
+        return {tensor.name: tensor for tensor in kept.load_step(best.step).tensors}
+
 
 @dataclass
 class _Found:
@@ -284,16 +296,19 @@ def _compare_evaluations(first: _Side, second: _Side, found: _Found) -> None:
 
 def _compare_tensors(first: _Side, second: _Side, found: _Found) -> None:
     """Find the first tensor of the final states that differs: weights, optimizer, buffers, extra state."""
-    states = []
-    for side in (first, second):
-        try:
-            states.append(side.tensors())
-        except CheckpointError as error:
-            log.warning("%s", error)
-            why = f"the final checkpoint cannot be read: {error}"
-            found.uncompared.append(_lacking("optimizer and other state", side, why))
-    if len(states) == 2:
-        found.tensor = _first_tensor(*states)
+    for what, which, read_tensors in (
+        ("optimizer and other state", "final checkpoint", _Side.tensors),
+        ("the best model", "best model", _Side.best_tensors),
+    ):
+        states = []
+        for side in (first, second):
+            try:
+                states.append(read_tensors(side))
+            except CheckpointError as error:
+                log.warning("%s", error)
+                found.uncompared.append(_lacking(what, side, f"the {which} cannot be read: {error}"))
+        if len(states) == 2:
+            found.tensor = found.tensor or _first_tensor(*states)
 
 
 def _first_tensor(old: dict[str, TensorRecord], new: dict[str, TensorRecord]) -> FirstTensor | None:

@@ -55,6 +55,12 @@ class Parameter:
     choices: Sequence[Any] | None = None
     when: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
+    def holds(self, value: Any) -> bool:
+        """Return whether a value is one of the choices, or a number."""
+        if self.choices is not None:
+            return value in self.choices
+        return isinstance(value, int | float) and not isinstance(value, bool)
+
     def at(self, share: float) -> Any:
         """Return the value at a share of the range, 0 <= share < 1; all values have equal parts of it."""
         share = float(share)  # a scalar of NumPy would make a value that no config can hold

@@ -187,7 +187,7 @@ def test_metrics_that_a_keras_model_was_compiled_with(tmp_path: Path) -> None:
     )
     measured = [keras.metrics.RootMeanSquaredError(), "mape"]
     model.compile(optimizer=keras.optimizers.Adam(0.02), loss="mse", metrics=measured)
-    settings = {"data": {"target": "when"}, "training": {"epochs": 10, "batch_size": 50}}
+    settings = {"data": {"target": "when"}, "training": {"epochs": 10, "batch_size": 50, "threads": 1}}
     run = trainwright.train(settings, model=model, data=DATA, runs_dir=tmp_path)
     metrics = run.result["metrics"]
     assert metrics["val_root_mean_squared_error"] == pytest.approx(metrics["val_rmse"], rel=1e-5)

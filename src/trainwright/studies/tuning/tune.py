@@ -16,9 +16,9 @@ from pathlib import Path
 
 from trainwright.config import Config, Overrides, Resolved
 from trainwright.engine.signals import Signals, Stopped
-from trainwright.errors import InputError, TrainwrightError
+from trainwright.errors import CheckpointError, InputError, TrainwrightError
 from trainwright.records.run_dir import RunDir
-from trainwright.records.trials import Ending, LoggedJob, LoggedTrial, TrialLog
+from trainwright.records.trials import FILE, Ending, LoggedJob, LoggedTrial, TrialLog
 from trainwright.reports.html import write_report as write_run_report
 from trainwright.reports.studies import write_report
 from trainwright.runs.cleanup import discard_folder
@@ -26,6 +26,7 @@ from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.pruning import prune_paused
 from trainwright.runs.session import report
 from trainwright.runs.trust import of_own_config
+from trainwright.samplers.base import Space
 from trainwright.samplers.optuna import frozen, importances
 from trainwright.studies.running import log_warnings_once, tell_trackers
 from trainwright.studies.study import RESULT, Study, StudyRequest, open_study
@@ -102,6 +103,22 @@ def search(study: Study, asked: SearchConfig, request: StudyRequest, before: int
     return Tuning(study.path)
 
 
+def _check_logged(trials: Sequence[LoggedTrial], space: Space, study: Study) -> None:
+    """Check that the log of a study, which may come from someone else, sets what the study searches alone.
+
+    Raises:
+        CheckpointError: It sets another key, or a value that is not in the space.
+    """
+    known = {parameter.key: parameter for parameter in space}
+    for trial in trials:
+        for key, value in trial.params.items():
+            if key not in known or not known[key].holds(value):
+                raise CheckpointError(
+                    f"{study.path / FILE} is damaged: trial {trial.number} sets {key} to what is not in "
+                    "tuning.space"
+                )
+
+
 class _Search:
     """Make the trials of a study, and record what comes of them."""
 
@@ -144,6 +161,7 @@ class _Search:
         with study.owned(), leading(study.path), log_warnings_once():
             study.update(status="running")
             self._log = TrialLog(study.path)
+            _check_logged(self._log.trials, plan.space, study)
             self._inputs = TrialInputs(
                 study, plan.space, self._configs, self._log, self._request, trusted=self._trusted
             )
