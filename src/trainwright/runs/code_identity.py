@@ -84,7 +84,9 @@ def with_later_imports(code: CodeIdentity, since: Collection[str]) -> CodeIdenti
         code: The identity.
         since: The modules that were imported when it was made.
     """
-    new = [name for name in list(sys.modules) if name not in since]
+    # A plugin is imported whenever its name might be meant; one that the run uses is in `code` already.
+    plugins = {plugin.target.partition(":")[0] for plugin in registry.plugins()}
+    new = [name for name in list(sys.modules) if name not in since and name not in plugins]
     later = {
         name: file for name, file in _user_modules([*code.modules, *new]).items() if name not in code.modules
     }

@@ -160,16 +160,22 @@ class _Side:
         commit = run_checkpoints(self.run).resume.load_step(self.result.steps)
         return {tensor.name: tensor for tensor in commit.tensors}
 
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best model; None if no metric decides one."""
+        return self.result.best.step if self.result.best is not None else None
+
     def best_tensors(self) -> dict[str, TensorRecord]:
         """Return the tensors of the best model by name; empty where none is kept by itself.
 
         Raises:
             CheckpointError: It is damaged, or missing.
         """
-        best, kept = self.result.best, run_checkpoints(self.run).best
-        if best is None or best.step not in map(step_of, checkpoint_names(self.run, "best")):
+        step = self.best_step
+        if step is None or step not in map(step_of, checkpoint_names(self.run, "best")):
             return {}
-        return {tensor.name: tensor for tensor in kept.load_step(best.step).tensors}
+        commit = run_checkpoints(self.run).best.load_step(step)
+        return {tensor.name: tensor for tensor in commit.tensors}
 
 
 @dataclass
@@ -307,7 +313,8 @@ def _compare_tensors(first: _Side, second: _Side, found: _Found) -> None:
             except CheckpointError as error:
                 log.warning("%s", error)
                 found.uncompared.append(_lacking(what, side, f"the {which} cannot be read: {error}"))
-        if len(states) == 2:
+        # Best models of different steps are a difference of the results.
+        if len(states) == 2 and (which != "best model" or first.best_step == second.best_step):
             found.tensor = found.tensor or _first_tensor(*states)
 
 
