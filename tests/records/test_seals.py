@@ -11,6 +11,7 @@ import pytest
 
 import trainwright
 from small_runs import SMALL, Crash, CrashAt, ImageAt, every_save_on_disk, preempted
+from trainwright.errors import InputError
 from trainwright.records.index import summaries
 from trainwright.records.log import Log
 from trainwright.records.run_dir import RunDir
@@ -106,7 +107,16 @@ def test_a_changed_journal_is_named_by_everything_that_reads_it(
 
 
 @pytest.mark.parametrize(
-    "name", [ATTEMPT, "result.json", "evaluation/val.json", "evaluation/test.json", "evaluation/data.json"]
+    "name",
+    [
+        ATTEMPT,
+        "config.yaml",
+        "created.json",
+        "manifest.json",
+        "data.json",
+        "result.json",
+        *(f"evaluation/{split}.json" for split in ("val", "test", "data")),
+    ],
 )
 def test_a_changed_or_lost_record_is_named(name: str, run: RunDir) -> None:
     edit(run, name, digit)
@@ -127,6 +137,49 @@ def test_lost_checkpoints_are_named(kind: str, run: RunDir) -> None:
     found = problems(run)
     assert found
     assert all(problem.startswith(f"{kind}/step-0") for problem in found)
+
+
+@pytest.mark.parametrize("file", ["weights.safetensors", "state.json"])
+def test_files_of_checkpoints_that_are_cut_or_lost_are_named(file: str, run: RunDir) -> None:
+    path = max(run.path.glob("checkpoints/*")) / file
+    size = path.stat().st_size
+    os.truncate(path, size - 1)
+    name = path.parent.relative_to(run.path).as_posix()
+    assert problems(run) == [f"{name}: {file} is {size - 1} bytes long: {size} bytes were written"]
+    path.unlink()
+    assert problems(run) == [f"{name}: {file} is missing: {size} bytes were written"]
+
+
+def test_a_run_without_the_end_of_its_log_is_not_completed(run: RunDir) -> None:
+    """Nothing seals its result: as after a kill between the two, the end is made again."""
+    result = run.require_result()
+    max(run.path.glob("log/*")).unlink()
+    with open(run.path / JOURNAL, "ab") as journal:
+        journal.write(b'{"kind":"evaluation","step":12,"values":{"val_loss":0.1}}\n')
+    assert run.status() == "crashed"
+    with pytest.raises(InputError, match="crashed"):
+        trainwright.reproduce(run.path)
+    trainwright.resume(run.path)
+    assert (run.status(), problems(run)) == ("completed", [])
+    again = run.require_result()
+    assert (again.digest, again.metrics, again.best) == (result.digest, result.metrics, result.best)
+
+
+def test_an_attempt_that_dies_before_its_manifest_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trainwright.create(SMALL, runs_dir=tmp_path)
+
+    def die(*_: object) -> None:
+        raise Crash
+
+    monkeypatch.setattr("trainwright.runs.startup.Startup._record_or_compare", die)
+    monkeypatch.setattr("trainwright.runs.session.Session.close", lambda *_: None)
+    with pytest.raises(Crash):
+        trainwright.resume(run.path)
+    assert RunDir(run.path).status() == "crashed"
+    assert problems(RunDir(run.path)) == []
+    assert "manifest.json" not in write_report(run.path).read_text()
 
 
 def test_the_list_names_damage_with_and_without_its_index(

@@ -306,6 +306,7 @@ def reproduce(
             f"run {original.id} {_ended(original)}; only a completed, stopped or pruned run can be "
             "reproduced: resume it, or start a new run, first"
         )
+    original.require_result()  # what could not be compared afterwards is not trained for
     with reading(original, working_directory(original), trust=trust):
         resolved = usable_config(original)
         require_objects(original, "reproduce", model=model, data=data)

@@ -29,6 +29,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainwright import registry
 from trainwright.digest import (
     TEMPORARY_SUFFIX,
     fsync_folder,
@@ -43,10 +44,11 @@ from trainwright.records.document import Document, dump, parse_json
 from trainwright.records.heartbeats import has_owner
 from trainwright.records.lineage import Lineage
 from trainwright.records.lock import Lock, locked_error
+from trainwright.records.log import Log
 from trainwright.records.manifest import Manifest
 from trainwright.records.ownership import signature
 from trainwright.records.result import AttemptRecord, Result
-from trainwright.records.status import Status
+from trainwright.records.status import FINAL, Status
 from trainwright.redact import without_literals
 from trainwright.safe_open import open_regular, read_regular
 
@@ -346,7 +348,7 @@ class RunDir:
         return "running" if self.is_owned() else self.status_on_disk()
 
     def status_on_disk(self) -> Status:
-        """Return how the newest attempt ended, or `crashed` if its record does not say."""
+        """Return how the newest attempt ended, or `crashed` if its record or the log does not say."""
         newest = max(self._attempt_files(), default=None)
         if newest is None:
             return "created"
@@ -356,7 +358,17 @@ class RunDir:
         except CheckpointError:
             result = self.result()  # it says of which attempt it is
             ended = result.status if result and result.attempts == int(newest.stem) else None
-        return ended or "crashed"
+        if ended is None or (ended in FINAL and self._is_open()):
+            return "crashed"
+        return ended
+
+    def _is_open(self) -> bool:
+        """Return whether the log lacks the end of an attempt: nothing seals the result then."""
+        try:
+            head = Log(registry.adapter("store", "file")(self.path)).head()
+        except CheckpointError:  # which is named as damage
+            return False
+        return head is not None and head.has_owner
 
     # -- requests
 

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from trainwright.records.lineage import FOLDER as INITIAL
 
-MANIFEST = "manifest.json"  # of a checkpoint
+MANIFEST = "manifest.json"  # of the run, and of a checkpoint
 _CHECKPOINTS = ("checkpoints/", "best/")
 _RECORDS = re.compile(
     r"(config\.yaml|created\.json|parent\.json|manifest\.json|result\.json|attempts/\d+\.json)"

@@ -1,9 +1,12 @@
 """Seals: the files of a run that its log vouches for by length and SHA-256, and what does not fit them.
 
 Each entry of the log seals the segments of the journal as far as they are written; the entry that ends an
-attempt also seals the records of the attempts, the result and the tables of the evaluation. Lines behind the
-sealed part of the newest segment belong to no commit yet: a kill leaves some there, and the last may be torn.
-The next attempt seals them as it finds them.
+attempt also seals config, manifest, preparation of the data, records of the attempts, result, and tables of
+the evaluation. Lines behind the sealed part of the newest segment belong to no commit yet: a kill leaves some
+there, and the last may be torn. The next attempt seals them as it finds them.
+
+The manifest of a checkpoint seals the files beside it: their sizes are checked here, their content is when
+they are loaded.
 
 On the local disk, these files are all that `Entry.files` names; in a store, it names every file of the run.
 """
@@ -11,6 +14,7 @@ On the local disk, these files are all that `Entry.files` names; in a store, it 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -18,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from trainwright import registry
+from trainwright.digest import sha256_json
 from trainwright.errors import CheckpointError
 from trainwright.records.checkpoint_names import step_of
 from trainwright.records.journal import segments
@@ -26,12 +31,15 @@ from trainwright.records.result import AttemptRecord
 from trainwright.records.run_dir import RunDir
 from trainwright.records.run_files import MANIFEST, is_any, is_appended
 from trainwright.records.urls import url_of
-from trainwright.safe_open import open_regular
+from trainwright.safe_open import open_regular, read_regular
 
 _BLOCK = 1 << 20
 _TRIES = 3  # to read a run that another process goes on with meanwhile
 # An explanation may be made again after the end, and holds a SHA-256 of its own.
-_AT_END = re.compile(r"attempts/\d+\.json|result\.json|evaluation/(?!explanation\.json)[^/]+\.json")
+_AT_END = re.compile(
+    r"config\.yaml|(created|parent|manifest|data(-\d+)?|result)\.json"
+    r"|attempts/\d+\.json|evaluation/(?!explanation\.json)[^/]+\.json"
+)
 
 
 class GrowingHash:
@@ -116,7 +124,7 @@ def whole_file(path: Path, depth: int = 1) -> StoredFile:
 
 def _names_at_end(path: Path) -> Iterator[str]:
     """Yield the names of the files that only the end of an attempt seals."""
-    for found in (path / "result.json", *path.glob("attempts/*.json"), *path.glob("evaluation/*.json")):
+    for found in (path / "config.yaml", *path.glob("*.json"), *path.glob("*/*.json")):
         name = found.relative_to(path).as_posix()
         if _AT_END.fullmatch(name) and found.is_file() and not found.is_symlink():
             yield name
@@ -195,9 +203,9 @@ def _problems(run: RunDir, head: Entry, wanted: Callable[[str], bool]) -> Iterat
         if wanted(name):
             yield f"{name}: the run did not write it"
     if not has_ended:
-        yield from _damaged_attempts(run)
+        yield from _damaged_records(run)
     if not is_copy:
-        yield from _missing_checkpoints(run, head)
+        yield from _damaged_checkpoints(run, head, wanted)
 
 
 def damage(folder: Path, name: str, sealed: StoredFile, *, may_grow: bool = False) -> str | None:
@@ -232,9 +240,12 @@ def _strangers(path: Path, head: Entry) -> Iterator[str]:
                 yield name
 
 
-def _damaged_attempts(run: RunDir) -> Iterator[str]:
-    """Yield what is wrong with the records of attempts that no end has sealed."""
-    for segment in segments(run.journal):
+def _damaged_records(run: RunDir) -> Iterator[str]:
+    """Yield what is wrong with the records that no end has sealed, of a run that has begun to train."""
+    begun = segments(run.journal)
+    if begun and not (run.path / MANIFEST).exists():
+        yield f"{MANIFEST}: missing, though it was written"
+    for segment in begun:
         name = f"attempts/{segment.stem}.json"
         try:
             if AttemptRecord.load(run.path / name, depth=2) is None:
@@ -243,8 +254,8 @@ def _damaged_attempts(run: RunDir) -> Iterator[str]:
             yield f"{name}: {str(error).removeprefix(f'{run.path / name} ')}"
 
 
-def _missing_checkpoints(run: RunDir, head: Entry) -> Iterator[str]:
-    """Yield the checkpoints, and the best model of the result, that are gone though the log names them."""
+def _damaged_checkpoints(run: RunDir, head: Entry, wanted: Callable[[str], bool]) -> Iterator[str]:
+    """Yield what is wrong with the checkpoints that the log names, and with the best model of the result."""
     needed = [f"checkpoints/{name}" for name in head.checkpoints]
     try:
         result = run.result()
@@ -253,5 +264,28 @@ def _missing_checkpoints(run: RunDir, head: Entry) -> Iterator[str]:
     if result is not None and result.best is not None:
         needed += [f"best/{name}" for name in head.best if step_of(name) == result.best.step]
     for name in needed:
-        if not (run.path / name / MANIFEST).is_file():
-            yield f"{name}: missing, though the log names it"
+        problem = _damage_of_checkpoint(run.path / name, sizes=wanted(f"{name}/weights.safetensors"))
+        if problem is not None:
+            yield f"{name}: {problem}"
+
+
+def _damage_of_checkpoint(folder: Path, *, sizes: bool) -> str | None:
+    """Return what is wrong with a checkpoint: its manifest and, if asked, the sizes of its files."""
+    if not (folder / MANIFEST).is_file():
+        return "missing, though the log names it"
+    if not sizes:
+        return None
+    try:
+        manifest = json.loads(read_regular(folder / MANIFEST, depth=3))
+        if manifest.pop("sha256", None) != sha256_json(manifest):
+            return f"{MANIFEST}: its content is not what was written"
+        written = {str(file["name"]): int(file["bytes"]) for file in manifest["files"]}
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        return f"{MANIFEST} is damaged: {error}"
+    for name, length in written.items():
+        path = folder / name
+        size = path.stat().st_size if path.is_file() else None
+        if size != length:
+            there = "missing" if size is None else f"{size} bytes long"
+            return f"{name} is {there}: {length} bytes were written"
+    return None

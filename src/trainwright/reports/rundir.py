@@ -154,8 +154,7 @@ def read_run(folder: Path) -> RunFiles:
     damaged = sealed_problems(run)
     manifest = _undamaged(run.manifest, Manifest.FILE, folder, problems)
     created = run.creation()
-    is_waiting = created is not None and run.next_attempt() == 1
-    if manifest is None and not problems and not is_waiting:
+    if manifest is None and created is None and not problems:
         problems.append(f"{Manifest.FILE}: missing, so the inputs of this run are not known")
     result = _undamaged(run.result, Result.FILE, folder, problems)
     if result and 0 < result.attempts < _newest_attempt(folder / "journal"):

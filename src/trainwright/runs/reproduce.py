@@ -108,13 +108,10 @@ class _Side:
     """A finished run, as it is compared with another one."""
 
     def __init__(self, run: RunDir) -> None:
-        result = run.result()
-        if result is None or run.status() not in FINAL:
+        if (status := run.status()) not in FINAL:
             allowed = "a completed, stopped or pruned run"
-            raise InputError(
-                f"run {run.id} is {run.status()}: only {allowed} can be compared; resume it first"
-            )
-        self.run, self.result = run, result
+            raise InputError(f"run {run.id} is {status}: only {allowed} can be compared; resume it first")
+        self.run, self.result = run, run.require_result()
         download_all(run)
         self.damage = [problem for problem in problems(run) if not problem.startswith(_OLDER)]
         self._journal: list[str] = []
@@ -201,6 +198,7 @@ def compare_bits(original: RunDir, repetition: RunDir) -> Reproduction:
 
     Raises:
         InputError: One of them has not ended, or not in order.
+        CheckpointError: The result of one is damaged or missing.
     """
     sides = first, second = _Side(original), _Side(repetition)
     before, now = original.require_manifest(), repetition.require_manifest()
