@@ -253,6 +253,16 @@ def test_a_changed_result_of_a_study_is_named(is_gone: bool, copied: Tuning, tmp
         trainwright.reproduce_study(copied.id, runs_dir=tmp_path)
 
 
+@pytest.mark.parametrize("name", ["search.yaml", "settings.json", "best.yaml"])
+def test_a_changed_record_of_a_study_is_named(name: str, copied: Tuning, tmp_path: Path) -> None:
+    with open(copied.path / name, "a", encoding="utf-8") as file:
+        file.write(" ")
+    (problem,) = study_problems(copied.path)
+    assert problem == f"{copied.path / name}: 1 bytes follow that the run did not write"
+    with pytest.raises(CheckpointError, match=name):
+        trainwright.reproduce_study(copied.id, runs_dir=tmp_path)
+
+
 def test_a_study_cannot_have_fewer_trials_than_it_has(
     copied: Tuning, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

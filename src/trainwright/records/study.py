@@ -16,7 +16,10 @@ from trainwright.records.status import Ended
 
 # The kinds of studies: the beginning of their ids, and the relation of their runs to them.
 KINDS = ("cv", "benchmark", "tune", "why")
-_SEALED = (trials.FILE, "result.json", "out_of_fold.json")
+_SEALED = (
+    *("search.yaml", "settings.json", "earlier.json", trials.FILE),
+    *("result.json", "best.yaml", "out_of_fold.json"),
+)
 
 
 class StudyRun(Record):
@@ -35,7 +38,7 @@ class StudyRecord(Document):
 
     `question` is what makes two studies the same; `status` is `running` while a process works on it, and how
     it ended afterwards; `created` is in seconds since the epoch. `semantics` are the versions of our code
-    that its runs are computed by. `files` seals the log and the results of a study that no process works on.
+    that its runs are computed by. `files` seals the other records of a study that no process works on.
     """
 
     FILE: ClassVar[str] = "study.json"
@@ -58,7 +61,7 @@ class StudyRecord(Document):
 
 
 def sealed_files(folder: Path) -> dict[str, StoredFile]:
-    """Return the length and the SHA-256 of the log and the results in a study's folder.
+    """Return the length and the SHA-256 of configs, settings, log and results in a study's folder.
 
     Raises:
         OSError: One cannot be read.

@@ -199,7 +199,7 @@ class Study:
     def update(self, **values: Any) -> None:
         """Change fields of `study.json`.
 
-        With a status, it seals the log and the results: as long as the study runs, nothing.
+        With a status, it seals the other files of the study: as long as that runs, none.
 
         Raises:
             CheckpointError: The study goes on, and its log is damaged.
