@@ -1,6 +1,6 @@
-"""What numeric libraries have made of the processor and of environment variables: the code that they run.
+"""What the numeric libraries resolved from the processor and the environment: the instructions they use.
 
-Only libraries that the process has imported are asked, and nothing is imported for it.
+Only libraries that the process has already imported are asked; nothing is imported for it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ def normalized(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _numpy() -> str | None:
-    umath = sys.modules.get("numpy._core._multiarray_umath") or sys.modules.get(
-        "numpy.core._multiarray_umath"
-    )
+    umath = sys.modules.get("numpy._core._multiarray_umath")
     if umath is None:
         return None
     return " ".join(sorted(name for name, is_used in vars(umath)["__cpu_features__"].items() if is_used))
