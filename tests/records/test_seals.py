@@ -165,6 +165,14 @@ def test_a_run_without_the_end_of_its_log_is_not_completed(run: RunDir) -> None:
     assert (again.digest, again.metrics, again.best) == (result.digest, result.metrics, result.best)
 
 
+def test_the_report_that_a_run_writes_at_its_end_names_its_status(whole: Run) -> None:
+    """The log does not say so yet."""
+    page = (whole.path / "report.html").read_text()
+    assert "completed" in page
+    assert "running" not in page
+    assert "crashed" not in page
+
+
 def test_an_attempt_that_dies_before_its_manifest_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

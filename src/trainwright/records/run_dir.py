@@ -48,7 +48,7 @@ from trainwright.records.log import Log
 from trainwright.records.manifest import Manifest
 from trainwright.records.ownership import signature
 from trainwright.records.result import AttemptRecord, Result
-from trainwright.records.status import FINAL, Status
+from trainwright.records.status import FINAL, Ended, Status
 from trainwright.redact import without_literals
 from trainwright.safe_open import open_regular, read_regular
 
@@ -349,18 +349,24 @@ class RunDir:
 
     def status_on_disk(self) -> Status:
         """Return how the newest attempt ended, or `crashed` if its record or the log does not say."""
-        newest = max(self._attempt_files(), default=None)
-        if newest is None:
+        if not self._attempt_files():
             return "created"
-        try:
-            record = AttemptRecord.load(newest, depth=2)
-            ended = record.status if record else None
-        except CheckpointError:
-            result = self.result()  # it says of which attempt it is
-            ended = result.status if result and result.attempts == int(newest.stem) else None
+        ended = self.recorded_end()
         if ended is None or (ended in FINAL and self._is_open()):
             return "crashed"
         return ended
+
+    def recorded_end(self) -> Ended | None:
+        """Return how the newest attempt ended by its record; while it ends, the log does not say so yet."""
+        newest = max(self._attempt_files(), default=None)
+        if newest is None:
+            return None
+        try:
+            record = AttemptRecord.load(newest, depth=2)
+            return record.status if record else None
+        except CheckpointError:
+            result = self.result()  # it says of which attempt it is
+            return result.status if result and result.attempts == int(newest.stem) else None
 
     def _is_open(self) -> bool:
         """Return whether the log lacks the end of an attempt: nothing seals the result then."""

@@ -190,9 +190,8 @@ def _undamaged(
 
 
 def _status(run: RunDir) -> Status:
-    """Return the status; the owner of a run writes its report when the end of the attempt is on disk."""
-    status = run.status_on_disk()
-    return run.status() if status in ("created", "crashed") else status
+    """Return the status; the owner of a run writes its report while the attempt ends."""
+    return (run.recorded_end() or "running") if run.is_owned() else run.status_on_disk()
 
 
 def _newest_attempt(folder: Path) -> int:
