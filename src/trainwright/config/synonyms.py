@@ -162,7 +162,7 @@ INSIDE = {
     "tuning": _table(
         {
             "tuning.trials": "n_trials num_trials max_trials num_samples n_iter run_cap",
-            "tuning.parallel": "n_jobs n_workers max_concurrent_trials",
+            "tuning.parallel": "n_jobs jobs n_workers num_workers workers concurrency max_concurrent_trials",
             "tuning.space": "search_space param_space param_distributions param_grid parameters params",
             "tuning.metric": "scoring objective monitor",
             "tuning.mode": "direction directions goal",
