@@ -13,7 +13,6 @@ from trainwright import registry
 from trainwright.errors import InputError, RunNotFoundError, TrainwrightError
 from trainwright.records.checkpoint_names import checkpoint_names
 from trainwright.records.copies import download_records, refresh
-from trainwright.records.ownership import note_folder
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import TESTED
 from trainwright.records.study import StudyRecord
@@ -36,9 +35,7 @@ def runs_folder(runs_dir: Path | str | None = None) -> Path:
         InputError: The URL cannot be used, or the folder is a file.
     """
     chosen = runs_dir or os.environ.get("TRAINWRIGHT_RUNS") or "runs"
-    folder = working_folder(str(chosen)) if is_url(chosen) else _local(chosen)
-    note_folder(folder)
-    return folder
+    return working_folder(str(chosen)) if is_url(chosen) else _local(chosen)
 
 
 def local_runs_folder(runs_dir: Path | str | None, what: str) -> Path:
@@ -50,9 +47,7 @@ def local_runs_folder(runs_dir: Path | str | None, what: str) -> Path:
     chosen = runs_dir or os.environ.get("TRAINWRIGHT_RUNS") or "runs"
     if is_url(chosen):
         raise InputError(f"{what} are kept in a local folder, not in {chosen}: choose one with --runs-dir")
-    folder = _local(chosen)
-    note_folder(folder)
-    return folder
+    return _local(chosen)
 
 
 def _local(chosen: Path | str) -> Path:
@@ -118,7 +113,6 @@ def find_run(
         if not is_url(url):
             raise RunNotFoundError(f"{name} names no run; give URL/EXPERIMENT/RUN")
         name, runs_dir = run_id, working_folder(url)
-        note_folder(runs_dir)
     run = _named(name, runs_dir, before, fits)
     download_records(run)
     return run
