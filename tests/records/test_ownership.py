@@ -37,10 +37,10 @@ def test_a_run_is_own_from_every_working_directory_and_through_links(
     Path("latest").symlink_to(run)
     for name in (run, Path("linked/exp") / run.name, Path("latest"), Path("../runs/exp") / run.name):
         assert is_own(name), name
-    place = str(run.parent.parent.resolve()).encode()
-    expected = hmac.digest(key.read_bytes(), place + b"\0" + CONFIG.encode(), hashlib.sha256).hex()
-    assert (record := Creation.load(run / Creation.FILE)) is not None
-    assert record.signature == expected
+    record = Creation.load(run / Creation.FILE)
+    assert record is not None
+    signed = f"{run.parent.parent.resolve()}\0{record.working_directory}\0{CONFIG}".encode()
+    assert record.signature == hmac.digest(key.read_bytes(), signed, hashlib.sha256).hex()
     assert key.stat().st_mode & 0o077 == 0
 
 

@@ -224,3 +224,15 @@ def test_a_folder_of_runs_is_no_project(made: Path, here: Path, monkeypatch: pyt
         with pytest.raises(InputError, match="--trust"):
             trainwright.evaluate(run, runs_dir=here / "runs")
     assert not (here / "ran").exists()
+
+
+def test_an_exported_model_holds_no_variable_of_the_user(
+    made: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where a value looks like a module, which is listed as missing."""
+    monkeypatch.setenv("MY_API_KEY", f"{SECRET.replace('-', '_')}:x")
+    run = foreign(made, here / "runs", experiment={"description": "${env:MY_API_KEY}"})
+    trainwright.export(run, here / "exported", "mlflow")
+    texts = [file.read_bytes() for file in (here / "exported").rglob("*") if file.is_file()]
+    assert texts
+    assert not any(SECRET.replace("-", "_").encode() in text for text in texts)

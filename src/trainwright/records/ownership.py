@@ -1,7 +1,7 @@
 """Tell the user's own runs and studies from those of others, by a signature.
 
 A run directory may come from someone else, so nothing in it is believed. Creating a run or a search signs its
-config and the folder of runs that holds it, with a key that only this user's account can read
+config, the folder of runs and the working directory, with a key that only this user's account can read
 (`~/.local/state/trainwright/key`, or below `XDG_STATE_HOME`). The signature does not match where the config
 was changed, or the folder was copied from elsewhere. It matches wherever the command is started.
 """
@@ -34,15 +34,16 @@ class Signature(Document):
     signature: str | None = None
 
 
-def signature(folder: Path, config: bytes) -> str | None:
+def signature(folder: Path, config: bytes, working_directory: str = "") -> str | None:
     """Return the signature of the config of a run or a search; None where there is no key.
 
     Args:
         folder: Its folder, below that of its experiment.
         config: The content of its config file.
+        working_directory: Where a run is created: relative paths in its config start from there.
     """
     try:
-        return _signed(_key(), folder, config)
+        return _signed(_key(), folder, config, working_directory)
     except (OSError, ValueError, RuntimeError):  # also a home that is not known
         return None
 
@@ -67,7 +68,8 @@ def foreign_reason(folder: Path, config_name: str = "config.yaml") -> str | None
         return f"your key, {_key_name()}, which tells your own runs from others, cannot be read: {reason}"
     try:
         signed = record.load(folder / record.FILE)
-        now = _signed(key, folder, read_regular(folder / config_name))
+        started = signed.working_directory if isinstance(signed, Creation) else ""
+        now = _signed(key, folder, read_regular(folder / config_name), started)
     except (OSError, CheckpointError) as error:
         return f"what shows who made it cannot be read: {error}"
     if signed is None or not signed.signature:
@@ -99,9 +101,9 @@ def foreign_error(folder: Path, key: str, text: str, config_name: str = "config.
     )
 
 
-def _signed(key: bytes, folder: Path, config: bytes) -> str:
-    place = _place(folder).encode(errors="surrogateescape")
-    return hmac.new(key, place + b"\0" + config, "sha256").hexdigest()
+def _signed(key: bytes, folder: Path, config: bytes, working_directory: str) -> str:
+    places = f"{_place(folder)}\0{working_directory}\0".encode(errors="surrogatepass")
+    return hmac.new(key, places + config, "sha256").hexdigest()
 
 
 def _place(folder: Path) -> str:

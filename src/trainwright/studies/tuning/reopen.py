@@ -73,7 +73,8 @@ def _command(study: Study) -> str:
 def working_for(study: Study) -> Iterator[None]:
     """Work in the directory in which the study was begun, if it is there."""
     folder = Path(study.settings(SETTINGS).get("working_directory", ""))
-    with working_in(folder if folder.is_absolute() and folder.is_dir() else Path.cwd(), [Path.cwd()]):
+    usable = folder if folder.is_absolute() and folder.is_dir() else Path.cwd()
+    with working_in(usable, [Path.cwd()], without=study.path):
         yield
 
 
