@@ -8,6 +8,7 @@ import mmap
 import os
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +89,8 @@ def test_before_a_reuse_all_files_are_read(remembering: Path, tmp_path: Path) ->
     file.write_bytes(b"before")
     (old,) = hashes_of([str(file)])
     written_through_a_map(file, b"after!")
-    with reading_again():
+    with reading_again(), ThreadPoolExecutor() as threads:
+        assert threads.submit(hashes_of, [str(file)]).result() == [old]  # in another thread
         assert hashes_of([str(file)]) == [sha256(file)] != [old]
 
 

@@ -149,6 +149,14 @@ def test_compare_and_why_ask_no_host_of_a_foreign_run(made: Path, here: Path, ho
     assert host.asked == []
 
 
+def test_a_copy_of_a_run_is_no_second_run(made: Path, here: Path) -> None:
+    copy = foreign(made, here / "theirs")
+    with pytest.raises(InputError, match=f"{copy.path} is a copy of run {made.name}"):
+        trainwright.why(made, copy)
+    with pytest.raises(InputError, match="is given twice"):
+        trainwright.why(made, made)
+
+
 def test_the_trackers_of_a_foreign_run_get_nothing_without_trust(made: Path, here: Path, host: Host) -> None:
     tracking = [{"type": "mlflow", "params": {"uri": f"http://{host.address}/${{env:MY_API_KEY}}"}}]
     run = foreign(made, here / "runs", tracking=tracking)
@@ -224,15 +232,3 @@ def test_a_folder_of_runs_is_no_project(made: Path, here: Path, monkeypatch: pyt
         with pytest.raises(InputError, match="--trust"):
             trainwright.evaluate(run, runs_dir=here / "runs")
     assert not (here / "ran").exists()
-
-
-def test_an_exported_model_holds_no_variable_of_the_user(
-    made: Path, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not even where a value looks like a module, which is listed as missing."""
-    monkeypatch.setenv("MY_API_KEY", f"{SECRET.replace('-', '_')}:x")
-    run = foreign(made, here / "runs", experiment={"description": "${env:MY_API_KEY}"})
-    trainwright.export(run, here / "exported", "mlflow")
-    texts = [file.read_bytes() for file in (here / "exported").rglob("*") if file.is_file()]
-    assert texts
-    assert not any(SECRET.replace("-", "_").encode() in text for text in texts)

@@ -14,6 +14,7 @@ from trainwright.runs.lookup import RunName, find
 from trainwright.runs.objects import passed_objects, require_objects
 from trainwright.runs.run import Run
 from trainwright.runs.workdir import reading, working_directory
+from trainwright.safe_open import usable_path
 
 if TYPE_CHECKING:
     from trainwright.records.run_dir import RunDir
@@ -235,7 +236,7 @@ def predict_file(
     from trainwright.runs.prediction.file_predictions import write_predictions
     from trainwright.runs.prediction.mask_files import write_masks
 
-    output = Path(output)
+    output = usable_path(output)
     options = _Options(keep, threshold, proba, interval, as_written=output.suffix == ".csv")
     predictions = _predicted(run, options, runs_dir=runs_dir, model=model, trust=trust)
     if predictions.predictor.gives_masks:
@@ -342,17 +343,18 @@ def export(
             path cannot be written.
         CheckpointError: A file that predictions depend on is damaged.
     """
+    path = usable_path(path)
     predictor = _load(find(run, runs_dir, has_model), "export", model, trust=trust, pinned=False)
     if form in ("mlflow", "native"):
         from trainwright.runs.prediction import exports
 
         write = exports.export_mlflow if form == "mlflow" else exports.export_native
-        return write(predictor, Path(path))
+        return write(predictor, path)
     if form == "sklearn":
         from trainwright.integrations.sklearn import export_pipeline
 
-        return export_pipeline(predictor, Path(path))
-    return predictor.export(Path(path), form)
+        return export_pipeline(predictor, path)
+    return predictor.export(path, form)
 
 
 def explain(
@@ -412,9 +414,9 @@ def report(
         CheckpointError: A table of an evaluation has a form that cannot be shown.
         OSError: The file cannot be written.
     """
+    path = None if output is None else usable_path(output)
     _check_report(len(others) + 1, output, card=card)
     folders = [find(one, runs_dir).path for one in (run, *others)]
-    path = None if output is None else Path(output)
     if card:
         from trainwright.reports.card import write_card
 

@@ -18,7 +18,7 @@ from trainwright.records.status import TESTED
 from trainwright.records.study import StudyRecord
 from trainwright.records.trials import FILE as TRIALS
 from trainwright.records.urls import is_url, url_of, working_folder
-from trainwright.safe_open import read_regular
+from trainwright.safe_open import read_regular, usable_path
 
 log = logging.getLogger("trainwright")
 _NAMING = (StudyRecord.FILE, TRIALS)  # files of a study that name its runs
@@ -54,14 +54,15 @@ def _local(chosen: Path | str) -> Path:
     """Return a folder of runs on the local disk.
 
     Raises:
-        InputError: It is a file, or a URL that lacks its slashes.
+        InputError: It is a file, too long for a path, or a URL that lacks its slashes.
     """
     if isinstance(chosen, str) and (half := _HALF_URL.fullmatch(chosen)):
         whole = f"{half[1]}://{half[2]}" if half[1] != "file" else f"file:///{half[2]}"
         raise InputError(f"{chosen} is neither a folder nor a URL; write {whole}")
-    if Path(chosen).is_file():
+    folder = usable_path(chosen)
+    if folder.is_file():
         raise InputError(f"{chosen} is a file; give the folder of the runs, or the URL of a store")
-    return Path(chosen)
+    return folder
 
 
 def all_runs(runs_dir: Path) -> Iterator[RunDir]:
