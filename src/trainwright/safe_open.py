@@ -8,6 +8,11 @@ import stat
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from trainwright.errors import InputError
+
+_ASIDE = ".1234567.tmp"  # as temporary files end
+_SHOWN = 60  # characters of a path that is too long
+
 _FLAGS = {
     "rb": os.O_RDONLY,
     "wb": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
@@ -84,6 +89,25 @@ def read_regular(path: Path, *, depth: int = 1) -> bytes:
     """Return the content of a file of a run directory; see `open_regular`."""
     with open(_open(path, "rb", depth), "rb", buffering=0) as file:
         return file.read()
+
+
+def usable_path(path: Path | str) -> Path:
+    """Return a path that the user gave, if it is not too long for the file system.
+
+    Raises:
+        InputError: It is, or the name of the temporary file that is renamed to it would be.
+    """
+    path = Path(path)
+    for one in (path, path.with_name(f".{path.name}{_ASIDE}") if path.name else path):
+        try:
+            os.lstat(one)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise InputError(
+                    f"{str(path)[:_SHOWN]}... ({len(str(path))} characters) is too long a path for the file "
+                    "system: give a shorter one"
+                ) from error
+    return path
 
 
 def refuse_links(path: Path, *, depth: int) -> None:

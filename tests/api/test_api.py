@@ -665,3 +665,18 @@ def test_an_export_is_refused_an_ending_of_no_format(whole: Run, tmp_path: Path)
     assert not list(tmp_path.iterdir())
     for name, form in (("model", None), ("model.safetensors", None), ("model.bin", "safetensors")):
         assert load_file(trainwright.export(whole, tmp_path / name, form))
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "/".join(["y" * 200] * 25)])
+def test_a_path_that_is_too_long_is_wrong_input(path: str, tmp_path: Path) -> None:
+    for use in (
+        lambda: trainwright.create({"model": "mlp", "data": {"path": "x.csv", "target": "y"}}, runs_dir=path),
+        lambda: trainwright.list_runs(runs_dir=path),
+        lambda: trainwright.evaluate("last", runs_dir=path),
+        lambda: trainwright.predict_file("last", "rows.csv", path),
+        lambda: trainwright.export("last", path),
+        lambda: trainwright.report("last", output=path),
+        lambda: trainwright.init(path),
+    ):
+        with pytest.raises(InputError, match="is too long a path"):
+            use()

@@ -149,6 +149,14 @@ def test_compare_and_why_ask_no_host_of_a_foreign_run(made: Path, here: Path, ho
     assert host.asked == []
 
 
+def test_a_copy_of_a_run_is_no_second_run(made: Path, here: Path) -> None:
+    copy = foreign(made, here / "theirs")
+    with pytest.raises(InputError, match=f"{copy.path} is a copy of run {made.name}"):
+        trainwright.why(made, copy)
+    with pytest.raises(InputError, match="is given twice"):
+        trainwright.why(made, made)
+
+
 def test_the_trackers_of_a_foreign_run_get_nothing_without_trust(made: Path, here: Path, host: Host) -> None:
     tracking = [{"type": "mlflow", "params": {"uri": f"http://{host.address}/${{env:MY_API_KEY}}"}}]
     run = foreign(made, here / "runs", tracking=tracking)

@@ -7,6 +7,7 @@ import json
 import logging
 import pickle
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from trainwright.records.run_dir import RunDir
 from trainwright.require import import_path, importing_by
 from trainwright.runs.run import Run
 from trainwright.runs.trust import RunImports
-from trainwright.runs.workdir import own_code, working_directory
+from trainwright.runs.workdir import own_code, reading, working_directory
 
 NET = """
 import torch
@@ -230,16 +231,18 @@ def test_in_a_run_directory_nothing_is_imported_from_it(
 def test_only_a_private_folder_above_the_working_directory_counts(
     made: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run says where it was started; anyone may have written that."""
+    """The run says where it was started; anyone may have written that into one that is not signed."""
     run = foreign(made, here.parent / "them")
+    own = RunDir.create(here / "runs", "exp", "")
     (here / "sub").mkdir()
     monkeypatch.chdir(here / "sub")
-    records(run, "/")
-    assert own_code(RunDir(run.path)) == [here / "sub"]
+    assert own_code(own) == [here, here / "sub"]
     records(run, here)
-    assert own_code(RunDir(run.path)) == [here, here / "sub"]
-    here.chmod(0o777)
     assert own_code(RunDir(run.path)) == [here / "sub"]
+    edit(own.path / "created.json", signature=None)
+    assert own_code(own, resume=True) == [here / "sub"]
+    here.chmod(0o777)
+    assert own_code(RunDir.create(here / "runs", "exp", "")) == [here / "sub"]
     assert own_code(RunDir(run.path), trust=True) == [here / "sub", here]
 
 
@@ -401,3 +404,24 @@ def test_an_export_does_not_have_pip_install_what_a_run_from_someone_else_names(
     with pytest.raises(CheckpointError, match="is not a version of numpy"):
         trainwright.export(run, here / "model", "mlflow")
     assert not (here / "model").exists()
+
+
+def test_processes_of_a_foreign_run_import_nothing_from_the_folder_that_it_names(
+    here: Path, mark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They start in that folder: a module there must not stand before ours, or before a library."""
+    started = here.parent / "theirs"
+    started.mkdir()
+    monkeypatch.chdir(started)
+    made = trainwright.train(SMALL, {"training.max_steps": 2, "distributed.nproc": 2})
+    edit(made.path / "created.json", checked=True, signature=None)
+    for name in ("trainwright", "torch"):
+        (started / f"{name}.py").write_text(MARKED.format(mark=str(mark)))
+    child = [sys.executable, "-c", "import sys; sys.exit(any(map(sys.path.__contains__, ('', sys.argv[1]))))"]
+    monkeypatch.chdir(here)
+    assert trainwright.reproduce(made).verdict == "identical"
+    assert not mark.exists()
+    with reading(RunDir(made.path), started):  # as joblib starts processes
+        assert subprocess.run([*child, str(started)], check=False).returncode == 0
+    with reading(RunDir(made.path), started, trust=True):
+        assert subprocess.run([*child, str(started)], check=False).returncode == 1

@@ -1,5 +1,6 @@
 """The contract suite for HDFS, against a server that speaks WebHDFS; see there what that proves."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from hdfs_server import HdfsServer
 from trainwright.datasets.rows.files import existing_file, names_in
 from trainwright.errors import CheckpointError, InputError
 from trainwright.records.urls import check_store
+from trainwright.stores import hdfs as hdfs_module
 from trainwright.stores.hdfs import HdfsStore
 from trainwright.testing.store_suite import StoreSuite
 from troubled_server import Trouble
@@ -98,3 +100,16 @@ def test_a_url_without_a_web_interface_is_refused(url: str) -> None:
         InputError, match=rf"{url} names no web interface .*; write hdfs://namenode:9870/folder"
     ):
         HdfsStore(url)
+
+
+def test_a_name_node_that_is_not_there_is_named_in_one_sentence() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(hdfs_module._RETRIES, "total", 0)
+        with pytest.raises(CheckpointError) as caught:
+            HdfsStore(f"hdfs://127.0.0.1:{port}/folder").get("rows.csv")
+    assert f"127.0.0.1:{port} cannot be reached: connection refused; it must be" in str(caught.value)
+    assert "urllib3" not in str(caught.value)
+    assert "Max retries" not in str(caught.value)

@@ -120,6 +120,15 @@ def test_what_is_left_to_read(folded: Benchmark) -> None:
     assert repr(folded).startswith(f"<Benchmark small/{folded.id} failed: ")
 
 
+def test_no_escape_sequence_reaches_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "raising_red.py").write_text('raise ValueError("\\x1b[31mred\\x1b]0;title\\x07")')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = trainwright.benchmark(TOY, models=["toy", "raising_red:Net"], runs_dir=tmp_path / "runs")
+    texts = [(result.path / f"table.{kind}").read_text() for kind in ("csv", "md")]
+    assert "red" in texts[0]
+    assert not any("\x1b" in text or "\x07" in text for text in texts)
+
+
 def test_models_on_one_split_are_compared_by_rows(single: Benchmark) -> None:
     assert single.status == "completed"
     first, second = single.rows

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from trainwright.config import Config, Overrides, Resolved
 from trainwright.config import load as load_resolved
 from trainwright.runs.catalog import Catalog
+from trainwright.safe_open import usable_path
 
 if TYPE_CHECKING:
     from trainwright.datasets.rows.typed import ColumnKind
@@ -101,6 +102,8 @@ def init(
     """
     from trainwright.studies.drafting import draft
 
+    if "://" not in str(file):
+        usable_path(file)
     return draft(file, target, encoding=encoding, model=model)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +14,7 @@ from trainwright.runs.lookup import RunName, find
 from trainwright.runs.objects import passed_objects, require_objects
 from trainwright.runs.run import Run
 from trainwright.runs.workdir import reading, working_directory
+from trainwright.safe_open import usable_path
 
 if TYPE_CHECKING:
     from trainwright.records.run_dir import RunDir
@@ -60,7 +61,30 @@ def _load(run: RunDir, verb: str, model: Any, *, trust: bool, pinned: bool = Tru
     refuse_foreign_run(run, verb)
     require_objects(run, verb, model=model, **data)
     with reading(run, trust=trust):
-        return Predictor(run, model, pinned=pinned)
+        predictor = Predictor(run, model, pinned=pinned)
+    _warn_of_changes(run)
+    return predictor
+
+
+def changed_code(run: RunDir) -> dict[str, Path]:
+    """Return the user's modules that were imported for a run and are not what it was trained with."""
+    from trainwright.runs.code_identity import changed_modules
+
+    manifest = run.manifest()
+    return {} if manifest is None else changed_modules(manifest.code)
+
+
+def _warn_of_changes(run: RunDir, said: Collection[str] = ()) -> None:
+    """Warn of code that has changed since a run was trained, but for the modules in `said`."""
+    for name, file in changed_code(run).items():
+        if name not in said:
+            log.warning(
+                "module %s (%s) has changed since run %s was trained: results may be other than those of "
+                "the trained model; put it back, or train again",
+                name,
+                file,
+                run.id,
+            )
 
 
 def evaluate(
@@ -95,16 +119,20 @@ def evaluate(
     found = find(run, runs_dir, has_model)
     is_file = isinstance(data, Path | str)
     predictor = _load(found, "evaluate", model, trust=trust, data=data)
+    said = changed_code(found)
     if is_file:
         _warn_of_training_rows(found, predictor, Path(data))
     samples = predictor.files.samples(data) if is_file else None  # before the working directory changes
     rows = predictor.files.read(data) if is_file and samples is None else data
     with reading(found, working_directory(found), trust=trust):
+        bundle = None
         if "data" in passed_objects(found) and not is_file:
             from trainwright.runs.data.bundles import bundle_of_objects
 
-            return predictor.evaluate(split, bundle=bundle_of_objects(found, predictor, data)).metrics
-        return predictor.evaluate(split, rows, samples=samples).metrics
+            rows, bundle = None, bundle_of_objects(found, predictor, data)
+        metrics = predictor.evaluate(split, rows, samples=samples, bundle=bundle).metrics
+    _warn_of_changes(found, said)  # in what was imported for the data and the metrics
+    return metrics
 
 
 def _warn_of_training_rows(run: RunDir, predictor: Predictor, file: Path) -> None:
@@ -208,7 +236,7 @@ def predict_file(
     from trainwright.runs.prediction.file_predictions import write_predictions
     from trainwright.runs.prediction.mask_files import write_masks
 
-    output = Path(output)
+    output = usable_path(output)
     options = _Options(keep, threshold, proba, interval, as_written=output.suffix == ".csv")
     predictions = _predicted(run, options, runs_dir=runs_dir, model=model, trust=trust)
     if predictions.predictor.gives_masks:
@@ -315,17 +343,18 @@ def export(
             path cannot be written.
         CheckpointError: A file that predictions depend on is damaged.
     """
+    path = usable_path(path)
     predictor = _load(find(run, runs_dir, has_model), "export", model, trust=trust, pinned=False)
     if form in ("mlflow", "native"):
         from trainwright.runs.prediction import exports
 
         write = exports.export_mlflow if form == "mlflow" else exports.export_native
-        return write(predictor, Path(path))
+        return write(predictor, path)
     if form == "sklearn":
         from trainwright.integrations.sklearn import export_pipeline
 
-        return export_pipeline(predictor, Path(path))
-    return predictor.export(Path(path), form)
+        return export_pipeline(predictor, path)
+    return predictor.export(path, form)
 
 
 def explain(
@@ -385,9 +414,9 @@ def report(
         CheckpointError: A table of an evaluation has a form that cannot be shown.
         OSError: The file cannot be written.
     """
+    path = None if output is None else usable_path(output)
     _check_report(len(others) + 1, output, card=card)
     folders = [find(one, runs_dir).path for one in (run, *others)]
-    path = None if output is None else Path(output)
     if card:
         from trainwright.reports.card import write_card
 

@@ -52,13 +52,20 @@ def evaluate(
     data = file or data
     if split and data:
         raise click.UsageError("--split uses the run's own data and --data other rows: give one of them")
+    from trainwright.api.results import changed_code
     from trainwright.records.listing import has_model
     from trainwright.runs.lookup import find
 
-    run_id = find(run, runs_dir, has_model).id
+    found = find(run, runs_dir, has_model)
     metrics = trainwright.evaluate(run, split=split or "test", data=data, runs_dir=runs_dir, trust=trust)
     show(
-        {"run_id": run_id, "data": data, "split": None if data else split or "test", "metrics": metrics},
+        {
+            "run_id": found.id,
+            "data": data,
+            "split": None if data else split or "test",
+            "metrics": metrics,
+            "changed_code": sorted(changed_code(found)),
+        },
         table(metrics.items()),
         as_json,
     )
@@ -124,9 +131,20 @@ def predict(
         _print_predictions(run, file, as_json, keep=names, **how)
         return
     _refuse_output(output, force)
+    from trainwright.api.results import changed_code
+    from trainwright.records.listing import has_model
+    from trainwright.runs.lookup import find
+
+    found = find(run, how["runs_dir"], has_model)
     written = trainwright.predict_file(run, file, output, keep=names, **how)
+    changed = sorted(changed_code(found))
     show(
-        {"rows": written.rows, "columns": list(written.columns), "output": str(output)},
+        {
+            "rows": written.rows,
+            "columns": list(written.columns),
+            "output": str(output),
+            "changed_code": changed,
+        },
         [f"{written.rows} predictions: {output}"],
         as_json,
     )

@@ -65,7 +65,7 @@ class Resolved:
 
     def flat(self) -> dict[str, Any]:
         """Return all values by dotted key, `${env:NAME}` unexpanded; secrets in clear text are in it."""
-        return _flatten(self._unexpanded())
+        return flat_values(self._unexpanded())
 
     @property
     def settings(self) -> list[str]:
@@ -109,7 +109,7 @@ class Resolved:
         Args:
             explicit: Leave out what is not set, or set to null.
         """
-        flat = _flatten(self.nested)
+        flat = flat_values(self.nested)
         return {
             key: flat[key]
             for key in PLACEMENT
@@ -137,7 +137,7 @@ class Resolved:
                 return value
             return f"{self.templates[path]} (sha256 {hashlib.sha256(str(value).encode()).hexdigest()[:8]})"
 
-        return _flatten(_replace(self.bits, leaf))
+        return flat_values(_replace(self.bits, leaf))
 
     def hide(self, text: str) -> str:
         """Return a text as it may be stored: values from `${env:NAME}` are unexpanded, the rest is redacted.
@@ -175,10 +175,11 @@ def flatten(config: RunConfig) -> dict[str, Any]:
 
     `${env:NAME}` is expanded here: for what is shown or stored, use `Resolved.flat`.
     """
-    return _flatten(values(config))
+    return flat_values(values(config))
 
 
-def _flatten(value: Any) -> dict[str, Any]:
+def flat_values(value: Any) -> dict[str, Any]:
+    """Return the values of nested mappings by dotted key; see `flatten`."""
     flat: dict[str, Any] = {}
 
     def add(value: Any, path: str) -> None:

@@ -12,7 +12,7 @@ class Creation(Document):
 
     Relative paths in its config start from `working_directory`, wherever the first attempt is made; `time` is
     in seconds since the epoch. `settings` are the dotted keys of the config that the user set; None: it was
-    not recorded. `signature` is what `ownership` makes of the config and the place of the run.
+    not recorded. `signature` covers the config and both folders; see `ownership`.
     """
 
     FILE: ClassVar[str] = "created.json"

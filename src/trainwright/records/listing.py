@@ -13,13 +13,12 @@ from trainwright import registry
 from trainwright.errors import InputError, RunNotFoundError, TrainwrightError
 from trainwright.records.checkpoint_names import checkpoint_names
 from trainwright.records.copies import download_records, refresh
-from trainwright.records.ownership import note_folder
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import TESTED
 from trainwright.records.study import StudyRecord
 from trainwright.records.trials import FILE as TRIALS
 from trainwright.records.urls import is_url, url_of, working_folder
-from trainwright.safe_open import read_regular
+from trainwright.safe_open import read_regular, usable_path
 
 log = logging.getLogger("trainwright")
 _NAMING = (StudyRecord.FILE, TRIALS)  # files of a study that name its runs
@@ -36,9 +35,7 @@ def runs_folder(runs_dir: Path | str | None = None) -> Path:
         InputError: The URL cannot be used, or the folder is a file.
     """
     chosen = runs_dir or os.environ.get("TRAINWRIGHT_RUNS") or "runs"
-    folder = working_folder(str(chosen)) if is_url(chosen) else _local(chosen)
-    note_folder(folder)
-    return folder
+    return working_folder(str(chosen)) if is_url(chosen) else _local(chosen)
 
 
 def local_runs_folder(runs_dir: Path | str | None, what: str) -> Path:
@@ -50,23 +47,22 @@ def local_runs_folder(runs_dir: Path | str | None, what: str) -> Path:
     chosen = runs_dir or os.environ.get("TRAINWRIGHT_RUNS") or "runs"
     if is_url(chosen):
         raise InputError(f"{what} are kept in a local folder, not in {chosen}: choose one with --runs-dir")
-    folder = _local(chosen)
-    note_folder(folder)
-    return folder
+    return _local(chosen)
 
 
 def _local(chosen: Path | str) -> Path:
     """Return a folder of runs on the local disk.
 
     Raises:
-        InputError: It is a file, or a URL that lacks its slashes.
+        InputError: It is a file, too long for a path, or a URL that lacks its slashes.
     """
     if isinstance(chosen, str) and (half := _HALF_URL.fullmatch(chosen)):
         whole = f"{half[1]}://{half[2]}" if half[1] != "file" else f"file:///{half[2]}"
         raise InputError(f"{chosen} is neither a folder nor a URL; write {whole}")
-    if Path(chosen).is_file():
+    folder = usable_path(chosen)
+    if folder.is_file():
         raise InputError(f"{chosen} is a file; give the folder of the runs, or the URL of a store")
-    return Path(chosen)
+    return folder
 
 
 def all_runs(runs_dir: Path) -> Iterator[RunDir]:
@@ -118,7 +114,6 @@ def find_run(
         if not is_url(url):
             raise RunNotFoundError(f"{name} names no run; give URL/EXPERIMENT/RUN")
         name, runs_dir = run_id, working_folder(url)
-        note_folder(runs_dir)
     run = _named(name, runs_dir, before, fits)
     download_records(run)
     return run

@@ -1,13 +1,14 @@
-"""Whether a run is the user's own: made by this user, in one of this user's folders of runs.
+"""Tell the user's own runs and studies from those of others, by a signature.
 
-A file of a run directory may come from someone else, so nothing in it is believed. What makes a run, or a
-search, signs its config and the place of its folder with a key that only this user's account can read
-(`~/.local/state/trainwright/key`, or below `XDG_STATE_HOME`). The signature is wrong where the config was
-changed, or the folder came from elsewhere.
+A run directory may come from someone else, so nothing in it is believed. Creating a run or a search signs its
+config, the folder of runs and the working directory, with a key that only this user's account can read
+(`~/.local/state/trainwright/key`, or below `XDG_STATE_HOME`). The signature does not match where the config
+was changed, or the folder was copied from elsewhere. It matches wherever the command is started.
 """
 
 from __future__ import annotations
 
+import hmac
 import os
 import secrets
 from contextlib import suppress
@@ -15,13 +16,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from trainwright.digest import make_folders
+from trainwright.errors import CheckpointError, InputError
 from trainwright.records.creation import Creation
 from trainwright.records.document import Document
 from trainwright.records.urls import url_of
+from trainwright.redact import redacted
 from trainwright.safe_open import read_regular
 
 _KEY_BYTES = 32
-_named: set[Path] = set()  # the folders of runs that the user of this process has named
 
 
 class Signature(Document):
@@ -32,71 +34,124 @@ class Signature(Document):
     signature: str | None = None
 
 
-def note_folder(runs_dir: Path) -> None:
-    """Note that the user has named a folder of runs: on the command line, by a variable, or as a default."""
-    _named.add(runs_dir.resolve())
-
-
-def signature(folder: Path, config: bytes) -> str | None:
-    """Return the signature of the config of a run or a search; None where there can be no key.
+def signature(folder: Path, config: bytes, working_directory: str = "") -> str | None:
+    """Return the signature of the config of a run or a search; None where there is no key.
 
     Args:
         folder: Its folder, below that of its experiment.
         config: The content of its config file.
+        working_directory: Where a run is created: relative paths in its config start from there.
     """
-    import hmac  # loads OpenSSL, which `--help` does without
-
-    key = _key()
-    if key is None:
+    try:
+        return _signed(_key(), folder, config, working_directory)
+    except (OSError, ValueError, RuntimeError):  # also a home that is not known
         return None
-    runs_dir = folder.absolute().parent.parent
-    place = url_of(runs_dir) or str(runs_dir.resolve())
-    return hmac.new(key, place.encode(errors="surrogateescape") + b"\0" + config, "sha256").hexdigest()
 
 
 def is_own(folder: Path, config_name: str = "config.yaml") -> bool:
-    """Return whether a run or a search was made by this user, and lies in a folder of runs of theirs.
+    """Return whether this user has made a run or a search, where it lies now; see `foreign_reason`."""
+    return foreign_reason(folder, config_name) is None
 
-    That is one that the user has named, or one inside the working directory.
+
+def foreign_reason(folder: Path, config_name: str = "config.yaml") -> str | None:
+    """Return why a run or a search does not count as made by this user; None if it does.
 
     Args:
         folder: Its folder.
         config_name: The name of its config file.
     """
-    import hmac
-
-    runs_dir = folder.resolve().parent.parent
-    if runs_dir not in _named and not runs_dir.is_relative_to(Path.cwd().resolve()):
-        return False
     record = Creation if config_name == "config.yaml" else Signature
-    with suppress(Exception):  # whatever is damaged there, it is not signed
-        signed = record.load(folder / record.FILE)
-        now = signature(folder, read_regular(folder / config_name))
-        return bool(signed and signed.signature and now and hmac.compare_digest(signed.signature, now))
-    return False
-
-
-def _key() -> bytes | None:
-    """Return this user's key, which is made at first; None where the user has no folder to keep it in."""
     try:
-        base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        file = Path(base).absolute() / "trainwright" / "key"
-        with suppress(FileNotFoundError):
-            return _read(file)
-        make_folders(file.parent)
-        new = file.with_name(f".key-{secrets.token_hex(8)}")
-        new.touch(0o600)
-        try:
-            new.write_bytes(secrets.token_bytes(_KEY_BYTES))
-            with suppress(FileExistsError):
-                os.link(new, file)  # whole at once, and never in place of another process's
-        finally:
-            new.unlink()
-        return _read(file)
-    except (OSError, RuntimeError):  # a home that is not known
+        key = _key()
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        return f"your key, {_key_name()}, which tells your own runs from others, cannot be read: {reason}"
+    try:
+        signed = record.load(folder / record.FILE)
+        started = signed.working_directory if isinstance(signed, Creation) else ""
+        now = _signed(key, folder, read_regular(folder / config_name), started)
+    except (OSError, CheckpointError) as error:
+        return f"what shows who made it cannot be read: {error}"
+    if signed is None or not signed.signature:
+        return "it carries no signature of yours"
+    if hmac.compare_digest(signed.signature.encode(errors="replace"), now.encode()):
         return None
+    return (
+        f"its signature is of another key than {_key_name()}, another folder of runs, or another config: "
+        "was it copied, moved, edited, or made by another user?"
+    )
 
 
-def _read(file: Path) -> bytes | None:
+def foreign_error(folder: Path, key: str, text: str, config_name: str = "config.yaml") -> InputError:
+    """Return the error of a config value that leads outside, of a run or a search that is not one's own.
+
+    Args:
+        folder: The folder of the run or the search.
+        key: The dotted key of the value.
+        text: The value.
+        config_name: The name of its config file.
+    """
+    kind = "run" if config_name == "config.yaml" else "study"
+    reason = foreign_reason(folder, config_name)
+    return InputError(
+        f"{key}: {redacted(text)} is not used, because {kind} {folder.name} may have come from someone else: "
+        "a variable may hold a secret, and the config decides which host receives it"
+        + (f"\n{reason}" if reason else "")
+        + f"\nif you trust the {kind}, add --trust (trust=True)"
+    )
+
+
+def _signed(key: bytes, folder: Path, config: bytes, working_directory: str) -> str:
+    places = f"{_place(folder)}\0{working_directory}\0".encode(errors="surrogatepass")
+    return hmac.new(key, places + config, "sha256").hexdigest()
+
+
+def _place(folder: Path) -> str:
+    """Return the folder of runs that holds a run: its URL, or its path without links."""
+    named, real = (path.parent.parent for path in (folder.absolute(), folder.resolve()))
+    return url_of(named) or url_of(real) or str(real)
+
+
+def _key() -> bytes:
+    """Return this user's key, which is made at first.
+
+    Raises:
+        OSError: It cannot be read or made.
+        ValueError: The file holds something else.
+        RuntimeError: The user has no home.
+    """
+    file = _key_file()
+    with suppress(FileNotFoundError):
+        return _read(file)
+    make_folders(file.parent)
+    new = file.with_name(f".key-{secrets.token_hex(8)}")
+    new.touch(0o600)
+    try:
+        new.write_bytes(secrets.token_bytes(_KEY_BYTES))
+        with suppress(FileExistsError):
+            os.link(new, file)  # whole at once, and never in place of another process's
+    finally:
+        new.unlink()
+    return _read(file)
+
+
+def _key_file() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base).absolute() / "trainwright" / "key"
+
+
+def _key_name() -> str:
+    """Return the path of the key file for messages, where the home may not be known."""
+    try:
+        return str(_key_file())
+    except RuntimeError:
+        return "~/.local/state/trainwright/key"
+
+
+def _read(file: Path) -> bytes:
     key = file.read_bytes()
-    return key if len(key) == _KEY_BYTES else None
+    if len(key) != _KEY_BYTES:
+        raise ValueError(
+            f"it holds {len(key)} bytes, not {_KEY_BYTES}: put it back, or delete it, and a new one is made"
+        )
+    return key

@@ -92,7 +92,7 @@ class RunDir:
                 working_directory=str(Path.cwd()),
                 time=time.time(),
                 settings=settings,
-                signature=signature(run.path, config.encode()),
+                signature=signature(run.path, config.encode(), str(Path.cwd())),
             )
             if fill is not None:
                 fill(run)

@@ -77,6 +77,23 @@ def code_inputs(
     )
 
 
+def changed_modules(before: CodeIdentity) -> dict[str, Path]:
+    """Return the imported modules of the user's that a run has recorded with another source, and their files.
+
+    The main script is left out: that of the run is rarely that of this process.
+    """
+    changed: dict[str, Path] = {}
+    for name, sha256 in before.modules.items():
+        if name == "__main__" or (file := _user_file(sys.modules.get(name))) is None:
+            continue
+        path, loader = file
+        content = source_now(path, loader)
+        now = source_hash(name, path) or (REMOVED if content is None else sha256_bytes(content))
+        if now != sha256:
+            changed[name] = path
+    return changed
+
+
 def with_later_imports(code: CodeIdentity, since: Collection[str]) -> CodeIdentity:
     """Return the identity with the user's modules that were imported after it was made.
 

@@ -1,23 +1,25 @@
 """Read the config of a run directory, which may come from someone else.
 
-Variables are filled in, and hosts asked, for the user's own runs, or for runs that the user trusts: the value
-of `${env:NAME}` may be a secret, and where it is sent is in the same config. All that reads a run's config
-reads it here.
+Variables are filled in, and hosts are asked, only for runs that are the user's own or that the user trusts: a
+variable may hold a secret, and the config decides which host receives it. Every reader of a run's config uses
+this module.
 """
 
 from __future__ import annotations
+
+from ruamel.yaml import YAML
 
 from trainwright.config import Overrides, Resolved
 from trainwright.config import load as load_config
 from trainwright.config.env import VARIABLE, names_outside, texts_in
 from trainwright.config.layers import COMMAND_LINE, OVERRIDES
-from trainwright.config.resolved import flatten
+from trainwright.config.resolved import flat_values, flatten
 from trainwright.errors import ConfigError
-from trainwright.records.ownership import is_own
+from trainwright.records.ownership import foreign_error, is_own
 from trainwright.records.run_dir import RunDir
 from trainwright.require import import_rule
 from trainwright.runs.catalog import Catalog
-from trainwright.runs.trust import foreign_error
+from trainwright.safe_open import read_regular
 
 _ENDPOINT = "distributed.rdzv_endpoint"  # HOST:PORT
 _TEXTS = "experiment."  # its texts are only shown
@@ -43,10 +45,21 @@ def read_config(
     try:
         return load_config(file, overrides, Catalog() if checked else None, variables=allowed)
     except ConfigError as error:
-        variable = VARIABLE.search("\n".join(problem.message for problem in error.problems))
-        if allowed or variable is None:
-            raise
-        raise foreign_error(run, error.problems[0].path, variable[0]) from error
+        if not allowed and (unfilled := _unfilled(run, error)) is not None:
+            raise foreign_error(run.path, *unfilled) from error
+        raise
+
+
+def _unfilled(run: RunDir, error: ConfigError) -> tuple[str, str] | None:
+    """Return the key and the text of the first value that is wrong as its variable is not filled in."""
+    content = YAML(typ="safe", pure=True).load(read_regular(run.config_file))
+    wrong = [problem.path for problem in error.problems if problem.file != COMMAND_LINE.file]
+    texts = {key: text for key, value in flat_values(content).items() for text in texts_in(value)}
+    for path in wrong:
+        for key, text in texts.items():
+            if f"{key}.".startswith(f"{path}.") and VARIABLE.search(text):
+                return key, text
+    return None
 
 
 def usable_config(run: RunDir, overrides: Overrides = (), *, trust: bool = False) -> Resolved:
@@ -87,4 +100,4 @@ def check_usable(run: RunDir, resolved: Resolved) -> None:
             if is_given and rule is not None and "://" in text:
                 rule.allow_host(text)
             elif is_outside and not is_given and not key.startswith(_TEXTS):
-                raise foreign_error(run, key, text)
+                raise foreign_error(run.path, key, text)

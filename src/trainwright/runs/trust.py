@@ -1,7 +1,7 @@
-"""What may be imported for the config of a run directory, which may come from someone else.
+"""Decide what the config of a run directory may import and ask, as the run may come from someone else.
 
-A file of a run directory is never believed where it says that the run is the user's own. What counts is where
-the code is: in the user's own project (see `runs.workdir`), or in a framework's library, as a model class.
+Code is imported if it is in the user's own project (see `runs.workdir`), or a model class of a framework's
+library. Variables and hosts are used if the run carries the user's signature (see `records.ownership`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from trainwright.config import Resolved
 from trainwright.config.env import names_outside
 from trainwright.errors import InputError
 from trainwright.module_sources import is_installed
-from trainwright.records.ownership import is_own
+from trainwright.records.ownership import foreign_error, is_own
 from trainwright.records.run_dir import RunDir
-from trainwright.redact import redacted
 from trainwright.require import REMEDY, home_of, import_paths, importing_by, is_used
 from trainwright.safe_open import read_regular
 from trainwright.tasks.support.accumulators import is_accumulator
@@ -116,7 +115,7 @@ class RunImports:
     def check_outside(self, key: str, text: str) -> None:
         """Refuse a variable, or a host that the user has not given; see `ImportRule`."""
         if not self._outside and names_outside(text) and _host(text) not in self._hosts:
-            raise foreign_error(self._run, key, text)
+            raise foreign_error(self._run.path, key, text)
 
     def _is_named(self, path: str) -> bool:
         """Return whether a config of the user's own names the path, or did so before in this process."""
@@ -146,22 +145,12 @@ class RunImports:
         )
 
 
-def foreign_error(run: RunDir, key: str, text: str) -> InputError:
-    """Return the error of a value that leads outside, of a run that is neither own nor trusted."""
-    return InputError(
-        f"{key}: {redacted(text)} is not used: run {run.id} may come from someone else, and a variable may "
-        "hold a secret, and a host receive it\n"
-        "if it is yours, and lies where it was made, name its folder of runs with --runs-dir; or, if you "
-        "trust the run, add --trust (trust=True)"
-    )
-
-
 @contextmanager
 def of_own_config(run: RunDir, own: Resolved, *, trust: bool = False) -> Iterator[None]:
-    """Import for a run that is kept what the user's own config names, and the user's own code.
+    """Import for an existing run only what the user's own config names, and the user's own code.
 
-    The config in the run directory should say the same, but the run directory may come from someone else:
-    variables and hosts are used where it does say the same, or the run is own, or trusted.
+    The run's config should be the same, but the run may come from someone else. Its variables and hosts are
+    used if its config is the same, or if the run is own or trusted.
     """
     named = set(import_paths(own.nested))
     outside = trust or is_own(run.path) or _holds(run, own.dump())

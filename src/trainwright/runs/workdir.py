@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from trainwright.environ import temporary_environment
+from trainwright.records.ownership import is_own
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import StudyRecord
 from trainwright.require import importing_by
@@ -35,10 +37,10 @@ def working_directory(run: RunDir) -> Path:
 def own_code(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[Path]:
     """Return the folders of the user's own project, from which the run may import code.
 
-    The caller's working directory always counts. The one that the run records counts, too, but the run
-    directory may come from someone else, so that something else must speak for it: the caller works below it;
-    or resumes the run, which continues their own work, and the folder of runs is in it; or the user trusts
-    the run. A folder of runs, or one inside a run directory, is no project, and never counts.
+    The caller's working directory always counts. The one that the run records counts, too, if the user trusts
+    the run; or if the run is the user's own (see `records.ownership`), and the caller either works below that
+    folder, or resumes the run and the folder of runs is in it. A folder of runs, or one inside a run
+    directory, is no project, and never counts.
 
     Args:
         run: The run directory.
@@ -53,11 +55,12 @@ def own_code(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[
         recorded != here
         and _is_private(recorded)
         and ((resume and holds_runs) or here.is_relative_to(recorded))
+        and is_own(run.path)
     ):
         folders = [recorded, here]  # in the other one there may be another project's module of the same name
     elif recorded != here and trust:
         folders = [here, recorded]
-    return [folder for folder in folders if not _is_of_runs(folder, run)]
+    return [folder for folder in folders if not _is_of_runs(folder, run.path)]
 
 
 def _is_private(folder: Path) -> bool:
@@ -67,9 +70,9 @@ def _is_private(folder: Path) -> bool:
     return is_own and folder != Path(folder.anchor)
 
 
-def _is_of_runs(folder: Path, run: RunDir) -> bool:
-    """Return whether a folder is the one that holds the run, or is in one of its experiments."""
-    runs, folder = run.path.resolve().parent.parent, folder.resolve()
+def _is_of_runs(folder: Path, one: Path) -> bool:
+    """Return whether a folder is the folder of runs that holds a run or study, or is in its experiments."""
+    runs, folder = one.resolve().parent.parent, folder.resolve()
     if folder == runs or not folder.is_relative_to(runs):
         return folder == runs
     experiment = runs / folder.relative_to(runs).parts[0]
@@ -100,22 +103,22 @@ def reading(
     with (
         importing_by(rule),
         computing_by(older),
-        working_in(folder or Path.cwd(), rule.folders, without=run),
+        working_in(folder or Path.cwd(), rule.folders, without=run.path),
     ):
         yield
 
 
 @contextlib.contextmanager
 def working_in(
-    folder: Path, code: Sequence[Path] | None = None, *, without: RunDir | None = None
+    folder: Path, code: Sequence[Path] | None = None, *, without: Path | None = None
 ) -> Iterator[None]:
     """Work in a folder; modules can be imported from the folders in `code` (default: from this one).
 
     Args:
         folder: The new working directory.
         code: The folders in which modules are searched first.
-        without: A run from whose directory nothing is imported, nor from the folder of runs that holds it,
-            even if it is the current one and Python searches there.
+        without: The directory of a run or a study, from which nothing is imported, nor from the folder of
+            runs that holds it, even if it is the current one and Python searches there.
     """
     before = list(sys.path)
     code = [folder] if code is None else code
@@ -123,7 +126,11 @@ def working_in(
     during = [str(Path(path).absolute()) for path in (*map(str, code), *before)]
     if without is not None:
         during = [path for path in during if not _is_of_runs(Path(path), without)]
-    with contextlib.chdir(folder):
+        code = [path for path in code if not _is_of_runs(path, without)]
+    is_code = folder.resolve() in [path.resolve() for path in code]
+    # Processes of Python that start in here, ours or those of libraries, import from it only if it is code.
+    apart = {} if is_code else {"PYTHONSAFEPATH": "1"}
+    with contextlib.chdir(folder), temporary_environment(apart):
         sys.path[:] = during
         try:
             yield

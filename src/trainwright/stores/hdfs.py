@@ -21,6 +21,8 @@ from trainwright.require import require
 from trainwright.stores.base import Version
 
 _PORT = 9870  # of the name node's web interface, unless `dfs.namenode.http-address` says otherwise
+# Of a message of urllib3: the host and its port; the error of the system
+_POOL, _ERRNO = re.compile(r"host='([^']+)', port=(\d+)"), re.compile(r"\[Errno -?\d+\] ([\w ]+)")
 _RPC_PORTS = ("8020", "9000")
 _STAGING = ".staging"  # the folder for files that are not complete
 _BLOCK_BYTES = 32 << 20
@@ -207,4 +209,12 @@ class HdfsStore:
 def _brief(error: Exception) -> str:
     """Return what an error says in one line, without the parameters of URLs, which may hold a token."""
     text = str(error).strip() or type(error).__name__
+    if (host := _POOL.search(text)) is not None:  # how urllib3 says that it could not talk to a host
+        reason = "no answer in time" if "timed out" in text else "the connection failed"
+        if known := _ERRNO.search(text):
+            reason = known[1].strip().lower()
+        return (
+            f"{host[1]}:{host[2]} cannot be reached: {reason}; it must be the web interface of a running "
+            "name node (dfs.namenode.http-address), or a data node that it named"
+        )
     return re.sub(r"\?\S+", "", text.splitlines()[0])[:300]

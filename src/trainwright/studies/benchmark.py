@@ -24,6 +24,7 @@ from trainwright.evaluation.metrics import (
 )
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study_results import BenchmarkResult
+from trainwright.redact import printable
 from trainwright.reports.studies import benchmark_table, markdown_table, write_report
 from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.prediction.split_predictions import predicted
@@ -274,8 +275,8 @@ def _conclude(
     prepared = {trial.label["model"]: _preparation(trial.resolved.config.data) for trial in trials}
     ranking = ranked(entries, selection.metric, failures)
     rows = [row.model_copy(update={"preparation": prepared[row.model]}) for row in ranking]
-    write_atomically(study.path / "table.csv", as_csv(rows).encode())
-    write_atomically(study.path / "table.md", markdown_table(rows).encode())
+    write_atomically(study.path / "table.csv", printable(as_csv(rows)).encode())
+    write_atomically(study.path / "table.md", printable(markdown_table(rows)).encode())
     return BenchmarkResult(
         status="failed" if failures else "completed",
         study_id=study.id,

@@ -1,9 +1,9 @@
-"""The SHA-256 of files, remembered in the user's cache as long as the files do not change.
+"""Hash files, and remember the hashes in the user's cache as long as the files do not change.
 
-What the file system says of a file (its number, size and times) tells whether it has. It does not say so at
-once of what is written through a memory map: the time changes when a page is written for the first time
-after the system has saved it, which it does within half a minute; and in a file system in memory, never. So
-the hash of a file that changed within the last minute, or lies in memory, is not remembered.
+A file has changed if its inode, size or times have. Writing through a memory map need not change the times at
+once: they change when a page is first written after the system has saved it, which takes up to half a minute;
+in a file system in memory they never change. So the hash of a file is not remembered if the file changed
+within the last minute, or lies in memory.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from trainwright.records.urls import cache_folder
 
 _SETTLED_NS = 60_000_000_000
 _IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
-_reads_again = False  # whether all files are read, whatever is remembered
+_reads_again = ContextVar("reads_again", default=False)  # of this thread: ignore what is remembered
 Stamp = list[int]
 
 
@@ -41,7 +42,7 @@ def hashes_of(paths: Sequence[str]) -> list[str]:
     files = [str(existing_file(path, mapped=True).absolute()) for path in paths]
     root = os.path.commonpath([str(Path(file).parent) for file in files])
     record = cache_folder() / "hashes" / f"{sha256_bytes(root.encode(errors='surrogateescape'))[:32]}.json"
-    known = {} if _reads_again else _read(record)
+    known = {} if _reads_again.get() else _read(record)
     now = time.time_ns()
     found = dict(zip(files, THREADS.map(lambda file: _hashed(file, known), files), strict=True))
     fresh = {
@@ -58,17 +59,16 @@ def hashes_of(paths: Sequence[str]) -> list[str]:
 
 @contextmanager
 def reading_again() -> Iterator[None]:
-    """Have all files read, so that a hash is that of what is there now, whatever is remembered."""
-    global _reads_again  # noqa: PLW0603 - for all threads that hash files
-    before, _reads_again = _reads_again, True
+    """Let `hashes_of` read every file in this thread, whatever is remembered of it."""
+    token = _reads_again.set(True)
     try:
         yield
     finally:
-        _reads_again = before
+        _reads_again.reset(token)
 
 
 class _State(NamedTuple):
-    """What is known of a file at one time; `sha256` where its times cannot show that it changes."""
+    """The state of a file at one time; `sha256` where its times would not show a change."""
 
     stamp: Stamp
     sha256: str | None

@@ -22,7 +22,7 @@ from trainwright.errors import ChangedInputsError, CheckpointError, InputError, 
 from trainwright.order import START, Cursor
 from trainwright.records.commit import Commit
 from trainwright.records.lineage import FOLDER, Lineage
-from trainwright.records.manifest import InitialState, Manifest, Parent
+from trainwright.records.manifest import Difference, InitialState, Manifest, Parent
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.children.compatibility import advice, longer, needs_same_rows
@@ -257,6 +257,8 @@ class Origin:
             )
         self._check_data(now, components, allow_change)
         if self.lineage.relation == "fork":
+            for difference in self._code_changes(now):
+                log.warning("changed since run %s: %s", self.initial.run_id, difference)
             return now
         differs = [*self.initial.differs, *self._changes(now)]
         if differs:
@@ -286,11 +288,20 @@ class Origin:
             )
         log.warning("data: the rows differ from those of run %s in %s", id_, listed)
 
-    def _changes(self, now: Manifest) -> list[str]:
-        """Return the inputs, other than the config, that have changed since the parent."""
+    def _parent(self) -> Manifest | None:
+        """Return the manifest of the parent; None if it is gone."""
         assert self.lineage is not None
         folders = self._run.path.parent.parent.glob(f"*/{self.lineage.run_id}")
-        before = next((RunDir(folder).manifest() for folder in folders), None)
+        return next((RunDir(folder).manifest() for folder in folders), None)
+
+    def _code_changes(self, now: Manifest) -> list[Difference]:
+        """Return how code that the parent has used differs from what it was then."""
+        before = self._parent()
+        return [one for one in before.shared_differences(now) if one.input == "code"] if before else []
+
+    def _changes(self, now: Manifest) -> list[str]:
+        """Return the inputs, other than the config, that have changed since the parent."""
+        before = self._parent()
         if before is None:
             return ["the inputs of its parent are not known any more"]
         return [str(one) for one in before.differences(now) if one.input not in ("config", "weights")]

@@ -68,7 +68,7 @@ def launch(request: Request, config: RunConfig) -> Result:
     with tempfile.TemporaryDirectory(prefix="trainwright-") as name:
         folder = Path(name)
         (folder / _REQUEST).write_bytes(content)
-        command = [sys.executable, "-m", "trainwright", "take-part", str(folder)]
+        command = [sys.executable, "-P", "-m", "trainwright", "take-part", str(folder)]
         failure: TrainwrightError | None = None
         signum = None
         try:

@@ -98,7 +98,7 @@ class Job:
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
         plain = {"number": self.trial} | {name: getattr(self, name) for name in _PLAIN}
-        # Another process may not know the user's folders of runs.
+        # Another process may be on a machine without this user's key.
         trusted = self.trusted or all(map(is_own, self.runs))
         own = {"runs": [str(run) for run in self.runs], "pruner": self.pruner.model_dump()}
         return plain | own | {"trusted": trusted}

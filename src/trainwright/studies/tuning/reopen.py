@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ruamel.yaml import YAML
 
@@ -16,10 +15,11 @@ from trainwright.config.checks import OBJECTS
 from trainwright.config.env import names_outside, texts_in
 from trainwright.config.habits import key_meant
 from trainwright.config.overrides import keys_of, with_settings
+from trainwright.config.resolved import flat_values
 from trainwright.config.tuning import SQLITE
 from trainwright.errors import InputError
+from trainwright.records.ownership import foreign_error
 from trainwright.records.tuning_result import SETTINGS
-from trainwright.redact import redacted
 from trainwright.require import import_paths
 from trainwright.runs.workdir import working_in
 from trainwright.safe_open import read_regular
@@ -31,7 +31,7 @@ from trainwright.studies.tuning.tuner_checks import CONFIG
 from trainwright.studies.tuning.view import KIND
 
 log = logging.getLogger("trainwright")
-_LEAD_OUTSIDE = ("extends", "rdzv_endpoint", "address")  # keys of another file, and of hosts without a scheme
+_LEAD_OUTSIDE = {"extends", "rdzv_endpoint", "address"}  # keys of another file, and of hosts without a scheme
 REPEATS = "repeats"  # in the settings of a study: the one that it repeats
 
 
@@ -73,7 +73,8 @@ def _command(study: Study) -> str:
 def working_for(study: Study) -> Iterator[None]:
     """Work in the directory in which the study was begun, if it is there."""
     folder = Path(study.settings(SETTINGS).get("working_directory", ""))
-    with working_in(folder if folder.is_absolute() and folder.is_dir() else Path.cwd(), [Path.cwd()]):
+    usable = folder if folder.is_absolute() and folder.is_dir() else Path.cwd()
+    with working_in(usable, [Path.cwd()], without=study.path):
         yield
 
 
@@ -112,26 +113,13 @@ def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, tr
 
 
 def _refuse_outside(study: Study) -> None:
-    """Refuse a study of someone else's whose config uses variables, or names a host."""
+    """Refuse a study that is not the user's own if its config uses variables, or names a file or a host."""
     content = YAML(typ="safe", pure=True).load(read_regular(study.path / CONFIG))
-    leading = [str(value) for key, value in _items(content) if key in _LEAD_OUTSIDE and value is not None]
-    for text in [*leading, *texts_in(content)]:
-        if text in leading or names_outside(text):
-            raise InputError(
-                f"the config of study {study.id} names {redacted(text)}, which is not used: it may come from "
-                "someone else, and a variable may hold a secret, and a host receive it; give the config "
-                "itself, trainwright tune CONFIG --resume, or, if you trust the study, --trust"
-            )
-
-
-def _items(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of a config, at any depth, with their values."""
-    if isinstance(value, dict):
-        for key, child in value.items():
-            yield str(key).rpartition(".")[2], child
-    if isinstance(value, dict | list):
-        for child in value.values() if isinstance(value, dict) else value:
-            yield from _items(child)
+    for key, value in flat_values(content).items():
+        leads = value is not None and not _LEAD_OUTSIDE.isdisjoint(key.split("."))
+        for text in [str(value)] if leads else texts_in(value):
+            if leads or names_outside(text):
+                raise foreign_error(study.path, key, text, CONFIG)
 
 
 def _with_storage(study: Study, overrides: Overrides) -> Overrides:

@@ -86,8 +86,10 @@ class WhyRequest:
 
 def why(first: RunDir, second: RunDir, request: WhyRequest) -> Why:
     """Find which difference of two runs moved a metric; see `trainwright.why`."""
-    if first.id == second.id:
+    if first.path.resolve() == second.path.resolve():
         raise InputError(f"run {first.id} is given twice: give two runs that differ")
+    if first.id == second.id:
+        raise InputError(f"{second.path} is a copy of run {first.id}: give two runs that were trained")
     before, after = (Side.of(run, trust=request.trust) for run in (first, second))
     metric = metric_between(before, after, request.metric)
     factors, notes = changes_between(before, after, own_code(first, trust=request.trust))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from trainwright.config.env import VARIABLE, names_outside, texts_in
 from trainwright.errors import CheckpointError, InputError
 from trainwright.records.manifest import Manifest
-from trainwright.records.ownership import is_own
+from trainwright.records.ownership import foreign_error, is_own
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import KINDS
 from trainwright.redact import redacted, redacted_value, remember_passwords
@@ -141,11 +141,7 @@ def check_trackers(run_dir: Path, trackers: Sequence[tuple[str, Mapping[str, Any
     for name, options in trackers:
         for text in texts_in(options):
             if names_outside(text) and not is_own(run_dir):
-                raise InputError(
-                    f"tracking.{name}: {redacted(text)} is not used: run {run_dir.name} may come from "
-                    "someone else, and a variable may hold a secret, and a host receive it; if you trust the "
-                    "run, add --trust (trust=True)"
-                )
+                raise foreign_error(run_dir, f"tracking.{name}", text)
 
 
 def expanded(value: Any) -> Any:

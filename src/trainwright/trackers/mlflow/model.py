@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainwright import registry
-from trainwright.config import load
 from trainwright.config.emit import emit
 from trainwright.datasets.rows.preparation import AnyPreparation, TabularPreparation, from_json
 from trainwright.errors import CheckpointError, DataError, InputError
@@ -31,6 +30,7 @@ from trainwright.records.manifest import Manifest
 from trainwright.records.run_dir import RunDir
 from trainwright.redact import printable
 from trainwright.require import extras, import_paths, installed_version
+from trainwright.safe_open import read_regular
 from trainwright.semantics import computing_by, older_versions
 from trainwright.trackers.mlflow.wheel import write_wheel
 from trainwright.types import DataInfo
@@ -187,8 +187,7 @@ def requirements_of(run: RunDir, manifest: Manifest) -> list[str]:
     Raises:
         CheckpointError: The manifest has something else in the place of a version.
     """
-    model = load(run.checked_config_file()).config.model
-    framework = model.framework or registry.framework_of(model.type)
+    framework = _framework(_config(run))
     environment = manifest.environment
     versions = {_normal(name): version for name, version in environment.packages.items()}
     used = {_normal(name) for name in environment.imported or {}}
@@ -211,9 +210,9 @@ def requirements_of(run: RunDir, manifest: Manifest) -> list[str]:
 
 def _missing(run: RunDir) -> list[str]:
     """Return what the model needs that pip cannot install from its folder, in words."""
-    config = load(run.checked_config_file()).config
-    named = sorted({path.partition(":")[0] for path in import_paths(config.model_dump())})
-    framework = config.model.framework or registry.framework_of(config.model.type)
+    config = _config(run)
+    named = sorted({path.partition(":")[0] for path in import_paths(config)})
+    framework = _framework(config)
     plugins = [one for one in registry.plugins() if one.kind == "framework" and one.name == framework]
     return [
         *(
@@ -222,6 +221,32 @@ def _missing(run: RunDir) -> list[str]:
         ),
         *(f"{one.package}, whose framework {one.name!r} the model is of" for one in plugins),
     ]
+
+
+def _config(run: RunDir) -> dict[str, Any]:
+    """Return the config of a run as it is stored: variables stay unexpanded, as this is written into files.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    file = run.checked_config_file()
+    try:
+        config = YAML(typ="safe", pure=True).load(read_regular(file))
+    except (OSError, ValueError, RecursionError, YAMLError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from error
+    if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
+        raise CheckpointError(f"{file} is damaged: it has no section `model`")
+    return config
+
+
+def _framework(config: Mapping[str, Any]) -> str | None:
+    """Return the name of the model's framework; None if it is the user's own class of an unknown one."""
+    model = config["model"]
+    framework: str | None = model.get("framework") or registry.framework_of(str(model.get("type")))
+    return framework
 
 
 def _libraries(names: Sequence[str]) -> set[str]:

@@ -125,7 +125,7 @@ def check(nproc: int) -> dict[str, Any]:
         WorldError: They do not find each other, or die.
     """
     with tempfile.TemporaryDirectory(prefix="trainwright-") as folder:
-        command = [sys.executable, "-m", f"{__package__}.check", folder]
+        command = [sys.executable, "-P", "-m", f"{__package__}.check", folder]
         silence()
         try:
             _start(nproc, 0, command, Path(folder))
