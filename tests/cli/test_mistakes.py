@@ -82,6 +82,10 @@ COMMANDS = {
         ["resume", "last", "--trst"],
         "There are: --runs-dir, --quiet, --json\n",
     ),
+    "a language model on a table": (
+        ["config", "check", "c.yaml", "model=gpt"],
+        "gpt needs text, which data of the type csv are not",
+    ),
     "a command that is none": (["tensorboard"], "There are: init, train, resume, fork"),
     "a run that is not given": (["resume"], "`last` for the newest"),
     "an option of the newest run": (["train", "--last"], "write `trainwright resume last`"),

@@ -98,9 +98,6 @@ class FakeAdapters:
     def metric_meant(self, name: str) -> str | None:
         return None
 
-    def lacks_tokens(self, framework: str, model: str, data: str) -> bool:
-        return False
-
     def framework_of(self, model_type: str) -> str | None:
         return "torch" if model_type in KNOWN["model"] else None
 

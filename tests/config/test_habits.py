@@ -294,7 +294,6 @@ def test_arguments_of_a_function_of_the_user_are_left_alone(tmp_path):
         ({"model": "mlp", "training": {"max_iter": 3}}, "training.max_steps: STEPS"),
         ({"training": {"sample_weight": "w"}}, "did you mean data.weight?"),
         ({"training": {"greater_is_better": True}}, "checkpoint.mode"),
-        ({"model": "gpt"}, "gpt needs text, which data of the type wine are not"),
         (
             {"tuning": {"timeout": 60, "space": {"training.learning_rate": [0.1, 0.2]}}},
             "tuning.timeout: unknown key; write tuning.max_minutes: MINUTES; Optuna's timeout counts seconds",

@@ -75,8 +75,7 @@ def resolved(model, **sections):
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_every_spelling_of_a_model_is_taken(spelling):
-    text = {"data": {"type": "text", "path": "texts"}} if spelling == "GPT" else {}
-    loaded = resolved(spelling, **text)
+    loaded = resolved(spelling)
     assert (loaded.config.model.type, loaded.config.data.task) == SPELLINGS[spelling]
     notes = [note for note in loaded.notes if note.startswith("mapping: model.type: ")]
     assert len(notes) == (spelling != loaded.config.model.type)

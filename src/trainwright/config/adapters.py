@@ -60,9 +60,6 @@ class Adapters(Protocol):
     def training_keys(self, framework: str, model: str, params: Mapping[str, Any]) -> Collection[str]:
         """Return the keys of `training` that have an effect on a model with these options."""
 
-    def lacks_tokens(self, framework: str, model: str, data: str) -> bool:
-        """Return whether a framework's model takes tokens, which data of this type never have."""
-
     def framework_of(self, model_type: str) -> str | None:
         """Return the framework that has a model of this short name, or None."""
 

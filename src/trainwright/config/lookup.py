@@ -87,7 +87,6 @@ class Lookup:
         if "loss" in used:
             self.loss(framework)
         self.section("dataset", "data", DataConfig)
-        self.tokens()
         self.task()
         for key, _ in tracking_items(self.root):
             self.section("tracker", join("tracking", key), TrackerConfig)
@@ -251,19 +250,6 @@ class Lookup:
             self.problems.report(message, "training.loss", node.source)
         else:
             self.known("loss", node, "training.loss", framework, extra=("auto",))
-
-    def tokens(self) -> None:
-        """Report a model of tokens on data that have none."""
-        if not {"model", "data"} <= self.named.keys():
-            return
-        (_, model, framework), (_, data, _) = self.named["model"], self.named["data"]
-        node = find_value(self.root, "model.type")
-        if framework and node is not None and self.adapters.lacks_tokens(framework, model, data):
-            message = (
-                f"{model} needs text, which data of the type {data} are not: write data.type: text, "
-                "text_table or text_folder, or take a model of features"
-            )
-            self.problems.report(message, "model.type", node.source)
 
     def task(self) -> None:
         """Check the name of the task."""

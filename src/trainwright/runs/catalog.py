@@ -93,11 +93,6 @@ class Catalog:
         keys = registry.adapter("framework", framework).training_keys(model, params)
         return {*keys, *ENGINE_TRAINING_KEYS, *(["drop_last"] if "batch_size" in keys else [])}
 
-    def lacks_tokens(self, framework: str, model: str, data: str) -> bool:
-        """Return whether a framework's model takes tokens, which data of this type never have."""
-        takes = model in registry.adapter("framework", framework).token_models
-        return takes and not getattr(registry.find_dataset(data), "has_tokens", True)
-
     def framework_of(self, model_type: str) -> str | None:
         """Return the framework that has a model of this short name, or None."""
         return registry.framework_of(model_type)
