@@ -63,6 +63,7 @@ LAYERS = (
         "types",
         "image_shape",
         "machine",
+        "numerals",
         "errors",
         "alarms",
         "announce",

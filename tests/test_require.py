@@ -101,6 +101,23 @@ def test_a_hint_names_what_the_project_declares_and_never_trainwright() -> None:
     assert install_hint("torch") == f"run `{command}`, which installs the extra 'torch'"
 
 
+@pytest.mark.parametrize("path", ["timm:create_model", "torchvision.models:resnet50"])
+def test_a_library_of_models_that_is_missing_has_a_command(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = path.partition(":")[0].partition(".")[0]
+    for name in [library, path.partition(":")[0]]:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    hidden = [one for one in sys.path if not (Path(one) / library).exists()]
+    monkeypatch.setattr(sys, "path", hidden)
+    with pytest.raises(InputError) as caught:
+        import_path(path)
+    command = shlex.split(re.findall("`(.+)`", str(caught.value))[0])
+    assert command[:2] == ["pip", "install"]
+    assert command[-1] == library
+    assert any(one.startswith("torch<") for one in command), "another torch would be installed with it"
+
+
 def test_a_marker_stays_in_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["a<2; (python_version < '3.13') and extra == 'one'", 'b[c]>=1; extra == "one"', "d"]
     monkeypatch.setattr(metadata, "requires", lambda _: lines)

@@ -23,6 +23,12 @@ REMEDY = "it must be installed, or be in the folder where trainwright is started
 _OF_EXTRA = re.compile(
     r"(?P<text>[^;]+);\s*(?:\(?(?P<marker>[^()]+?)\)?\s+and\s+)?extra\s*==\s*['\"](?P<extra>[\w-]+)['\"]"
 )
+# The extras that bring libraries whose models configs name.
+_EXTRAS = {
+    **{name: name for name in ("torch", "sklearn", "xgboost", "lightgbm", "catboost", "keras")},
+    "tensorflow": "keras",
+    **dict.fromkeys(("transformers", "peft"), "huggingface"),
+}
 _closed = False  # whether this process runs only Trainwright and the libraries that it needs
 
 
@@ -59,22 +65,41 @@ def require(module: str, extra: str, *, spare: str | None = None) -> ModuleType:
         raise MissingExtraError(f"{module.split('.')[0]} is not installed: {install_hint(extra)}") from error
 
 
-def install_hint(extra: str) -> str:
-    """Return what to do where a library of an extra is missing, for messages."""
-    command = install_command(extra)
+def install_hint(extra: str, *beside: str) -> str:
+    """Return what to do where a library of an extra is missing, for messages.
+
+    Args:
+        extra: The extra of Trainwright.
+        *beside: Libraries that no extra has, to be installed with it.
+    """
+    command = install_command(extra, *beside)
     if command is None:
-        return f"run `pip install -e '.[{extra}]'` in the sources of Trainwright"
+        also = "".join(f" {name}" for name in beside)
+        return f"run `pip install -e '.[{extra}]'{also}` in the sources of Trainwright"
+    if beside:
+        return f"run `{command}`"
     return f"run `{command}`, which installs the extra {extra!r}"
 
 
-def install_command(extra: str) -> str | None:
+def install_command(extra: str, *beside: str) -> str | None:
     """Return the command that installs the libraries of an extra; None if they are not known.
 
     It names the libraries themselves, as the metadata do: whether Trainwright was installed from a clone or
     from a wheel that is gone by now, pip finds them. Trainwright's own name is on no package index.
     """
     wanted = extras().get(extra)
-    return f"pip install {' '.join(map(shlex.quote, wanted))}" if wanted else None
+    return f"pip install {' '.join(map(shlex.quote, [*wanted, *beside]))}" if wanted else None
+
+
+def library_hint(module: str) -> str | None:
+    """Return how to install a library whose models configs name; None for one that is not known.
+
+    torchvision and timm are installed with a torch that Trainwright takes: alone, they would bring another.
+    """
+    library = module.partition(".")[0]
+    if library in ("timm", "torchvision"):
+        return install_hint("torch", library)
+    return install_hint(_EXTRAS[library]) if library in _EXTRAS else None
 
 
 def extras() -> dict[str, list[str]]:
@@ -257,6 +282,8 @@ def _module(path: str, name: str) -> ModuleType:
             raise CodeError(
                 f"{path!r} cannot be imported: {name} needs {error.name!r}, which is not installed"
             ) from error
+        if (hint := library_hint(name)) is not None and error.name == name.partition(".")[0]:
+            raise CodeError(f"{path!r} cannot be imported: {error.name} is not installed: {hint}") from error
         rule = import_rule()
         raise CodeError(
             f"{path!r} cannot be imported: there is no module {error.name!r}; "

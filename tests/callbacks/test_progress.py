@@ -190,7 +190,7 @@ def test_the_bar_shows_what_it_is_told(clock: list[float]) -> None:
         "51,234 samples/s",
         "1:20 left",
         "val_loss 0.25",
-        "val_f1 nan",
+        "val_f1 NaN",
     ):
         assert part in text
     assert "step 100: learning rate drop 0.1" in text

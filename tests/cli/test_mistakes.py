@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import click
 import pytest
 from commandline import Command
 
 import trainwright
+from trainwright.cli import errors
+from trainwright.cli.commands import cli
 from trainwright.errors import TrainwrightError
 
 ROWS = "a,b,kind,y\n" + "".join(
@@ -66,17 +70,30 @@ COMMANDS = {
     "one run twice": (["why", "last", "last"], "no run 'last'"),
     "an option for a setting": (["train", "c.yaml", "--lr", "0.1"], "training.learning_rate=VALUE"),
     "another option for a setting": (["train", "c.yaml", "--epochs=3"], "training.epochs=VALUE"),
-    "a command of another tool": (["fit", "c.yaml"], "Did you mean 'train'?"),
+    "a command of another tool": (["fit", "c.yaml"], "Write `trainwright train CONFIG`"),
     "a command typo": (["evalute", "last"], "Did you mean 'evaluate'?"),
-    "a command of a group": (["list"], "Did you mean 'runs list'?"),
+    "a command of a group": (["list"], "Write `trainwright runs list`"),
     "a command like an internal one": (
         ["serve", "last"],
-        "No such command 'serve'. See 'trainwright --help'",
+        "Write `trainwright export RUN FOLDER --format mlflow`, then `mlflow models serve -m FOLDER",
     ),
     "an option like a security option": (["resume", "--last"], "write `trainwright resume last`"),
-    "a security option typed wrongly": (["resume", "last", "--trst"], "No such option '--trst'.\n"),
+    "a security option typed wrongly": (
+        ["resume", "last", "--trst"],
+        "There are: --runs-dir, --quiet, --json\n",
+    ),
+    "a language model on a table": (
+        ["config", "check", "c.yaml", "model=gpt"],
+        "gpt needs text, which data of the type csv are not",
+    ),
+    "a command that is none": (["tensorboard"], "There are: init, train, resume, fork"),
+    "a run that is not given": (["resume"], "`last` for the newest"),
+    "an option of the newest run": (["train", "--last"], "write `trainwright resume last`"),
     "an option of AutoGluon": (["train", "c.yaml", "--presets", "best"], "init FILE --target COLUMN"),
-    "an option of Optuna": (["tune", "c.yaml", "--timeout", "9"], "tuning.max_minutes"),
+    "an option of Optuna": (["tune", "c.yaml", "--timeout", "9"], "write tuning.max_minutes=MINUTES"),
+    "the same of a run": (["train", "c.yaml", "--timeout", "9"], "write training.max_minutes=MINUTES"),
+    "a setting of a search": (["tune", "c.yaml", "--n-trials", "9"], "write tuning.trials=VALUE"),
+    "the beginning of an option": (["predict", "last", "rows.csv", "--out", "o"], "Did you mean '--output'?"),
     "an option typo": (["tune", "c.yaml", "--jsn"], "Did you mean '--json'?"),
     "a config that is not there": (["train", "d.yaml"], "c.yaml"),
     "a run that is not there": (["runs", "show", "2020"], "holds no runs"),
@@ -119,6 +136,29 @@ def test_a_command_line(mistake: str, folder: Path, command: Command) -> None:
     assert done.code == 2, done.err
     assert mend in "\n".join([*lines, ""])
     assert len(lines) <= 4, done.err
+
+
+def lines_to_write() -> list[str]:
+    """Return the command lines that are proposed for commands of other tools."""
+    texts = [text if "`" in text else f"`{text}`" for text in errors._OTHER_COMMANDS.values()]
+    texts += [text for text in errors._OTHER_OPTIONS.values() if "`" in text]
+    return sorted({line for text in texts for line in re.findall(r"`(trainwright [^`]+)`", text)})
+
+
+@pytest.mark.parametrize("line", lines_to_write())
+def test_what_is_proposed_can_be_written(line: str) -> None:
+    """A command that `--help` lists, and options that its own help lists."""
+    group, words, seen = cli, line.split()[1:], 0
+    context = click.Context(group)
+    while isinstance(group, click.Group) and seen < len(words) and not words[seen].startswith("--"):
+        found = group.get_command(context, words[seen])
+        assert found is not None
+        assert not found.hidden
+        group, seen = found, seen + 1
+    options = {word for one in group.params if isinstance(one, click.Option) for word in one.opts}
+    given = {word for word in words[seen:] if word.startswith("--")}
+    assert given <= options | {"--help", "--version"}
+    assert not given & {*errors._DANGEROUS}
 
 
 def test_every_wrong_key_has_a_line_and_no_list_comes_twice(folder: Path, command: Command) -> None:

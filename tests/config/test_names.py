@@ -2,9 +2,11 @@
 
 import pytest
 
-from trainwright.config import load
+from trainwright.config import load, other_models
+from trainwright.config.other_models import elsewhere
 from trainwright.config.resolved import values
 from trainwright.errors import ConfigError
+from trainwright.require import install_hint
 from trainwright.runs.catalog import Catalog
 
 # What is written -> the model in the resolved config, and the task that the name implies.
@@ -122,7 +124,7 @@ def test_data_given_as_objects():
         "resnet101": "torchvision.models:resnet101",
         "vit": "timm:create_model",
         "bert-base-uncased": "AutoModelForSequenceClassification', path: bert-base-uncased}",
-        "resnet81": "nearest: resnet18",
+        "resnet81": "nearest of ours: resnet18, resnet50, resnet34; torchvision has resnet152",
         "ResNet-152": "torchvision.models:resnet152'",
         "AutoModelForCausalLM": "write model: {type: 'transformers:AutoModelForCausalLM', path: FOLDER}",
         "AutoModelForImageClassification": "of transformers there are",
@@ -149,6 +151,26 @@ def test_a_model_that_no_framework_has(model, mend, tmp_path):
     assert mend in str(caught.value)
     assert len(str(caught.value)) < 450
     assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize("name", ["vggish", "ganache", "clipper", "swine", "bertram", "evaluate"])
+def test_a_name_that_only_begins_like_a_model_of_others_has_no_hint(name):
+    assert elsewhere(name) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["BertModel", "bert_large", "xlm-roberta-base", "stackingclassifier", "KMeans"]
+)
+def test_a_name_that_begins_with_the_word_of_a_model_has_one(name):
+    assert elsewhere(name) is not None
+
+
+def test_a_model_of_a_missing_library_says_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(other_models, "find_spec", lambda name: None)
+    assert f"; {install_hint('torch', 'torchvision')}" in elsewhere("resnet101")
+    assert f"; {install_hint('torch', 'timm')}" in elsewhere("vit_base_patch16_224")
+    monkeypatch.setattr(other_models, "find_spec", lambda name: name)
+    assert "pip" not in elsewhere("resnet101")
 
 
 METRICS = {

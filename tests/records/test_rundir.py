@@ -38,6 +38,9 @@ def test_not_found_says_what_there_is(runs: list[RunDir], tmp_path: Path) -> Non
         find_run("20260102", tmp_path)
     with pytest.raises(RunNotFoundError, match=f"the newest is {runs[2].id}"):
         find_run("nothing", tmp_path)
+    experiment = runs[2].path.parent.name
+    with pytest.raises(RunNotFoundError, match=f"'{experiment}' is an experiment, .* run is {runs[2].id}$"):
+        find_run(experiment, tmp_path)
     with pytest.raises(RunNotFoundError, match="holds no runs"):
         find_run("last", tmp_path / "empty")
 

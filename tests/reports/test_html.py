@@ -323,6 +323,13 @@ def test_an_empty_directory_has_a_page(tmp_path):
     assert "manifest.json: missing" in text
 
 
+def test_a_run_that_has_not_ended_is_resumed_before_it_is_reproduced(run):
+    RunDir(run).write_attempt(AttemptRecord(attempt=3, status="failed"))
+    text = page(run).text
+    assert f"trainwright resume {RUN_ID}" in text
+    assert "trainwright reproduce" not in text
+
+
 @pytest.mark.parametrize(
     "name", ["manifest.json", "result.json", "evaluation/test.json", "journal/0001.jsonl", "config.yaml"]
 )
@@ -346,7 +353,7 @@ def test_a_damaged_file_costs_only_what_it_says(run, name, content):
     is_early = name == "config.yaml" or (name.startswith("evaluation") and content[:2] == b'{"')
     if not is_torn and not is_early:
         assert f"{name}: " in text, "nothing says that it is damaged"
-    assert f"trainwright reproduce {RUN_ID}" in text
+    assert "train the same config as a new run" in text.lower()
     assert dict(summary_table(run))["run"] == RUN_ID
 
 

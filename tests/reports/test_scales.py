@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -14,33 +12,9 @@ from trainwright.reports.scales import (
     fitted_to,
     linear_ticks,
     log_ticks,
-    number,
     spread,
     tick_label,
 )
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (0.97777, "0.9778"),
-        (1.0, "1.000"),
-        (52.69, "52.69"),
-        (0.0, "0.000"),
-        (1e-5, "1e-5"),
-        (-0.0000123, "-1.23e-5"),
-        (1437, "1437"),
-        (1_000_000, "1\u2009000\u2009000"),
-        (45873.2, "45\u2009873"),
-        (math.nan, "NaN"),
-        (-math.inf, "−∞"),
-        (True, "True"),
-        ("cat", "cat"),
-        (None, "None"),
-    ],
-)
-def test_number(value, shown):
-    assert number(value) == shown
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,8 @@ ADVISED = {
 def test_what_is_suggested_can_be_searched(model: str) -> None:
     task = "regression" if model in ("ridge", "lasso", "elastic_net") else "classification"
     config = {"data": {"path": "rows.csv", "target": "y", "task": task}, "model": {"type": model}}
+    if model == "gpt":
+        config["data"] = {"path": "texts", "type": "text"}
     text = trainwright.suggest_tuning(config)
     from trainwright.config.tree import Problems, plain
 

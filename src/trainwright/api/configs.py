@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from trainwright.config import Config, Overrides, Resolved
 from trainwright.config import load as load_resolved
+from trainwright.config.tree import Problems
+from trainwright.errors import ConfigError
 from trainwright.runs.catalog import Catalog
 from trainwright.safe_open import usable_path
 
@@ -25,12 +27,40 @@ def check(config: Config, overrides: Overrides = ()) -> Resolved:
         ConfigError: The config has problems; the error lists all of them.
     """
     resolved = load_resolved(config, overrides, Catalog())
+    _check_tokens(resolved)
     if resolved.config.tuning is not None:
         from trainwright.studies.trials import StudyConfig
         from trainwright.studies.tuning.checks import check_tuning
 
         check_tuning(StudyConfig(config, overrides, resolved, objects=False))
     return resolved
+
+
+def _check_tokens(resolved: Resolved) -> None:
+    """Refuse a model of tokens on data that have none, as training would.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    from trainwright import registry
+
+    model, data = resolved.config.model, resolved.config.data
+    framework = model.framework or registry.framework_of(model.type)
+    if (
+        data is None
+        or framework is None
+        or model.type not in registry.adapter("framework", framework).token_models
+    ):
+        return
+    if not getattr(registry.dataset_of(data.type), "has_tokens", True):
+        problems = Problems()
+        problems.report(
+            f"{model.type} needs text, which data of the type {data.type} are not: write data.type: text, "
+            "text_table or text_folder, or take a model of features",
+            "model.type",
+            resolved.sources["model.type"],
+        )
+        raise ConfigError(problems)
 
 
 def columns(resolved: Resolved) -> Mapping[str, ColumnKind]:

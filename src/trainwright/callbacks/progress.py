@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
 from trainwright.callbacks.base import Callback, RunView
+from trainwright.numerals import number
 from trainwright.redact import printable, redacted
 
 LINE_SECONDS = 1.0  # at most one line of training metrics, and one of an evaluation, in this time
@@ -208,13 +209,13 @@ class RichProgress(Progress):
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show the metrics of an evaluation."""
         self._step = step
-        shown = (printable(f"{name} {value:.4g}") for name, value in metrics.items())
+        shown = (printable(f"{name} {number(value)}") for name, value in metrics.items())
         self._last.plain = f"step {step}: " + "  ".join(shown)
         self._draw()
 
     def on_event(self, step: int, name: str, detail: Mapping[str, Any]) -> None:
         """Show an event."""
-        facts = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in detail.values())
+        facts = (number(value) if isinstance(value, float) else str(value) for value in detail.values())
         text = " ".join([f"step {step}: {name.replace('_', ' ')}", *facts])
         self._console.print(printable(text), markup=False)
 
@@ -235,7 +236,7 @@ class RichProgress(Progress):
 
     def _facts(self) -> Iterator[str]:
         if "train_loss" in self._metrics:
-            yield f"loss {self._metrics['train_loss']:.4g}"
+            yield f"loss {number(self._metrics['train_loss'])}"
         if "samples_per_second" in self._metrics:
             yield f"{self._metrics['samples_per_second']:,.0f} samples/s"
         yield f"{_hours(self._clock.seconds_left(self._step))} left"

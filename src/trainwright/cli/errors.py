@@ -19,51 +19,99 @@ from trainwright.errors import ConfigError, InputError, TrainwrightError
 from trainwright.records.status import EXIT_CODES
 from trainwright.redact import printable, redacted
 
-# Commands of other tools.
+# What to write instead of commands of other tools: `RUN` and the like stand for the user's own.
 _OTHER_COMMANDS = {
-    "fit": "train",
-    "run": "train",
-    "start": "train",
-    "eval": "evaluate",
-    "test": "evaluate",
-    "score": "evaluate",
-    "infer": "predict",
-    "continue": "resume",
-    "new": "init",
-    "ls": "runs list",
-    "list": "runs list",
-    "show": "runs show",
-    "compare": "runs compare",
-    "diff": "runs compare",
-    "rm": "runs clean",
-    "clean": "runs clean",
-    "sync": "runs sync",
-    "cv": "cross-validate",
-    "check": "config check",
-    "validate": "config check",
-    "schema": "config schema",
-    "kill": "stop",
-    "search": "tune",
-    "sweep": "tune",
-    "optimize": "tune",
-    "hpo": "tune",
-    "verify": "reproduce",
-    "validate-config": "config check",
-    "version": "--version",
-    "help": "--help",
+    word: meant
+    for words, meant in {
+        "fit run start launch learn": "trainwright train CONFIG",
+        "retrain finetune fine-tune warm-start": "trainwright fork RUN",
+        "continue restart restore": "trainwright resume RUN",
+        "submit": "`trainwright create CONFIG`, then `trainwright work RUN` where it is to be trained",
+        "worker agent join": "trainwright work RUN_OR_STUDY",
+        "eval test score validation": "trainwright evaluate RUN",
+        "infer inference predict-proba predict_proba classify": "trainwright predict RUN FILE",
+        "sample chat complete": "trainwright generate RUN",
+        "new quickstart create-config generate-config automl": "trainwright init FILE --target COLUMN",
+        "ls list ps models experiments history": "trainwright runs list",
+        "show status info inspect summary metrics params describe": "trainwright runs show RUN",
+        "logs log tail watch": "`trainwright runs show RUN`; each run's log is in its folder",
+        "ui dashboard view plot open card diagnose": "trainwright report RUN",
+        "compare diff": "trainwright runs compare RUN RUN",
+        "rm clean delete remove gc prune": "trainwright runs clean",
+        "sync upload": "trainwright runs sync RUN",
+        "kill cancel abort terminate pause": "trainwright stop RUN",
+        "cv kfold crossval cross_validate cross-val crossvalidate": "trainwright cross-validate CONFIG",
+        "check validate validate-config lint": "trainwright config check CONFIG",
+        "schema": "trainwright config schema",
+        "names": "trainwright config names",
+        "search sweep optimize optimise hpo hyperopt tuning": "trainwright tune CONFIG",
+        "study trials trial": "trainwright studies show STUDY",
+        "verify rerun replay": "trainwright reproduce RUN",
+        "shap importance interpret explainability": "trainwright explain RUN",
+        "save convert package": "trainwright export RUN PATH",
+        "serve deploy serving endpoint predict-server": (
+            "`trainwright export RUN FOLDER --format mlflow`, then `mlflow models serve -m FOLDER "
+            "--env-manager local`"
+        ),
+        "bench compare-models leaderboard": "trainwright benchmark CONFIG --models NAME,NAME",
+        "env devices": "trainwright doctor",
+        "version": "trainwright --version",
+        "help": "trainwright --help",
+    }.items()
+    for word in words.split()
+}
+# The same for commands of a group.
+_OTHER_SUBCOMMANDS = {
+    "runs": {
+        **dict.fromkeys(("ls", "ps"), "list"),
+        **dict.fromkeys(("rm", "delete", "remove", "gc", "prune"), "clean"),
+        **dict.fromkeys(("status", "info", "log", "logs", "describe"), "show"),
+        "diff": "compare",
+    },
+    "studies": {"ls": "list", **dict.fromkeys(("status", "info", "trials"), "show")},
+    "config": {**dict.fromkeys(("validate", "lint"), "check"), **dict.fromkeys(("ls", "list"), "names")},
+}
+# What an argument is, by its name, where it is missing.
+_A_RUN = "It is a path, a URL, a run id, or `last` for the newest; `trainwright runs list` shows all."
+_MISSING = {
+    "run": _A_RUN,
+    "runs": _A_RUN,
+    "config": "It is a YAML file; `trainwright init FILE --target COLUMN` writes one.",
 }
 _LONGEST_NAME = 255  # bytes
 # Options of other tools, by the command that has an answer to them; "": of every command.
+_OVERWRITES = "nothing is overwritten: each run has a folder of its own"
+_FILE = "give the file alone: `trainwright train CONFIG`"
+_SETTINGS = "settings follow the file: `trainwright train CONFIG training.epochs=3`"
+_LAST = "write `trainwright resume last`"
+_TARGET = "write --target COLUMN"
 _OTHER_OPTIONS = {
-    ("resume", "last"): "write `trainwright resume last`",
-    ("resume", "latest"): "write `trainwright resume last`",
+    **{("resume", name): _LAST for name in ("last", "latest")},
+    ("train", "last"): f"{_LAST}, which goes on with the newest run or study",
     ("resume", "run"): "give the run alone: `trainwright resume RUN`",
-    ("", "config"): "give the file alone: `trainwright train CONFIG`",
-    ("", "config-file"): "give the file alone: `trainwright train CONFIG`",
-    ("", "force"): "nothing is overwritten: each run has a folder of its own",
-    ("", "overwrite"): "nothing is overwritten: each run has a folder of its own",
+    **{
+        ("resume", name): "a fork begins at an earlier step: `trainwright fork RUN --step N`"
+        for name in ("step", "from-step", "checkpoint")
+    },
+    **{
+        (command, "force"): _OVERWRITES
+        for command in ("train", "create", "tune", "cross-validate", "benchmark")
+    },
+    **{("init", name): _TARGET for name in ("label", "label-column", "target-column", "y")},
+    **{("init", name): "write --model auto, which compares a few models" for name in ("presets", "preset")},
+    **{
+        ("cross-validate", name): "write --folds N"
+        for name in ("k", "n-splits", "splits", "cv", "kfold", "n-folds")
+    },
+    **{("", name): _FILE for name in ("config", "config-file", "cfg", "c")},
+    **{("", name): _SETTINGS for name in ("set", "override", "overrides", "param", "opts")},
+    ("", "overwrite"): _OVERWRITES,
     ("", "verbose"): "all is said unless --quiet is given; --debug shows tracebacks",
 }
+_KEY_IN_YAML = re.compile(
+    r"((?:training|tuning|evaluation|checkpoint|logging|data|distributed)\.[\w.]+): (?=\w)"
+)
+_SECTIONS = {"tune": "tuning"}  # by command, the section that an option may mean a key of
 _DANGEROUS = ("--trust", "--allow-change")  # proposed by errors that explain them, never by spelling
 _NEAR = 0.8  # similarity of a name that is proposed
 log = logging.getLogger("trainwright")
@@ -119,40 +167,68 @@ def _usage_message(error: click.ClickException) -> str:
     command = error.ctx.command
     if isinstance(error, click.NoSuchOption):
         return _unknown_option(error, command)
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        return f"{text} {_MISSING.get(error.param.name or '', '')}".strip()
     unknown = re.search(r"No such command '([^']+)'", text)
     if unknown is None or not isinstance(command, click.Group):
         return text
-    other = _OTHER_COMMANDS.get(unknown[1]) if error.ctx.parent is None else None
+    return f"No such command '{unknown[1]}'. {_instead(unknown[1], error.ctx, command)}"
+
+
+def _instead(word: str, ctx: click.Context, command: click.Group) -> str:
+    """Return what to write instead of a command that a group has not."""
+    if ctx.parent is None and (line := _OTHER_COMMANDS.get(word.lower())) is not None:
+        return f"Write {line if '`' in line else f'`{line}`'}"
     shown = [
         name
-        for name in command.list_commands(error.ctx)
-        if (found := command.get_command(error.ctx, name)) is not None and not found.hidden
+        for name in command.list_commands(ctx)
+        if (found := command.get_command(ctx, name)) is not None and not found.hidden
     ]
-    near = [other] if other else difflib.get_close_matches(unknown[1], shown, 1, _NEAR)
-    hint = f"Did you mean '{near[0]}'?" if near else f"See '{error.ctx.command_path} --help'."
-    return f"No such command '{unknown[1]}'. {hint}"
+    meant = _OTHER_SUBCOMMANDS.get(command.name or "", {}).get(word.lower())
+    if near := [meant] if meant else difflib.get_close_matches(word, shown, 1, _NEAR):
+        return f"Did you mean '{f'{command.name} ' if ctx.parent else ''}{near[0]}'?"
+    return f"There are: {', '.join(shown)}"
 
 
 def _unknown_option(error: click.NoSuchOption, command: click.Command) -> str:
     """Return the message for an option that a command has not, with what to write instead."""
-    from trainwright.config.habits import key_meant
-    from trainwright.config.synonyms import KEY_HINTS, fold
-
     name = error.option_name.partition("=")[0]
     bare, said = name.lstrip("-"), f"No such option '{name}'."
     hint = _OTHER_OPTIONS.get((command.name or "", bare)) or _OTHER_OPTIONS.get(("", bare))
     if hint is not None:
         return f"{said} Instead, {hint}."
-    if any(one.name == "overrides" for one in command.params):
-        if (key := key_meant(bare.replace("-", "_"))) is not None:
-            return f"{said} Settings have no dashes: write {key}=VALUE."
-        if (known := KEY_HINTS.get(fold(bare))) is not None:
-            return f"{said} Instead, {known}."
     options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
     shown = [word for one in options for word in (*one.opts, *one.secondary_opts) if word not in _DANGEROUS]
+    if near := [word for word in shown if bare and word.startswith(f"--{bare}")]:
+        return f"{said} Did you mean '{near[0]}'?"
+    if any(one.name == "overrides" for one in command.params):
+        meant = _setting(bare.replace("-", "_"), _SECTIONS.get(command.name or "", ""))
+        if meant is not None:
+            return f"{said} {meant}."
     if near := difflib.get_close_matches(name, shown, 1, _NEAR):
         return f"{said} Did you mean '{near[0]}'?"
-    return said
+    return f"{said} There are: {', '.join(word for word in shown if word.startswith('--'))}"
+
+
+def _setting(key: str, section: str) -> str | None:
+    """Return what to write for an option that is a setting of the config; None if it is none.
+
+    Args:
+        key: The option, as a key.
+        section: The section that the command is about, whose keys come first; may be empty.
+    """
+    from trainwright.config.habits import fields_of, key_meant
+    from trainwright.config.hints import key_hint
+
+    dotted = f"{section}.{key}" if section else key
+    inside = key_meant(dotted) if section else None
+    if section and key in fields_of(""):
+        section, dotted, inside = "", key, None
+    if key in fields_of(section) or inside not in (None, dotted):
+        return f"Settings have no dashes: write {inside or dotted}=VALUE"
+    if (known := key_hint(dotted)) is not None:
+        return "Instead, " + _KEY_IN_YAML.sub(r"\1=", known)
+    return None if (meant := key_meant(key)) is None else f"Settings have no dashes: write {meant}=VALUE"
 
 
 def _stopped(error: Stopped) -> str:

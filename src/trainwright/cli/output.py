@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainwright.numerals import number
 from trainwright.redact import UNPRINTABLE, printable
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def table(rows: Iterable[Sequence[Any]], head: Sequence[str] = ()) -> list[str]:
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+        return number(value, zeros=False)
     return "" if value is None else " ".join(printable(str(value)).splitlines())
 
 

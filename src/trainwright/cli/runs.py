@@ -13,6 +13,7 @@ import click
 import trainwright
 from trainwright.cli import options
 from trainwright.cli.output import existing, run_document, show, size, table
+from trainwright.numerals import number
 from trainwright.records.queries import FIELDS, check_names, values
 from trainwright.records.status import UNFINISHED
 
@@ -130,7 +131,7 @@ def _origin(document: dict[str, Any]) -> str | None:
 def _brief(metrics: dict[str, Any]) -> str:
     """Return the first test metrics as text, or the first validation metrics if there are none."""
     names = [name for name in metrics if name.startswith("test_")] or list(metrics)
-    return "  ".join(f"{name} {float(metrics[name]):.4g}" for name in names[:_RESULTS])
+    return "  ".join(f"{name} {number(float(metrics[name]), zeros=False)}" for name in names[:_RESULTS])
 
 
 @runs.command("show")
@@ -308,7 +309,7 @@ def _tests_of(pair: Comparison, runs: Sequence[str], *, everything: bool) -> Ite
 
 
 def _interval(test: Significance) -> str:
-    return f"{test.low:.4g} to {test.high:.4g}"
+    return f"{number(test.low, zeros=False)} to {number(test.high, zeros=False)}"
 
 
 def _section(

@@ -14,6 +14,7 @@ from trainwright.cli import options
 from trainwright.cli.output import existing, show, study_document, table
 from trainwright.cli.studies import resume_command, watcher
 from trainwright.errors import CheckpointError
+from trainwright.numerals import number
 from trainwright.records.status import EXIT_CODES
 from trainwright.require import close_process
 
@@ -166,7 +167,7 @@ def _brief(study: Study) -> dict[str, Any]:
         if problems := study.problems():
             raise CheckpointError("; ".join(problems))
         found = TuningResult.of(study.result if record.kind == "tune" else {})
-        summary = f"best {found.metric} {found.best.value:.4g}" if found.best else ""
+        summary = f"best {found.metric} {number(found.best.value, zeros=False)}" if found.best else ""
         return named | {
             "kind": record.kind,
             "status": study.status,
@@ -286,4 +287,4 @@ def _short(key: str, keys: Sequence[str]) -> str:
 
 
 def _text(value: Any, null: str = "") -> str:
-    return null if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return null if value is None else number(value, zeros=False) if isinstance(value, float) else str(value)

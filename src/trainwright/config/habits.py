@@ -137,7 +137,7 @@ def _moves(root: Node, own: Collection[str] | None) -> Iterator[tuple[str, str]]
 
 def _meaning(section: str, key: str) -> str | None:
     """Return the dotted key that a key means in a section; None if it is the section's own, or unknown."""
-    if key in _fields(section):
+    if key in fields_of(section):
         return None
     if (inside := synonyms.INSIDE.get(section, {}).get(fold(key))) is not None:
         return inside
@@ -148,7 +148,7 @@ def _meaning(section: str, key: str) -> str | None:
 
 
 @cache
-def _fields(section: str) -> frozenset[str]:
+def fields_of(section: str) -> frozenset[str]:
     """Return the keys that a section has."""
     model: type[BaseModel] = RunConfig
     for name in section.split(".") if section else ():

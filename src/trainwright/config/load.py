@@ -68,9 +68,10 @@ def load(
         objects=objects,
     )
     check(root, problems)
-    if adapters is not None:
-        Lookup(root, adapters, problems, unused).run()
-    config = validate(RunConfig, root, "", problems)
+    lookup = Lookup(root, adapters, problems, unused) if adapters is not None else None
+    if lookup is not None:
+        lookup.run()
+    config = validate(RunConfig, root, "", problems, option=lookup.option if lookup else None)
     remember_numbers(root)
     if problems or config is None:
         raise ConfigError(sorted(problems, key=_position))

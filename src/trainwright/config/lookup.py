@@ -25,7 +25,7 @@ from trainwright.config.schema import (
     TrackerConfig,
     TrainingConfig,
 )
-from trainwright.config.synonyms import OTHER_FILES
+from trainwright.config.synonyms import OTHER_FILES, fold
 from trainwright.config.tree import (
     DEFAULT,
     Node,
@@ -62,6 +62,9 @@ _LOSS_HINTS = {
 
 _LENGTH = ("epochs", "max_steps")  # keys of `training`
 _ROUNDS = ("n_estimators", "iterations", "max_iter")  # options of models that set how long they train
+_ROUND_WORDS = frozenset(
+    map(fold, (*_ROUNDS, "max_iters", "n_iter", "num_boost_round", "num_rounds", "num_iterations"))
+)
 
 
 class Lookup:
@@ -72,6 +75,7 @@ class Lookup:
         self.adapters = adapters
         self.problems = problems
         self.unused = unused
+        self.named: dict[str, tuple[Kind, str, str | None]] = {}  # section -> kind, name, framework
 
     def run(self) -> None:
         """Check everything: collect the problems, and put the defaults into the tree."""
@@ -120,8 +124,22 @@ class Lookup:
                 unknown_model(node.value, framework, self.adapters), "model.type", node.source
             )
             return False, None
+        self.named["model"] = ("model", node.value, framework)
         self.options("model", node.value, "model", ModelConfig, framework)
         return True, framework
+
+    def option(self, section: str, name: str) -> str | None:
+        """Return the dotted key of the option of the model, or of the data, that a name means, or None."""
+        if section not in self.named:
+            return None
+        kind, chosen, framework = self.named[section]
+        options = self.adapters.params(kind, chosen, framework)
+        spellings = self.adapters.spellings("model", chosen, framework) if kind == "model" else None
+        meant = [spellings.aliases.get(name, name) if spellings is not None else name]
+        if section == "model" and fold(name) in _ROUND_WORDS:
+            meant += _ROUNDS
+        known = () if options is None else options.model_fields
+        return next((f"{section}.{one}" for one in meant if one in known), None)
 
     def used(self, framework: str | None) -> Collection[str]:
         """Return the keys of `training` that have an effect; collect the others that are set."""
@@ -148,10 +166,11 @@ class Lookup:
         return used
 
     def _instead(self, key: str) -> str:
-        """Return which key of the model has taken the place of one that says how long to train."""
+        """Return which key of the model has the place of one of `training`."""
         params = mapping(find_value(self.root, "model.params"))
         rounds = next((name for name in _ROUNDS if name in params), None) if key in _LENGTH else None
-        return f"; model.{rounds} sets it" if rounds else ""
+        meant = f"model.{rounds}" if rounds else self.option("model", key)
+        return f"; {meant} sets it" if meant else ""
 
     def _no_effect(self, key: str, node: Node, model: str, framework: str) -> None:
         """Say that a key of `training` does nothing for a model; a user's own loss is a problem."""
@@ -247,6 +266,7 @@ class Lookup:
         if kind in ("dataset", "optimizer") and ":" in node.value:
             return  # package.module:name: its options are arguments of the function or class
         if self.known(kind, node, f"{path}.type", framework):
+            self.named[path] = (kind, node.value, framework)
             self.options(kind, node.value, path, section, framework)
 
     def known(
@@ -295,7 +315,7 @@ class Lookup:
         if not isinstance(params.value, dict):
             return  # validation reports it
         siblings = [field for field in section.model_fields if field != "params"]
-        options = validate(model, params, f"{path}.params", self.problems, siblings)
+        options = validate(model, params, f"{path}.params", self.problems, siblings, self.option)
         if options is not None:
             _fill(params, values(options))
             mapping(holder)["params"] = params

@@ -15,8 +15,9 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from trainwright.config.habits import key_meant
+from trainwright.config.hints import Options, key_hint
 from trainwright.config.schema import RunConfig
-from trainwright.config.synonyms import KEY_HINTS, MODEL_HINTS, fold
 from trainwright.config.tree import Node, Problems, join, mapping, plain
 from trainwright.config.words import (
     choice,
@@ -38,7 +39,12 @@ MOST_SECTIONS = 3  # a key that exists in more sections than that is not a helpf
 
 
 def validate(
-    model: type[Model], node: Node, path: str, problems: Problems, siblings: Sequence[str] = ()
+    model: type[Model],
+    node: Node,
+    path: str,
+    problems: Problems,
+    siblings: Sequence[str] = (),
+    option: Options | None = None,
 ) -> Model | None:
     """Validate a node strictly; return None if it has problems.
 
@@ -48,13 +54,14 @@ def validate(
         path: The dotted key of the node.
         problems: Where problems are reported.
         siblings: Keys that are also allowed beside the options of `model`, if these are written inline.
+        option: Tells the option of the model, or of the data, that a name means, for hints.
     """
     result = _attempt(model, node)
     if isinstance(result, ValidationError) and _read_as_text(result, model, node):
         result = _attempt(model, node)
     if not isinstance(result, ValidationError):
         return result
-    report = _Report(model, node, path, problems, siblings)
+    report = _Report(model, node, path, problems, siblings, option)
     for error in result.errors(include_url=False):
         report.add(error)
     return None
@@ -136,6 +143,7 @@ class _Report:
     path: str
     problems: Problems
     siblings: Sequence[str]
+    option: Options | None
 
     def add(self, error: Any) -> None:
         """Report one of pydantic's errors."""
@@ -177,12 +185,11 @@ class _Report:
         if child.inline:
             allowed += self.siblings
         path = self._path((*spot.keys, name))
-        hints = MODEL_HINTS if path.startswith("model.") else KEY_HINTS
-        known = hints.get(fold(path)) or hints.get(fold(name))
-        if known is not None:
+        elsewhere, searches = _elsewhere(name), not self.path and "tuning" in mapping(self.root)
+        if (known := key_hint(path, None if elsewhere else self.option, searches=searches)) is not None:
             self.problems.report(f"unknown key; {known}", path, child.key_source)
             return
-        hint = nearest(name, allowed) or _elsewhere(name) or "."
+        hint = _meant(name, path) or nearest(name, allowed) or elsewhere or "."
         kind = "" if self.path else ".".join(spot.keys) or "config"
         text = f"Allowed: {some(sorted(allowed), name, kind) or 'no options'}"
         listed = self.problems.once(text, tuple(allowed))
@@ -207,6 +214,12 @@ def _elsewhere(name: str) -> str:
     keys = [dotted for dotted in _schema_keys(RunConfig) if dotted.rpartition(".")[2] == name]
     keys = [key for key in keys if not key.startswith("tuning.")] or keys
     return f"; did you mean {' or '.join(keys)}?" if 0 < len(keys) <= MOST_SECTIONS else ""
+
+
+def _meant(name: str, path: str) -> str:
+    """Return a hint at the key that a name of another tool means where no section is open."""
+    meant = key_meant(name)
+    return f"; did you mean {meant}?" if meant not in (None, name, path) else ""
 
 
 def _schema_keys(model: type[BaseModel], path: str = "") -> Iterator[str]:

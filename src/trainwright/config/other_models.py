@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
+from importlib.util import find_spec
 
 from trainwright.config.synonyms import fold
+from trainwright.require import library_hint
 
 # Models of other packages, by the beginnings of their folded names, and where to get them.
 _OWN = "it is not among Trainwright's own models; "
 _VISION = _OWN + "torchvision has it: write model: {{type: 'torchvision.models:{}', num_classes: N}}"
-_TIMM = _OWN + "timm has it: write model: {{type: 'timm:create_model', model_name: {}, num_classes: N}}"
+_TIMM = (
+    _OWN + "models of timm are written: model: {{type: 'timm:create_model', model_name: {}, num_classes: N}}"
+)
 _AUTO = (
     "name the class with its package, and the model: write model: {{type: 'transformers:{}', path: FOLDER}} "
 )
 _AUTO += "(docs/huggingface.md)"
 _LANGUAGE = (
-    _OWN + "transformers has it: write model: {{type: 'transformers:AutoModelForSequenceClassification', "
-    "path: {}}}, or AutoModelForCausalLM (docs/huggingface.md)"
+    _OWN + "models of transformers are written: model: {{type: "
+    "'transformers:AutoModelForSequenceClassification', path: {}}}, or AutoModelForCausalLM "
+    "(docs/huggingface.md)"
 )
 # Packages of which only some classes are models here.
 OTHER_CLASSES = {
@@ -119,7 +125,9 @@ _TORCHVISION = [
     "wide_resnet50_2",
     "wide_resnet101_2",
 ]
-_FEW = 3  # names of torchvision that a hint lists
+_OURS = ("cnn", "resnet18", "resnet34", "resnet50")  # our models of images
+_FEW = 3  # names that a hint lists
+# By the beginning of a name, in which a word must end.
 MODELS_ELSEWHERE = (
     (r"lr$", "write logistic_regression for classes, or linear_regression for values"),
     (r"gbm$", "write lightgbm, xgboost, catboost or gradient_boosting"),
@@ -130,20 +138,21 @@ MODELS_ELSEWHERE = (
     ),
     (r"(sequential|functional|module|lightningmodule)$", _IN_PYTHON),
     (
-        r"(wide)?(resnet|resnext)\d|vgg|densenet|alexnet|squeezenet|inception|googlenet|mobilenet|efficientnet|"
-        r"regnet|shufflenet|mnasnet|convnext|swin|maxvit|resnet|vit[bhl]\d",
+        r"(wide)?(resnet|resnext)(v\d|\d+[a-z]?)?|vgg|densenet|alexnet|squeezenet|inception(v\d)?|googlenet|"
+        r"mobilenet(v\d)?|efficientnet(v\d|b\d)?|regnet[xy]?|shufflenet(v\d)?|mnasnet|convnext(v\d)?|"
+        r"swin(v\d)?|maxvit|vit[bhl]\d",
         _VISION,
     ),
-    (r"vit|deit|beit|nfnet|eva\d|mixer|hrnet|xception", _TIMM),
+    (r"vit|deit3?|beit(v\d)?|nfnet|eva\d+|mixer|hrnet|xception", _TIMM),
     (r"automodelfor(causallm|sequenceclassification)$", _AUTO),
-    (r"automodel", OTHER_CLASSES["transformers"].replace("{", "{{").replace("}", "}}")),
+    (r"automodel(for[a-z0-9]+)?", OTHER_CLASSES["transformers"].replace("{", "{{").replace("}", "}}")),
     (
-        r"(distil|al|de|xlm)?(ro)?bert|xlmr|electra|deberta|gpt\d|gptneo|gptj|distilgpt|opt\d|llama|mistral|"
-        r"mixtral|qwen|phi\d|gemma|falcon|t5|bart|bloom|whisper|clip|wav2vec|deepseek",
+        r"(distil|al|de|xlm)?(ro)?berta?|xlmr|electra|deberta(v\d)?|gpt\d|gptneox?|gptj|distilgpt|opt\d+m?|"
+        r"llama|mistral|mixtral|qwen|phi\d?|gemma|falcon|(flan)?t5|bart|bloom|whisper|clip|wav2vec|deepseek",
         _LANGUAGE,
     ),
     (
-        r"stacking|voting|pipeline|gridsearch|randomizedsearch|multioutput|onevsrest|columntransformer",
+        r"stacking|voting|pipeline|gridsearch|randomizedsearch|multioutput|onevs(rest|one)|columntransformer",
         _OBJECT,
     ),
     (
@@ -158,18 +167,50 @@ MODELS_ELSEWHERE = (
 )
 
 
+# What a class is called after its model, in any case: `StackingClassifier`, `stackingclassifier`.
+_ENDING = re.compile(r"(classifier|regressor|model|network|net|cv)")
+
+
 def elsewhere(name: str) -> str | None:
     """Return where to get a model that other packages have, and how to write it; None if it is not known."""
     word = fold(name)
-    hint = next((hint for pattern, hint in MODELS_ELSEWHERE if re.match(pattern, word)), None)
-    if hint is not _VISION:
-        return None if hint is None else hint.format(name)
     known = {fold(one): one for one in _TORCHVISION}
     if word in known:
-        return _VISION.format(known[word])
-    near = ", ".join(known[one] for one in difflib.get_close_matches(word, known, _FEW))
-    nearest = f"; nearest: {near}" if near else ""
-    return (
-        f"torchvision has no model of this name{nearest}; write model: {{type: 'torchvision.models:NAME', "
-        "num_classes: N}, or of timm {type: 'timm:create_model', model_name: NAME, num_classes: N}"
-    )
+        return _VISION.format(known[word]) + _needs("torchvision")
+    hint = next((hint for pattern, hint in MODELS_ELSEWHERE if _begins(name, pattern)), None)
+    if hint is None:
+        return None
+    if hint is _TIMM:
+        return hint.format(name) + _needs("timm")
+    return hint.format(name) if hint is not _VISION else _nearest(name, word, known)
+
+
+def _begins(name: str, pattern: str) -> bool:
+    """Return whether a name begins with a word that a pattern describes: `bert_base`, but not `bertram`."""
+    letters = [index for index, letter in enumerate(name) if fold(letter)]
+    match = re.match(f"(?:{pattern})", fold(name))
+    if match is None:
+        return False
+    rest = fold(name)[match.end() :]
+    after = name[letters[match.end() - 1] + 1 :]
+    return not rest or bool(_ENDING.match(rest)) or not after[:1].islower()
+
+
+def _nearest(name: str, word: str, known: Mapping[str, str]) -> str:
+    """Return the hint for a name that is like those of models of images, ours first."""
+    ours = difflib.get_close_matches(word, _OURS, _FEW)
+    theirs = [known[one] for one in difflib.get_close_matches(word, known, _FEW) if one not in ours]
+    parts = ["there is no such model" + (f"; nearest of ours: {', '.join(ours)}" if ours else "")]
+    if theirs:
+        parts.append(
+            f"torchvision has {', '.join(theirs)}: write model: {{type: 'torchvision.models:{theirs[0]}', "
+            f"num_classes: N}}{_needs('torchvision')}"
+        )
+    else:
+        parts.append(_TIMM.removeprefix(_OWN).format(name) + _needs("timm"))
+    return "; ".join(parts)
+
+
+def _needs(library: str) -> str:
+    """Return how to install a library, if it is missing."""
+    return "" if find_spec(library) else f"; {library_hint(library)}"

@@ -1,8 +1,8 @@
 """Words that people bring along from other tools: what they mean here, or what to write instead.
 
 A key or a value in these tables is read as ours, with a note. What may mean several things, or nothing here,
-has a hint instead, which the message for the unknown key shows. Names are compared without case, dashes and
-underscores.
+has a hint instead, which the message for the unknown key shows (`hints.py`). Names are compared without case,
+dashes and underscores.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ KEYS = _table(
         "data.workers": "num_workers dataloader_num_workers n_workers",
         "data.prefetch": "prefetch_factor dataloader_prefetch_factor",
         "data.collate": "collate_fn",
+        "data.weight": "sample_weight sample_weights weight_column weight_col",
+        "training.drop_last": "dataloader_drop_last drop_remainder",
+        "distributed.backend": "ddp_backend",
         "training.optimizer": "optim optimiser",
         "training.scheduler": "lr_scheduler lr_scheduler_type lr_schedule learning_rate_schedule",
         "training.loss": "criterion loss_fn loss_func loss_function",
@@ -62,7 +65,8 @@ KEYS = _table(
         "evaluation.metrics": "metrics metric_names eval_metric eval_metrics",
         "evaluation.batch_size": "eval_batch_size val_batch_size per_device_eval_batch_size test_batch_size",
         "evaluation.every_n_steps": "eval_steps eval_every eval_every_n_steps eval_interval",
-        "evaluation.every_n_epochs": "check_val_every_n_epoch eval_every_n_epochs eval_every_n_epoch",
+        "evaluation.every_n_epochs": "check_val_every_n_epoch eval_every_n_epochs eval_every_n_epoch "
+        "validation_freq",
         "checkpoint.every_n_steps": "save_steps save_every save_every_n_steps save_interval checkpoint_every "
         "every_n_train_steps",
         "checkpoint.keep_last": "save_total_limit keep_checkpoints max_to_keep",
@@ -71,8 +75,8 @@ KEYS = _table(
         "distributed.nproc": "nproc_per_node num_processes world_size",
         "distributed.nnodes": "num_nodes num_machines",
         "data": "dataset datasets",
-        "data.target": "target label label_column label_col target_column target_col target_name y_column "
-        "response outcome",
+        "data.target": "target label label_column label_col label_names target_column target_col target_name "
+        "y_column response outcome",
         "data.path": "data_path data_file file csv filename file_name file_path filepath csv_path csv_file",
         "data.train_path": "train_file train_csv train_data training_data train_data_path",
         "data.val_path": "val_file val_csv valid_path valid_file validation_path validation_file "
@@ -307,109 +311,7 @@ DEVICES = {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu", "auto": "auto"}
 # Import paths of which only the last word counts: `torch.optim.AdamW`, `nn.CrossEntropyLoss`.
 LIBRARY = re.compile(r"(torch|keras|tf|tensorflow|nn|optim|optimizers|losses|lr_scheduler)(\.\w+)*\.(?=\w+$)")
 
-# What to write instead of keys that have no counterpart, or more than one.
-KEY_HINTS = {
-    fold(name): hint
-    for names, hint in {
-        "dir dirpath output_dir save_dir log_dir checkpoint_dir out_dir default_root_dir work_dir runs_dir "
-        "logging_dir": (
-            "where runs are kept is not in the config: give --runs-dir DIR, or set TRAINWRIGHT_RUNS"
-        ),
-        "adam_beta1 adam_beta2 beta1 beta2 optim_args optimizer_kwargs optimizer_params": (
-            "write options next to the name: training.optimizer: {type: adamw, betas: [0.9, 0.95]}"
-        ),
-        "lr_scheduler_kwargs scheduler_kwargs scheduler_params": (
-            "write options next to the name: training.scheduler: {type: cosine, warmup_steps: 100}"
-        ),
-        "augment augmentation augmentations augmenter mixup cutmix image_size img_size": (
-            "images are resized and augmented by data.transforms: [{type: resize, size: [64, 64]}, ...] "
-            "(docs/images.md)"
-        ),
-        "lora peft lora_config": "write model.lora: {r: 8, alpha: 16}; models of transformers have it "
-        "(docs/huggingface.md)",
-        "deterministic": "write training.determinism: bitwise to refuse operations that may differ",
-        "swa use_swa": "write training.ema: 0.999, a moving average of the weights",
-        "auto_find_batch_size auto_scale_batch_size auto_lr_find": (
-            "trainwright tune CONFIG searches for values; training.microbatch_size: SAMPLES takes less memory"
-        ),
-        "pin_memory persistent_workers": (
-            "memory is pinned where a GPU trains, and workers (data.workers) persist: leave it out"
-        ),
-        "shuffle": "the training rows are always shuffled, by experiment.seed; data.split.time keeps the "
-        "oldest rows for training",
-        "T_max lr_decay_iters lr_decay_steps": "leave it out: a decay always ends with the training",
-        "eta_min min_lr end_lr final_lr": "give it as a share of the learning rate: "
-        "training.scheduler.final_lr_ratio",
-        "warmup_epochs": "write training.scheduler.warmup_steps: EPOCHS x (training rows / batch_size)",
-        "devices num_gpus n_gpus": "write training.device: cuda; for several GPUs, distributed.nproc: NUMBER",
-        "time_limit max_time timeout": "write training.max_minutes: MINUTES; of a search, "
-        "tuning.max_minutes; for batches that a worker loads, data.timeout: SECONDS",
-        "tuning.timeout": "write tuning.max_minutes: MINUTES; Optuna's timeout counts seconds",
-        "direction directions": "write tuning.mode: max or min; auto knows those of our metrics",
-        "resume resume_from_checkpoint ckpt_path": "write trainwright resume RUN, or train --resume",
-        "pretrained checkpoint_path init_weights from_pretrained": "write model.init_from: RUN or "
-        "FILE.safetensors",
-        "val_check_interval eval_strategy evaluation_strategy save_strategy": (
-            "write evaluation.every_n_steps: STEPS; by default, each epoch is evaluated"
-        ),
-        "num_classes num_labels n_classes num_class": "leave it out: it is taken from the data",
-        "gradient_clip_algorithm": "write training.max_grad_norm, or training.max_grad_value",
-        "l2 l2_regularization": "write training.weight_decay, or the model's own option",
-        "wandb wandb_log mlflow tensorboard comet neptune clearml aim report_to use_wandb tracker logger": (
-            "trackers are listed: tracking: [{type: mlflow, uri: URI}], or tracking: [tensorboard]"
-        ),
-        "cv n_splits k_folds kfold num_folds": "write trainwright cross-validate CONFIG --folds N",
-        "scale normalize scaler normalization": "write data.standardize: true or false",
-        "callbacks": "callbacks are given in Python: trainwright.train(config, callbacks=[...])",
-        "method parameters early_terminate param_grid": (
-            "a search is the section tuning: {metric: val_loss, trials: 50, space: {training.learning_rate: "
-            "[1e-3, 1e-2]}} (docs/tuning.md)"
-        ),
-        "grace_period min_iter": "write min_steps: STEPS for asha, min_resource: EPOCHS for the others",
-        "max_t max_iter": "leave it out: training.epochs is the length of a trial",
-        "load_if_exists": "give --resume, or in Python resume=True",
-        "time_budget_s": "write tuning.max_minutes: MINUTES",
-        "verbose verbosity": "write logging.every_n_steps, or give --quiet",
-        "monitor": "write training.early_stopping.metric or checkpoint.metric",
-        "restore_best_weights load_best_model_at_end": (
-            "leave it out: the best model is kept; see checkpoint.save_top_k"
-        ),
-        "fast_dev_run": "write training.max_steps: STEPS",
-        "overfit_batches limit_train_batches": "write a few rows to a file of their own, and give it as "
-        "data.path; training.max_steps: STEPS ends after some of them",
-        "block_size context_length max_seq_len max_seq_length seq_len sequence_length max_length": (
-            "the tokens of a sample are data.length, of a table of texts data.max_length"
-        ),
-        "n_layer n_head n_embd num_layers dropout": "options of a model stand in its section: model: {type: "
-        "gpt, num_layers: 6, num_heads: 6, hidden_size: 384}",
-        "dtype torch_dtype": "write training.precision: bf16, fp16 or fp32",
-        "n_trials num_trials max_trials num_samples": "write tuning.trials: NUMBER, beside tuning.space",
-        "study_name": "write experiment.name: NAME",
-        "decay_lr": "write training.scheduler: cosine, or constant",
-        "eval_iters limit_val_batches limit_test_batches num_sanity_val_steps": "leave it out: the whole "
-        "validation split is evaluated; evaluation.every_n_steps says how often",
-        "always_save_checkpoint enable_checkpointing save_only_model": "leave it out: each run keeps "
-        "checkpoints; checkpoint.every_n_steps says how often",
-        "model_name model_name_or_path pretrained_model_name_or_path": "write model: {type: "
-        "'transformers:AutoModelForCausalLM', path: FOLDER} (docs/huggingface.md)",
-        "tokenizer tokenizer_name": "write data.tokenizer",
-        "num_bag_folds num_bag_sets auto_stack num_stack_levels": "write trainwright cross-validate CONFIG "
-        "--folds N",
-        "presets": "trainwright init FILE --target COLUMN --model auto compares a few models",
-        "sep": "write data.delimiter",
-    }.items()
-    for name in names.split()
-}
-# The same for options of `model`, where our own models lack them.
-MODEL_HINTS = {
-    fold(name): hint
-    for names, hint in {
-        "pretrained weights from_pretrained": "write model.init_from: RUN or FILE.safetensors",
-        "lora peft": KEY_HINTS["lora"],
-        "block_size context_length max_seq_len seq_len sequence_length": KEY_HINTS["blocksize"],
-    }.items()
-    for name in names.split()
-}
+# What to write instead of values that have no counterpart, or another meaning.
 VALUE_HINTS = {
     "training.scheduler": {
         "steplr": "write {type: step, step_size: STEPS, gamma: 0.1}; step_size counts steps, not epochs",

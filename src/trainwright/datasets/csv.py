@@ -70,6 +70,7 @@ class CsvDataset:
 
     names: ClassVar[Sequence[str]] = ("csv",)
     Params: ClassVar[type[BaseModel]] = CsvParams
+    has_tokens: ClassVar[bool] = False
 
     def __init__(self, config: DataConfig, params: BaseModel) -> None:
         assert isinstance(params, CsvParams)

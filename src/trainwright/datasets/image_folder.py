@@ -56,6 +56,7 @@ class ImageFolderDataset:
 
     names: ClassVar[Sequence[str]] = ("image_folder",)
     Params: ClassVar[type[BaseModel]] = ImageFolderParams
+    has_tokens: ClassVar[bool] = False
 
     def __init__(self, config: DataConfig, params: BaseModel) -> None:
         assert isinstance(params, ImageFolderParams)

@@ -49,6 +49,7 @@ class ImageTableDataset:
 
     names: ClassVar[Sequence[str]] = ("image_table",)
     Params: ClassVar[type[BaseModel]] = ImageTableParams
+    has_tokens: ClassVar[bool] = False
 
     def __init__(self, config: DataConfig, params: BaseModel) -> None:
         assert isinstance(params, ImageTableParams)

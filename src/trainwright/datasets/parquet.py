@@ -41,6 +41,7 @@ class ParquetDataset:
 
     names: ClassVar[Sequence[str]] = ("parquet",)
     Params: ClassVar[type[BaseModel]] = ParquetParams
+    has_tokens: ClassVar[bool] = False
 
     def __init__(self, config: DataConfig, params: BaseModel) -> None:
         assert isinstance(params, ParquetParams)

@@ -25,6 +25,7 @@ class SklearnDataset:
 
     names: ClassVar[Sequence[str]] = ("digits", "iris", "wine", "breast_cancer", "diabetes")
     Params: ClassVar[type[BaseModel]] = SklearnParams
+    has_tokens: ClassVar[bool] = False
 
     def __init__(self, config: DataConfig, params: BaseModel) -> None:
         assert isinstance(params, SklearnParams)

@@ -164,6 +164,7 @@ class Framework(ABC):
 
     tasks: ClassVar[Collection[str] | None] = None  # the names of the tasks that it supports; None: all
     takes_named_inputs: ClassVar[bool] = False  # whether models take other arrays than `features`
+    token_models: ClassVar[Collection[str]] = ()  # the models that take tokens, and nothing else
     takes_weights: ClassVar[bool] = False  # whether a batch may have weights of its samples
     has_virtual_ranks: ClassVar[bool] = False  # whether a step may be cut into virtual ranks, or processes
     has_workers: ClassVar[bool] = False  # whether worker processes may read samples (`data.workers`)

@@ -138,6 +138,8 @@ def _named(name: str, runs_dir: Path, before: RunDir | None, fits: Callable[[Run
     for folder in runs_dir.glob("*/*"):
         if folder.name == name and url_of(runs_dir):
             download_records(RunDir(folder))  # it is in the store, and this says why it cannot be read
+    if (newest := next((run for run in runs if run.path.parent.name == name), None)) is not None:
+        raise RunNotFoundError(f"{name!r} is an experiment, and no run; its newest run is {newest.id}")
     url = url_of(runs_dir)
     where, path = url or runs_dir.absolute(), f"{url}/EXPERIMENT/RUN" if url else "a path"
     if not runs:

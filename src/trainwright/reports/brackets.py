@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from trainwright.numerals import number
 from trainwright.records.trials import LoggedTrial
 from trainwright.records.tuning_result import BracketSizes, TuningResult
-from trainwright.reports.scales import number
 
 _MOST = 30  # rows of the table
 

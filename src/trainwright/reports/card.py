@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.frameworks.base import Framework
+from trainwright.numerals import number
 from trainwright.redact import printable, redacted
 from trainwright.reports import history
 from trainwright.reports.diagnosis import diagnose
 from trainwright.reports.framework import framework_of
 from trainwright.reports.pages import moment
 from trainwright.reports.rundir import Json, RunFiles, read_run, understanding
-from trainwright.reports.scales import number
 from trainwright.reports.templates import write_page
 from trainwright.reports.verdict import section as verdict_of
 from trainwright.reports.verdict import source_of, task_of_run

@@ -15,8 +15,9 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
+from trainwright.numerals import number
 from trainwright.reports.curves import Envelope, Floats, thinned
-from trainwright.reports.scales import Scale, fitted, fitted_to, number, spread, tick_label
+from trainwright.reports.scales import Scale, fitted, fitted_to, spread, tick_label
 from trainwright.types import Array
 
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")

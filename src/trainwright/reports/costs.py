@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from trainwright.numerals import number
 from trainwright.reports.rundir import Json, part
-from trainwright.reports.scales import number
 
 Section = dict[str, Any]
 _RATIOS = (1, 2, 5, 10, 50)  # how many times as much as a false alarm a missed row costs

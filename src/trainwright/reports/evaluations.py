@@ -6,11 +6,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from trainwright.numerals import number
 from trainwright.redact import redacted
 from trainwright.registry import adapters
 from trainwright.reports import charts, costs, figures, history
 from trainwright.reports.rundir import Json, RunFiles, numbers, part
-from trainwright.reports.scales import number
 
 Section = dict[str, Any]
 

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trainwright.numerals import number
 from trainwright.reports.charts import axes, svg, text
 from trainwright.reports.curves import Floats
-from trainwright.reports.scales import Scale, fitted, number, spread
+from trainwright.reports.scales import Scale, fitted, spread
 
 SHADES = 5  # of the points of a swarm, from low to high values of the column
 WIDTH, ROW, FOOT = 440.0, 22.0, 36.0

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from trainwright.numerals import number
 from trainwright.records.document import parse_json
 from trainwright.registry import task_of
 from trainwright.reports.explanation_charts import (
@@ -24,7 +25,6 @@ from trainwright.reports.explanation_charts import (
     swarm,
 )
 from trainwright.reports.rundir import Json, RunFiles
-from trainwright.reports.scales import number
 from trainwright.safe_open import read_regular
 from trainwright.tasks.base import Task
 

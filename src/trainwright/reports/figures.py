@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from trainwright.numerals import number
 from trainwright.reports import charts
 from trainwright.reports.charts import axes, svg, text
 from trainwright.reports.explanation_charts import KINDS, block, stroke
 from trainwright.reports.rundir import Json
-from trainwright.reports.scales import Scale, fitted, number
+from trainwright.reports.scales import Scale, fitted
 
 Section = dict[str, Any]
 

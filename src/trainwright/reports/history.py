@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from trainwright.numerals import number
 from trainwright.records.decision import ENDS
 from trainwright.reports.charts import Line, LineChart, Marker
 from trainwright.reports.curves import Curve
 from trainwright.reports.rundir import RunFiles
-from trainwright.reports.scales import number
 
 Curves = Mapping[str, Curve]
 

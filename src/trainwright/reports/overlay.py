@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from trainwright.numerals import number
 from trainwright.redact import redacted_value
 from trainwright.reports import charts, history
 from trainwright.reports.charts import Line, LineChart
 from trainwright.reports.diagnosis import diagnose
 from trainwright.reports.rundir import Json, RunFiles, part, read_run, understanding
-from trainwright.reports.scales import duration, number
+from trainwright.reports.scales import duration
 from trainwright.reports.templates import script, style, template, write_page
 
 FILE = "runs.html"

@@ -11,12 +11,14 @@ from typing import Any
 
 from markupsafe import Markup
 
+from trainwright.numerals import number
 from trainwright.records.result import Result
+from trainwright.records.status import FINAL
 from trainwright.redact import redacted
 from trainwright.reports import charts, distributions, history
 from trainwright.reports.next_steps import config_path, runs_option
 from trainwright.reports.rundir import RunFiles
-from trainwright.reports.scales import duration, number
+from trainwright.reports.scales import duration
 
 Facts = list[tuple[str, str]]
 Section = dict[str, Any]
@@ -216,7 +218,9 @@ def _own_commands(run: RunFiles) -> Facts:
     name = shlex.quote(run.run_id) + runs_option(run)
     if run.status == "created":
         return [("make its first attempt", f"trainwright work {name}")]
-    commands = [("train it again, and compare every bit", f"trainwright reproduce {name}")]
+    commands = []
+    if run.status in FINAL:
+        commands.append(("train it again, and compare every bit", f"trainwright reproduce {name}"))
     if run.status != "completed":
         commands.insert(0, ("continue it from its last checkpoint", f"trainwright resume {name}"))
     commands.append(

@@ -100,20 +100,6 @@ def tick_label(value: float, step: float = 0.0) -> str:
     return f"{value:.{max(0, -math.floor(math.log10(step) + 1e-9))}f}"
 
 
-def number(value: object) -> str:
-    """Return a number for people: four significant digits; whole numbers in full, with thin spaces."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, int) or (value.is_integer() and 1e4 <= abs(value) < 1e15):
-        return f"{int(value):,}".replace(",", "\u2009") if abs(value) >= 1e4 else str(value)
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("∞" if value > 0 else "−∞")
-    if value != 0 and (abs(value) < 1e-3 or abs(value) >= 1e6):
-        mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-    return f"{value:,.0f}".replace(",", "\u2009") if abs(value) >= 1e4 else f"{value:#.4g}".removesuffix(".")
-
-
 def duration(seconds: float) -> str:
     """Return a time span for people: `0.42 s`, `3 min 20 s`, `2 h 05 min`."""
     if seconds < 60:

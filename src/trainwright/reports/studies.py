@@ -12,6 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from trainwright.errors import CheckpointError
+from trainwright.numerals import number
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import StudyRecord, StudyRun, study_problems
 from trainwright.records.study_results import (
@@ -25,7 +26,7 @@ from trainwright.records.tuning_result import TuningResult, metrics_of
 from trainwright.reports import charts, tuning
 from trainwright.reports.history import title as metric_title
 from trainwright.reports.rundir import Json, numbers, part
-from trainwright.reports.scales import duration, number
+from trainwright.reports.scales import duration
 from trainwright.reports.study_charts import Point, Spread, dot_plot, trade_off
 from trainwright.reports.templates import style, template, write_page
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainwright.numerals import number
 from trainwright.reports.charts import text
-from trainwright.reports.scales import Scale, fitted, number, spread
+from trainwright.reports.scales import Scale, fitted, spread
 
 _ROW = 34.0
 _CHARACTER = 6.4  # about the width of one, in the label's size

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
+from trainwright.numerals import number
 from trainwright.reports.rundir import read_run
-from trainwright.reports.scales import duration, number
+from trainwright.reports.scales import duration
 
 
 def summary_table(run_dir: Path) -> list[tuple[str, str]]:

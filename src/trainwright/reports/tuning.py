@@ -12,6 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from trainwright.errors import CheckpointError
+from trainwright.numerals import number
 from trainwright.records.result import AttemptRecord
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import LoggedTrial, read_trials
@@ -19,7 +20,7 @@ from trainwright.records.tuning_result import TuningResult
 from trainwright.reports import brackets, tuning_charts
 from trainwright.reports.explanation_charts import Bar, bars
 from trainwright.reports.history import title as metric_title
-from trainwright.reports.scales import LOG_FROM, duration, number
+from trainwright.reports.scales import LOG_FROM, duration
 from trainwright.reports.study_charts import Point, Spread, dot_plot, point_plot
 from trainwright.reports.tuning_charts import natural
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
+from trainwright.numerals import number
 from trainwright.redact import redacted
 from trainwright.registry import task_of
 from trainwright.reports import history
 from trainwright.reports.rundir import Json, RunFiles, numbers, part
-from trainwright.reports.scales import number
 from trainwright.tasks.base import Task
 from trainwright.types import DataInfo
 

@@ -11,11 +11,11 @@ from typing import Any
 from markupsafe import Markup
 
 from trainwright.errors import CheckpointError
+from trainwright.numerals import number
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import StudyRecord, study_problems
 from trainwright.reports.history import title as metric_title
 from trainwright.reports.rundir import Json
-from trainwright.reports.scales import number
 from trainwright.reports.study_charts import Spread, dot_plot
 from trainwright.reports.templates import style, template, write_page
 

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from trainwright import numerals
 from trainwright.records.copies import download_records
 from trainwright.records.decision import journalled_decisions
 from trainwright.records.journal import number, read
@@ -113,7 +114,9 @@ class Run:
         return rows
 
     def __repr__(self) -> str:
-        metrics = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())
+        metrics = ", ".join(
+            f"{name}={numerals.number(value, zeros=False)}" for name, value in self.metrics.items()
+        )
         return f"<Run {self.experiment}/{self.id} {self.status}{': ' if metrics else ''}{metrics}>"
 
     def _repr_html_(self) -> str:

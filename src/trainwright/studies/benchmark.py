@@ -22,6 +22,7 @@ from trainwright.evaluation.metrics import (
     mode_in,
     without_prefix,
 )
+from trainwright.numerals import number
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study_results import BenchmarkResult
 from trainwright.redact import printable
@@ -84,7 +85,9 @@ class Benchmark(StudyView):
 
     def __repr__(self) -> str:
         models = self.typed_result.models
-        ranked = ", ".join(f"{row.model}={row.mean:.4g}" for row in models if row.mean is not None)
+        ranked = ", ".join(
+            f"{row.model}={number(row.mean, zeros=False)}" for row in models if row.mean is not None
+        )
         return f"<Benchmark {self.path.parent.name}/{self.id} {self.status}{': ' if ranked else ''}{ranked}>"
 
     def _repr_html_(self) -> str:

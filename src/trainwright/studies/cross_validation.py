@@ -17,6 +17,7 @@ from trainwright.errors import InputError
 from trainwright.evaluation.metrics import EvaluationResult, bounds_of, evaluate_predictions
 from trainwright.evaluation.significance import fold_interval
 from trainwright.evaluation.tables import tables
+from trainwright.numerals import number
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study_results import CrossValidationResult, FoldResult, MetricSpread
 from trainwright.registry import task_for
@@ -90,7 +91,9 @@ class CrossValidation(StudyView):
 
     def __repr__(self) -> str:
         std = self.std
-        metrics = ", ".join(f"{name}={value:.4g}±{std[name]:.2g}" for name, value in self.mean.items())
+        metrics = ", ".join(
+            f"{name}={number(value, zeros=False)}±{std[name]:.2g}" for name, value in self.mean.items()
+        )
         study = f"{self.path.parent.name}/{self.id}"
         return f"<CrossValidation {study} {self.status}{': ' if metrics else ''}{metrics}>"
 

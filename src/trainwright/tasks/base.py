@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwright.errors import DataError, InputError, ModelError
+from trainwright.numerals import number
 from trainwright.types import TARGET, Array, Batch, DataInfo, Ids, Mode, SplitName
 
 Json = dict[str, Any]
@@ -375,7 +376,7 @@ class Task(ABC):
 
     def constant_in_words(self, constant: Floats) -> str:
         """Return what the best constant prediction, (outputs,), answers: `always predicting the mean`."""
-        one = f", {constant[0]:.4g}" if len(constant) == 1 else ""
+        one = f", {number(float(constant[0]), zeros=False)}" if len(constant) == 1 else ""
         return f"always predicting the mean{one}"
 
     def asked(self) -> str:

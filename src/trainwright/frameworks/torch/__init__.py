@@ -18,7 +18,14 @@ from trainwright.frameworks.support.network_spellings import NETWORKS
 from trainwright.frameworks.support.optimizers import SPELLINGS
 from trainwright.frameworks.support.plans import minibatch_plan
 from trainwright.frameworks.torch import advice, work
-from trainwright.frameworks.torch.params import FOLDER_FORMATS, FORMATS, LOSSES, MODELS, OPTIMIZERS
+from trainwright.frameworks.torch.params import (
+    FOLDER_FORMATS,
+    FORMATS,
+    LOSSES,
+    MODELS,
+    OPTIMIZERS,
+    TOKEN_MODELS,
+)
 from trainwright.require import require
 from trainwright.types import DataInfo, Determinism, FeatureForm, Proposal, Suggestion, TableShape
 from trainwright.world import World, gpus, ranks_of_environment
@@ -50,6 +57,7 @@ class TorchFramework(Framework):
     losses: ClassVar[Sequence[str]] = LOSSES
     aliases: ClassVar[Collection[str]] = ("pytorch",)
     takes_named_inputs: ClassVar[bool] = True
+    token_models: ClassVar[Collection[str]] = TOKEN_MODELS
     has_virtual_ranks: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
     has_workers: ClassVar[bool] = True

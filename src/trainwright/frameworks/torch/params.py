@@ -235,6 +235,9 @@ MODELS: dict[str, type[Section]] = {
     **huggingface.MODELS,
 }
 
+OF_TOKENS = ("gpt", "lstm", "text_transformer")  # ours that read `input_ids`
+TOKEN_MODELS = (*OF_TOKENS, *huggingface.MODELS)
+
 OPTIMIZERS: dict[str, type[Section]] = {
     "adamw": AdamParams,
     "adam": AdamParams,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainwright.numerals import number
 from trainwright.reports.curves import Floats
 from trainwright.reports.diagnosis.base import Finding, against, rows_of, setting, skills
 from trainwright.reports.diagnosis.restraint import restraint
 from trainwright.reports.rundir import Json, RunFiles, numbers, part
-from trainwright.reports.scales import number
 from trainwright.reports.verdict import SPLITS, evaluated
 
 ALL_FOLDS = "trainwright cross-validate CONFIG --folds 5"  # where no setting of a single run mends it

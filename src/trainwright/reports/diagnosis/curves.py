@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainwright.numerals import number
 from trainwright.reports.diagnosis.base import Finding, Series, against, rate, series, setting
 from trainwright.reports.diagnosis.restraint import restraint
 from trainwright.reports.rundir import RunFiles
-from trainwright.reports.scales import number
 
 _FEW = 5  # evaluations, below which a rise may be chance
 _RISE = 0.1  # of the lowest validation loss; the training loss falls by as much

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from trainwright.numerals import number
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import LoggedTrial, read_trials
 from trainwright.records.tuning_result import TuningResult, metrics_of
@@ -121,7 +122,7 @@ class Tuning(StudyView):
 
     def __repr__(self) -> str:
         result = self.typed_result
-        value = f": {result.metric}={result.best.value:.4g}" if result.best else ""
+        value = f": {result.metric}={number(result.best.value, zeros=False)}" if result.best else ""
         return f"<Tuning {self.path.parent.name}/{self.id} {self.status}{value}>"
 
 

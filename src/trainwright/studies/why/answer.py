@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainwright.evaluation.significance import student_quantile
+from trainwright.numerals import number
 from trainwright.studies.why.factors import Factor
 from trainwright.studies.why.search import ALPHA, SMALL, Effect, Findings, Share
 
@@ -179,7 +180,7 @@ def _interval(effect: Effect) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.4g}"
+    return number(value, zeros=False)
 
 
 def _signed(value: float) -> str:

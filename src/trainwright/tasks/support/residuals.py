@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainwright.numerals import number
 from trainwright.tasks.base import Floats, Json
 
 MAX_POINTS = 1000
@@ -47,7 +48,8 @@ def _histogram(errors: Floats, target: str) -> Json:
     beyond = len(errors) - int(counts.sum())
     median = float(np.median(np.abs(errors)))
     largest = float(np.abs(errors).max())
-    caption = f"Half of the errors are within {median:.4g} of 0, and the largest is {largest:.4g} from it."
+    middle, end = number(median, zeros=False), number(largest, zeros=False)
+    caption = f"Half of the errors are within {middle} of 0, and the largest is {end} from it."
     if beyond:
         caption += f" {beyond} beyond the frame {'is' if beyond == 1 else 'are'} not drawn."
     return {

@@ -20,6 +20,7 @@ from trainwright.frameworks.torch.models.resnet import Resnet, resnet18, resnet3
 from trainwright.frameworks.torch.models.text_transformer import TextTransformer
 from trainwright.frameworks.torch.models.transformer import Transformer
 from trainwright.frameworks.torch.models.unet import Unet
+from trainwright.frameworks.torch.params import OF_TOKENS
 from trainwright.registry import task_for
 from trainwright.require import import_path, kind_of
 from trainwright.types import INPUT_IDS, DataInfo
@@ -50,7 +51,6 @@ _BUILT_IN: dict[str, Callable[..., torch.nn.Module]] = {
     "transformer": Transformer,
     "unet": Unet,
 }
-_OF_TOKENS = ("gpt", "lstm", "text_transformer")
 
 
 def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> torch.nn.Module:
@@ -86,7 +86,7 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
     known = {"in_features": features, "input_shape": shape, "out_features": info.outputs}
     known |= {"image_shape": info.image_shape or shape, "output_shape": task_for(info).output_shape}
     known |= _of_tokens(info)
-    if type_name in _OF_TOKENS:
+    if type_name in OF_TOKENS:
         _check_tokens(type_name, {*known, *params})
     added = _added(inspect.signature(make).parameters, known, params)
     try:
