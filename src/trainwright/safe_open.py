@@ -103,9 +103,11 @@ def usable_path(path: Path | str) -> Path:
             os.lstat(one)
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
+                longest = max(len(os.fsencode(name)) for name in path.parts)
                 raise InputError(
-                    f"{str(path)[:_SHOWN]}... ({len(str(path))} characters) is too long a path for the file "
-                    "system: give a shorter one"
+                    f"{str(path)[:_SHOWN]}... is too long for the file system: it has "
+                    f"{len(os.fsencode(path))} bytes, and its longest name has {longest} bytes; "
+                    "give a shorter one"
                 ) from error
     return path
 

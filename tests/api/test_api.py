@@ -678,5 +678,5 @@ def test_a_path_that_is_too_long_is_wrong_input(path: str, tmp_path: Path) -> No
         lambda: trainwright.report("last", output=path),
         lambda: trainwright.init(path),
     ):
-        with pytest.raises(InputError, match="is too long a path"):
+        with pytest.raises(InputError, match="is too long for the file system"):
             use()
