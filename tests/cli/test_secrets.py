@@ -269,3 +269,21 @@ def test_passwords_in_errors(command: Command, monkeypatch: pytest.MonkeyPatch) 
     done = command("train", "a.yaml", "--debug")
     assert "pa55word" not in done.err
     assert os.sep in done.err
+
+
+@pytest.mark.slow
+def test_only_its_owner_may_read_a_file_that_holds_a_secret(tmp_path: Path) -> None:
+    """A search keeps configs, too."""
+    secret = "sk-live-of-the-user-1234"
+    (tmp_path / "rows.csv").write_text("a,y\n" + "".join(f"{i * i % 7},{i % 5}\n" for i in range(60)))
+    config = {
+        "data": {"type": "csv", "path": str(tmp_path / "rows.csv"), "target": "y"},
+        "model": "ridge",
+        "tuning": {"trials": 1, "sampler": "random", "space": {"model.params.alpha": [0.1, 1.0]}},
+        "tracking": [{"type": "tensorboard", "params": {"log_dir": f"{tmp_path}/board?token={secret}"}}],
+    }
+    study = trainwright.tune(config, runs_dir=tmp_path / "runs")
+    files = [file for file in study.path.parent.rglob("*") if file.is_file()]
+    holding = [file for file in files if secret.encode() in file.read_bytes()]
+    assert {file.name for file in holding} == {"search.yaml", "best.yaml", "config.yaml"}
+    assert {file.stat().st_mode & 0o077 for file in holding} == {0}

@@ -142,6 +142,24 @@ def test_files_that_were_changed_and_put_back_are_named(tmp_path: Path) -> None:
     assert again.changed() == [str(folder)]
 
 
+def test_a_link_that_led_elsewhere_for_a_while_is_named(tmp_path: Path) -> None:
+    """Neither the files nor their folders show that: they were left alone."""
+    for version in ("first", "second"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "rows").write_text(version)
+    data, inner = tmp_path / "data", tmp_path / "inner"
+    inner.symlink_to(tmp_path / "first")
+    data.symlink_to(inner)
+    files = FilesRead([str(data / "rows")])
+    assert files.changed() == []
+    inner.rename(tmp_path / "aside")
+    inner.symlink_to(tmp_path / "second")
+    assert str(inner) in files.changed()
+    inner.unlink()
+    (tmp_path / "aside").rename(inner)
+    assert files.changed() == [str(inner)]
+
+
 class ChangesAndPutsBack(Callback):
     """Lets the model learn one step from other features."""
 

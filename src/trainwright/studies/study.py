@@ -14,10 +14,10 @@ from typing import Any
 from trainwright.callbacks.base import Callback
 from trainwright.config import Resolved
 from trainwright.datasets.base import DataBundle
-from trainwright.digest import fsync_folder, make_folders, write_atomically
+from trainwright.digest import fsync_folder, make_folders
 from trainwright.errors import CheckpointError, InputError, RunLockedError, RunNotFoundError
 from trainwright.records.ownership import Signature, is_own, signature
-from trainwright.records.run_dir import RunDir, make_id
+from trainwright.records.run_dir import RunDir, make_id, write_config
 from trainwright.records.seals import damage
 from trainwright.records.status import Status
 from trainwright.records.study import StudyRecord, StudyRun, sealed_files, study_problems
@@ -183,14 +183,14 @@ class Study:
         """Return the content of a JSON file of the folder; empty if there is none."""
         return self._dir.read_json(name)
 
-    def write_text(self, name: str, text: bytes) -> None:
-        """Write a text file into the folder."""
-        write_atomically(self.path / name, text)
+    def write_config(self, name: str, config: str) -> None:
+        """Write a config (YAML) into the folder; one with secrets is for its owner only to read."""
+        write_config(self.path / name, config)
 
-    def write_config(self, name: str, text: bytes) -> None:
-        """Write the config of the study into the folder, and what shows later that this user did."""
-        self._dir.write(Signature.FILE, Signature(signature=signature(self.path, text)))
-        self.write_text(name, text)
+    def write_signed_config(self, name: str, config: str) -> None:
+        """Write the config of the study, and the signature that shows later that this user did."""
+        self._dir.write(Signature.FILE, Signature(signature=signature(self.path, config.encode())))
+        self.write_config(name, config)
 
     def is_own(self, name: str) -> bool:
         """Return whether this user has begun the study, with the config in a file of the folder."""

@@ -48,7 +48,7 @@ class Fake:
     @staticmethod
     def launch(config: Any, command: list[str], folder: Path) -> int | None:
         Fake.joined.append(config)
-        assert command == [sys.executable, "-m", "trainwright", "take-part", str(folder)]
+        assert command == [sys.executable, "-P", "-m", "trainwright", "take-part", str(folder)]
         assert folder.name.startswith("trainwright-")
         for rank, make in zip(Fake.ranks, Fake.tries, strict=True):
             os.environ["RANK"] = rank

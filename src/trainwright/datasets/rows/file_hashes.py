@@ -77,8 +77,9 @@ class _State(NamedTuple):
 class FilesRead:
     """The files that samples are read from during a training, and how they were at its beginning.
 
-    A file that is changed and put back has other times; the folders above it have, if they are renamed. Where
-    the times cannot show a change, contents are compared, which does not show one that was undone.
+    A file that is changed and put back has other times; so has a folder above it that is renamed, and a link
+    on the way that leads elsewhere for a while. Where the times cannot show a change, contents are compared,
+    which does not show one that was undone.
 
     Args:
         paths: The files. Copies of objects in a store are left out: nobody else writes to them.
@@ -88,14 +89,19 @@ class FilesRead:
         files = dict.fromkeys(os.path.abspath(path) for path in paths if not is_url(path))  # noqa: PTH100
         now = time.time_ns()
         self._files = dict(zip(files, THREADS.map(lambda file: _state(file, now), files), strict=True))
-        folders = dict.fromkeys(parent for file in files for parent in Path(file).parents)
+        found = dict.fromkeys(str(Path(file).parent) for file in files)
+        linked = [file for file in files if os.path.islink(file)]  # noqa: PTH114
+        self._links = {link: _link_times(link) for link in _links([*found, *linked])}
+        above = [Path(one) for folder in found for one in (folder, os.path.realpath(folder))]
+        folders = dict.fromkeys(parent for one in above for parent in (one, *one.parents))
         self._folders = {folder: _times(folder) for folder in folders}
 
     def changed(self) -> list[str]:
         """Return the files and folders that have changed since, sorted."""
         files = THREADS.map(lambda file: file if _has_changed(file, self._files[file]) else "", self._files)
         folders = [str(one) for one, times in self._folders.items() if _is_renamed(times, _times(one))]
-        return sorted([*filter(None, files), *folders])
+        links = [link for link, times in self._links.items() if times != _link_times(link)]
+        return sorted({*filter(None, files), *folders, *links})
 
 
 def _read(record: Path) -> dict[str, Any]:
@@ -164,6 +170,26 @@ def _has_changed(file: str, before: _State | None) -> bool:
 def _times(folder: Path) -> Stamp:
     with suppress(OSError):
         return _stamp(folder)
+    return []
+
+
+def _links(paths: Sequence[str]) -> Iterator[str]:
+    """Yield the symbolic links on the way to files, those in the targets of links among them."""
+    waiting, seen = [*paths], set[str]()
+    while waiting:
+        one = Path(waiting.pop())
+        for part in (one, *one.parents):
+            name = str(part)
+            if name not in seen and part.is_symlink():
+                yield name
+                waiting.append(os.path.join(part.parent, part.readlink()))  # noqa: PTH118
+            seen.add(name)
+
+
+def _link_times(link: str) -> Stamp:
+    with suppress(OSError):
+        status = os.lstat(link)
+        return [status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
     return []
 
 

@@ -94,7 +94,7 @@ def search(study: Study, asked: SearchConfig, request: StudyRequest, before: int
     """
     plan = plan_of(study, asked)
     if not (study.path / CONFIG).exists():
-        study.write_config(CONFIG, asked.text.encode())
+        study.write_signed_config(CONFIG, asked.text)
     more = f"for more trials: {resuming(study.path)} tuning.trials=..."
     if plan.trials == plan.sampler.size:
         more = "its grid has no other points"
@@ -406,7 +406,7 @@ class _Search:
         final = self._final_run()
         if best is not None:
             run = final or RunDir(self._study.path.parent / best.run_id)
-            self._study.write_text(BEST, run.config_file.read_bytes())
+            self._study.write_config(BEST, run.config_file.read_text(encoding="utf-8"))
             report(run.path, write_run_report)  # the page of another trial is written when it is asked for
         identity = {"study_id": self._study.id, "experiment": self._study.path.parent.name}
         of_space = importances(
