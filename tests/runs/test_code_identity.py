@@ -159,6 +159,7 @@ def test_an_object_counts_by_its_attributes_and_code(tmp_path: Path) -> None:
         exec(
             "import torch\n"
             "class Net(torch.nn.Module):\n"
+            "    SCALE = {'k': 1.0}\n"
             "    def __init__(self, p):\n"
             "        super().__init__()\n"
             "        self.p, self.layer = p, torch.nn.Linear(4, 3)\n"
@@ -174,10 +175,20 @@ def test_an_object_counts_by_its_attributes_and_code(tmp_path: Path) -> None:
         short = {"training.max_steps": 2}
         return trainwright.train(config, short, runs_dir=tmp_path, reuse=True, model=model).path
 
+    def frozen(model: Any) -> Any:
+        model.layer.bias.requires_grad_(False)
+        return model
+
+    def scaled(model: Any) -> Any:
+        type(model).SCALE["k"] = 2.0
+        return model
+
     first = path(net([0.1, {"a": 2}]))
     assert path(net([0.1, {"a": 2}])) == first
     assert path(net([0.1, {"a": 3}])) != first
     assert path(net([0.1, {"a": 2}], "x * 2")) != first
+    assert path(frozen(net([0.1, {"a": 2}]))) != first
+    assert path(scaled(net([0.1, {"a": 2}]))) != first
 
 
 class Handle:
@@ -207,3 +218,30 @@ def test_an_object_without_a_value_is_trained_again(tmp_path: Path, caplog: pyte
             runs.append(trainwright.train(config, short, runs_dir=tmp_path, reuse=True, model=Net()).path)
     assert runs[0] != runs[1]
     assert "parts without a value to compare: attribute handle (is a Handle)" in caplog.text
+
+
+def test_a_data_set_counts_by_its_code(tmp_path: Path) -> None:
+    def rows(last: str) -> Any:
+        cell: dict[str, Any] = {"__name__": "notebook"}
+        exec(
+            "import numpy as np\n"
+            "CACHE = {}\n"
+            "class Rows:\n"
+            "    fingerprint = 'the author vouches for it'\n"
+            "    def __len__(self): return 200\n"
+            "    def __getitem__(self, i):\n"
+            f"        CACHE[i] = {last} if i == 198 else i % 3\n"
+            "        return np.full(4, i % 3, np.float32), CACHE[i]\n",
+            cell,
+        )
+        return cell["Rows"]()
+
+    config = {key: value for key, value in SMALL.items() if key != "data"}
+
+    def path(last: str) -> Path:
+        short = {"training.max_steps": 2}
+        return trainwright.train(config, short, runs_dir=tmp_path, reuse=True, data=rows(last)).path
+
+    first = path("0")
+    assert path("0") == first
+    assert path("1") != first

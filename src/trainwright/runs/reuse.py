@@ -226,7 +226,7 @@ def _light_inputs(run: RunDir, resolved: Resolved, objects: Objects, device: str
         return now  # the data need not be read
     bundle = objects.data if objects.data is not None else load_data(config, objects.model)
     roots = code_roots(resolved, objects, framework, {})
-    code = code_inputs(roots, Path.cwd(), known=before.code.modules)
+    code = code_inputs(roots, Path.cwd(), before.code.modules, data=bundle.code)
     return now.model_copy(update={"data": bundle.once(data_inputs), "code": code})
 
 
