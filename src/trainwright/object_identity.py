@@ -227,7 +227,8 @@ class _Walk:
     def _variables(self, function: FunctionType) -> None:
         """Note the global variables that a function names, and those of the user's modules that it names."""
         variables, home = function.__globals__, str(function.__globals__.get("__name__"))
-        self._identity.modules.add(home)
+        imported = [one.argval for one in _instructions(function.__code__) if one.opname == "IMPORT_NAME"]
+        self._identity.modules.update([home, *imported])
         for names in dict.fromkeys(_names_in(function.__code__)):
             if names[0] not in variables:
                 continue
@@ -328,19 +329,24 @@ def _is_full(cell: Any) -> bool:
     return False
 
 
+def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
+    """Yield the instructions of code and of the functions within it."""
+    yield from dis.get_instructions(code)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _instructions(constant)
+
+
 def _names_in(code: CodeType) -> Iterator[tuple[str, ...]]:
     """Yield the global variables that code reads, each with the attributes that it takes of them at once."""
     chain: tuple[str, ...] = ()
-    for one in dis.get_instructions(code):
+    for one in _instructions(code):
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and chain:
             chain = (*chain, str(one.argval))
         elif one.opname != "EXTENDED_ARG":
             if chain:
                 yield chain
             chain = (str(one.argval),) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME") else ()
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_in(constant)
 
 
 def _code_text(code: CodeType) -> str:

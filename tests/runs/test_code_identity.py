@@ -117,6 +117,31 @@ def test_a_zipped_module_is_identified_by_its_source(folder: Path, monkeypatch: 
     assert found[0]["coded_packed"] != found[1]["coded_packed"]
 
 
+def test_a_zipped_module_that_is_known_by_a_relative_path_is_not_taken_for_edited(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(folder / "packed.zip", "w") as file:
+        file.writestr("coded_packed.py", "VALUE = 1\n")
+    monkeypatch.syspath_prepend("packed.zip")
+    importlib.import_module("coded_packed")
+    assert code_inputs(["coded_packed"], folder).edited == {}
+
+
+def test_a_module_that_was_imported_before_the_run_and_is_named_in_a_call_is_found(folder: Path) -> None:
+    (folder / "coded_net.py").write_text(
+        "import importlib\ndef f(): return importlib.import_module('coded_dynamic')\n"
+    )
+    importlib.import_module("coded_dynamic")
+    assert identity("coded_net").keys() == {"coded_net", "coded_dynamic"}
+
+
+def test_a_module_that_code_without_a_file_imports_is_found(folder: Path) -> None:
+    cell: dict[str, Any] = {"__name__": "notebook"}
+    exec("class Net:\n    def forward(self):\n        from coded_late import SCALE", cell)
+    importlib.import_module("coded_late")
+    assert code_inputs([], folder, model=cell["Net"]()).modules.keys() == {"coded_late", "notebook:Net"}
+
+
 def test_bytecode_without_a_source_is_identified_by_its_file(folder: Path) -> None:
     source = folder / "coded_compiled.py"
     found = []
@@ -211,7 +236,7 @@ def test_an_object_without_a_value_is_trained_again(tmp_path: Path, caplog: pyte
 
     config = {key: value for key, value in SMALL.items() if key != "model"}
     runs = []
-    with caplog.at_level("INFO", "trainwright"):
+    with caplog.at_level("WARNING", "trainwright"):
         for _ in range(2):
             torch.manual_seed(0)
             short = {"training.max_steps": 2}

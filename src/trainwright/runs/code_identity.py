@@ -170,6 +170,15 @@ def _imported(name: str, file: _File, package: str) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from _names(package, node.level, node.module or "", [alias.name for alias in node.names])
+        elif isinstance(node, ast.Call) and (module := _by_call(node)):
+            yield from _names(package, len(module) - len(module.lstrip(".")), module.lstrip("."), [])
+
+
+def _by_call(call: ast.Call) -> str:
+    """Return the module that `importlib.import_module` or `__import__` is called with; "" for other calls."""
+    function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    first = call.args[0] if function in ("import_module", "__import__") and call.args else None
+    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
 
 
 def _imported_by(code: CodeType, package: str) -> Iterator[str]:
