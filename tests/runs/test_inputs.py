@@ -174,7 +174,7 @@ def test_flags_that_change_what_is_computed_are_in_the_environment(monkeypatch: 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never recorded")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/torchinductor")  # as torch itself does
     now = environment_inputs(2, {"torch": "2.13"})
-    assert now.flags.keys() - before.flags.keys() == {"OMP_SCHEDULE"}
+    assert "TORCHINDUCTOR_CACHE_DIR" not in now.flags
     assert now.flags["OMP_SCHEDULE"] == "static"
     assert "never recorded" not in str(now)
     assert now.hash != before.hash
