@@ -3,10 +3,14 @@
 import random
 import subprocess
 import sys
+import weakref
 from collections import OrderedDict
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial, partialmethod
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +18,12 @@ import pytest
 import torch
 
 from trainwright.object_identity import Identity, NoValueError
+
+
+def code_of(value: Any) -> dict[str, str]:
+    identity = Identity()
+    identity.follow([value])
+    return identity.code
 
 
 class Part:
@@ -44,6 +54,35 @@ def module(rate: float, width: int = 3) -> Any:
     return torch.nn.Sequential(torch.nn.Linear(3, width), torch.nn.Dropout(rate))
 
 
+class Listed(list[int]):
+    """A list of the user's own kind."""
+
+
+@dataclass
+class Options:
+    """An object with a default that another one makes."""
+
+    values: list[int] = field(default_factory=list)
+
+
+class Mode(Enum):
+    """One of two."""
+
+    ONE = 1
+    TWO = 2
+
+
+ALIVE = {number: Part(number) for number in (1, 2)}
+
+
+def unregistered(value: float) -> Any:
+    """Return a module that another one holds as an attribute, so that its weights are nobody's."""
+    layer = torch.nn.Linear(1, 1)
+    torch.nn.init.constant_(layer.weight, value)
+    torch.nn.init.zeros_(layer.bias)
+    return [layer]
+
+
 def cyclic(value: Any) -> Any:
     items: list[Any] = [value]
     items.append(items)
@@ -69,6 +108,15 @@ def cyclic(value: Any) -> Any:
         scaled,
         lambda n: partial(pow, n),
         lambda n: Part(n).__init__,  # type: ignore[misc]
+        lambda n: [lambda x: x * 1, lambda x: x * 3][n - 1],
+        lambda n: partialmethod(Part.__init__, n),
+        lambda n: weakref.ref(ALIVE[n]),
+        lambda n: Part(n).__dict__.get,
+        lambda n: Listed([n]),
+        lambda n: Options(values=[n]),
+        Mode,
+        lambda n: [Part, Slots][n - 1],
+        unregistered,
         lambda n: module(n / 10),
         cyclic,
     ],
@@ -117,8 +165,8 @@ class Net:
     [
         ("SCALE = 2.0", "SCALE = 3.0", "notebook:SCALE"),
         ("x * SCALE", "x + SCALE", "notebook:helper"),
-        ("y + 1", "y + 2", "notebook:Net.forward"),
-        ("math.pi", "math.tau", "notebook:Net.forward"),
+        ("y + 1", "y + 2", "notebook:Net"),
+        ("math.pi", "math.tau", "notebook:Net"),
         ("import math", "# A comment.\nimport math", None),
     ],
 )
@@ -128,10 +176,76 @@ def test_code_that_no_file_holds_is_compared_as_it_was_compiled(
     def code(text: str) -> dict[str, str]:
         cell: dict[str, Any] = {"__name__": "notebook"}
         exec(text, cell)
-        identity = Identity(with_arrays=False)
-        identity.of(cell["Net"]())
-        return identity.code
+        return code_of(cell["Net"]())
 
     before, after = code(NOTEBOOK), code(NOTEBOOK.replace(old, new))
-    assert before.keys() == {"notebook:Net.forward", "notebook:helper", "notebook:SCALE"}
+    assert before.keys() == {"notebook:Net", "notebook:helper", "notebook:SCALE"}
     assert {name for name in before if before[name] != after[name]} == ({named} if named else set())
+
+
+MEMORY = """
+import functools, tools
+SCALE, OPTIONS = 2.0, {"k": [1.0]}
+class Constant:
+    def __init__(self, value): self.value = value
+    def __get__(self, holder, owner=None): return self.value
+class Base:
+    RATE = 0.5
+    def helper(self, x, by=1.0): return x * SCALE * by
+class Net(Base):
+    constant = Constant(1.0)
+    @property
+    def k(self): return OPTIONS["k"][0]
+    @functools.lru_cache
+    def cached(self): return tools.inner.FACTOR
+    def forward(self, x):
+        state = None  # as a variable that is not read is called
+        return tools.scaled(self.helper(x)) * self.k
+state = "not read"
+"""
+
+
+@pytest.fixture
+def made() -> Iterator[dict[str, Any]]:
+    """The names that the code above defines, beside two modules of the user's."""
+    tools, inner = ModuleType("tools"), ModuleType("tools.inner")
+    exec("WIDTH = 1\ndef scaled(x): return x * WIDTH", vars(tools))
+    vars(tools)["inner"], vars(inner)["FACTOR"] = inner, 1.0
+    sys.modules |= {"tools": tools, "tools.inner": inner}
+    cell: dict[str, Any] = {"__name__": "in_memory"}
+    exec(MEMORY, cell)
+    yield cell
+    del sys.modules["tools"], sys.modules["tools.inner"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "Net.RATE = 3.0",
+        "Base.RATE = 3.0",
+        "Net.constant = 3.0",
+        "vars(Net)['constant'].value = 3.0",
+        "Net.forward = lambda self, x: x",
+        "Base.helper.__defaults__ = (3.0,)",
+        "Net.helper = functools.partialmethod(Base.helper, by=3.0)",
+        "OPTIONS['k'][0] = 3.0",
+        "SCALE = 3.0",
+        "tools.inner.FACTOR = 3.0",
+        "tools.WIDTH = 3",
+        "tools.scaled = abs",
+    ],
+)
+def test_what_became_of_code_in_memory_counts(change: str, made: dict[str, Any]) -> None:
+    before = code_of(made["Net"]())
+    made["Net"]().forward(1.0), made["Net"]().cached()
+    exec("state = 'another'", made)
+    assert code_of(made["Net"]()) == before
+    exec(change, made)
+    assert code_of(made["Net"]()) != before
+
+
+def test_variables_without_a_value_are_named(made: dict[str, Any]) -> None:
+    made["OPTIONS"]["k"].append(open(__file__))  # noqa: SIM115
+    identity = Identity()
+    identity.follow([made["Net"]()])
+    assert identity.without_value == ["in_memory:OPTIONS"]

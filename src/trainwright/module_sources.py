@@ -60,7 +60,11 @@ def source_now(file: Path, loader: Any) -> bytes | None:
     """Return what the file of a module holds now, which may lie in a zip file; None if it is gone."""
     with suppress(OSError):
         return file.read_bytes()
-    with suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError, ValueError):
+        if isinstance(archive := getattr(loader, "archive", None), str):
+            file = file.resolve().relative_to(
+                Path(archive).resolve()
+            )  # it may know a link or a relative path
         content: bytes = loader.get_data(str(file))
         return content
     return None

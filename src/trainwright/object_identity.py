@@ -1,10 +1,12 @@
-"""What identifies an object that is given in Python: its values, and the code that no file holds.
+"""What identifies an object that is given in Python: its values, and the code that it leads to.
 
 The identity of a value is a hash that another process gives it, too: it depends on no address, and not on the
-order of a set. Objects count by their classes and attributes, functions by their code, arrays and tensors by
-their bytes. Code that was imported from a file is identified by that file; what was defined in a notebook, at
-a prompt or by `python -c` by the instructions, constants and names that it was compiled to, and by the global
-variables that it reads.
+order of a set. Objects count by their classes and attributes, functions by what they were compiled to, by
+their defaults and closures, arrays and tensors by their bytes.
+
+A file may hold code, but not what becomes of it in a process: `Net.SCALE = 3`, `OPTIONS["k"] = 3`, another
+cell of a notebook. So the user's classes that a value leads to, and the global variables that the user's own
+functions name, are hashed as they are in memory, each by itself. Code of libraries counts by its name.
 """
 
 from __future__ import annotations
@@ -12,20 +14,35 @@ from __future__ import annotations
 import dis
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
-from functools import cache, partial
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from functools import cache, cached_property, partial, partialmethod
+from itertools import islice
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 from trainwright.module_sources import is_installed
 
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes)
+_FIXED = (*_SIMPLE, type, FunctionType)  # what the code that reads a variable does not change in place
 _DEPTH = 200  # levels of nested values
+_CODE_ITEMS = 1000  # of a container that are looked at where only code is of interest
+_DATA_LIBRARIES = {"numpy", "pandas", "polars", "pyarrow", "datasets", "tensorflow", "h5py"}  # hold no code
 # Of every class, or made when it is defined.
 _NOT_OWN = {"__module__", "__qualname__", "__dict__", "__weakref__", "__doc__", "__firstlineno__"}
 _NOT_OWN |= {"__static_attributes__", "__annotations__", "_abc_impl", "__abstractmethods__", "__slotnames__"}
+# Where members of classes hold functions: methods of a class, properties, `lru_cache` and their like.
+_HOLDERS = ("__func__", "fget", "fset", "fdel", "func", "dispatcher", "__wrapped__")
 
 
 class NoValueError(Exception):
@@ -36,35 +53,80 @@ class Identity:
     """The identity of values, and the code that they lead to.
 
     Attributes:
-        code: The SHA-256 of functions that no file holds, and of variables that they read: `module:name`.
+        code: The SHA-256 of classes and functions of the user's, and of the global variables that these name:
+            `module:name`.
         modules: The modules of the user's that the values lead to.
         without_value: The variables that have no value.
     """
 
-    def __init__(self, *, with_arrays: bool = True) -> None:
-        """Prepare a hash; without arrays, only the code is of interest."""
-        self._with_arrays = with_arrays
-        self._hash = hashlib.sha256()
-        self._seen: dict[int, tuple[int, Any]] = {}  # with the objects, lest another gets the id of one
+    def __init__(self, *, with_containers: bool = True) -> None:
+        """Prepare to look at values.
+
+        Args:
+            with_containers: Whether variables that may change while the code runs, such as caches of a data
+                set, count.
+        """
+        self._with_containers = with_containers
+        self._noted: dict[tuple[str, int], Any] = {}  # with the values, lest another gets the id of one
+        self._waiting: list[tuple[str, Any]] = []
         self.code: dict[str, str] = {}
         self.modules: set[str] = set()
         self.without_value: list[str] = []
 
     def of(self, value: Any) -> str:
-        """Return the hash of a value.
+        """Return the hash of a value; the code that it leads to is not looked at.
 
         Raises:
             NoValueError: It has none.
         """
-        self._add(value, 0)
+        walk = _Walk(self)
+        walk.add(value)
+        if walk.problem:
+            raise NoValueError(walk.problem)
+        return walk.sha256()
+
+    def follow(self, values: Iterable[Any]) -> None:
+        """Find the code that some values lead to."""
+        for value in values:
+            _Walk(self, with_arrays=False).add(value)
+        while self._waiting:
+            name, value = self._waiting.pop()
+            walk = _Walk(self)
+            for part in _class_parts(value, self) if isinstance(value, type) else [value]:
+                walk.add(part)
+            if walk.problem and name not in self.without_value:
+                self.without_value.append(name)
+            # Two classes of one name may be alive, such as those that a function makes.
+            both = f"{self.code[name]} {walk.sha256()}" if name in self.code else walk.sha256()
+            self.code[name] = _digest(both.encode()) if name in self.code else both
+
+    def note(self, name: str, value: Any) -> None:
+        """Note a class, a function or a variable, to be looked at by itself."""
+        is_fixed = isinstance(value, _FIXED)
+        if (is_fixed or self._with_containers) and (name, id(value)) not in self._noted:
+            self._noted[name, id(value)] = value
+            self._waiting.append((name, value))
+
+
+class _Walk:
+    """The hash of one value.
+
+    Args:
+        identity: Takes in the code that the value leads to.
+        with_arrays: Whether arrays, and all items of long containers, count.
+    """
+
+    def __init__(self, identity: Identity, *, with_arrays: bool = True) -> None:
+        self._identity, self._with_arrays = identity, with_arrays
+        self._hash = hashlib.sha256()
+        self._seen: dict[int, tuple[int, Any]] = {}  # with the objects, lest another gets the id of one
+        self.problem = ""  # why the value has none
+
+    def sha256(self) -> str:
         return self._hash.hexdigest()
 
-    def _say(self, text: str) -> None:
-        self._hash.update(f"{len(text)}:{text}".encode(errors="surrogatepass"))
-
-    def _add(self, value: Any, depth: int) -> None:
-        if depth > _DEPTH:
-            raise NoValueError("is nested too deeply")
+    def add(self, value: Any, depth: int = 0) -> None:
+        """Hash a value with all that it leads to."""
         self._say(f"{type(value).__module__}.{type(value).__qualname__}")
         if type(value) in _SIMPLE:
             self._say(repr(value))
@@ -73,8 +135,17 @@ class Identity:
             self._say(f"#{self._seen[id(value)][0]}")
             return
         self._seen[id(value)] = len(self._seen), value
-        for part in self._parts(value):
-            self._add(part, depth + 1)
+        try:
+            if depth > _DEPTH:
+                raise NoValueError("is nested too deeply")
+            for part in self._parts(value):
+                self.add(part, depth + 1)
+        except (NoValueError, RecursionError) as error:
+            self.problem = self.problem or str(error)
+            self._say(f"without a value: {error}")
+
+    def _say(self, text: str) -> None:
+        self._hash.update(f"{len(text)}:{text}".encode(errors="surrogatepass"))
 
     def _parts(self, value: Any) -> Iterator[Any]:
         """Hash what a value is by itself, and yield what it leads to."""
@@ -85,108 +156,171 @@ class Identity:
         elif isinstance(value, MethodType):
             yield from (value.__func__, value.__self__)
         elif isinstance(value, ModuleType):
-            self.modules.add(value.__name__)
-            self._say(value.__name__)
-        elif isinstance(value, partial):
+            self._module(value)
+        elif isinstance(value, partial | partialmethod):
             yield from (value.func, value.args, value.keywords)
         elif isinstance(value, Enum):
-            yield from (type(value), value.name)
-        elif type(value) in (list, tuple, dict):
+            yield from (type(value), value.name, value.value)
+        elif type(value) in (list, tuple, dict, MappingProxyType):
             yield len(value)
-            yield from (part for item in value.items() for part in item) if type(value) is dict else value
+            mapping = not isinstance(value, list | tuple)
+            yield from (
+                self._few(part for item in value.items() for part in item) if mapping else self._few(value)
+            )
         elif type(value) in (set, frozenset):
-            yield sorted(self._alone(part) for part in value)
+            yield sorted(self._alone(part) for part in self._few(value))
         elif isinstance(value, BuiltinFunctionType):
-            yield f"{value.__module__}.{value.__qualname__}"
+            yield from (f"{value.__module__}.{value.__qualname__}", value.__self__)
+        elif isinstance(value, weakref.ReferenceType):
+            yield value()
         else:
             yield from self._object(value)
 
+    def _few(self, items: Iterable[Any]) -> Iterable[Any]:
+        return items if self._with_arrays else islice(items, _CODE_ITEMS)
+
     def _alone(self, value: Any) -> str:
         """Return the hash of an item of a set by itself."""
-        other = Identity(with_arrays=self._with_arrays)
-        other.code, other.modules, other.without_value = self.code, self.modules, self.without_value
-        return other.of(value)
+        walk = _Walk(self._identity, with_arrays=self._with_arrays)
+        walk.add(value)
+        self.problem = self.problem or walk.problem
+        return walk.sha256()
 
     def _object(self, value: Any) -> Iterator[Any]:
         """Hash an array or a tensor, or yield the class and the state of another object."""
         if (parts := _array_parts(value, self._with_arrays)) is not None:
-            yield from parts
+            yield from (parts, {**getattr(value, "__dict__", {})})
             return
-        yield type(value)
-        if (attributes := _module_parts(value)) is not None:
-            yield attributes
-            return
-        if not self._with_arrays and hasattr(value, "_flatten_layers"):  # of Keras
+        cls = type(value)
+        yield cls
+        if isinstance(wrapped := getattr(value, "__wrapped__", None), FunctionType):  # by `lru_cache`
+            yield wrapped
+        elif (parts_of_module := _module_parts(value)) is not None:
+            yield parts_of_module
+        elif not self._with_arrays and hasattr(value, "_flatten_layers"):  # of Keras
             yield [type(layer) for layer in value._flatten_layers()]
-            return
-        try:
-            reduced = value.__reduce_ex__(4)
-        except Exception as error:
-            raise NoValueError(f"is a {type(value).__qualname__}") from error
-        if isinstance(reduced, str):
-            yield reduced
-            return
-        yield from (list(part or ()) if index in (3, 4) else part for index, part in enumerate(reduced))
+        elif _is_librarys(cls.__module__):
+            if self._with_arrays or cls.__module__.partition(".")[0] not in _DATA_LIBRARIES:
+                yield from _reduced(value)
+        else:
+            yield _own_attributes(value)
+            if any(map(_may_hold_more, cls.__mro__)):
+                yield from _reduced(value)
 
     def _function(self, function: FunctionType) -> Iterator[Any]:
         self._say(f"{function.__module__}:{function.__qualname__}")
-        yield from (function.__defaults__, function.__kwdefaults__)
+        if hasattr(function, "registry") and hasattr(function, "dispatch"):  # by `singledispatch`
+            yield dict(function.registry)
+            return
         yield [cell.cell_contents for cell in function.__closure__ or () if _is_full(cell)]
         if wrapped := getattr(function, "__wrapped__", None):
             yield wrapped
         if _is_librarys(function.__globals__.get("__name__")):
             return
-        self.modules.add(str(function.__globals__.get("__name__")))
-        if has_file(function.__code__, function.__globals__):
-            return
-        self._note(function.__module__, function.__qualname__, _code_text(function.__code__))
-        for name in dict.fromkeys(_variables_of(function.__code__)):
-            if name in function.__globals__:
-                value = function.__globals__[name]
-                yield name
-                yield value if _is_code(value) else self._variable(f"{function.__module__}:{name}", value)
+        yield from (function.__defaults__, function.__kwdefaults__)
+        yield {name: one for name, one in vars(function).items() if name != "__wrapped__"}
+        self._say(_code_text(function.__code__))
+        self._variables(function)
+        if not self._with_arrays:
+            self._identity.note(f"{function.__module__}:{function.__qualname__}", function)
 
-    def _variable(self, name: str, value: Any) -> str:
-        """Note a global variable, and return its hash."""
-        try:
-            sha256 = self._alone(value)
-        except NoValueError as error:
-            sha256 = f"without a value: {error}"
-            self.without_value.append(name)
-        self.code[name] = sha256
-        return sha256
+    def _variables(self, function: FunctionType) -> None:
+        """Note the global variables that a function names, and those of the user's modules that it names."""
+        variables, home = function.__globals__, str(function.__globals__.get("__name__"))
+        imported = [one.argval for one in _instructions(function.__code__) if one.opname == "IMPORT_NAME"]
+        self._identity.modules.update([home, *imported])
+        for names in dict.fromkeys(_names_in(function.__code__)):
+            if names[0] not in variables:
+                continue
+            module, name, value = home, names[0], variables[names[0]]
+            for attribute in names[1:]:
+                if not isinstance(value, ModuleType) or _is_librarys(value.__name__):
+                    break
+                self._module(value)
+                module, name, value = value.__name__, attribute, vars(value).get(attribute)
+            if isinstance(value, ModuleType):
+                self._say(name)
+                self._module(value)
+            elif isinstance(value, FunctionType | type | BuiltinFunctionType) and _is_librarys(
+                value.__module__
+            ):
+                self._say(f"{name} {value.__module__}:{value.__qualname__}")
+            else:
+                self._identity.note(f"{module}:{name}", value)
+
+    def _module(self, module: ModuleType) -> None:
+        self._identity.modules.add(module.__name__)
+        self._say(module.__name__)
 
     def _class(self, cls: type) -> Iterator[Any]:
         self._say(f"{cls.__module__}:{cls.__qualname__}")
-        if _is_librarys(cls.__module__):
-            return
-        self.modules.add(cls.__module__)
-        yield from cls.__bases__
-        for name, member in vars(cls).items():
-            parts = [member, *(getattr(member, one, None) for one in ("__func__", "fget", "fset", "func"))]
-            functions = [part for part in parts if isinstance(part, FunctionType)]
-            if functions:
-                yield from functions
-            elif name not in _NOT_OWN and not hasattr(type(member), "__get__"):
-                yield from (name, member)
-
-    def _note(self, module: str, name: str, text: str) -> None:
-        self._say(text)
-        self.code[f"{module}:{name}"] = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+        if not _is_librarys(cls.__module__):
+            self._identity.modules.add(cls.__module__)
+            self._identity.note(f"{cls.__module__}:{cls.__qualname__}", cls)
+        yield from ()
 
 
-def has_file(code: CodeType, variables: Mapping[str, Any]) -> bool:
-    """Return whether code comes from the file of the module with these global variables."""
-    return code.co_filename == variables.get("__file__")
+def _class_parts(cls: type, identity: Identity) -> Iterator[Any]:
+    """Yield the bases and functions of a class of the user's, and note its other attributes."""
+    yield from (cls.__bases__, type(cls))
+    for name, member in vars(cls).items():
+        held = [one for one in (getattr(member, holder, None) for holder in _HOLDERS) if one is not None]
+        if isinstance(member, FunctionType | partialmethod):
+            yield from (name, member)
+        elif hasattr(type(member), "__get__") and _is_librarys(type(member).__module__):
+            yield from (name, held)
+        elif name not in _NOT_OWN:
+            identity.note(f"{cls.__module__}:{cls.__qualname__}.{name}", member)
+
+
+def _own_attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object of the user's class by name, and the items of a container.
+
+    What a `cached_property` has computed follows from the others.
+    """
+    cls = type(value)
+    slots = {
+        name: member
+        for base in cls.__mro__
+        for name, member in vars(base).items()
+        if isinstance(member, MemberDescriptorType)
+    }
+    own = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(
+        value, "__dict__", {}
+    )
+    computed = {name for name in own if isinstance(getattr(cls, name, None), cached_property)}
+    kept = {name: own[name] for name in sorted(own.keys() - computed)}
+    kinds: tuple[Any, ...] = (dict, list, tuple, set, frozenset, str, bytes, int, float)
+    items = [kind(value) for kind in kinds if isinstance(value, kind)]
+    return {**kept, "its items": items} if items else kept
+
+
+def _may_hold_more(base: type) -> bool:
+    """Return whether objects of a class may hold more than their attributes."""
+    is_reduced = not {"__reduce__", "__reduce_ex__"}.isdisjoint(vars(base))
+    return base is not object and (is_reduced or _is_librarys(base.__module__))
+
+
+def _reduced(value: Any) -> Iterator[Any]:
+    """Yield what a copy of an object is made from."""
+    try:
+        reduced = value.__reduce_ex__(4)
+    except Exception as error:
+        raise NoValueError(f"is a {type(value).__qualname__}") from error
+    if isinstance(reduced, str):
+        yield reduced
+        return
+    yield from (list(part or ()) if index in (3, 4) else part for index, part in enumerate(reduced))
 
 
 def _is_librarys(name: Any) -> bool:
     """Return whether a module is not the user's."""
-    if str(name).partition(".")[0] in sys.stdlib_module_names - {"__main__"} or name == "builtins":
+    top = str(name).partition(".")[0]
+    if top in sys.stdlib_module_names - {"__main__"} or top == "builtins":
         return True
-    module = sys.modules.get(str(name))
-    file = getattr(module, "__file__", None)
-    return bool(file) and is_installed(str(file))
+    # Some of the modules within an extension have no file.
+    files = [getattr(sys.modules.get(one), "__file__", None) for one in (str(name), top)]
+    return any(bool(file) and is_installed(str(file)) for file in files)
 
 
 def _is_full(cell: Any) -> bool:
@@ -195,29 +329,41 @@ def _is_full(cell: Any) -> bool:
     return False
 
 
-def _variables_of(code: CodeType) -> Iterator[str]:
-    """Yield the names of the global variables that code reads."""
-    instructions = dis.get_instructions(code)
-    yield from (str(one.argval) for one in instructions if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
+    """Yield the instructions of code and of the functions within it."""
+    yield from dis.get_instructions(code)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _variables_of(constant)
+            yield from _instructions(constant)
 
 
-def _is_code(value: Any) -> bool:
-    return isinstance(value, FunctionType | type | ModuleType | BuiltinFunctionType)
+def _names_in(code: CodeType) -> Iterator[tuple[str, ...]]:
+    """Yield the global variables that code reads, each with the attributes that it takes of them at once."""
+    chain: tuple[str, ...] = ()
+    for one in _instructions(code):
+        if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and chain:
+            chain = (*chain, str(one.argval))
+        elif one.opname != "EXTENDED_ARG":
+            if chain:
+                yield chain
+            chain = (str(one.argval),) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME") else ()
 
 
 def _code_text(code: CodeType) -> str:
     """Return instructions, constants and names of code, without lines and files."""
-    constants = [_code_text(one) if isinstance(one, CodeType) else _constant(one) for one in code.co_consts]
+    constants = [_constant(one) for one in code.co_consts]
     names = [code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars]
     counts = [code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags]
     return repr([code.co_code.hex(), constants, names, counts, code.co_exceptiontable.hex()])
 
 
 def _constant(value: Any) -> str:
-    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+    if isinstance(value, CodeType):
+        return _code_text(value)
+    if isinstance(value, tuple | frozenset):
+        parts = [_constant(one) for one in value]
+        return f"{type(value).__name__}{parts if isinstance(value, tuple) else sorted(parts)}"
+    return repr(value)
 
 
 def _array_parts(value: Any, with_arrays: bool) -> list[Any] | None:
@@ -250,7 +396,16 @@ def _tensor_parts(tensor: Any, torch: Any) -> list[Any]:
         raise NoValueError(f"is a tensor of layout {tensor.layout} on {tensor.device}")
     host = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     content = _digest(host.reshape(-1).view(torch.uint8).numpy().data)
-    return [tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad, content]
+    return [*tensor_layout(tensor), content]
+
+
+def tensor_layout(tensor: Any) -> list[Any]:
+    """Return what a tensor is besides its values: shape, order in memory, type, whether it is trained."""
+    known = [str(tensor.layout), str(tensor.dtype), tensor.requires_grad]
+    if hasattr(tensor, "materialize"):  # its shape is not known yet
+        return known
+    strides = tensor.stride() if known[0] == "torch.strided" else ()
+    return [*known, tuple(tensor.shape), tuple(strides)]
 
 
 def _digest(data: Any) -> str:
@@ -258,12 +413,12 @@ def _digest(data: Any) -> str:
 
 
 def _module_parts(value: Any) -> dict[str, Any] | None:
-    """Return the attributes, parts and hooks of a module of torch; None for another object."""
+    """Return the attributes, tensors, parts and hooks of a module of torch; None for another object."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.nn.Module):
         return None
-    hooks = {name: list(one.values()) for name, one in vars(value).items() if name.endswith("_hooks") and one}
-    return {**module_attributes(value), **value._modules, **hooks}
+    tensors = {**value._parameters, **value._buffers}
+    return {**module_attributes(value), **tensors, **value._modules, "its hooks": module_hooks(value)}
 
 
 @cache
@@ -278,6 +433,17 @@ def module_attributes(module: Any) -> dict[str, Any]:
 
     Its mode is left out: training begins in training mode.
     """
-    own = {name: one for name, one in vars(module).items() if name not in _internal()}
+    own = _own_attributes(module)
     quiet = {name: module._buffers[name] for name in sorted(module._non_persistent_buffers_set)}
-    return {**own, **quiet}
+    return {**{name: one for name, one in own.items() if name not in _internal()}, **quiet}
+
+
+def module_hooks(module: Any) -> dict[str, list[Any]]:
+    """Return the hooks of a module of torch by their kind, in the order of their calls."""
+    kinds = sorted(name for name in _internal() if name.endswith("_hooks"))
+    with_keywords = module._forward_hooks_with_kwargs.keys() | module._forward_pre_hooks_with_kwargs.keys()
+    return {
+        kind: [(hook, number in with_keywords) for number, hook in hooks.items()]
+        for kind in kinds
+        if (hooks := getattr(module, kind, None))
+    }

@@ -15,12 +15,15 @@ from lightgbm import LGBMClassifier
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from torch.nn.utils import prune
 from xgboost import XGBClassifier
 
 import trainwright
 from small_runs import SignalAt
 from trainwright.errors import ChangedInputsError
 from trainwright.frameworks.support.definition import describe_value
+from trainwright.frameworks.torch.definition import definition_of_object
+from trainwright.records.manifest import WITHOUT_VALUE
 
 CONFIG = {"data": {"type": "wine"}, "training": {"threads": 1}, "logging": {"every_n_steps": 1}}
 OBJECTIVE = """\
@@ -138,3 +141,75 @@ def partly(amount: float) -> Any:
 @pytest.mark.parametrize("make", [Adder, adding, partly])
 def test_what_a_function_was_made_with_is_told(make: Callable[[float], Any]) -> None:
     assert describe_value("f", make(1.0)) == describe_value("f", make(1.0)) != describe_value("f", make(2.0))
+
+
+def plain(_: Any) -> None:
+    """Leave a module as it is."""
+
+
+def frozen(model: Any) -> None:
+    model[0].bias.requires_grad_(False)
+
+
+def hooked(model: Any) -> None:
+    model[0].register_forward_hook(lambda module, given, output: output * 2)
+
+
+def hooked_otherwise(model: Any) -> None:
+    model[0].register_forward_hook(lambda module, given, output: output * 3)
+
+
+def hooked_before(model: Any) -> None:
+    model.register_forward_pre_hook(lambda module, given: given)
+
+
+def pruned(model: Any) -> None:
+    prune.l1_unstructured(model[0], "weight", amount=0.5)
+
+
+def parametrized(model: Any) -> None:
+    torch.nn.utils.parametrizations.weight_norm(model[0])
+
+
+def buffered(model: Any) -> None:
+    model.register_buffer("scale", torch.ones(2), persistent=False)
+
+
+def transposed(model: Any) -> None:
+    weight = model[0].weight.data
+    model[0].weight = torch.nn.Parameter(weight.t().contiguous().t())
+
+
+def with_function(model: Any) -> None:
+    model[1].act = [lambda x: x * 1.0, lambda x: x * 3.0][0]
+
+
+def with_other_function(model: Any) -> None:
+    model[1].act = [lambda x: x * 1.0, lambda x: x * 3.0][1]
+
+
+def twice(model: Any) -> None:
+    model.add_module("again", torch.nn.Linear(13, 8))
+    model.again.load_state_dict(model[0].state_dict())
+
+
+def tied(model: Any) -> None:
+    model.add_module("again", model[0])
+
+
+def test_what_the_weights_of_a_module_do_not_say_defines_it() -> None:
+    changes = [
+        *(plain, frozen, hooked, hooked_otherwise, hooked_before, pruned, parametrized, buffered, transposed),
+        *(with_function, with_other_function, twice, tied),
+    ]
+
+    def defined(change: Callable[[Any], None]) -> dict[str, str]:
+        model = net(0.1)
+        change(model)
+        return definition_of_object(model)
+
+    found = {change.__name__: defined(change) for change in changes}
+    assert found == {change.__name__: defined(change) for change in changes}
+    assert len({repr(one) for one in found.values()}) == len(changes)
+    assert found["frozen"]["parameters that are not trained"] == "0.bias"
+    assert not any(WITHOUT_VALUE in one for one in found.values())

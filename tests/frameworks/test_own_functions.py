@@ -4,12 +4,13 @@ import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import trainwright
 from trainwright.errors import InputError
@@ -18,61 +19,98 @@ from trainwright.frameworks.support.own_functions import OwnFunctions
 CALLS: list[int] = []
 FACTORS = {"a": 0.5}
 COUNT = 0
+GENERATOR = np.random.default_rng(0)
+PYTHON = random.Random(0)
+TORCH = torch.Generator().manual_seed(0)
+WEIGHTS = np.ones(3)
 
 
-def pure(margins: Any, data: Any, factor: float = 2.0) -> Any:
-    parts = []
+class Local:
+    """What a function makes for itself."""
+
+    total = 0.0
+
+
+def pure(margins: Any, factor: float = 2.0) -> Any:
+    parts, local = [], Local()
     parts.append(np.sort(margins) * FACTORS["a"])
-    return np.add(*parts, factor)
+    local.total = float(margins.sum())
+    own = {"n": 0}
+    own["n"] += 1
+    return np.stack(parts).sum(axis=0) + factor + local.total + np.random.default_rng(1).normal()
 
 
-def counts(margins: Any, data: Any) -> Any:
+def counts(margins: Any) -> Any:
     global COUNT  # noqa: PLW0603
     COUNT += 1
-    return margins
+    return margins + COUNT
 
 
-def appends(margins: Any, data: Any) -> Any:
+def appends(margins: Any) -> Any:
     CALLS.append(1)
-    return margins
+    return margins + len(CALLS)
 
 
-def by_default(margins: Any, data: Any, seen: list[int] = []) -> Any:  # noqa: B006
+def by_default(margins: Any, seen: list[int] = []) -> Any:  # noqa: B006
     seen.append(1)
-    return margins
+    return margins + len(seen)
 
 
-def draws(margins: Any, data: Any) -> Any:
-    return margins + np.random.normal() + random.random()
+def by_attribute(margins: Any) -> Any:
+    by_attribute.n = getattr(by_attribute, "n", 0) + 1  # type: ignore[attr-defined]
+    return margins + by_attribute.n  # type: ignore[attr-defined]
 
 
-def by_item(margins: Any, data: Any) -> Any:
+def by_item(margins: Any) -> Any:
     FACTORS["a"] += 1.0
     return margins * FACTORS["a"]
+
+
+def in_place(margins: Any) -> Any:
+    np.multiply(WEIGHTS, 0.5, out=WEIGHTS)
+    return margins * WEIGHTS
+
+
+def draws(margins: Any) -> Any:
+    return margins + np.random.exponential()
+
+
+def draws_in_python(margins: Any) -> Any:
+    return margins + random.gauss()
+
+
+def draws_in_torch(margins: Any) -> Any:
+    return margins + float(torch.rand(()))
+
+
+def draws_from_its_own(margins: Any) -> Any:
+    return margins + GENERATOR.normal() + PYTHON.random() + float(torch.rand((), generator=TORCH))
 
 
 def closure() -> Any:
     calls = 0
 
-    def objective(margins: Any, data: Any) -> Any:
+    def objective(margins: Any) -> Any:
         nonlocal calls
         calls += 1
-        return margins
+        return margins + calls
 
     return objective
 
 
-def through_another(margins: Any, data: Any) -> Any:
-    return counts(margins, data)
+def through_another(margins: Any) -> Any:
+    return counts(margins)
 
 
 class Object:
     """An objective as an object, with options that do not change."""
 
-    def __init__(self, alpha: float = 0.5) -> None:
-        self.alpha, self.weights = alpha, np.ones(3)
+    calls = 0
 
-    def __call__(self, margins: Any, data: Any) -> Any:
+    def __init__(self, alpha: float = 0.5) -> None:
+        self.alpha, self.weights, self.n = alpha, np.ones(3), {"a": 0}
+
+    def __call__(self, margins: Any) -> Any:
         return margins * self.alpha
 
 
@@ -82,63 +120,76 @@ class Unhashable:
 
     alpha: float = 0.5
 
-    def __call__(self, margins: Any, data: Any) -> Any:
+    def __call__(self, margins: Any) -> Any:
         return margins * self.alpha
 
 
 class Averaging(Object):
     """An objective that keeps an average."""
 
-    def __call__(self, margins: Any, data: Any) -> Any:
+    def __call__(self, margins: Any) -> Any:
         self.alpha = 0.9 * self.alpha + 0.1 * float(margins.mean())
-        return super().__call__(margins, data)
+        return super().__call__(margins)
+
+
+class Counting(Object):
+    """An objective that counts in a dictionary, and for all objects of its class."""
+
+    def __call__(self, margins: Any) -> Any:
+        self.n["a"] += 1
+        Counting.calls += 1
+        return margins + self.n["a"] + self.calls
 
 
 class InPlace(Object):
-    """An objective that changes an array of its own, which its code does not show."""
+    """An objective that changes an array of its own."""
 
-    def __call__(self, margins: Any, data: Any) -> Any:
+    def __call__(self, margins: Any) -> Any:
         np.multiply(self.weights, 0.5, out=self.weights)
-        return super().__call__(margins, data)
+        return margins * self.weights
+
+
+MARGINS = np.arange(3.0)
+KEEPING = [
+    *(counts, appends, by_default, by_attribute, by_item, in_place, closure(), through_another),
+    *(Averaging(), Counting(), InPlace()),
+]
 
 
 @pytest.mark.parametrize("function", [pure, Object(), Unhashable(), Object().__call__, None, "name"])
 def test_functions_without_state_keep_the_tier(function: Any) -> None:
     own = OwnFunctions({"objective": function, "metric": None})
-    before = own.unsaved()
-    if callable(function):
-        function(np.ones(3), None)
-    assert (own.keeps_state(), own.unsaved()) == ("", before)
+    assert own.why_inexact(lambda: function(MARGINS)) == ""
 
 
-@pytest.mark.parametrize(
-    ("function", "named"),
-    [
-        (counts, "COUNT in counts"),
-        (appends, "CALLS.append in appends"),
-        (by_default, "seen.append in by_default"),
-        (draws, "np.random.normal in draws"),
-        (closure(), "calls in closure.<locals>.objective"),
-        (through_another, "COUNT in counts"),
-        (Averaging(), ".alpha in Averaging.__call__"),
-    ],
-)
-def test_state_is_named_before_training(function: Any, named: str) -> None:
-    assert named in OwnFunctions({"objective": function}).keeps_state()
+@pytest.mark.parametrize("function", [*KEEPING, draws_from_its_own])
+def test_state_is_found_by_a_call_and_put_back(function: Any) -> None:
+    def around(margins: Any) -> Any:
+        return function(margins)
 
-    def around(*given: Any) -> Any:
-        return function(*given)
-
-    if isinstance(function, FunctionType):
-        assert named in OwnFunctions({"metric": around}).keeps_state()
-
-
-@pytest.mark.parametrize("function", [by_item, InPlace(), counts, draws])
-def test_state_that_the_code_does_not_show_is_found_after_a_call(function: Any) -> None:
+    for one in [around, function]:
+        own = OwnFunctions({"objective": one})
+        assert "keeps state from call to call (objective" in own.why_inexact(partial(one, MARGINS))
     own = OwnFunctions({"objective": function})
     before = own.unsaved()
-    function(np.ones(3), None)
+    own.why_inexact(lambda: function(MARGINS))
+    assert own.unsaved() == before
+    first = function(MARGINS)
     assert own.unsaved() != before
+    assert (function(MARGINS) != first).any()
+
+
+@pytest.mark.parametrize("function", [draws, draws_in_python, draws_in_torch])
+def test_draws_from_generators_of_the_process_are_found_and_put_back(function: Any) -> None:
+    own = OwnFunctions({"metric": function})
+    before = own.unsaved()
+    assert "the random generators of the process" in own.why_inexact(lambda: function(MARGINS))
+    assert own.unsaved() == before
+
+
+def test_a_call_that_fails_says_nothing_of_its_own() -> None:
+    own = OwnFunctions({"objective": pure})
+    assert own.why_inexact(lambda: pure(None)) == ""
 
 
 SOURCE = """

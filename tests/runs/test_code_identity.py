@@ -117,6 +117,31 @@ def test_a_zipped_module_is_identified_by_its_source(folder: Path, monkeypatch: 
     assert found[0]["coded_packed"] != found[1]["coded_packed"]
 
 
+def test_a_zipped_module_that_is_known_by_a_relative_path_is_not_taken_for_edited(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(folder / "packed.zip", "w") as file:
+        file.writestr("coded_packed.py", "VALUE = 1\n")
+    monkeypatch.syspath_prepend("packed.zip")
+    importlib.import_module("coded_packed")
+    assert code_inputs(["coded_packed"], folder).edited == {}
+
+
+def test_a_module_that_was_imported_before_the_run_and_is_named_in_a_call_is_found(folder: Path) -> None:
+    (folder / "coded_net.py").write_text(
+        "import importlib\ndef f(): return importlib.import_module('coded_dynamic')\n"
+    )
+    importlib.import_module("coded_dynamic")
+    assert identity("coded_net").keys() == {"coded_net", "coded_dynamic"}
+
+
+def test_a_module_that_code_without_a_file_imports_is_found(folder: Path) -> None:
+    cell: dict[str, Any] = {"__name__": "notebook"}
+    exec("class Net:\n    def forward(self):\n        from coded_late import SCALE", cell)
+    importlib.import_module("coded_late")
+    assert code_inputs([], folder, model=cell["Net"]()).modules.keys() == {"coded_late", "notebook:Net"}
+
+
 def test_bytecode_without_a_source_is_identified_by_its_file(folder: Path) -> None:
     source = folder / "coded_compiled.py"
     found = []
@@ -159,6 +184,7 @@ def test_an_object_counts_by_its_attributes_and_code(tmp_path: Path) -> None:
         exec(
             "import torch\n"
             "class Net(torch.nn.Module):\n"
+            "    SCALE = {'k': 1.0}\n"
             "    def __init__(self, p):\n"
             "        super().__init__()\n"
             "        self.p, self.layer = p, torch.nn.Linear(4, 3)\n"
@@ -174,10 +200,20 @@ def test_an_object_counts_by_its_attributes_and_code(tmp_path: Path) -> None:
         short = {"training.max_steps": 2}
         return trainwright.train(config, short, runs_dir=tmp_path, reuse=True, model=model).path
 
+    def frozen(model: Any) -> Any:
+        model.layer.bias.requires_grad_(False)
+        return model
+
+    def scaled(model: Any) -> Any:
+        type(model).SCALE["k"] = 2.0
+        return model
+
     first = path(net([0.1, {"a": 2}]))
     assert path(net([0.1, {"a": 2}])) == first
     assert path(net([0.1, {"a": 3}])) != first
     assert path(net([0.1, {"a": 2}], "x * 2")) != first
+    assert path(frozen(net([0.1, {"a": 2}]))) != first
+    assert path(scaled(net([0.1, {"a": 2}]))) != first
 
 
 class Handle:
@@ -200,10 +236,37 @@ def test_an_object_without_a_value_is_trained_again(tmp_path: Path, caplog: pyte
 
     config = {key: value for key, value in SMALL.items() if key != "model"}
     runs = []
-    with caplog.at_level("INFO", "trainwright"):
+    with caplog.at_level("WARNING", "trainwright"):
         for _ in range(2):
             torch.manual_seed(0)
             short = {"training.max_steps": 2}
             runs.append(trainwright.train(config, short, runs_dir=tmp_path, reuse=True, model=Net()).path)
     assert runs[0] != runs[1]
     assert "parts without a value to compare: attribute handle (is a Handle)" in caplog.text
+
+
+def test_a_data_set_counts_by_its_code(tmp_path: Path) -> None:
+    def rows(last: str) -> Any:
+        cell: dict[str, Any] = {"__name__": "notebook"}
+        exec(
+            "import numpy as np\n"
+            "CACHE = {}\n"
+            "class Rows:\n"
+            "    fingerprint = 'the author vouches for it'\n"
+            "    def __len__(self): return 200\n"
+            "    def __getitem__(self, i):\n"
+            f"        CACHE[i] = {last} if i == 198 else i % 3\n"
+            "        return np.full(4, i % 3, np.float32), CACHE[i]\n",
+            cell,
+        )
+        return cell["Rows"]()
+
+    config = {key: value for key, value in SMALL.items() if key != "data"}
+
+    def path(last: str) -> Path:
+        short = {"training.max_steps": 2}
+        return trainwright.train(config, short, runs_dir=tmp_path, reuse=True, data=rows(last)).path
+
+    first = path("0")
+    assert path("0") == first
+    assert path("1") != first

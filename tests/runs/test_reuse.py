@@ -299,7 +299,7 @@ def test_the_command_returns_the_run_that_is_there(
 ) -> None:
     config = tmp_path / "small.yaml"
     config.write_text(load(SMALL, adapters=Catalog()).dump(), encoding="utf-8")
-    assert main(["train", str(config), "--reuse", "--json", "--runs-dir", str(runs_dir)]) == 0
+    assert main(["train", str(config), "--reuse", "--json", "--quiet", "--runs-dir", str(runs_dir)]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["run_id"] == the_run(runs_dir).id
     assert "is reused" in printed.err

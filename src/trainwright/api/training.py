@@ -101,7 +101,8 @@ def train(
         if (followed := follow(resolved.config, objects, run_attempt)) is not None:
             return Run(followed)
         if reuse:
-            completed = CompletedRuns(folder, resolved.config.experiment.name)
+            # Asked for, so that it is said where only warnings are.
+            completed = CompletedRuns(folder, resolved.config.experiment.name, logging.WARNING)
             if (known := completed.find(resolved, objects)) is not None:
                 return Run(known)
         if (resume or is_restarted()) and (found := find_unfinished(resolved, folder)):

@@ -200,6 +200,7 @@ class DataBundle:
         files: The SHA-256 of each shard by its name, to tell which one has changed.
         packages: The distributions that were imported to prepare the data, if another process did that.
         repeated: The rows that two splits share; `warnings` say so, too.
+        code: The user's objects whose code makes the samples, such as map-style data sets.
     """
 
     info: DataInfo
@@ -218,6 +219,7 @@ class DataBundle:
     files: Mapping[str, str] = field(default_factory=dict)
     packages: Sequence[str] = ()
     repeated: Sequence[RepeatedRows] = ()
+    code: Sequence[Any] = field(default=(), repr=False)
     _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, compute: Callable[[DataBundle], T]) -> T:

@@ -528,7 +528,7 @@ class Learner(ABC):
         """
         return {}
 
-    def keeps_state(self) -> str:
+    def why_inexact(self) -> str:
         """Return why a resume is not exact, as far as that is seen before the first step; "": it is.
 
         It is where code of the user's, such as an objective, keeps state that no snapshot holds.

@@ -99,9 +99,9 @@ class GitState(Record):
 class CodeIdentity(Record):
     """What identifies the code: the SHA-256 of the source that each of the user's modules was imported from.
 
-    Code that no file holds, such as that of a notebook, is there by function and variable: `module:name`; of
-    variables in `without_value`, the values cannot be compared. `edited` holds the SHA-256 of the sources on
-    disk that were changed after their import: they did not run.
+    The classes of objects that were given in Python, and the variables that their code names, are there as
+    they were in memory: `module:name`; of those in `without_value`, the values cannot be compared. `edited`
+    holds the SHA-256 of the sources on disk that were changed after their import: they did not run.
 
     Trainwright's version and the hash of its sources are records: they are never compared. Its code is
     identified by `Manifest.semantics`.

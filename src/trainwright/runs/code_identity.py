@@ -20,7 +20,7 @@ from typing import Any
 from trainwright import registry
 from trainwright.digest import sha256_bytes, sha256_file, sha256_json
 from trainwright.module_sources import is_installed, is_module_file, source_hash, source_now, spec_of
-from trainwright.object_identity import Identity, NoValueError
+from trainwright.object_identity import Identity
 from trainwright.records.manifest import CodeIdentity, GitState
 from trainwright.require import import_rule
 from trainwright.version import VERSION
@@ -31,12 +31,17 @@ REMOVED = "removed"  # instead of the hash of a source that is gone
 
 
 def code_inputs(
-    roots: Collection[str], working_directory: Path, model: Any = None, known: Collection[str] = ()
+    roots: Collection[str],
+    working_directory: Path,
+    known: Collection[str] = (),
+    *,
+    model: Any = None,
+    data: Iterable[Any] = (),
 ) -> CodeIdentity:
     """Return what identifies the code.
 
     It is the sources of the user's modules that `roots` (module names) lead to, as they were imported, and
-    the code of a model that no file holds.
+    what they have become in memory, as far as the objects that are passed in Python lead to it.
 
     Trainwright's sources and the git commit are records: a change that touches none of the user's modules
     does not change the run, unless it raises one of the `semantics` versions.
@@ -44,13 +49,14 @@ def code_inputs(
     Args:
         roots: Names of modules.
         working_directory: The folder whose commit is recorded.
-        model: The object that is passed in Python, if any.
         known: The modules that the run has used before; those that are not imported yet count by their files.
+        model: The model that is passed in Python, if any.
+        data: The objects whose code makes the samples.
     """
-    of_object = Identity(with_arrays=False)
-    with suppress(NoValueError, RecursionError):  # the model's definition names what has no value
-        of_object.of(model)
-    files = _user_modules([*roots, *sorted(of_object.modules)])
+    of_model, of_data = Identity(), Identity(with_containers=False)
+    of_model.follow([model])  # its definition names the attributes that have no value
+    of_data.follow(data)
+    files = _user_modules([*roots, *sorted(of_model.modules | of_data.modules)])
     files |= {name: file for name in known if name not in files and (file := _later(name)) is not None}
     on_disk, modules = dict[str, str](), dict[str, str]()
     for name, (path, loader) in sorted(files.items()):
@@ -65,14 +71,14 @@ def code_inputs(
             "restart Python to use what is on disk",
             name,
         )
-    modules |= dict(sorted(of_object.code.items()))
+    modules |= dict(sorted((of_data.code | of_model.code).items()))
     return CodeIdentity(
         hash=_hash(modules, edited),
         trainwright=VERSION,
         trainwright_sha256=own_hash(frozenset(adapters)),
         modules=modules,
         edited=edited,
-        without_value=sorted(set(of_object.without_value)),
+        without_value=sorted({*of_model.without_value, *of_data.without_value}),
         git=_git(working_directory),
     )
 
@@ -181,6 +187,15 @@ def _imported(name: str, file: _File, package: str) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from _names(package, node.level, node.module or "", [alias.name for alias in node.names])
+        elif isinstance(node, ast.Call) and (module := _by_call(node)):
+            yield from _names(package, len(module) - len(module.lstrip(".")), module.lstrip("."), [])
+
+
+def _by_call(call: ast.Call) -> str:
+    """Return the module that `importlib.import_module` or `__import__` is called with; "" for other calls."""
+    function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    first = call.args[0] if function in ("import_module", "__import__") and call.args else None
+    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
 
 
 def _imported_by(code: CodeType, package: str) -> Iterator[str]:

@@ -64,6 +64,8 @@ _FLAGS = (
     "TF_DISABLE_",
     "TF_NUM_",
 )
+# Folders of what was compiled; torch sets those of its compilers itself, sooner or later in a process.
+_FOLDERS = ("_CACHE_DIR", "_HOME")
 
 
 # Where /proc/cpuinfo lists the extensions of instruction sets (x86, ARM), and how those for arithmetic begin.
@@ -98,13 +100,18 @@ def environment_inputs(
         instructions=_instructions(),
         threads=threads,
         framework=dict(framework),
-        flags=normalized({key: value for key, value in os.environ.items() if key.startswith(_FLAGS)}),
+        flags=normalized(_flags()),
         resolved=resolved(),
         imported={name: installed[name] for name in imported},
     )
     return Environment(
         **dict(numeric), hash=sha256_json(numeric.to_json()), platform=platform.platform(), packages=installed
     )
+
+
+def _flags() -> dict[str, str]:
+    named = {key: value for key, value in os.environ.items() if key.startswith(_FLAGS)}
+    return {key: value for key, value in named.items() if not key.endswith(_FOLDERS)}
 
 
 @cache

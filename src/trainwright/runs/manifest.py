@@ -77,7 +77,7 @@ def make_manifest(
         computation_hash=resolved.computation_hash(),
         computation=resolved.computation(),
         data=components.bundle.once(data_inputs),
-        code=code_inputs(roots, here, objects.model, known=known),
+        code=code_inputs(roots, here, known, model=objects.model, data=components.bundle.code),
         environment=environment_inputs(
             components.inputs.threads, components.learner.describe(), components.bundle.packages
         ),

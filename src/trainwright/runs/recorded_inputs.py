@@ -119,7 +119,7 @@ def check_alike(request: Request, now: Manifest) -> None:
 def changed_since(before: Manifest, resolved: Resolved, data: DataBundle) -> list[Difference]:
     """Return how the data and the code of a config differ from those of another run of the study."""
     framework = registry.adapter("framework", framework_name(resolved.config))
-    code = code_inputs(code_roots(resolved, Objects(), framework, {}), Path.cwd())
+    code = code_inputs(code_roots(resolved, Objects(), framework, {}), Path.cwd(), data=data.code)
     own = {"computation": resolved.computation(), "data": data.once(data_inputs), "code": code}
     return before.shared_differences(before.model_copy(update=own))
 

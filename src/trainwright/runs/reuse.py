@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 
 from trainwright import registry
@@ -47,18 +46,25 @@ _PATHS = [f"data.{name}" for name in ("path", "train_path", "val_path", "test_pa
 
 
 class CompletedRuns:
-    """The completed runs of an experiment, by what they compute."""
+    """The completed runs of an experiment, by what they compute.
 
-    def __init__(self, runs_dir: Path, experiment: str) -> None:
-        self._runs_dir, self._experiment = runs_dir, experiment
+    Args:
+        runs_dir: The folder of all runs.
+        experiment: The name of the experiment.
+        level: Of the lines of the log that say which run is reused, or why one is not.
+    """
+
+    def __init__(self, runs_dir: Path, experiment: str, level: int = logging.INFO) -> None:
+        self._runs_dir, self._experiment, self._level = runs_dir, experiment, level
 
     def find(self, resolved: Resolved, objects: Objects) -> RunDir | None:
         """Return the newest run with the inputs that a run of this config would have now, or None.
 
         No model is built, unless the initial weights depend on more than the config.
         """
-        known = [self._by_computation.get(one, ()) for one in dict.fromkeys(resolved.computation_hashes())]
-        for run in map(RunDir, chain.from_iterable(known)):
+        hashes = dict.fromkeys(resolved.computation_hashes())
+        known = [path for one in hashes for path in self._by_computation.get(one, ())]
+        for run in map(RunDir, known):
             try:
                 download_records(run)  # in a list of runs, a working copy has the records alone
                 with of_own_config(run, resolved):
@@ -67,10 +73,21 @@ class CompletedRuns:
             except TrainwrightError as error:
                 reason = str(error)
             if reason is None:
-                _announce(run, resolved)
+                self._announce(run, resolved)
                 return run
-            log.info("run %s is not reused: %s", run.id, reason)
+            log.log(self._level, "run %s is not reused: %s", run.id, reason)
+        if not known:
+            log.info("no run with this config has completed in %s/%s", self._runs_dir, self._experiment)
         return None
+
+    def _announce(self, run: RunDir, resolved: Resolved) -> None:
+        made, what = (
+            run.require_manifest().created,
+            "is reused: it has the same inputs, so nothing is trained",
+        )
+        log.log(self._level, "run %s, made at %s, %s", run.id, made, what)
+        own = read_config(run)
+        warn_of_unused(resolved, own, run, known=_PATHS)  # their content is the same
 
     @cached_property
     def _by_computation(self) -> Mapping[str, Sequence[Path]]:
@@ -82,13 +99,6 @@ class CompletedRuns:
         return paths
 
 
-def _announce(run: RunDir, resolved: Resolved) -> None:
-    made = run.require_manifest().created
-    log.info("run %s, made at %s, is reused: it has the same inputs, so nothing is trained", run.id, made)
-    own = read_config(run)
-    warn_of_unused(resolved, own, run, known=_PATHS)  # their content is the same
-
-
 def _unusable(run: RunDir) -> str | None:
     """Return why a run's result may not be a function of its inputs alone; None if it is."""
     manifest = run.require_manifest()
@@ -97,7 +107,9 @@ def _unusable(run: RunDir) -> str | None:
     if manifest.determinism.tier == "statistical":
         return f"its tier is statistical: {manifest.determinism.reason}"
     if not manifest.data.content_hashed:
-        return "the content of its data was not hashed"
+        return (
+            "only a sample of its data was hashed; a text `fingerprint` of the data set vouches for the rest"
+        )
     if without := manifest.model.get(WITHOUT_VALUE) or ", ".join(manifest.code.without_value):
         return f"what its model was made of has parts without a value to compare: {without}"
     return None
@@ -226,7 +238,7 @@ def _light_inputs(run: RunDir, resolved: Resolved, objects: Objects, device: str
         return now  # the data need not be read
     bundle = objects.data if objects.data is not None else load_data(config, objects.model)
     roots = code_roots(resolved, objects, framework, {})
-    code = code_inputs(roots, Path.cwd(), known=before.code.modules)
+    code = code_inputs(roots, Path.cwd(), before.code.modules, data=bundle.code)
     return now.model_copy(update={"data": bundle.once(data_inputs), "code": code})
 
 

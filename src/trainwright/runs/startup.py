@@ -180,7 +180,7 @@ class Startup:
         older = self._world.from_main(lambda: older_versions(self._run.versions()))
         with computing_by(older), replaying_skips(decisions, self._world):
             components = build(config, threads, request.objects, choices, begin, self._world)
-        if reason := components.bundle.unrepeatable or components.learner.keeps_state():
+        if reason := components.bundle.unrepeatable or components.learner.why_inexact():
             determinism = checked_determinism(config, Determinism("statistical", reason))
         if self._world.is_main:
             say_threads(config, components.inputs.threads)

@@ -130,6 +130,7 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
         warnings=warnings,
         unrepeatable=_reason(unrepeatable) if version("samples") > 1 else "",
         content_hashed=len(pinned) == len(datasets),
+        code=[*datasets.values(), collate],
         files={
             shard: sha256
             for dataset in datasets.values()

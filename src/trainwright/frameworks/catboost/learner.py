@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,18 @@ class CatboostLearner(Learner):
         device, _ = _device(self._inputs.config)
         return {"catboost": self._library.__version__, "device": device.lower()}
 
-    def keeps_state(self) -> str:
+    def why_inexact(self) -> str:
         """Return what the user's objective or metric is seen to keep from call to call."""
-        return self._own.keeps_state()
+        targets, weights = self._sample[TARGET], self._sample.get(WEIGHT)
+        raw = np.zeros((len(targets), self._objective.width))  # as before the first round
+        calls: list[Callable[[], Any]] = [partial(self._objective.loss, raw, targets, weights)]
+        for name in ("calc_ders_range", "calc_ders_multi", "calc_ders_multi_target"):
+            if (function := getattr(self._spec.objective, name, None)) is not None:
+                rows = slice(None) if name == "calc_ders_range" else 0  # it takes all rows at once
+                values = raw[:, 0] if name == "calc_ders_range" else raw[0]
+                weight = None if weights is None else weights[rows]
+                calls.append(partial(function, values, learned(targets, self._inputs.info)[rows], weight))
+        return self._own.why_inexact(*calls)
 
     def unsaved_state(self) -> Mapping[str, str]:
         """Return a hash of each part of the state of the user's objective and metric."""

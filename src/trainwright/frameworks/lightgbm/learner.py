@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from trainwright.frameworks.support.stored import (
     read_model,
 )
 from trainwright.tasks.support.class_weights import of_classes
+from trainwright.tasks.support.precision import learned
 from trainwright.types import Array, NamedBuffer, StepResult
 
 log = logging.getLogger("trainwright")
@@ -74,9 +76,15 @@ class LightgbmLearner(Learner):
             "device": device_of(self._inputs.config, self._spec.params),
         }
 
-    def keeps_state(self) -> str:
+    def why_inexact(self) -> str:
         """Return what the user's objective or metric is seen to keep from call to call."""
-        return self._own.keeps_state()
+        rows, width = self._sample.rows, self._objective.width
+        raw = np.zeros((len(rows), width))  # as before the first round
+        label = learned(rows.targets, self._inputs.info)
+        dataset = self._library.Dataset(np.empty((len(rows), 0)), label=label, weight=rows.weights)
+        functions = [one for one in (self._spec.gradients, self._spec.metric) if one is not None]
+        given = (raw[:, 0] if width == 1 else raw, dataset)
+        return self._own.why_inexact(*(partial(one, *given) for one in functions))
 
     def unsaved_state(self) -> Mapping[str, str]:
         """Return a hash of each part of the state of the user's objective and metric."""

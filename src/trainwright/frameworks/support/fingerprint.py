@@ -179,7 +179,7 @@ def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
     variables = function.__globals__
     if not _is_users_module(str(variables.get("__name__"))):
         return  # a library's, around one of the user's
-    names = list(dict.fromkeys(_names_in(function.__code__)))
+    names = list(dict.fromkeys(names_in(function.__code__)))
     for name in names:
         if name not in variables:
             continue
@@ -189,11 +189,12 @@ def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
             yield from ((f"{value.__name__}.{one}", vars(value)[one]) for one in names if one in vars(value))
 
 
-def _names_in(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> Iterator[str]:
+    """Yield the names of global variables and attributes in code."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names_in(constant)
+            yield from names_in(constant)
 
 
 def _may_hold_state(value: Any) -> bool:
@@ -272,6 +273,8 @@ def _generator_state(value: Any) -> Any:
         return _listed(value.state)
     if isinstance(value, np.random.RandomState):
         return _listed(value.get_state(legacy=False))
+    if type(value).__module__.startswith("torch") and type(value).__name__ == "Generator":
+        return value.get_state().tolist()
     return value.getstate() if isinstance(value, random.Random) else None
 
 

@@ -1,33 +1,37 @@
-"""Objectives and metrics of the user's, of which no checkpoint holds a state: find those that have one."""
+"""Objectives and metrics of the user's, of which no checkpoint holds a state: find those that have one.
+
+Their code does not show it (`state[key] += 1`, `random.gauss()`, a counter of a library), so they are called
+once before the training, and what they can reach is compared with what it was. Then it is put back.
+"""
 
 from __future__ import annotations
 
-import dis
+import copy
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from trainwright.frameworks.support.fingerprint import is_users, named_functions
+from trainwright.frameworks.support.fingerprint import (
+    class_attributes,
+    is_users,
+    kept_by_class,
+    named_functions,
+    names_in,
+)
 from trainwright.frameworks.support.object_state import ObjectState, none
 from trainwright.frameworks.support.plans import OWN_FUNCTIONS_HINT
+from trainwright.global_random import preserved_global_random
+from trainwright.module_sources import is_installed
 
-_WRITES = {"STORE_GLOBAL": "", "DELETE_GLOBAL": "", "STORE_ATTR": ".", "DELETE_ATTR": "."}
-_OF_VIEWS = {"shape", "dtype", "writeable"}  # attributes of arrays, which functions set on their own
-# Methods of containers and generators that change them.
-_CHANGES = {
-    *("append", "extend", "insert", "remove", "pop", "popleft", "appendleft", "clear", "sort", "reverse"),
-    *("add", "discard", "update", "setdefault", "popitem", "rotate"),
-    *("random", "normal", "uniform", "integers", "choice", "shuffle", "permutation", "standard_normal"),
-}
-# Methods that a call of the object does not run.
-_NOT_CALLED = {
-    *("__init__", "__new__", "__post_init__", "__setstate__", "__init_subclass__"),
-    *("__repr__", "__str__", "__eq__", "__hash__"),
-}
+_GENERATORS = "the random generators of the process"
+_NAMED = 3  # parts of the state that a message names
 
 
 class OwnFunctions:
@@ -39,27 +43,39 @@ class OwnFunctions:
 
     def __init__(self, functions: Mapping[str, Any]) -> None:
         self._roots = {
-            name: list({id(part): part for part in own_parts(one)}.values())  # objects may have no hash
+            f"{name} {index}" if index else name: root
             for name, one in functions.items()
             if callable(one) or is_users(type(one))
+            for index, root in enumerate({id(part): part for part in own_parts(one)}.values())
         }
-        self._states = {
-            f"{name} {index}" if index else name: ObjectState(root)
-            for name, roots in self._roots.items()
-            for index, root in enumerate(roots)
-        }
+        self._states = {name: ObjectState(root) for name, root in self._roots.items()}
+        self._torch = sys.modules.get("torch")  # a function may import it later, which is no change
 
-    def keeps_state(self) -> str:
-        """Return what is seen to be written by the code, as the reason of a lower tier; "" if nothing is."""
-        for name, roots in self._roots.items():
-            for root in roots:
-                for function in _functions_of(root):
-                    if written := next(_written(function), None):
-                        return (
-                            f"the {name} of the model keeps state from call to call ({written} in "
-                            f"{function.__qualname__}), which no checkpoint holds; {OWN_FUNCTIONS_HINT}"
-                        )
-        return ""
+    def why_inexact(self, *calls: Callable[[], Any]) -> str:
+        """Return which state the functions keep, as the reason of a lower tier; "" if they keep none.
+
+        Args:
+            calls: Call them as training does. Errors are left to the training.
+        """
+        if not self._states:
+            return ""
+        before, held = self.unsaved(), _Held(self._roots.values())
+        drawn = None if self._torch is None else self._torch.get_rng_state()
+        with preserved_global_random():
+            for call in calls:
+                with suppress(Exception):
+                    call()
+            after = self.unsaved()
+        if self._torch is not None:
+            self._torch.set_rng_state(drawn)
+        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        if not changed:
+            return ""
+        held.put_back()
+        return (
+            f"the objective or metric of the model keeps state from call to call ({_listed(changed)}), which "
+            f"no checkpoint holds; {OWN_FUNCTIONS_HINT}"
+        )
 
     def unsaved(self) -> dict[str, str]:
         """Return a hash of each part of their state, by name; that of global generators is one."""
@@ -70,7 +86,103 @@ class OwnFunctions:
             for name, state in self._states.items()
             for at, sha256 in state.unsaved(none).items()
         }
-        return hashes | {"the generators of Python and NumPy": f"{random.getstate()}{_numpy_state()}"}
+        drawn = None if self._torch is None else self._torch.get_rng_state().tolist()
+        return hashes | {_GENERATORS: f"{random.getstate()}{_numpy_state()}{drawn}"}
+
+
+def _listed(names: Sequence[str]) -> str:
+    few = [name.removesuffix(".itself") for name in names[:_NAMED]]
+    return ", ".join([*few, *([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])])
+
+
+class _Held:
+    """What functions and objects may change when they are called, and copies of it.
+
+    These are closures, variables, defaults, and attributes of functions, classes and objects. What cannot be
+    copied is left as the call leaves it.
+    """
+
+    def __init__(self, roots: Iterable[Any]) -> None:
+        self._cells: list[tuple[CellType, Any]] = []
+        self._attributes: list[tuple[Any, str, Any]] = []  # of modules and classes
+        self._copies: list[tuple[Any, Any]] = []
+        values = list(roots)
+        functions = [root for root in values if isinstance(root, FunctionType)]
+        for cls in [type(root) for root in values if not isinstance(root, FunctionType)]:
+            functions += [one for one in kept_by_class(cls).values() if isinstance(one, FunctionType)]
+            values += self._held_by_class(cls)
+        for function in named_functions(functions):
+            values += self._held_by(function)
+        memo: dict[int, Any] = {}
+        for value in values:
+            if not isinstance(value, FunctionType | ModuleType | type) and id(value) not in memo:
+                with suppress(Exception):  # foreign objects may raise anything
+                    self._copies.append((value, copy.deepcopy(value, memo)))
+
+    def _held_by_class(self, cls: type) -> list[Any]:
+        own = [(base, name) for base in cls.__mro__ if is_users(base) for name in class_attributes(base)]
+        held = [(base, name.rpartition(".")[2]) for base, name in own]
+        self._attributes += [(base, name, vars(base)[name]) for base, name in held if name in vars(base)]
+        return [vars(base)[name] for base, name in held if name in vars(base)]
+
+    def _held_by(self, function: FunctionType) -> list[Any]:
+        values = [
+            function.__dict__,
+            *(function.__defaults__ or ()),
+            *(function.__kwdefaults__ or {}).values(),
+        ]
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):  # it is empty
+                self._cells.append((cell, cell.cell_contents))
+                values.append(cell.cell_contents)
+        names = list(names_in(function.__code__))
+        homes = [module for module in [sys.modules.get(function.__module__)] if module is not None]
+        for home in homes:
+            for name in names:
+                if name in vars(home):
+                    value = vars(home)[name]
+                    self._attributes.append((home, name, value))
+                    values.append(value)
+                    if (
+                        isinstance(value, ModuleType)
+                        and value not in homes
+                        and not is_installed(str(getattr(value, "__file__", "")))
+                    ):
+                        homes.append(value)
+                    if isinstance(value, type):
+                        values += self._held_by_class(value)
+        return values
+
+    def put_back(self) -> None:
+        """Give all that was held the values that it had."""
+        for cell, value in self._cells:
+            cell.cell_contents = value
+        for holder, name, value in self._attributes:
+            setattr(holder, name, value)
+        for value, before in self._copies:
+            with suppress(Exception):  # foreign objects may raise anything
+                _restore(value, before)
+
+
+def _restore(value: Any, before: Any) -> None:
+    """Give an object the content of a copy."""
+    if isinstance(value, np.ndarray):
+        value[...] = before
+    elif isinstance(value, np.random.Generator):
+        value.bit_generator.state = before.bit_generator.state
+    elif isinstance(value, random.Random):
+        value.setstate(before.getstate())
+    elif hasattr(value, "get_state") and hasattr(value, "set_state"):  # generators of NumPy and torch
+        value.set_state(before.get_state())
+    elif isinstance(value, list | deque):
+        value.clear()
+        value.extend(before)
+    elif isinstance(value, dict | set):
+        value.clear()
+        value.update(before)
+    elif hasattr(value, "__dict__"):
+        vars(value).clear()
+        vars(value).update(vars(before))
 
 
 def _numpy_state() -> str:
@@ -94,73 +206,3 @@ def own_parts(value: Any) -> Iterator[Any]:
                 yield from own_parts(cell.cell_contents)
     elif is_users(type(value)) and not isinstance(value, type):
         yield value
-
-
-def _functions_of(root: Any) -> Iterator[FunctionType]:
-    """Yield the functions that a call may run: methods, and functions of the user's that these name."""
-    found = [root] if isinstance(root, FunctionType) else []
-    if not found:
-        members = [vars(base) for base in type(root).__mro__ if is_users(base)]
-        found = [
-            value
-            for names in members
-            for name, value in names.items()
-            if isinstance(value, FunctionType) and name not in _NOT_CALLED
-        ]
-    yield from named_functions(found)
-
-
-def _written(function: FunctionType) -> Iterator[str]:
-    """Yield what a function writes that outlives its call."""
-    code = function.__code__
-    names = code.co_varnames[: code.co_argcount]
-    given = zip(names[::-1], (function.__defaults__ or ())[::-1], strict=False)
-    own = {name for name, value in given if isinstance(value, list | dict | set)}
-    own |= {name for name, value in (function.__kwdefaults__ or {}).items() if isinstance(value, list | dict)}
-    yield from _written_by(code, set(code.co_freevars), own | {*names[:1]} & {"self"}, function.__globals__)
-
-
-def _written_by(code: CodeType, free: set[str], own: set[str], variables: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what code writes.
-
-    Args:
-        code: The code.
-        free: The variables of functions around it, which outlive the call.
-        own: Arguments that outlive it: `self`, and defaults that are containers.
-        variables: The global variables.
-    """
-    instructions = [one for one in dis.get_instructions(code) if one.opname != "CACHE"]
-    for index, one in enumerate(instructions):
-        name = str(one.argval)
-        if one.opname in _WRITES and name not in _OF_VIEWS:
-            yield f"{_WRITES[one.opname]}{name}"
-        elif one.opname in ("STORE_DEREF", "DELETE_DEREF") and name in free:
-            yield name
-        elif one.opname in ("LOAD_METHOD", "LOAD_ATTR") and name in _CHANGES:
-            begin = index - 1
-            while begin > 0 and instructions[begin].opname == "LOAD_ATTR":
-                begin -= 1
-            words = [str(part.argval) for part in instructions[begin:index]]
-            if _outlives(instructions[begin], words, free | own, variables):
-                yield ".".join([*words, name])
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _written_by(constant, free & set(constant.co_freevars), set(), variables)
-
-
-def _outlives(
-    source: dis.Instruction, words: Sequence[str], names: Collection[str], variables: Mapping[str, Any]
-) -> bool:
-    """Return whether an object whose method is called outlives the call of the function.
-
-    Args:
-        source: The instruction that loads it, or what it is an attribute of.
-        words: The name, and those of the attributes.
-        names: The local names that outlive the call.
-        variables: The global variables.
-    """
-    if source.opname != "LOAD_GLOBAL":
-        return source.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) and source.argval in names
-    value = variables.get(str(source.argval))
-    # `np.sort(x)` changes nothing, but `np.random.normal()` the process's own generator.
-    return not isinstance(value, ModuleType) or "random" in (*words[1:], value.__name__.split(".")[-1])

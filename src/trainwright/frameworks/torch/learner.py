@@ -19,13 +19,13 @@ from trainwright.digest import sha256_bytes
 from trainwright.errors import ModelError, TrainwrightError
 from trainwright.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot
 from trainwright.frameworks.support.ahead import Samples
-from trainwright.frameworks.support.definition import described_attributes, path_of
 from trainwright.frameworks.support.inputs import require_plain_numbers
 from trainwright.frameworks.torch import layout, optim
 from trainwright.frameworks.torch.activations import checkpoint_activations
 from trainwright.frameworks.torch.batch_norm import batch_norms_of
 from trainwright.frameworks.torch.compiling import compiled, compiled_token_loss
 from trainwright.frameworks.torch.data import TensorSource
+from trainwright.frameworks.torch.definition import definition_of_object
 from trainwright.frameworks.torch.ema import Average
 from trainwright.frameworks.torch.freezing import Freezing
 from trainwright.frameworks.torch.generators import seed_all
@@ -45,7 +45,6 @@ from trainwright.frameworks.torch.training_state import TrainingState
 from trainwright.frameworks.torch.update import Clipping, Update
 from trainwright.frameworks.torch.virtual_ranks import tree_sum
 from trainwright.global_random import seed_global_random
-from trainwright.object_identity import module_attributes
 from trainwright.order import INIT, stream_seed
 from trainwright.types import NamedBuffer, StepResult, weights_of
 
@@ -216,27 +215,13 @@ class TorchLearner(Learner):
         return {**libraries, "device": device_model(device), **precision, **cudnn}
 
     def definition(self) -> Mapping[str, str]:
-        """Return the layers of a model that was passed as an object, with the import paths of own classes.
+        """Return the parts of a model that was passed as an object.
 
         For a Hugging Face model that the config names, return what its folder or the hub says.
         """
-        model = self._inputs.model
-        if model is None:
-            return definition_of(self._module) if self._network.architecture is not None else {}
-        own, theirs = dict[str, torch.nn.Module](), dict[str, torch.nn.Module]()
-        for name, part in [("", model), *((name, part) for name, part in model.named_modules() if name)]:
-            (theirs if type(part).__module__.startswith("torch.") else own)[name] = part
-        attributes = {
-            f"attribute {name}.{attribute}" if name else f"attribute {attribute}": value
-            for name, part in own.items()
-            for attribute, value in module_attributes(part).items()
-        }
-        layers = described_attributes({name: module_attributes(part) for name, part in theirs.items()})
-        return {
-            "layers": sha256_bytes(f"{model!r} {layers}".encode()),
-            **{name or "class": path_of(type(part)) for name, part in own.items()},
-            **described_attributes(attributes),
-        }
+        if self._inputs.model is not None:
+            return definition_of_object(self._inputs.model)
+        return definition_of(self._module) if self._network.architecture is not None else {}
 
     def _share(self) -> tuple[int, int] | None:
         """Return the index of this process's share of a save, and their number; None if it has none."""

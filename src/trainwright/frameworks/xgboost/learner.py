@@ -14,6 +14,7 @@ order of the trees, and have the same bits whether the trees are added one at a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ from trainwright.frameworks.xgboost.matrices import Matrices
 from trainwright.frameworks.xgboost.model import XgboostModel
 from trainwright.frameworks.xgboost.native import check_categories, check_initial_model, constraints
 from trainwright.frameworks.xgboost.spec import model_spec
+from trainwright.frameworks.xgboost.targets import targets_of
 from trainwright.order import STEP, stream_seed
 from trainwright.require import require
 from trainwright.semantics import version
@@ -77,9 +79,14 @@ class XgboostLearner(Learner):
         """Return the library's version and the device."""
         return {"xgboost": self._library.__version__, "device": self._device}
 
-    def keeps_state(self) -> str:
+    def why_inexact(self) -> str:
         """Return what the user's objective or metric is seen to keep from call to call."""
-        return self._own.keeps_state()
+        info, matrix = self._inputs.info, self._sample
+        width = targets_of(info).width(self._spec.objective(info))
+        margins = np.zeros((matrix.num_row(), width), np.float32)  # as before the first round
+        functions = [one for one in (self._spec.gradients, self._spec.metric) if one is not None]
+        given = (margins[:, 0] if width == 1 else margins, matrix)
+        return self._own.why_inexact(*(partial(one, *given) for one in functions))
 
     def unsaved_state(self) -> Mapping[str, str]:
         """Return a hash of each part of the state of the user's objective and metric."""
