@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +16,17 @@ from trainwright.cli.main import main
 from trainwright.errors import CheckpointError, ConfigError, InputError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import study_problems
-from trainwright.records.trials import FILE, SEAL, Ending, LoggedTrial, TrialLog, read_log, read_trials
+from trainwright.records.trials import (
+    FILE,
+    LENGTH,
+    SEAL,
+    Ending,
+    LoggedTrial,
+    TrialLog,
+    damage,
+    read_log,
+    read_trials,
+)
 from trainwright.reports.studies import write_report
 from trainwright.runs.run import Run
 from trainwright.studies.tuning.reproduce import compare_studies, first_difference
@@ -185,6 +196,37 @@ def test_a_study_is_repeated_trial_by_trial(copied: Tuning) -> None:
     assert str(different.what).startswith("the metric at step")
     assert different.run is not None
     assert different.run.verdict == "identical", "it is the log that was changed"
+
+
+def test_what_a_repetition_cannot_compare_is_named(copied: Tuning) -> None:
+    """The best configuration, trained once more, counts with all that its run holds."""
+    assert copied.best_run is not None
+    trial = RunDir(copied.path.parent / read_trials(copied.path)[0].run_id)
+    result = trainwright.reproduce_study(copied.id, runs_dir=copied.path.parent.parent)
+    again = Tuning(copied.path.parent / result.repetition)
+    (copied.best_run.path / "evaluation" / "test.json").unlink()
+    max(trial.path.glob("log/*")).unlink()  # nothing says that it has ended
+    found = compare_studies(copied, again)
+    assert (found.verdict, len(found.uncompared)) == ("incomplete", 2)
+    assert found.uncompared[0].startswith(f"trial 0 not compared: run {trial.id} is crashed")
+    assert found.uncompared[1].startswith("the best configuration: evaluation/test.json not compared")
+
+
+def test_a_seal_may_be_older_than_the_log(copied: Tuning) -> None:
+    """It is not fsynced: a power cut may leave that of some lines before."""
+    seals, log = list[bytes](), TrialLog(copied.path)
+    for _ in range(3):
+        log.note(kind=LENGTH, trials=2)
+        seals.append((copied.path / SEAL).read_bytes())
+    log.close()
+    (copied.path / SEAL).write_bytes(seals[0])
+    assert damage(copied.path) is None
+    assert len(read_trials(copied.path)) == 2
+    with open(copied.path / FILE, "r+b") as file:  # a digit of the last line, behind the seal
+        file.seek(-20, os.SEEK_END)
+        file.write(b"9")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        read_trials(copied.path)
 
 
 def test_a_study_goes_on_by_its_name(copied: Tuning, tmp_path: Path) -> None:

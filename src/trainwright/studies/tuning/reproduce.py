@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from trainwright.engine.signals import Stopped
@@ -77,6 +78,9 @@ def reproduce_study(study: Study, request: StudyRequest, *, trust: bool = False)
                 "ended first, so it is not a function of its config; each trial is: trainwright reproduce RUN"
             )
         trials = read_trials(study.path)
+        for run in _runs(study.path, trials):
+            if run.status() in FINAL:
+                run.require_result()  # what could not be compared afterwards is not trained for
         again = _copy(study)
         free = asked.tuning.model_copy(
             update={"trials": len(trials), "max_minutes": None, "target": None}  # these are in `before`
@@ -100,16 +104,25 @@ def compare_studies(original: Tuning, repetition: Tuning) -> StudyReproduction:
     for trial, first, then in _pairs(original, repetition, before, now):
         if what is not None and trial != number:
             continue
+        label = "the best configuration" if trial is None else f"trial {trial}"
+        statuses = {first.status(), then.status()}
         if not (first.config_file.exists() and then.config_file.exists()):
             gone = first if not first.config_file.exists() else then
-            uncompared.append(f"trial {trial} not compared: run {gone.id} was deleted")
-        elif first.status() in FINAL and then.status() in FINAL:
+            uncompared.append(f"{label} not compared: run {gone.id} was deleted")
+        elif statuses <= {*FINAL}:
             compared = compare_bits(first, then)
-            uncompared += [f"trial {trial}: {reason}" for reason in compared.uncompared]
+            uncompared += [f"{label}: {reason}" for reason in compared.uncompared]
             if compared.verdict == "different" or trial == number:
                 run = run or compared
             if compared.verdict == "different" and what is None:
-                number, what = trial, "the runs differ"
+                number = trial
+                what = (
+                    "the runs differ" if trial is not None else f"{label}, trained once more: the runs differ"
+                )
+        elif statuses != {"failed"}:  # of what failed, the log has all that there is to compare
+            uncompared.append(
+                f"{label} not compared: run {first.id} is {first.status()}, {then.id} is {then.status()}"
+            )
     verdict: Verdict = "identical" if not uncompared else "incomplete"
     return StudyReproduction(
         verdict if what is None else "different",
@@ -126,12 +139,31 @@ def compare_studies(original: Tuning, repetition: Tuning) -> StudyReproduction:
 
 def _pairs(
     original: Tuning, repetition: Tuning, before: Sequence[LoggedTrial], now: Sequence[LoggedTrial]
-) -> Iterator[tuple[int, RunDir, RunDir]]:
-    """Yield each trial with a run and the run that repeats it; a trial has a run for each fold."""
+) -> Iterator[tuple[int | None, RunDir, RunDir]]:
+    """Yield each trial with a run and the run that repeats it; a trial has a run for each fold.
+
+    The run of the best configuration that was trained once more comes last, as trial None.
+    """
     for first, then in zip(before, now, strict=False):
-        if first.same_as is None and then.same_as is None and first.run_id and then.run_id:
-            for one, other in zip((first.run_id, *first.others), (then.run_id, *then.others), strict=False):
-                yield first.number, RunDir(original.path.parent / one), RunDir(repetition.path.parent / other)
+        if first.same_as is None and then.same_as is None:
+            for one, other in zip(
+                _runs(original.path, [first]), _runs(repetition.path, [then]), strict=False
+            ):
+                yield first.number, one, other
+    best = [study.typed_result.best for study in (original, repetition)]
+    if best[0] is not None and best[1] is not None and best[0].digest and best[1].digest:
+        yield (
+            None,
+            RunDir(original.path.parent / best[0].run_id),
+            RunDir(repetition.path.parent / best[1].run_id),
+        )
+
+
+def _runs(folder: Path, trials: Sequence[LoggedTrial]) -> Iterator[RunDir]:
+    """Yield the runs of some trials of the study in a folder."""
+    for trial in trials:
+        for run_id in (trial.run_id, *trial.others) if trial.run_id else ():
+            yield RunDir(folder.parent / run_id)
 
 
 def first_difference(before: Sequence[LoggedTrial], now: Sequence[LoggedTrial]) -> tuple[int, str] | None:
