@@ -28,7 +28,7 @@ from trainwright.errors import CheckpointError, ConfigError, InputError, Missing
 from trainwright.records.journal import evaluations, read
 from trainwright.records.manifest import Parent
 from trainwright.records.run_dir import RunDir
-from trainwright.records.trials import LoggedTrial, read_log, read_trials
+from trainwright.records.trials import LoggedTrial, TrialLog, read_log, read_trials
 from trainwright.runs.run import Run
 from trainwright.studies.tuning import served
 from trainwright.studies.tuning.jobs import Job
@@ -219,6 +219,27 @@ def test_a_trainer_reports_each_evaluation_once_whatever_dies(
     assert seen == values
     assert at.evaluation == len(values)
     assert Run(RunDir(Path(begun.run))).digest == alone.digest
+
+
+def test_trials_of_one_session_have_the_same_data(folder: Path) -> None:
+    """The first trial has been trained when the file changes; the trainer itself knows of no run."""
+    study, paths = folder / "runs" / "rays" / "tune-1", []
+    for number in range(2):
+        paths.append(trainwright.create(TOY, runs_dir="runs").path)
+        study.mkdir(exist_ok=True)
+        log = TrialLog(study)
+        log.begin(LoggedTrial(number, {}, paths[-1].name))
+        log.close()
+    one = WorkerTrainer("tune-1", "val_loss", "min", str(folder), 30, shares_inputs=True)
+    try:
+        assert one.go_on(Begun(0, str(paths[0]), {}), Point()).value is not None
+        one.leave()
+        with np.load("data.npz") as arrays:
+            np.savez("data.npz", features=-arrays["features"], target=arrays["target"])
+        with pytest.raises(InputError, match="data: train split"):
+            one.go_on(Begun(1, str(paths[1]), {}), Point())
+    finally:
+        one.close()
 
 
 def test_a_trainer_tells_a_full_disk_from_a_failure(
