@@ -157,6 +157,30 @@ def test_words_that_users_of_optuna_know(tmp_path: Path) -> None:
     assert study.best_trials == [best]
 
 
+def test_a_file_that_is_gone_is_no_result_of_a_trial(tmp_path: Path) -> None:
+    """A training within the function lacks its data: the study ends, and goes on with the same trials."""
+    path, few = tmp_path / "rows.csv", {**FEW, "tuning.trials": 4}
+    config = {"data": {"path": str(path), "target": "y"}, "model": "ridge"}
+    path.write_text("x,y\n" + "".join(f"{i},{2 * i}.5\n" for i in range(40)))
+
+    def trains(trial: optuna.Trial) -> float:
+        x = trial.suggest_float("x", -5.0, 5.0)
+        if path.exists() and trial.number == 2 and not (tmp_path / "seen").exists():
+            path.rename(tmp_path / "seen")
+        if trial.number == 2:
+            trainwright.train(config, runs_dir=tmp_path / "inner")
+        return x
+
+    with pytest.raises(InputError, match="there is no such file"):
+        trainwright.tune(trains, few, runs_dir=tmp_path)
+    (study,) = (tmp_path / "trains").glob("tune-*")
+    assert [one.number for one in read_trials(study)] == [0, 1]
+    path.write_bytes((tmp_path / "seen").read_bytes())
+    again = trainwright.tune(trains, few, runs_dir=tmp_path, resume=True)
+    assert [one.ending.status for one in read_trials(again.path) if one.ending] == ["completed"] * 4
+    assert again.path == study
+
+
 def test_where_the_first_calls_all_fail_the_study_ends(tmp_path: Path) -> None:
     def broken(trial: optuna.Trial) -> float:
         return math.nan

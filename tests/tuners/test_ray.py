@@ -28,7 +28,7 @@ from trainwright.errors import CheckpointError, ConfigError, InputError, Missing
 from trainwright.records.journal import evaluations, read
 from trainwright.records.manifest import Parent
 from trainwright.records.run_dir import RunDir
-from trainwright.records.trials import LoggedTrial, read_log, read_trials
+from trainwright.records.trials import LoggedTrial, TrialLog, read_log, read_trials
 from trainwright.runs.run import Run
 from trainwright.studies.tuning import served
 from trainwright.studies.tuning.jobs import Job
@@ -221,6 +221,27 @@ def test_a_trainer_reports_each_evaluation_once_whatever_dies(
     assert Run(RunDir(Path(begun.run))).digest == alone.digest
 
 
+def test_trials_of_one_session_have_the_same_data(folder: Path) -> None:
+    """The first trial has been trained when the file changes; the trainer itself knows of no run."""
+    study, paths = folder / "runs" / "rays" / "tune-1", []
+    for number in range(2):
+        paths.append(trainwright.create(TOY, runs_dir="runs").path)
+        study.mkdir(exist_ok=True)
+        log = TrialLog(study)
+        log.begin(LoggedTrial(number, {}, paths[-1].name))
+        log.close()
+    one = WorkerTrainer("tune-1", "val_loss", "min", str(folder), 30, shares_inputs=True)
+    try:
+        assert one.go_on(Begun(0, str(paths[0]), {}), Point()).value is not None
+        one.leave()
+        with np.load("data.npz") as arrays:
+            np.savez("data.npz", features=-arrays["features"], target=arrays["target"])
+        with pytest.raises(InputError, match="data: train split"):
+            one.go_on(Begun(1, str(paths[1]), {}), Point())
+    finally:
+        one.close()
+
+
 def test_a_trainer_tells_a_full_disk_from_a_failure(
     begun: Begun, trainer: WorkerTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +255,10 @@ def test_a_trainer_tells_a_full_disk_from_a_failure(
 
     monkeypatch.setattr(trainer, "_worker", Full())
     with pytest.raises(CheckpointError, match=r"^no room at all$"):
+        trainer.go_on(begun, Point())
+    gone = {"status": "failed", "error": "rows.csv: no file", "is_from_outside": True, "is_input": True}
+    monkeypatch.setattr(Full, "read_whole", lambda self: gone)
+    with pytest.raises(InputError, match=r"^rows.csv: no file$"):
         trainer.go_on(begun, Point())
     monkeypatch.setattr(trainer, "_worker", None)
     assert trainer.go_on(begun, Point()).value is not None
@@ -264,6 +289,7 @@ def test_the_process_that_trains_tells_a_full_disk_from_a_failure(
 @pytest.mark.parametrize(
     ("last", "is_from_outside", "said"),
     [
+        ("trainwright.errors.InputError: rows.csv is gone", True, "rows.csv is gone"),
         ("trainwright.errors.CheckpointError: step 3 cannot be written", True, "step 3 cannot be written"),
         ("OSError: [Errno 28] No space left on device: 'x'", True, "[Errno 28] No space left on device: 'x'"),
         ("FileNotFoundError: [Errno 2] No such file: 'x'", False, "its process died"),
@@ -278,14 +304,14 @@ def test_a_full_disk_under_ray_is_no_result_of_a_trial(
 
     class Told:
         def __getattr__(self, name: str) -> Callable[..., None]:
-            return lambda *args: called.append((name, *args))
+            return lambda *args, **named: called.append((name, *args, *named.values()))
 
     called: list[Any] = []
     (tmp_path / "error.txt").write_text(f"Failure # 1\nray::actor()\n  File x\n{last}\n")
     config = {"trial": {"number": 5, "run": "x", "params": {}, "start": [0, 0]}}
     trial = SimpleNamespace(config=config, num_failures=4, error_file=str(tmp_path / "error.txt"))
     _Hooks(Told()).on_trial_error(trial=trial)  # type: ignore[arg-type]
-    full = ("cannot_go_on", 5, said)
+    full = ("cannot_go_on", 5, said, *([True] if "InputError" in last else []))
     assert called[0] == (
         full if is_from_outside else ("end", 5, f"Ray has begun it 4 times, the last time {said}")
     )

@@ -198,6 +198,7 @@ class DataBundle:
         unrepeatable: Why samples cannot be read again as they were, so that no run can be repeated to the
             bit; empty: they can.
         files: The SHA-256 of each shard by its name, to tell which one has changed.
+        shards_read: The shards that samples are read from while a run trains; of converted ones, none.
         packages: The distributions that were imported to prepare the data, if another process did that.
         repeated: The rows that two splits share; `warnings` say so, too.
         code: The user's objects whose code makes the samples, such as map-style data sets.
@@ -217,6 +218,7 @@ class DataBundle:
     tokenizer: dict[str, Any] | None = field(default=None, repr=False)
     unrepeatable: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
+    shards_read: Sequence[str] = ()
     packages: Sequence[str] = ()
     repeated: Sequence[RepeatedRows] = ()
     code: Sequence[Any] = field(default=(), repr=False)
@@ -234,7 +236,7 @@ class DataBundle:
     def files_read(self) -> list[str]:
         """The files that samples are read from while a run trains, as paths or URLs."""
         splits = [split for split in self.splits.values() if isinstance(split, ReadFromFiles)]
-        return [*self.files, *(file for split in splits for file in split.files_read)]
+        return [*self.shards_read, *(file for split in splits for file in split.files_read)]
 
     def shares(self, known: dict[str, Any]) -> None:
         """Share what `once` computes with others that have the same data."""

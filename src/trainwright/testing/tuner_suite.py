@@ -96,7 +96,7 @@ class MemoryTrials:
         assert number < len(self.all), "it has begun"
         self.over[number] = error
 
-    def cannot_go_on(self, number: int, error: str) -> None:
+    def cannot_go_on(self, number: int, error: str, *, is_input: bool = False) -> None:  # noqa: ARG002
         raise TrainingError(f"trial {number}: {error}")
 
     def tend(self) -> bool:

@@ -73,6 +73,7 @@ class Trainer(Protocol):
         Raises:
             TrainingError: The process that trains has died; another call continues from the last checkpoint.
             CheckpointError: A file of the run cannot be written or read, which is no result of the trial.
+            InputError: Nor is this: data or code of the run are missing, or have changed.
         """
 
     def commit(self, trial: Begun, at: Point) -> Point:
@@ -151,10 +152,16 @@ class Trials(Protocol):
     def end(self, number: int, error: str | None = None) -> None:
         """Say that a trial has ended: it is complete, is pruned where it waits, or has failed."""
 
-    def cannot_go_on(self, number: int, error: str) -> None:
+    def cannot_go_on(self, number: int, error: str, *, is_input: bool = False) -> None:
         """Say that a trial cannot be trained now, as a disk is full, which is no result of it.
 
+        Args:
+            number: The trial.
+            error: What has happened.
+            is_input: Whether it is something that the user gave, such as data that are gone.
+
         Raises:
+            InputError: The same, if `is_input`.
             TrainingError: The study ends. It goes on with this trial when it is resumed.
         """
 

@@ -1,5 +1,6 @@
 """Targets whose differences float32 loses: models learn them, and metrics are those of the user's values."""
 
+import contextlib
 import runpy
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
 import trainwright
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.rows.arrays import Arrays
-from trainwright.errors import DataError
+from trainwright.errors import DataError, InputError
 from trainwright.types import Array, ArraySpec, DataInfo, features_spec
 
 LARGE = 1.7e9  # Unix seconds
@@ -78,6 +80,34 @@ def test_a_booster_is_the_one_trained_by_hand_on_the_shifted_target(tmp_path: Pa
     new = DATA["val"][["a", "b"]].to_numpy(np.float32)
     expected = by_hand.predict(xgboost.DMatrix(new)).astype(np.float64) + offset
     assert loaded.predict(DATA["val"])["prediction"].to_numpy() == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_a_fork_that_would_take_the_values_themselves_is_refused(tmp_path: Path) -> None:
+    """Trees that have learned a shifted target answer in its unit: other trees cannot be added to them."""
+    run = trainwright.train(config("xgboost"), runs_dir=tmp_path, data=DATA)
+    longer = {"model.n_estimators": 60}
+    with pytest.raises(
+        InputError, match=r"its target was shifted by 17\d+\.0 .* and that of this run is not"
+    ):
+        trainwright.fork(run.path, {"model.metric": "rmsle", **longer}, runs_dir=tmp_path, data=DATA)
+    fork = trainwright.fork(run.path, {"model.metric": "mphe", **longer}, runs_dir=tmp_path, data=DATA)
+    predicted = trainwright.load(fork.path).predict(DATA["val"])["prediction"].to_numpy()
+    assert 10 < rmse(DATA["val"]["when"], predicted) < 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["lightgbm", "mlp", "random_forest"])
+def test_amounts_are_scored_as_scikit_learn_scores_them(model: str, tmp_path: Path) -> None:
+    given = {name: rows(200, seed, 1e9) for name, seed in (("train", 0), ("val", 1))}
+    settings = config(model) if model in MODELS else {"data": {"target": "when"}, "model": model}
+    run = trainwright.train(settings, runs_dir=tmp_path, data=given)
+    predicted = trainwright.load(run.path).predict(given["val"])["prediction"].to_numpy()
+    measured = run.result["metrics"]
+    true = given["val"]["when"].to_numpy()
+    assert measured["val_rmse"] == pytest.approx(root_mean_squared_error(true, predicted), rel=1e-6)
+    assert measured["val_mae"] == pytest.approx(mean_absolute_error(true, predicted), rel=1e-6)
+    assert measured["val_r2"] == pytest.approx(r2_score(true, predicted), rel=1e-6)
 
 
 @pytest.mark.slow
@@ -181,7 +211,11 @@ def test_huge_whole_numbers_may_be_classes(tmp_path: Path) -> None:
 def test_metrics_that_a_keras_model_was_compiled_with(tmp_path: Path) -> None:
     """Keras computes metrics in float32, in which the values themselves would be 128 apart."""
     import keras
+    import tensorflow
 
+    with contextlib.suppress(RuntimeError):  # it has begun, with the threads of another test here
+        tensorflow.config.threading.set_intra_op_parallelism_threads(1)
+        tensorflow.config.threading.set_inter_op_parallelism_threads(1)
     model = keras.Sequential(
         [keras.Input((2,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(1)]
     )

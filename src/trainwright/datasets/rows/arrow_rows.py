@@ -59,6 +59,7 @@ class ArrowRows(BatchReader):
         self._sha256s = [file.sha256 for file in files]
         self._images = images
         self._names = [file.name for file in files]
+        self._is_converted = any(file.name != str(file.path) for file in files)
         self._table, rows = _mapped(files)
         self._file_ends = np.cumsum(rows)
         counts = [len(chunk) for chunk in self._table.column(0).chunks] if self._table.num_columns else []
@@ -143,6 +144,11 @@ class ArrowRows(BatchReader):
     def is_stored(self) -> bool:
         """Whether no function of the user's takes part; see `StoredSamples`."""
         return True
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether the rows are read from copies in the cache; see `StoredSamples`."""
+        return self._is_converted
 
     @property
     def files(self) -> dict[str, str]:

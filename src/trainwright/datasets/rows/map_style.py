@@ -121,6 +121,7 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
         if feature_form().target == "centered":
             info = replace(info, target_offset=offset_of(sample_targets))
         warnings += rounded_targets(info, sample_targets)
+    stored = [dataset for dataset in datasets.values() if isinstance(dataset, StoredSamples)]
     return DataBundle(
         skipped=[] if whole is None else whole.names,
         skips=None if whole is None else whole.skips,
@@ -131,12 +132,8 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
         unrepeatable=_reason(unrepeatable) if version("samples") > 1 else "",
         content_hashed=len(pinned) == len(datasets),
         code=[*datasets.values(), collate],
-        files={
-            shard: sha256
-            for dataset in datasets.values()
-            if isinstance(dataset, StoredSamples)
-            for shard, sha256 in dataset.files.items()
-        },
+        files={shard: sha256 for one in stored for shard, sha256 in one.files.items()},
+        shards_read=[shard for one in stored if not one.is_converted for shard in one.files],
     )
 
 

@@ -88,6 +88,11 @@ class Records:
         return True
 
     @property
+    def is_converted(self) -> bool:
+        """Whether samples are read from copies; see `StoredSamples`."""
+        return False
+
+    @property
     def files(self) -> dict[str, str]:
         """The SHA-256 of each shard, by its name."""
         return self._files.files

@@ -21,6 +21,7 @@ from trainwright.engine.state import RunState
 from trainwright.errors import ChangedInputsError, CheckpointError, InputError, ModelError
 from trainwright.order import START, Cursor
 from trainwright.records.commit import Commit
+from trainwright.records.data import DataDescription
 from trainwright.records.lineage import FOLDER, Lineage
 from trainwright.records.manifest import Difference, InitialState, Manifest, Parent
 from trainwright.records.run_dir import RunDir
@@ -30,6 +31,7 @@ from trainwright.runs.data.identity import data_inputs
 from trainwright.runs.manifest import lower_tier
 from trainwright.runs.wiring import Components
 from trainwright.safe_open import open_regular
+from trainwright.types import DataInfo
 
 log = logging.getLogger("trainwright")
 CONFIG_FILE = "config.yaml"  # in `initial/`: that of the parent
@@ -256,6 +258,7 @@ class Origin:
                 f"{self.initial.step} of run {self.initial.run_id}; {longer(total_steps)}"
             )
         self._check_data(now, components, allow_change)
+        self._check_offset(components.bundle.info)
         if self.lineage.relation == "fork":
             for difference in self._code_changes(now):
                 log.warning("changed since run %s: %s", self.initial.run_id, difference)
@@ -287,6 +290,30 @@ class Origin:
                 "put them back, or accept them with --allow-change"
             )
         log.warning("data: the rows differ from those of run %s in %s", id_, listed)
+
+    def _check_offset(self, now: DataInfo) -> None:
+        """Refuse a state that learned a shifted target, where this run takes it as it is; and the reverse.
+
+        Outputs of a network whose target is standardized are not in its unit, so that no shift is in them.
+
+        Raises:
+            InputError: They differ.
+        """
+        assert self.lineage is not None
+        id_ = self.lineage.run_id
+        folder = next(self._run.path.parent.parent.glob(f"*/{id_}"), None)
+        stored = None if folder is None else DataDescription.load(folder / DataDescription.FILE)
+        if stored is None or (now.target_mean, now.target_scale) != (0.0, 1.0):
+            return
+        before = DataInfo.from_json(stored.info)
+        if bool(before.target_offset) != bool(now.target_offset):
+            offset = ", ".join(map(repr, before.target_offset or now.target_offset))
+            said = f"was {'' if before.target_offset else 'not '}shifted by {offset} to be learned in float32"
+            raise InputError(
+                f"the state of run {id_} does not fit: its target {said}, and that of this run "
+                f"{'is not' if before.target_offset else 'is'}; keep objective, loss and metric of the "
+                "model, which decide that, or train a new run"
+            )
 
     def _parent(self) -> Manifest | None:
         """Return the manifest of the parent; None if it is gone."""

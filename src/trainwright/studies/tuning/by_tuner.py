@@ -115,6 +115,7 @@ class StudyTrials:
             str(Path.cwd()),
             log.getEffectiveLevel(),
             self.inputs.newest(),
+            self.inputs.are_shared,
             self.inputs.searches_data,
             self.inputs.allow_change,
         )
@@ -198,9 +199,9 @@ class StudyTrials:
         if self.log.trials[number].ending is None:
             self._leaving.setdefault(number, error)
 
-    def cannot_go_on(self, number: int, error: str) -> None:
+    def cannot_go_on(self, number: int, error: str, *, is_input: bool = False) -> None:
         """End the study for now; see `Trials.cannot_go_on`."""
-        raise unfinished(self._job(number), error)
+        raise unfinished(self._job(number), error, is_input=is_input)
 
     def tend(self) -> bool:
         """Write down what has ended; see `Trials.tend`."""

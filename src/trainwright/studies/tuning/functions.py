@@ -22,7 +22,7 @@ from trainwright.config.overrides import keys_of
 from trainwright.config.schema import RunConfig
 from trainwright.config.tuning import HalvingPruner, NoPruner, Pruner, TuningConfig
 from trainwright.engine.signals import Signals, Stopped
-from trainwright.errors import ConfigError, InputError, Problem, TrainwrightError
+from trainwright.errors import ConfigError, InputError, Problem, TrainwrightError, is_from_outside
 from trainwright.records.trials import Ending, LoggedTrial, TrialLog
 from trainwright.records.tuning_result import SETTINGS
 from trainwright.redact import redacted
@@ -250,6 +250,8 @@ class _Function:
         except self._optuna.TrialPruned:
             ending = Ending("pruned")
         except Exception as error:
+            if isinstance(error, TrainwrightError) and is_from_outside(error):
+                raise  # as of a training in it whose file is gone: no result of the parameters
             ending = Ending("failed", error=redacted(f"{type(error).__name__}: {error}"))
         seen = trial.study.get_trials(deepcopy=False)[-1]
         if seen.constraints:

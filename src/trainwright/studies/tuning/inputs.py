@@ -48,7 +48,7 @@ class TrialInputs:
     ) -> None:
         self.study, self._configs, self._log, self._request = study, configs, log, request
         self._trusted = trusted
-        self._has_one_key = not any(parameter.key.startswith(_DECIDING) for parameter in space)
+        self.are_shared = not any(parameter.key.startswith(_DECIDING) for parameter in space)
         self._keys: dict[int, Any] = {}
         self.searches_data = any(parameter.key.startswith("data.") for parameter in space)
         self.allow_change = request.allow_change
@@ -66,7 +66,7 @@ class TrialInputs:
     def newest(self) -> str | None:
         """Return the newest run whose inputs are known; None if those of the trials differ."""
         runs = [run for trial in self._log.trials for run in self._runs(trial) if run.manifest() is not None]
-        return runs[-1].id if runs and self._has_one_key else None
+        return runs[-1].id if runs and self.are_shared else None
 
     def check(self, trials: int) -> None:
         """Compare the inputs of the runs with the present ones, unless all of the trials have ended.
@@ -105,7 +105,7 @@ class TrialInputs:
 
     def _key(self, trial: LoggedTrial) -> Any:
         """Return what two trials share that read and prepare the same, by the same code."""
-        if self._has_one_key:
+        if self.are_shared:
             return sorted(import_paths(trial.params))
         if trial.number not in self._keys:
             configs = [resolved.config for resolved in self._configs.of(trial.params)]

@@ -18,9 +18,10 @@ from typing import Any, Literal, cast
 
 from trainwright.engine.outside import VerdictFunction
 from trainwright.engine.signals import STATUS_OF, Stopped
-from trainwright.errors import CheckpointError, RunLockedError, TrainingError, TrainwrightError
+from trainwright.errors import CheckpointError, InputError, RunLockedError, TrainingError, TrainwrightError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import FINAL, Ended
+from trainwright.records.trials import read_trials
 from trainwright.runs.data.shared import sharing_data
 from trainwright.studies.tuning.jobs import Job, curve_of, failure, train
 from trainwright.studies.tuning.worker_process import WorkerProcess
@@ -41,7 +42,8 @@ class WorkerTrainer:
         mode: Its mode.
         directory: Where the worker works: paths of data are relative to it.
         log_level: The level of the worker's log, on stderr.
-        alike: The id of a run with the data and code that each must have, if there is one.
+        alike: The id of a run with the data and code that each must have, if there was one at the start.
+        shares_inputs: Whether all trials must have the same data and code.
         searches_data: Whether the trials have different data.
         allow_change: Accept changed inputs.
     """
@@ -52,6 +54,7 @@ class WorkerTrainer:
     directory: str
     log_level: int
     alike: str | None = None
+    shares_inputs: bool = False
     searches_data: bool = False
     allow_change: bool = False
     _worker: WorkerProcess | None = field(default=None, repr=False)
@@ -106,7 +109,7 @@ class WorkerTrainer:
                 self.study_id,
                 self.metric,
                 self.mode,
-                alike=[self.alike],
+                alike=[self.alike or self._earlier(trial)],
                 searches_data=self.searches_data,
                 allow_change=self.allow_change,
             )
@@ -116,12 +119,22 @@ class WorkerTrainer:
             self._worker.send("keep")
         return self._read()
 
+    def _earlier(self, trial: Begun) -> str | None:
+        """Return a run of an earlier trial, whose data and code this one must have, if there is any."""
+        folder = Path(trial.run).parent
+        for other in read_trials(folder / self.study_id)[: trial.number] if self.shares_inputs else ():
+            manifest = RunDir(folder / other.run_id).manifest()
+            if manifest is not None and manifest.initial is None:  # a fork has another's weights
+                return other.run_id
+        return None
+
     def _read(self) -> dict[str, Any]:
         """Return what the worker says next.
 
         Raises:
             TrainingError: It has died, or was told to stop.
             CheckpointError: The run cannot be trained for now, which is no result of it.
+            InputError: The same, and it is the user who can change that: data or code are missing or changed.
         """
         assert self._worker is not None
         message = self._worker.read_whole()
@@ -129,7 +142,8 @@ class WorkerTrainer:
         if not self._waits:
             self._trial = None
         if message.get("is_from_outside"):
-            raise CheckpointError(" ".join(message["error"].split()))
+            error = InputError if message.get("is_input") else CheckpointError
+            raise error(" ".join(message["error"].split()))
         if not message or message.get("status") in STATUS_OF.values():
             how = self._worker.end()
             self._worker = None
@@ -165,7 +179,7 @@ class WorkerTrainer:
 
     def close(self) -> None:
         """Leave, and end the worker; see `Trainer.close`."""
-        with contextlib.suppress(TrainingError, CheckpointError):
+        with contextlib.suppress(TrainingError, CheckpointError, InputError):
             self.leave()
         if self._worker is not None:
             self._worker.end()

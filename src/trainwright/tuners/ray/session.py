@@ -16,7 +16,7 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 from trainwright.environ import temporary_environment
-from trainwright.errors import OF_DISKS, CheckpointError, TrainingError
+from trainwright.errors import OF_DISKS, CheckpointError, InputError, TrainingError
 from trainwright.tuners.base import Begun, Trials
 from trainwright.tuners.ray import schedulers
 from trainwright.tuners.ray.actor import ERROR, EVALUATION, OBJECTIVE, TrialActor, config_of, trial_of
@@ -127,6 +127,8 @@ class _Hooks(_Unsaved, tune.Callback):  # type: ignore[misc]
             return
         number, reason = trial_of(trial.config).number, _reason(trial)
         with self.caught():
+            if _is_of_inputs(trial):
+                self.trials.cannot_go_on(number, reason, is_input=True)
             if _is_of_files(trial):
                 self.trials.cannot_go_on(number, reason)
             self.trials.end(number, f"Ray has begun it {trial.num_failures} times, the last time {reason}")
@@ -160,6 +162,11 @@ def _is_of_files(trial: Any) -> bool:
     """Return whether a trial ended by something outside of it: its `CheckpointError`, or a disk of Ray's."""
     name, message = _error(trial)
     return name.endswith(f".{CheckpointError.__name__}") or _DISK_ERROR.match(message) is not None
+
+
+def _is_of_inputs(trial: Any) -> bool:
+    """Return whether a trial ended since its data or code are missing, or have changed."""
+    return _error(trial)[0].endswith(f".{InputError.__name__}")
 
 
 def _error(trial: Any) -> tuple[str, str]:
