@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from os import F_OK, access
 
 from trainwright.config.schema import RunConfig
-from trainwright.datasets.rows.file_hashes import FilesRead
 from trainwright.engine.journal import Journal
 from trainwright.engine.loop import Loop
 from trainwright.engine.outside import Outside
@@ -89,7 +88,7 @@ class _Attempt:
         self._world = world
         self._session = open_session(request.run, world, request.resolved.config.checkpoint)
         self._startup = Startup(request, self._session, world)
-        self._imported: tuple[int, str, int] | None = None  # what was imported at the last look
+        self._imported: tuple[int, str, int] | None = None  # what was imported at the last check
         self._result: Result | None = None  # set when the training has ended
 
     def go(self) -> Result:
@@ -200,11 +199,11 @@ class _Attempt:
             if decision not in self._startup.journalled:
                 loop.parts.recorder.decided(decision)
         saver.resume_from(state, components.rules.best_steps(state.evaluations))
-        before, files = components.learner.unsaved_state(), FilesRead(components.bundle.files_read)
+        before = components.learner.unsaved_state()
         with keeping_freed_memory():
             status = loop.run(lambda: self._check_unsaved(components, before), self._note_imports)
         self._note_imports()
-        self._check_files(components, files, loop)
+        self._check_files(components, loop)
         # The digest is computed while the last save is written.
         result = self._result = self._result_so_far(components, state, status)
         self._world.main_only(lambda: self._finish_saves(loop))
@@ -280,21 +279,21 @@ class _Attempt:
             self._startup.manifest = lower_tier(self._run, self._startup.manifest, reason)
         return True
 
-    def _check_files(self, components: Components, files: FilesRead, loop: Loop) -> None:
+    def _check_files(self, components: Components, loop: Loop) -> None:
         """Lower the determinism tier if files that samples are read from were changed during the training.
 
         Raises:
             DataError: The config demands `bitwise`.
         """
-        found = self._world.gather(files.changed())
+        found = self._world.gather(components.files.changed())
         changed = sorted({name for names in found for name in names})
         if not changed:
             return
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        reason = f"{changed[0]}{more}, which samples are read from, was changed during the training"
+        reason = f"files that samples are read from were changed during the training: {changed[0]}{more}"
         if self._world.is_main:
             loop.parts.recorder.event(loop.state.step, "data_changed", files=changed[:_NAMED])
-            log.warning("determinism: statistical, since %s: the weights may be of several data", reason)
+            log.warning("determinism: statistical, since %s; the weights may be of old and new data", reason)
             self._startup.manifest = lower_tier(self._run, self._startup.manifest, reason)
         if components.config.training.determinism == "bitwise":
             raise DataError(f"training.determinism: bitwise was requested, but {reason}; start a new run")

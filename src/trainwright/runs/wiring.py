@@ -21,6 +21,7 @@ from trainwright.config.metrics import metric_path, of_task
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import DataBundle, Split, prepared_as
 from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.rows.file_hashes import FilesRead
 from trainwright.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainwright.engine.journal import Journal
 from trainwright.engine.lease import Lease
@@ -63,10 +64,15 @@ log = logging.getLogger("trainwright")
 
 @dataclass(frozen=True)
 class Components:
-    """What a run is computed with; `inputs` are the arguments of the learner."""
+    """What a run is computed with.
+
+    `inputs` are the arguments of the learner, `files` those that samples are read from, as they were when the
+    data were loaded.
+    """
 
     inputs: LearnerInputs
     bundle: DataBundle
+    files: FilesRead
     framework: type[Framework]
     learner: Learner
     rules: Rules
@@ -150,6 +156,7 @@ def build(
         InputError: One of them cannot be built as configured.
     """
     bundle = objects.data if objects.data is not None else load_data(config, objects.model)
+    files = FilesRead(bundle.files_read)
     if bundle.info.semantics != in_force():  # data given as objects were prepared before it was known
         bundle = replace(bundle, info=replace(bundle.info, semantics=in_force()))
     check_metrics(config, bundle)
@@ -177,7 +184,7 @@ def build(
     framework.pin(config, threads)
     with announced(f"building the model, and handing it {rows:,} rows"):
         learner = framework.learner(inputs)
-    components = Components(inputs, bundle, framework, learner, rules)
+    components = Components(inputs, bundle, files, framework, learner, rules)
     try_accumulators(components)
     return components
 
