@@ -64,28 +64,25 @@ class CompletedRuns:
         """
         hashes = dict.fromkeys(resolved.computation_hashes())
         known = [path for one in hashes for path in self._by_computation.get(one, ())]
+        found, reasons = None, list[tuple[str, str]]()
         for run in map(RunDir, known):
-            try:
-                download_records(run)  # in a list of runs, a working copy has the records alone
-                with of_own_config(run, resolved):
-                    reason = _unusable(run) or _difference(run, resolved, objects)
-                    reason = reason or _damage(run) or _outside_decision(run)
-            except TrainwrightError as error:
-                reason = str(error)
+            reason = _why_not(run, resolved, objects)
             if reason is None:
-                self._announce(run, resolved)
-                return run
-            log.log(self._level, "run %s is not reused: %s", run.id, reason)
+                found = run
+                break
+            reasons.append((run.id, reason))
+        for index, why in enumerate(reasons):
+            asked = found is None and index == 0  # the newest
+            log.log(self._level if asked else logging.INFO, "run %s is not reused: %s", *why)
         if not known:
             log.info("no run with this config has completed in %s/%s", self._runs_dir, self._experiment)
-        return None
+        if found is not None:
+            self._announce(found, resolved)
+        return found
 
     def _announce(self, run: RunDir, resolved: Resolved) -> None:
-        made, what = (
-            run.require_manifest().created,
-            "is reused: it has the same inputs, so nothing is trained",
-        )
-        log.log(self._level, "run %s, made at %s, %s", run.id, made, what)
+        same = "is reused: it has the same inputs, so nothing is trained"
+        log.log(self._level, "run %s, made at %s, %s", run.id, run.require_manifest().created, same)
         own = read_config(run)
         warn_of_unused(resolved, own, run, known=_PATHS)  # their content is the same
 
@@ -97,6 +94,17 @@ class CompletedRuns:
             if summary["status"] == "completed" and (computation := summary.get("computation_hash")):
                 paths.setdefault(computation, []).append(Path(summary["path"]))
         return paths
+
+
+def _why_not(run: RunDir, resolved: Resolved, objects: Objects) -> str | None:
+    """Return why a run is not what a new one would be; None if it is."""
+    try:
+        download_records(run)  # in a list of runs, a working copy has the records alone
+        with of_own_config(run, resolved):
+            reason = _unusable(run) or _difference(run, resolved, objects)
+            return reason or _damage(run) or _outside_decision(run)
+    except TrainwrightError as error:
+        return str(error)
 
 
 def _unusable(run: RunDir) -> str | None:
