@@ -127,12 +127,12 @@ class _Walk:
 
     def add(self, value: Any, depth: int = 0) -> None:
         """Hash a value with all that it leads to."""
-        self._say(f"{type(value).__module__}.{type(value).__qualname__}")
+        self._hash_text(f"{type(value).__module__}.{type(value).__qualname__}")
         if type(value) in _SIMPLE:
-            self._say(repr(value))
+            self._hash_text(repr(value))
             return
         if id(value) in self._seen:
-            self._say(f"#{self._seen[id(value)][0]}")
+            self._hash_text(f"#{self._seen[id(value)][0]}")
             return
         self._seen[id(value)] = len(self._seen), value
         try:
@@ -142,9 +142,9 @@ class _Walk:
                 self.add(part, depth + 1)
         except (NoValueError, RecursionError) as error:
             self.problem = self.problem or str(error)
-            self._say(f"without a value: {error}")
+            self._hash_text(f"without a value: {error}")
 
-    def _say(self, text: str) -> None:
+    def _hash_text(self, text: str) -> None:
         self._hash.update(f"{len(text)}:{text}".encode(errors="surrogatepass"))
 
     def _parts(self, value: Any) -> Iterator[Any]:
@@ -168,7 +168,7 @@ class _Walk:
                 self._few(part for item in value.items() for part in item) if mapping else self._few(value)
             )
         elif type(value) in (set, frozenset):
-            yield sorted(self._alone(part) for part in self._few(value))
+            yield sorted(self._item_hash(part) for part in self._few(value))
         elif isinstance(value, BuiltinFunctionType):
             yield from (f"{value.__module__}.{value.__qualname__}", value.__self__)
         elif isinstance(value, weakref.ReferenceType):
@@ -179,7 +179,7 @@ class _Walk:
     def _few(self, items: Iterable[Any]) -> Iterable[Any]:
         return items if self._with_arrays else islice(items, _CODE_ITEMS)
 
-    def _alone(self, value: Any) -> str:
+    def _item_hash(self, value: Any) -> str:
         """Return the hash of an item of a set by itself."""
         walk = _Walk(self._identity, with_arrays=self._with_arrays)
         walk.add(value)
@@ -199,7 +199,7 @@ class _Walk:
             yield parts_of_module
         elif not self._with_arrays and hasattr(value, "_flatten_layers"):  # of Keras
             yield [type(layer) for layer in value._flatten_layers()]
-        elif _is_librarys(cls.__module__):
+        elif _is_library_module(cls.__module__):
             if self._with_arrays or cls.__module__.partition(".")[0] not in _DATA_LIBRARIES:
                 yield from _reduced(value)
         else:
@@ -208,18 +208,18 @@ class _Walk:
                 yield from _reduced(value)
 
     def _function(self, function: FunctionType) -> Iterator[Any]:
-        self._say(f"{function.__module__}:{function.__qualname__}")
+        self._hash_text(f"{function.__module__}:{function.__qualname__}")
         if hasattr(function, "registry") and hasattr(function, "dispatch"):  # by `singledispatch`
             yield dict(function.registry)
             return
         yield [cell.cell_contents for cell in function.__closure__ or () if _is_full(cell)]
         if wrapped := getattr(function, "__wrapped__", None):
             yield wrapped
-        if _is_librarys(function.__globals__.get("__name__")):
+        if _is_library_module(function.__globals__.get("__name__")):
             return
         yield from (function.__defaults__, function.__kwdefaults__)
         yield {name: one for name, one in vars(function).items() if name != "__wrapped__"}
-        self._say(_code_text(function.__code__))
+        self._hash_text(_code_text(function.__code__))
         self._variables(function)
         if not self._with_arrays:
             self._identity.note(f"{function.__module__}:{function.__qualname__}", function)
@@ -234,27 +234,27 @@ class _Walk:
                 continue
             module, name, value = home, names[0], variables[names[0]]
             for attribute in names[1:]:
-                if not isinstance(value, ModuleType) or _is_librarys(value.__name__):
+                if not isinstance(value, ModuleType) or _is_library_module(value.__name__):
                     break
                 self._module(value)
                 module, name, value = value.__name__, attribute, vars(value).get(attribute)
             if isinstance(value, ModuleType):
-                self._say(name)
+                self._hash_text(name)
                 self._module(value)
-            elif isinstance(value, FunctionType | type | BuiltinFunctionType) and _is_librarys(
+            elif isinstance(value, FunctionType | type | BuiltinFunctionType) and _is_library_module(
                 value.__module__
             ):
-                self._say(f"{name} {value.__module__}:{value.__qualname__}")
+                self._hash_text(f"{name} {value.__module__}:{value.__qualname__}")
             else:
                 self._identity.note(f"{module}:{name}", value)
 
     def _module(self, module: ModuleType) -> None:
         self._identity.modules.add(module.__name__)
-        self._say(module.__name__)
+        self._hash_text(module.__name__)
 
     def _class(self, cls: type) -> Iterator[Any]:
-        self._say(f"{cls.__module__}:{cls.__qualname__}")
-        if not _is_librarys(cls.__module__):
+        self._hash_text(f"{cls.__module__}:{cls.__qualname__}")
+        if not _is_library_module(cls.__module__):
             self._identity.modules.add(cls.__module__)
             self._identity.note(f"{cls.__module__}:{cls.__qualname__}", cls)
         yield from ()
@@ -267,7 +267,7 @@ def _class_parts(cls: type, identity: Identity) -> Iterator[Any]:
         held = [one for one in (getattr(member, holder, None) for holder in _HOLDERS) if one is not None]
         if isinstance(member, FunctionType | partialmethod):
             yield from (name, member)
-        elif hasattr(type(member), "__get__") and _is_librarys(type(member).__module__):
+        elif hasattr(type(member), "__get__") and _is_library_module(type(member).__module__):
             yield from (name, held)
         elif name not in _NOT_OWN:
             identity.note(f"{cls.__module__}:{cls.__qualname__}.{name}", member)
@@ -298,7 +298,7 @@ def _own_attributes(value: Any) -> dict[str, Any]:
 def _may_hold_more(base: type) -> bool:
     """Return whether objects of a class may hold more than their attributes."""
     is_reduced = not {"__reduce__", "__reduce_ex__"}.isdisjoint(vars(base))
-    return base is not object and (is_reduced or _is_librarys(base.__module__))
+    return base is not object and (is_reduced or _is_library_module(base.__module__))
 
 
 def _reduced(value: Any) -> Iterator[Any]:
@@ -313,8 +313,8 @@ def _reduced(value: Any) -> Iterator[Any]:
     yield from (list(part or ()) if index in (3, 4) else part for index, part in enumerate(reduced))
 
 
-def _is_librarys(name: Any) -> bool:
-    """Return whether a module is not the user's."""
+def _is_library_module(name: Any) -> bool:
+    """Return whether a module belongs to Python or to an installed package."""
     top = str(name).partition(".")[0]
     if top in sys.stdlib_module_names - {"__main__"} or top == "builtins":
         return True

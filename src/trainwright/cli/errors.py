@@ -34,7 +34,7 @@ _OTHER_COMMANDS = {
         "new quickstart create-config generate-config automl": "trainwright init FILE --target COLUMN",
         "ls list ps models experiments history": "trainwright runs list",
         "show status info inspect summary metrics params describe": "trainwright runs show RUN",
-        "logs log tail watch": "`trainwright runs show RUN`; each run's log is in its folder",
+        "logs log tail watch": "`trainwright runs show RUN`; its folder has losses and events in journal/",
         "ui dashboard view plot open card diagnose": "trainwright report RUN",
         "compare diff": "trainwright runs compare RUN RUN",
         "rm clean delete remove gc prune": "trainwright runs clean",
@@ -79,12 +79,12 @@ _MISSING = {
     "config": "It is a YAML file; `trainwright init FILE --target COLUMN` writes one.",
 }
 _LONGEST_NAME = 255  # bytes
-# Options of other tools, by the command that has an answer to them; "": of every command.
 _OVERWRITES = "nothing is overwritten: each run has a folder of its own"
 _FILE = "give the file alone: `trainwright train CONFIG`"
 _SETTINGS = "settings follow the file: `trainwright train CONFIG training.epochs=3`"
 _LAST = "write `trainwright resume last`"
 _TARGET = "write --target COLUMN"
+# Options of other tools, by the command that has an answer to them; "": of every command.
 _OTHER_OPTIONS = {
     **{("resume", name): _LAST for name in ("last", "latest")},
     ("train", "last"): f"{_LAST}, which goes on with the newest run or study",
@@ -250,7 +250,9 @@ def _failed(error: BaseException) -> tuple[str, str]:
 
 def _too_long(error: OSError) -> str:
     """Return which part of a path is too long for the file system."""
-    name = max(Path(str(error.filename or "")).parts, key=lambda part: len(os.fsencode(part)), default="")
+    if not error.filename:
+        return "a path is too long for the file system: choose a shorter one"
+    name = max(Path(str(error.filename)).parts, key=lambda part: len(os.fsencode(part)), default="")
     size = len(os.fsencode(name))
     if size <= _LONGEST_NAME:
         return f"the path {error.filename} is too long for the file system: choose a shorter one"

@@ -71,7 +71,7 @@ class Lease:
         number: The number of the newest entry that was read.
         attempt: The number of this attempt.
         upload: The store of the run, if it is in one.
-        seals: Seals the files of a run that is not.
+        seals: Seals the files of a run on the local disk.
     """
 
     def __init__(

@@ -77,7 +77,9 @@ class DamagedEntryError(CheckpointError):
 
 
 class StoredFile(Record):
-    """A file of a run in a store: its content is in the entry itself (`text`), or in the objects `parts`.
+    """The length and the SHA-256 of a file of a run or a study.
+
+    In a store, also its content: in the entry itself (`text`), or in the objects `parts`.
 
     `bytes` and `sha256` are those of the file, also where its objects are compressed by `codec`.
     """

@@ -1,4 +1,4 @@
-"""Tell the user's own runs and studies from those of others, by a signature.
+"""Signatures that tell the user's own runs and studies from those of others.
 
 A run directory may come from someone else, so nothing in it is believed. Creating a run or a search signs its
 config, the folder of runs and the working directory, with a key that only this user's account can read
@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from trainwright.digest import make_folders
+from trainwright.digest import fsync_folder, make_folders
 from trainwright.errors import CheckpointError, InputError
 from trainwright.records.creation import Creation
 from trainwright.records.document import Document
@@ -113,7 +113,7 @@ def _place(folder: Path) -> str:
 
 
 def _key() -> bytes:
-    """Return this user's key, which is made at first.
+    """Return this user's key; make it on first use.
 
     Raises:
         OSError: It cannot be read or made.
@@ -127,9 +127,13 @@ def _key() -> bytes:
     new = file.with_name(f".key-{secrets.token_hex(8)}")
     new.touch(0o600)
     try:
-        new.write_bytes(secrets.token_bytes(_KEY_BYTES))
+        with new.open("wb") as content:
+            content.write(secrets.token_bytes(_KEY_BYTES))
+            content.flush()
+            os.fsync(content.fileno())
         with suppress(FileExistsError):
             os.link(new, file)  # whole at once, and never in place of another process's
+        fsync_folder(file.parent)
     finally:
         new.unlink()
     return _read(file)

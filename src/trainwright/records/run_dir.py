@@ -2,14 +2,15 @@
 
 runs/<experiment>/<run-id>/
     config.yaml         the resolved config
-    created.json        where and when the run was created
+    created.json        where and when the run was created, and its signature
     parent.json         the run that it was forked from, goes on after, or repeats; if there is one
     initial/            the checkpoint of the parent that it starts from, and the parent's config
-    manifest.json       every input of the computation; written before step 1
+    manifest.json       the inputs of the computation; written before step 1
     data.json           how raw rows become features, and outputs classes; data-0002.json after a change
     attempts/0001.json  one process life: when, where, how it ended
     attempts/0001.stop  asks this attempt to stop
     journal/0001.jsonl  metrics and events of that attempt
+    log/                what is committed, which attempt may write, and the seals
     checkpoints/        what the run resumes from
     best/               the best models, weights only
     evaluation/         the tables of the final evaluation, what the data are like, and the explanation

@@ -197,7 +197,7 @@ def compare_bits(original: RunDir, repetition: RunDir) -> Reproduction:
     """Compare two finished runs: inputs, the loss of every step, all evaluations, final state and result.
 
     Raises:
-        InputError: One of them has not ended, or not in order.
+        InputError: One of them has not ended, or has failed.
         CheckpointError: The result of one is damaged or missing.
     """
     sides = first, second = _Side(original), _Side(repetition)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_ENDS = ("64_", "")  # of the names of OpenBLAS with integers of 64 bits, and of 32
+_SUFFIXES = ("64_", "")  # of the names of OpenBLAS with integers of 64 bits, and of 32
 
 
 def resolved() -> dict[str, str]:
@@ -23,8 +23,9 @@ def resolved() -> dict[str, str]:
         with suppress(Exception):  # another version of a library may answer otherwise, or not at all
             if (answer := ask()) is not None:
                 found[name] = answer
-    with suppress(Exception):
-        found |= _from_libraries(_loaded())
+    for path in _loaded():
+        with suppress(Exception):
+            found |= _from_library(path)
     return found
 
 
@@ -67,23 +68,26 @@ _QUESTIONS: Mapping[str, Callable[[], str | None]] = {
 
 
 def _loaded() -> list[str]:
-    """Return the files of the libraries of linear algebra that the process has loaded."""
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    """Return the files of the libraries of linear algebra that the process has loaded; none where unknown."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # outside Linux
+        return []
     paths = dict.fromkeys(
         line.split(maxsplit=5)[5] for line in lines if "openblas" in line or "torch_cpu" in line
     )
     return [path for path in paths if ".so" in path]
 
 
-def _from_libraries(paths: list[str]) -> dict[str, str]:
+def _from_library(path: str) -> dict[str, str]:
+    """Return what a loaded library of linear algebra says of the code that it runs."""
     found = {}
-    for path in paths:
-        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        for symbol in (f"{scipy}openblas_get_corename{end}" for scipy in ("scipy_", "") for end in _ENDS):
-            if (core := getattr(library, symbol, None)) is not None:
-                core.restype = ctypes.c_char_p
-                found[f"openblas of {Path(path).parent.name}"] = core().decode()
-                break
-        if (mode := getattr(library, "mkl_serv_cbwr_get", None)) is not None:
-            found["mkl"] = f"conditional numerical reproducibility {mode(-1)}"
+    library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    for symbol in (f"{scipy}openblas_get_corename{end}" for scipy in ("scipy_", "") for end in _SUFFIXES):
+        if (core := getattr(library, symbol, None)) is not None:
+            core.restype = ctypes.c_char_p
+            found[f"openblas of {Path(path).parent.name}"] = core().decode()
+            break
+    if (mode := getattr(library, "mkl_serv_cbwr_get", None)) is not None:
+        found["mkl"] = f"conditional numerical reproducibility {mode(-1)}"
     return found

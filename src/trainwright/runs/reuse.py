@@ -77,14 +77,10 @@ class CompletedRuns:
         if not known:
             log.info("no run with this config has completed in %s/%s", self._runs_dir, self._experiment)
         if found is not None:
-            self._announce(found, resolved)
+            same = "is reused: it has the same inputs, so nothing is trained"
+            made = found.require_manifest().created
+            log.log(self._level, "run %s, made at %s, %s", found.id, made, same)
         return found
-
-    def _announce(self, run: RunDir, resolved: Resolved) -> None:
-        same = "is reused: it has the same inputs, so nothing is trained"
-        log.log(self._level, "run %s, made at %s, %s", run.id, run.require_manifest().created, same)
-        own = read_config(run)
-        warn_of_unused(resolved, own, run, known=_PATHS)  # their content is the same
 
     @cached_property
     def _by_computation(self) -> Mapping[str, Sequence[Path]]:
@@ -102,7 +98,10 @@ def _why_not(run: RunDir, resolved: Resolved, objects: Objects) -> str | None:
         download_records(run)  # in a list of runs, a working copy has the records alone
         with of_own_config(run, resolved):
             reason = _unusable(run) or _difference(run, resolved, objects)
-            return reason or _damage(run) or _outside_decision(run)
+            reason = reason or _damage(run) or _outside_decision(run)
+            if reason is None:
+                warn_of_unused(resolved, read_config(run), run, known=_PATHS)  # their content is the same
+            return reason
     except TrainwrightError as error:
         return str(error)
 

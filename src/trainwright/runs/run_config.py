@@ -1,4 +1,4 @@
-"""Read the config of a run directory, which may come from someone else.
+"""The config of a run directory, which may come from someone else.
 
 Variables are filled in, and hosts are asked, only for runs that are the user's own or that the user trusts: a
 variable may hold a secret, and the config decides which host receives it. Every reader of a run's config uses
@@ -22,7 +22,7 @@ from trainwright.runs.catalog import Catalog
 from trainwright.safe_open import read_regular
 
 _ENDPOINT = "distributed.rdzv_endpoint"  # HOST:PORT
-_TEXTS = "experiment."  # its texts are only shown
+_ONLY_SHOWN = "experiment."  # its texts are only shown
 
 
 def read_config(
@@ -51,7 +51,7 @@ def read_config(
 
 
 def _unfilled(run: RunDir, error: ConfigError) -> tuple[str, str] | None:
-    """Return the key and the text of the first value that is wrong as its variable is not filled in."""
+    """Return the key and the text of the first value that is wrong because its variable is not filled in."""
     content = YAML(typ="safe", pure=True).load(read_regular(run.config_file))
     wrong = [problem.path for problem in error.problems if problem.file != COMMAND_LINE.file]
     texts = {key: text for key, value in flat_values(content).items() for text in texts_in(value)}
@@ -99,5 +99,5 @@ def check_usable(run: RunDir, resolved: Resolved) -> None:
             is_outside = names_outside(text) or key == _ENDPOINT
             if is_given and rule is not None and "://" in text:
                 rule.allow_host(text)
-            elif is_outside and not is_given and not key.startswith(_TEXTS):
+            elif is_outside and not is_given and not key.startswith(_ONLY_SHOWN):
                 raise foreign_error(run.path, key, text)

@@ -99,7 +99,7 @@ class Session:
                 self.run.write_attempt(record.model_copy(update={"environment": environment}))
 
     def close(self, status: Ended, message: str) -> None:
-        """Write how the attempt ended, unless `publish` did that; without it, the attempt counts as crashed.
+        """Write how the attempt ended, unless `publish` did. Without that record, it counts as crashed.
 
         An attempt that has lost the run writes nothing.
         """

@@ -49,7 +49,7 @@ def own_code(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[
     """
     here, recorded = Path.cwd(), working_directory(run)
     runs = run.path.resolve().parent.parent
-    holds_runs = recorded.resolve() in (runs, runs.parent)
+    holds_runs = recorded.resolve() == runs.parent
     folders = [here]
     if (
         recorded != here
@@ -66,12 +66,12 @@ def own_code(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[
 def _is_private(folder: Path) -> bool:
     """Return whether a folder is of the working directory's owner, and not for everyone to write (`/tmp`)."""
     status = folder.stat()
-    is_own = status.st_uid == Path.cwd().stat().st_uid and not status.st_mode & stat.S_IWOTH
-    return is_own and folder != Path(folder.anchor)
+    has_same_owner = status.st_uid == Path.cwd().stat().st_uid
+    return has_same_owner and not status.st_mode & stat.S_IWOTH and folder != Path(folder.anchor)
 
 
 def _is_of_runs(folder: Path, one: Path) -> bool:
-    """Return whether a folder is the folder of runs that holds a run or study, or is in its experiments."""
+    """Return whether a folder is the folder of runs of a run or study, or lies in one of its experiments."""
     runs, folder = one.resolve().parent.parent, folder.resolve()
     if folder == runs or not folder.is_relative_to(runs):
         return folder == runs

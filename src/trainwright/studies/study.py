@@ -151,7 +151,7 @@ class Study:
         """The content of `result.json`; empty before the end.
 
         Raises:
-            CheckpointError: It is damaged or missing.
+            CheckpointError: It is damaged, or missing although the study has ended.
         """
         sealed = self.record.files.get(RESULT)
         if sealed is not None and (problem := damage(self.path, RESULT, sealed)):
@@ -199,7 +199,7 @@ class Study:
     def update(self, **values: Any) -> None:
         """Change fields of `study.json`.
 
-        With a status, it seals the other files of the study: as long as that runs, none.
+        A final status seals the other files of the study; `running` removes their seals.
 
         Raises:
             CheckpointError: The study goes on, and its log is damaged.
@@ -212,7 +212,7 @@ class Study:
         self.record.model_copy(update=values).save(self.path / StudyRecord.FILE)
 
     def unseal(self) -> None:
-        """Seal nothing any more, as the log is about to go on.
+        """Remove the seals, since lines are about to be added to the log.
 
         Raises:
             CheckpointError: It is damaged.
@@ -221,7 +221,10 @@ class Study:
         self.update(files={})
 
     def _check_log(self) -> None:
-        """Check what is sealed before the study goes on; damaged results, which are made again, are named."""
+        """Check the seals before the study goes on.
+
+        Damaged results are only warned of: they are made again.
+        """
         for problem in self.problems():
             if problem.startswith(str(self.path / TRIALS)):
                 raise CheckpointError(problem)

@@ -140,7 +140,7 @@ class DataCache:
                 return path or self._write(kept, copy)
         except OSError as error:
             raise DataError(
-                f"{kept.what} cannot be copied to {self._folder}: {error.strerror or error}; make room "
+                f"{kept.what} cannot be written to {self._folder}: {error.strerror or error}; make room "
                 "there, or set TRAINWRIGHT_CACHE to another folder"
             ) from error
 

@@ -168,8 +168,10 @@ def _has_changed(file: str, before: _State | None) -> bool:
 
 
 def _times(folder: Path) -> Stamp:
+    """Return the stamp of a folder, and who may use it; empty if it cannot be read."""
     with suppress(OSError):
-        return _stamp(folder)
+        status = folder.stat()
+        return [*_stamp(folder), status.st_mode, status.st_uid, status.st_gid]
     return []
 
 
@@ -194,5 +196,10 @@ def _link_times(link: str) -> Stamp:
 
 
 def _is_renamed(before: Stamp, now: Stamp) -> bool:
-    """Return whether a folder is another one, or was moved meanwhile: its names are what they were."""
-    return before[:1] != now[:1] or (before[2:3] == now[2:3] and before[3:] != now[3:])
+    """Return whether a folder was replaced or renamed: its ctime has changed, but its mtime has not.
+
+    So has that of a folder which others may use now.
+    """
+    if before[:1] != now[:1]:
+        return True
+    return before[2:3] == now[2:3] and before[3:4] != now[3:4] and before[4:] == now[4:]

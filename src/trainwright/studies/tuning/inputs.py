@@ -31,7 +31,7 @@ class TrialInputs:
         study: The study.
         space: What is searched.
         configs: The configs of its runs.
-        log: Its log.
+        trial_log: Its log.
         request: The arguments of the study.
         trusted: Whether the user trusts the study, which may not be their own.
     """
@@ -41,12 +41,12 @@ class TrialInputs:
         study: Study,
         space: Space,
         configs: TrialConfigs,
-        log: TrialLog,
+        trial_log: TrialLog,
         request: StudyRequest,
         *,
         trusted: bool = False,
     ) -> None:
-        self.study, self._configs, self._log, self._request = study, configs, log, request
+        self.study, self._configs, self._log, self._request = study, configs, trial_log, request
         self._trusted = trusted
         self.are_shared = not any(parameter.key.startswith(_DECIDING) for parameter in space)
         self._keys: dict[int, Any] = {}

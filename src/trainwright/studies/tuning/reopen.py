@@ -124,7 +124,9 @@ def _refuse_outside(study: Study) -> None:
 
 def _with_storage(study: Study, overrides: Overrides) -> Overrides:
     """Return overrides that replace a storage whose password was not kept."""
-    if "tuning.storage" in keys_of(overrides) or not lacks_password((study.path / CONFIG).read_text()):
+    if "tuning.storage" in keys_of(overrides) or not lacks_password(
+        read_regular(study.path / CONFIG).decode(errors="replace")
+    ):
         return overrides
     log.warning(
         "the password of tuning.storage was not kept, so Optuna's storage is %s now; give tuning.storage=URL "

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainwright.records.listing import runs_folder
 from trainwright.require import import_paths
+from trainwright.safe_open import read_regular
 from trainwright.studies.tuning.tuner_checks import CONFIG
 
 _WORDS = re.compile(r"[^\s'\",\[\]{}]+")
@@ -18,12 +19,13 @@ def resuming(study: Path, *options: str) -> str:
 
     Args:
         study: Its folder.
-        options: What stands behind its name.
+        options: Options to put after its name.
     """
     runs, config = study.parent.parent, study / CONFIG
     words = ["trainwright", "resume", study.name]
     if runs.absolute() != runs_folder().absolute():
         words += ["--runs-dir", str(runs)]
-    if config.exists() and any(import_paths(_WORDS.findall(config.read_text(encoding="utf-8")))):
-        words.append("--trust")
+    if config.exists():
+        text = read_regular(config).decode(errors="replace")
+        words += ["--trust"] if any(import_paths(_WORDS.findall(text))) else []
     return shlex.join([*words, *options])

@@ -20,10 +20,10 @@ def is_coarse(targets: Array) -> bool:
 
 
 def offset_of(targets: Array) -> tuple[float, ...]:
-    """Return by what each of the targets, (rows,) or (rows, outputs), is shifted; empty if none needs it.
+    """Return the offset of each target, (rows,) or (rows, outputs); empty if none needs one.
 
-    It is a multiple of a power of two below their standard deviation, so that whole numbers stay whole, and
-    subtracting it and adding it again are exact.
+    It is the mean, rounded to a multiple of a power of two below the standard deviation, so that subtracting
+    it from a target is exact.
     """
     coarse = _coarse(targets)
     if not coarse.any():
