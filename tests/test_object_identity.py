@@ -99,6 +99,8 @@ def cyclic(value: Any) -> Any:
         lambda n: Part(n, more=[Part(1)]),
         lambda n: Part(0, more=Slots(n)),
         lambda n: np.arange(4) * n,
+        lambda n: np.array([n, 3], dtype="datetime64[D]"),
+        lambda n: np.zeros(n, dtype=[("id", "i4"), ("size", "f8")]),
         np.float32,
         lambda n: torch.ones(2, 3).t() * n,
         lambda n: torch.nn.Parameter(torch.ones(2) * n),

@@ -370,7 +370,11 @@ def _array_parts(value: Any, with_arrays: bool) -> list[Any] | None:
     """Return shape, dtype and bytes of an array or a tensor; None for another object."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray):
-        content = value.tolist() if value.dtype.hasobject else _digest(numpy.ascontiguousarray(value).data)
+        content = (
+            value.tolist()
+            if value.dtype.hasobject
+            else _digest(numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8).data)
+        )
         return [value.shape, value.dtype.str, content] if with_arrays else []
     if numpy is not None and isinstance(value, numpy.dtype | numpy.generic):
         return [repr(value)]

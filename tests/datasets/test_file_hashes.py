@@ -128,6 +128,8 @@ def test_files_that_were_changed_and_put_back_are_named(tmp_path: Path) -> None:
         (folder / name).write_text(name)
     files = FilesRead([str(folder / name) for name in "abc"])
     (tmp_path / "more").touch()  # beside the folder, as others may
+    tmp_path.chmod(0o750)
+    folder.chmod(0o700)
     assert files.changed() == []
     times = (folder / "b").stat()
     (folder / "b").write_text("x")
