@@ -363,8 +363,10 @@ def test_images_that_a_saved_data_set_names_by_path_are_part_of_its_identity(tmp
         outside.write_bytes(png(image))
         for name in ("inside", "outside"):
             config = DataConfig(type="huggingface", train_path=str(tmp_path / name), target="label")
-            split = HuggingfaceDataset(config, HuggingfaceParams(images="rgb8")).load().splits["train"]
+            bundle = HuggingfaceDataset(config, HuggingfaceParams(images="rgb8")).load()
+            split = bundle.splits["train"]
             found.append(split.fingerprint())
+            assert bundle.files_read == list(bundle.files)
         np.testing.assert_array_equal(split.take(np.array([1]))["features"][0], image)
     assert found[0] == found[2]
     assert found[1] != found[3]
@@ -374,7 +376,7 @@ def test_the_copy_of_a_parquet_shard_is_verified_and_made_again_when_it_is_damag
     pq.write_table(table(0, 1250), tmp_path / "p.parquet")
     config = DataConfig(type="parquet", train_path=str(tmp_path / "p.parquet"), target="label")
     dataset = ParquetDataset(config, ParquetParams(streaming=True))
-    dataset.load()
+    assert dataset.load().files_read == []  # so the file may change while a run trains on its copy
     (copy,) = (tmp_path / "cache").rglob("content")
     content = copy.read_bytes()
     copy.write_bytes(content.replace(ROWS[7].tobytes(), ROWS[8].tobytes()))
