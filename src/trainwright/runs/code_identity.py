@@ -92,11 +92,8 @@ def changed_modules(before: CodeIdentity) -> dict[str, Path]:
     for name, sha256 in before.modules.items():
         if name == "__main__" or (file := _user_file(sys.modules.get(name))) is None:
             continue
-        path, loader = file
-        content = source_now(path, loader)
-        now = source_hash(name, path) or (REMOVED if content is None else sha256_bytes(content))
-        if now != sha256:
-            changed[name] = path
+        if _hash_now(name, *file) != sha256:
+            changed[name] = file[0]
     return changed
 
 
@@ -116,10 +113,15 @@ def with_later_imports(code: CodeIdentity, since: Collection[str]) -> CodeIdenti
     if not later:
         return code
     modules = dict(code.modules)
-    for name, (path, loader) in sorted(later.items()):
-        content = source_now(path, loader)
-        modules[name] = source_hash(name, path) or (REMOVED if content is None else sha256_bytes(content))
+    for name, file in sorted(later.items()):
+        modules[name] = _hash_now(name, *file)
     return code.model_copy(update={"modules": modules, "hash": _hash(modules, code.edited)})
+
+
+def _hash_now(name: str, path: Path, loader: Any) -> str:
+    """Return the hash of a module as it was imported, or, where that is not known, of what its file holds."""
+    content = source_now(path, loader)
+    return source_hash(name, path) or (REMOVED if content is None else sha256_bytes(content))
 
 
 def _hash(modules: Mapping[str, str], edited: Mapping[str, str]) -> str:

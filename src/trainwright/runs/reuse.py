@@ -143,9 +143,8 @@ def _weights_source(config: RunConfig, run: RunDir) -> Path | None:
     named = config.model.init_from
     if named is None or named.endswith(".safetensors"):
         return initial_source(config, run)
-    return find_run(
-        named, run.path.parent.parent, fits=has_model
-    ).path  # `last` is no longer the one before `run`
+    source = find_run(named, run.path.parent.parent, fits=has_model)  # by now, `last` may be `run` itself
+    return source.path
 
 
 def _damage(run: RunDir) -> str | None:
