@@ -1,6 +1,7 @@
 """Several processes on one study: who leads it, who does its trials, and what becomes of those of the dead."""
 
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -213,7 +214,7 @@ def test_a_leader_elsewhere_whose_lock_is_not_seen_is_noticed(
 def test_a_study_that_repeats_another_is_not_worked_on(alone: Tuning, tmp_path: Path) -> None:
     study = Study(alone.path)
     again = Study.create(tmp_path, "small", "tune", study.record.question)
-    again.write_text("search.yaml", (alone.path / "search.yaml").read_bytes())
+    shutil.copy(alone.path / "search.yaml", again.path)
     again.write("settings.json", study.settings("settings.json") | {"repeats": study.id})
     with pytest.raises(InputError, match=f"repeats {study.id}: trainwright reproduce"):
         trainwright.work_study(again.id, runs_dir=tmp_path)
