@@ -177,6 +177,7 @@ def test_a_foreign_study_is_resumed_only_with_trust(here: Path, host: Host) -> N
     kept.write_text("extends: other.yaml\n" + before)
     tracking = [{"type": "mlflow", "params": {"uri": f"http://{host.address}/${{env:MY_API_KEY}}"}}]
     (study.path / "other.yaml").write_text(yaml.safe_dump({"tracking": tracking}))
+    Study(study.path).update(files={})  # whoever writes it can leave out its seals
     for verb in (trainwright.resume_study, trainwright.reproduce_study, trainwright.work_study):
         with pytest.raises(InputError, match=r"(?s)other\.yaml.*--trust"):
             verb(study.path.name)
