@@ -11,7 +11,7 @@ import pytest
 
 import trainwright
 from small_runs import SMALL, Crash, CrashAt, ImageAt, every_save_on_disk, preempted
-from trainwright.errors import InputError
+from trainwright.errors import CheckpointError, InputError
 from trainwright.records.index import summaries
 from trainwright.records.log import Log
 from trainwright.records.run_dir import RunDir
@@ -148,6 +148,41 @@ def test_files_of_checkpoints_that_are_cut_or_lost_are_named(file: str, run: Run
     assert problems(run) == [f"{name}: {file} is {size - 1} bytes long: {size} bytes were written"]
     path.unlink()
     assert problems(run) == [f"{name}: {file} is missing: {size} bytes were written"]
+
+
+def test_a_checkpoint_of_another_run_is_never_used(cut: Run, tmp_path: Path) -> None:
+    """It is whole, and has the same name, files and shapes."""
+    other = tmp_path / "other"
+    with every_save_on_disk():
+        trainwright.train(
+            SMALL,
+            {"experiment.seed": 4},
+            runs_dir=other / "runs",
+            callbacks=[ImageAt(13, other / "runs", other / "image")],
+        )
+    name = "checkpoints/step-000000010-a0001"
+    shutil.rmtree(cut.path / name)
+    shutil.copytree(next((other / "image").glob("small/*")) / name, cut.path / name)
+    problem = f"{name}/manifest.json: its content is not what was written"
+    assert problem in problems(RunDir(cut.path))
+    resumed = trainwright.resume(cut.path)  # from the one before
+    assert resumed.digest == trainwright.train(SMALL, runs_dir=tmp_path / "again").digest
+
+
+def test_a_best_model_in_the_place_of_another_is_never_used(tmp_path: Path) -> None:
+    changes = {"checkpoint.save_top_k": 3, "evaluation.every_n_steps": 5}
+    made = trainwright.train(SMALL, changes, runs_dir=tmp_path)
+    best, other = sorted(
+        (made.path / "best").iterdir(),
+        key=lambda one: one.name != f"step-{made.result['best']['step']:09d}-a0001",
+    )[:2]
+    shutil.rmtree(best)
+    shutil.copytree(other, best)
+    assert f"best/{best.name}/manifest.json: its content is not what was written" in problems(
+        RunDir(made.path)
+    )
+    with pytest.raises(CheckpointError, match="not the one that the run wrote"):
+        trainwright.load(made.path)
 
 
 def test_a_run_without_the_end_of_its_log_is_not_completed(run: RunDir) -> None:

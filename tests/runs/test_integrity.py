@@ -97,7 +97,7 @@ def test_the_preparation_of_another_run_does_not_pass_for_ours(run: Run, tmp_pat
 
 @pytest.mark.parametrize("part", ["info", "preparation"])
 def test_a_description_that_makes_no_sense_is_an_error_of_ours(part: str, run: Run) -> None:
-    """Its own hash is right, and so are those of the checkpoints: someone has written all of them."""
+    """Its own hash is right, and so are those of the checkpoints, and no log is there: someone made all of them."""
     file = run.path / "data.json"
     described = json.loads(file.read_text(encoding="utf-8"))
     del described["sha256"]
@@ -106,6 +106,7 @@ def test_a_description_that_makes_no_sense_is_an_error_of_ours(part: str, run: R
     for manifest in run.path.glob("*/step-*/manifest.json"):
         commit = Commit.read(manifest.parent.name, manifest.read_bytes())
         manifest.write_bytes(replace(commit, run_files={"data.json": sha256_file(file)}).manifest())
+    shutil.rmtree(run.path / "log")  # which seals the manifests
     with pytest.raises(CheckpointError, match=r"data\.json does not describe data: "):
         trainwright.load(run)
 

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainwright.digest import FileRecord, damage, write_file
+from trainwright.digest import FileRecord, damage, sha256_bytes, write_file
 from trainwright.engine.lease import Lease
 from trainwright.errors import CheckpointError
 from trainwright.frameworks.base import Snapshot
 from trainwright.records.checkpoint_names import attempt_of, step_of
 from trainwright.records.commit import DEPTH, NAME, Commit
+from trainwright.records.log import StoredFile
 from trainwright.records.run_files import MANIFEST
 from trainwright.safe_open import open_regular
 from trainwright.stores.base import FileStore
@@ -67,6 +68,7 @@ class Checkpoints:
         run_files: Mapping[str, str] | None = None,
         committed: Collection[str] | None = None,
         fetch: Callable[[str], None] | None = None,
+        sealed: Mapping[str, StoredFile] | None = None,
     ) -> None:
         """Prepare the checkpoints of a kind.
 
@@ -77,6 +79,7 @@ class Checkpoints:
             run_files: The SHA-256 of files that a prediction depends on, for the manifests.
             committed: The names that the log says exist; None: there is no log.
             fetch: Brings the files of one, given as `KIND/NAME`, from the run's store; None: all are here.
+            sealed: The files that the log seals, among them the manifests.
         """
         self._store = store
         self._kind = kind
@@ -84,12 +87,15 @@ class Checkpoints:
         self._run_files = run_files or {}
         self._committed = committed
         self._fetch = fetch
+        self._sealed = sealed or {}
         self._own: set[str] = set()  # committed here; the log names them a little later
 
     def covering(self, run_files: Mapping[str, str]) -> Checkpoints:
         """Return the same checkpoints; the manifests of new ones have the SHA-256 of files of the run."""
         names = None if self._committed is None else {*self._committed, *self._own}
-        return Checkpoints(self._store, self._kind, self._attempt, run_files, names, self._fetch)
+        return Checkpoints(
+            self._store, self._kind, self._attempt, run_files, names, self._fetch, self._sealed
+        )
 
     def commit(
         self,
@@ -244,8 +250,12 @@ class Checkpoints:
         Raises:
             CheckpointError: It is missing or damaged.
         """
+        key = f"{self._kind}/{name}/{MANIFEST}"
         try:
-            return Commit.read(name, self._store.get(f"{self._kind}/{name}/{MANIFEST}"))
+            content = self._store.get(key)
+            if (sealed := self._sealed.get(key)) is not None and sha256_bytes(content) != sealed.sha256:
+                raise ValueError("its manifest is not the one that the run wrote")
+            return Commit.read(name, content)
         except CheckpointError as error:
             raise CheckpointError(
                 f"{self._what} {name} was never finished, or has lost its manifest: {error}"

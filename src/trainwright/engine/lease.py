@@ -52,8 +52,8 @@ class Upload(Protocol):
 class Sealing(Protocol):
     """The files of a run on the local disk, as its attempt seals them."""
 
-    def files(self, kind: Kind) -> dict[str, StoredFile]:
-        """Return what an entry of a kind seals.
+    def files(self, kind: Kind, checkpoints: Collection[str]) -> dict[str, StoredFile]:
+        """Return what an entry of a kind seals; `checkpoints` are the folders of those that it names.
 
         Raises:
             OSError: A file cannot be read.
@@ -230,7 +230,8 @@ class Lease:
         """Return the files that an entry names: all of a run in a store, else those that it seals."""
         if self._upload:
             return self._upload.upload(folder, checkpoints, best)
-        return self._seals.files(kind) if self._seals else {}
+        folders = [*(f"checkpoints/{name}" for name in checkpoints), *(f"best/{name}" for name in best)]
+        return self._seals.files(kind, folders) if self._seals else {}
 
     def _write(self, entry: Entry) -> Sequence[int]:
         """Write an entry under the next number that is free of entries of this attempt.

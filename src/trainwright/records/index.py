@@ -18,7 +18,7 @@ from trainwright.records.checkpoint_names import checkpoint_names
 from trainwright.records.copies import refresh
 from trainwright.records.facts import facts
 from trainwright.records.run_dir import RunDir
-from trainwright.records.run_files import is_no_tensor, is_record
+from trainwright.records.run_files import is_record, is_small
 from trainwright.records.seals import problems
 from trainwright.records.status import ENDED, ShownStatus
 from trainwright.records.urls import url_of
@@ -138,7 +138,7 @@ def _summary(run: RunDir) -> Json:
         if "steps" not in known and (steps := _committed_steps(run)) is not None:
             known["steps"] = steps
         # Of a run in a store, a list downloads the records alone.
-        found = problems(run, is_record if url_of(run.path.parent.parent) else is_no_tensor)
+        found = problems(run, is_record if url_of(run.path.parent.parent) else is_small)
         damage = {"problems": found} if found else {}
         return known | identity | {"status": status} | parent | facts(run) | damage
     except CheckpointError as error:

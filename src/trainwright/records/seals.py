@@ -1,35 +1,35 @@
 """Seals: the files of a run that its log vouches for by length and SHA-256, and what does not fit them.
 
-Each entry of the log seals the segments of the journal as far as they are written; the entry that ends an
+Each entry of the log seals the manifests of the checkpoints that it names, which seal the files beside them,
+and the segments of the journal as far as they are written; the entry that ends an
 attempt also seals config, manifest, preparation of the data, records of the attempts, result, and tables of
 the evaluation. Lines behind the sealed part of the newest segment belong to no commit yet: a kill leaves some
 there, and the last may be torn. The next attempt seals them as it finds them.
 
-The manifest of a checkpoint seals the files beside it: their sizes are checked here, their content is when
-they are loaded.
+Of the files of a checkpoint, the sizes are checked here, and the content is when they are loaded.
 
 On the local disk, these files are all that `Entry.files` names; in a store, it names every file of the run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from trainwright import registry
-from trainwright.digest import sha256_json
 from trainwright.errors import CheckpointError
 from trainwright.records.checkpoint_names import step_of
 from trainwright.records.journal import segments
 from trainwright.records.log import Entry, Kind, Log, StoredFile
 from trainwright.records.result import AttemptRecord
 from trainwright.records.run_dir import RunDir
-from trainwright.records.run_files import MANIFEST, is_any, is_appended
+from trainwright.records.run_files import MANIFEST, is_any, is_appended, is_of_checkpoint
 from trainwright.records.urls import url_of
 from trainwright.safe_open import open_regular, read_regular
 
@@ -87,16 +87,29 @@ class Seals:
     def __init__(self, path: Path, head: Entry | None, attempt: int) -> None:
         self._path = path
         self._earlier = _earlier_segments(path, head)
+        self._manifests = {
+            name: file for name, file in (head.files if head else {}).items() if is_of_checkpoint(name)
+        }
         self._own = _segment(attempt)
         self._growing = GrowingHash()
 
-    def files(self, kind: Kind) -> dict[str, StoredFile]:
+    def files(self, kind: Kind, checkpoints: Collection[str]) -> dict[str, StoredFile]:
         """Return what the next entry seals.
+
+        Args:
+            kind: The kind of the entry.
+            checkpoints: The folders of the checkpoints and best models that it names.
 
         Raises:
             OSError: A file cannot be read.
         """
-        sealed = dict(self._earlier)
+        for name in (f"{folder}/{MANIFEST}" for folder in checkpoints):
+            if name not in self._manifests:
+                with contextlib.suppress(FileNotFoundError):  # it is lost, or was pruned just now
+                    self._manifests[name] = whole_file(self._path / name, depth=3)
+        kept = {f"{folder}/{MANIFEST}" for folder in checkpoints}
+        self._manifests = {name: file for name, file in self._manifests.items() if name in kept}
+        sealed = self._earlier | self._manifests
         try:
             with open_regular(self._path / self._own, depth=2) as file:
                 self._growing.extend(file)
@@ -264,24 +277,26 @@ def _damaged_checkpoints(run: RunDir, head: Entry, wanted: Callable[[str], bool]
     if result is not None and result.best is not None:
         needed += [f"best/{name}" for name in head.best if step_of(name) == result.best.step]
     for name in needed:
-        problem = _damage_of_checkpoint(run.path / name, sizes=wanted(f"{name}/weights.safetensors"))
+        problem = _damage_of_checkpoint(run.path / name, with_content=wanted(f"{name}/{MANIFEST}"))
         if problem is not None:
+            yield f"{name}: {problem}"
+    for name, sealed in head.files.items():  # of best models that are worse, some are deleted meanwhile
+        is_there = is_of_checkpoint(name) and wanted(name) and (run.path / name).is_file()
+        if is_there and (problem := damage(run.path, name, sealed)) is not None:
             yield f"{name}: {problem}"
 
 
-def _damage_of_checkpoint(folder: Path, *, sizes: bool) -> str | None:
-    """Return what is wrong with a checkpoint: its manifest and, if asked, the sizes of its files."""
+def _damage_of_checkpoint(folder: Path, *, with_content: bool) -> str | None:
+    """Return what is wrong with a checkpoint: it is gone or, if asked, files have another size."""
     if not (folder / MANIFEST).is_file():
         return "missing, though the log names it"
-    if not sizes:
+    if not with_content:
         return None
     try:
         manifest = json.loads(read_regular(folder / MANIFEST, depth=3))
-        if manifest.pop("sha256", None) != sha256_json(manifest):
-            return f"{MANIFEST}: its content is not what was written"
         written = {str(file["name"]): int(file["bytes"]) for file in manifest["files"]}
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        return f"{MANIFEST} is damaged: {error}"
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        return f"{MANIFEST} is damaged: {type(error).__name__}: {error}"
     for name, length in written.items():
         path = folder / name
         size = path.stat().st_size if path.is_file() else None

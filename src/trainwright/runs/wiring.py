@@ -299,8 +299,9 @@ def run_checkpoints(
     store = registry.adapter("store", "file")(run.path)
     attempt, fetch = (lease.attempt, lease.fetch) if lease else (0, None)
     head = readable_head(store)
+    files = head.files if head else None
     resume, best = (
-        Checkpoints(store, kind, attempt, run_files, None if head is None else head.names(kind), fetch)
+        Checkpoints(store, kind, attempt, run_files, head.names(kind) if head else None, fetch, files)
         for kind in ("checkpoints", "best")
     )
     return RunCheckpoints(resume, best, lease)
