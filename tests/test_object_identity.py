@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial, partialmethod
+from functools import cached_property, partial, partialmethod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -63,6 +63,14 @@ class Options:
     """An object with a default that another one makes."""
 
     values: list[int] = field(default_factory=list)
+
+
+class Computed:
+    """An object with an attribute that is computed."""
+
+    @cached_property
+    def doubled(self) -> int:
+        return 2
 
 
 class Mode(Enum):
@@ -126,6 +134,15 @@ def cyclic(value: Any) -> Any:
 def test_equal_values_have_one_identity(make: Callable[[int], Any]) -> None:
     assert Identity().of(make(1)) == Identity().of(make(1))
     assert Identity().of(make(1)) != Identity().of(make(2))
+
+
+def test_what_a_cached_property_has_computed_does_not_count_but_what_it_was_set_to() -> None:
+    one = Computed()
+    before = Identity().of(one)
+    assert one.doubled == 2
+    assert Identity().of(one) == before
+    one.doubled = 5
+    assert Identity().of(one) != before
 
 
 def test_another_process_finds_the_same(tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ def _class_parts(cls: type, identity: Identity) -> Iterator[Any]:
 def _own_attributes(value: Any) -> dict[str, Any]:
     """Return the attributes of an object of the user's class by name, and the items of a container.
 
-    What a `cached_property` has computed follows from the others.
+    What a `cached_property` has computed follows from the others, unless it was set to something else.
     """
     cls = type(value)
     slots = {
@@ -288,11 +288,21 @@ def _own_attributes(value: Any) -> dict[str, Any]:
     own = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(
         value, "__dict__", {}
     )
-    computed = {name for name in own if isinstance(getattr(cls, name, None), cached_property)}
+    computed = {name for name in own if _is_computed(getattr(cls, name, None), value, own[name])}
     kept = {name: own[name] for name in sorted(own.keys() - computed)}
     kinds: tuple[Any, ...] = (dict, list, tuple, set, frozenset, str, bytes, int, float)
     items = [kind(value) for kind in kinds if isinstance(value, kind)]
     return {**kept, "its items": items} if items else kept
+
+
+def _is_computed(member: Any, owner: Any, value: Any) -> bool:
+    """Return whether an attribute of an object is what its `cached_property` returns."""
+    if not isinstance(member, cached_property):
+        return False
+    try:
+        return Identity().of(member.func(owner)) == Identity().of(value)
+    except Exception:  # whatever the user's code raises
+        return False
 
 
 def _may_hold_more(base: type) -> bool:

@@ -72,10 +72,11 @@ def _describe(name: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
 
 
 def _parts(value: Any) -> Mapping[Any, Any]:
+    own = getattr(value, "__dict__", {})
     if isinstance(value, Mapping):
-        return value
+        return {**value, **own}
     if isinstance(value, list | tuple):
-        return dict(enumerate(value))
+        return {**dict(enumerate(value)), **own}
     if isinstance(value, partial):
         return {"func": value.func, "args": value.args, "keywords": value.keywords}
     # A function's code is an input of the run, but its closure and defaults are not.
@@ -83,4 +84,4 @@ def _parts(value: Any) -> Mapping[Any, Any]:
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
         return {"defaults": value.__defaults__ or (), "closure": cells} if value.__defaults__ or cells else {}
     is_estimator = hasattr(value, "get_params")  # `of_estimator` lists its options under their own names
-    return {} if isinstance(value, type) or is_estimator else getattr(value, "__dict__", {})
+    return {} if isinstance(value, type) or is_estimator else own

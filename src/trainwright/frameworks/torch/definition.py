@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from trainwright.frameworks.support.definition import described_attributes, path_of
@@ -27,6 +28,14 @@ def definition_of_object(model: nn.Module) -> dict[str, str]:
         f"hooks of {name or 'the model'}": found
         for name, part in parts.items()
         if (found := module_hooks(part))
+    }
+    everywhere = vars(torch.nn.modules.module)
+    hooks |= {
+        f"hooks of all modules, {kind}": {kind: list(everywhere[kind].values())}
+        for kind in sorted(everywhere)
+        if kind.startswith(("_global_forward", "_global_backward"))
+        and kind.endswith("hooks")
+        and everywhere[kind]
     }
     layers = [(name, path_of(type(part)), module_attributes(part)) for name, part in theirs.items()]
     classes = {name or "class": path_of(type(part)) for name, part in own.items()}
