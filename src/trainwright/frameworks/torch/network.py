@@ -241,7 +241,7 @@ def _check_hooks(model: torch.nn.Module | None) -> None:
         hooks = parameter._backward_hooks, getattr(parameter, "_post_accumulate_grad_hooks", None)
         if any(hooks):
             raise ModelError(
-                f"model: parameter {name} has a hook, which the copy of the model that is trained would lose: "
+                f"model: parameter {name} has a hook, which the copy that is trained would lose: "
                 "use a hook of its module (register_full_backward_hook), or change the gradient in forward"
             )
 
