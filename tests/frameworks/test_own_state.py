@@ -98,6 +98,33 @@ class Boxes(nn.Module):
         return cross_entropy(input, target)
 
 
+class Drawing(random.Random):
+    "A generator of the user's own."
+
+
+class Draws(Boxes):
+    def __init__(self):
+        super().__init__()
+        self.drawing = Drawing(1)
+
+    def forward(self, input, target):
+        return cross_entropy(input, target) * (1 + self.drawing.random())
+
+
+class Replaces(nn.Module):
+    "Puts another object in the place of the one that it was built with."
+
+    def __init__(self):
+        super().__init__()
+        self.part = Part()
+
+    def forward(self, input, target):
+        level = self.part.level
+        self.part = Part()
+        self.part.level = 1.01 * level
+        return cross_entropy(input, target) * level
+
+
 class Heads(nn.Module):
     def __init__(self):
         super().__init__()
@@ -138,7 +165,13 @@ def test_a_killed_run_resumes_with_the_state_of_the_loss_of_a_head(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("name", "named"), [("counted", "loss.stateful_losses.CALLS"), ("Boxes", "loss.boxes")]
+    ("name", "named"),
+    [
+        ("counted", "loss.stateful_losses.CALLS"),
+        ("Boxes", "loss.boxes"),
+        ("Draws", "loss.drawing"),
+        ("Replaces", "loss.part"),
+    ],
 )
 def test_state_that_no_checkpoint_can_hold_is_named(name: str, named: str, tmp_path: Path) -> None:
     short = {"training.loss": f"stateful_losses:{name}", "training.max_steps": 3}
@@ -147,6 +180,12 @@ def test_state_that_no_checkpoint_can_hold_is_named(name: str, named: str, tmp_p
     assert named in run.result["determinism"]["reason"]
     with pytest.raises(ModelError, match=named):
         trainwright.train(SMALL, short | {"training.determinism": "bitwise"}, runs_dir=tmp_path)
+
+
+@pytest.mark.slow
+def test_a_run_whose_loss_replaces_its_parts_can_be_resumed(tmp_path: Path) -> None:
+    _, resumed = whole_and_resumed(tmp_path, {"training.loss": "stateful_losses:Replaces"})
+    assert resumed.status == "completed"
 
 
 class Node:

@@ -83,6 +83,21 @@ class Lookahead(torch.optim.Optimizer):
                 one.copy_(slow)
 
 
+class Defaults(torch.optim.SGD):
+    "Counts in what torch keeps of its options."
+
+    def __init__(self, params, lr=1e-3):
+        super().__init__(params, lr=lr)
+        self.defaults["calls"] = 0
+
+    def step(self, closure=None):
+        self.defaults["calls"] += 1
+        for group in self.param_groups:
+            for one in group["params"]:
+                one.grad.mul_(1 + self.defaults["calls"] % 3)
+        super().step()
+
+
 class Holds(Odd):
     "Keeps an object for a parameter."
 
@@ -258,7 +273,7 @@ def test_all_state_of_ones_own_optimizer_is_restored(tmp_path: Path) -> None:
     assert_equal(module_of(parts), module_of(fresh))
 
 
-@pytest.mark.parametrize("name", ["Odd", "Lookahead"])
+@pytest.mark.parametrize("name", ["Odd", "Lookahead", "Defaults"])
 def test_a_run_with_ones_own_optimizer_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
     whole, resumed = whole_and_resumed(tmp_path, {**NET, **own(f"odd_optimizers:{name}")})
     assert_same(resumed, whole)

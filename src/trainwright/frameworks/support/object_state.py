@@ -68,7 +68,7 @@ class Kinds:
     def is_holder(self, value: Any) -> bool:
         """Return whether the attributes of an object are state, each by itself."""
         return is_users(type(value)) and not isinstance(
-            value, type | FunctionType | list | dict | tuple | set | Enum
+            value, type | FunctionType | list | dict | tuple | set | Enum | random.Random
         )
 
     def attributes(self, holder: Any) -> dict[str, Any]:
@@ -183,7 +183,11 @@ class ObjectState:
         deleted = [
             at
             for at, node in before.nodes.items()
-            if kept(node) and at not in now.nodes and at not in now.opaque
+            # Of an object that another one has replaced, nothing is deleted.
+            if kept(node)
+            and at not in now.nodes
+            and at not in now.opaque
+            and before.owners[at][0] in now.holders
         ]
         if not (changed or deleted):
             return (), {}

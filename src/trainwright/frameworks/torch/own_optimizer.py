@@ -72,7 +72,8 @@ class OwnState:
         self._optimizer = optimizer
         self._names = names
         fresh = vars(torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))]))
-        kinds = OptimizerKinds(optimizer, {*_TORCHS, *fresh}, lambda: list(self._tensors().values()))
+        apart = {*_TORCHS, *fresh} - {"defaults"}  # which a step of the user's may change
+        kinds = OptimizerKinds(optimizer, apart, lambda: list(self._tensors().values()))
         self._attributes = ObjectState(optimizer, kinds, self._elsewhere)
 
     def values(self) -> Json:
