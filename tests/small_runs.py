@@ -18,7 +18,11 @@ from trainwright.callbacks.base import Callback
 from trainwright.engine.saver import Saver
 from trainwright.records.journal import evaluations, losses, read
 from trainwright.records.listing import all_runs
+from trainwright.records.log import Log
+from trainwright.records.run_files import is_of_checkpoint
+from trainwright.records.seals import whole_file
 from trainwright.runs.run import Run
+from trainwright.stores.local import LocalStore
 
 # 120 training rows: 8 steps in an epoch. No cadence divides another.
 SMALL: dict[str, Any] = {
@@ -154,3 +158,14 @@ def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
+
+
+def reseal(run: Path) -> None:
+    """Have the log of a run seal its checkpoints as they are now, as whoever can write it can."""
+    log = Log(LocalStore(run))
+    head = log.head()
+    assert head is not None
+    there = [name for name in head.files if is_of_checkpoint(name) and (run / name).is_file()]
+    sealed = {name: whole_file(run / name, 3) for name in there}
+    log.delete(head.number)
+    log.write(head.model_copy(update={"files": head.files | sealed}))

@@ -19,7 +19,7 @@ from test_torch_reference import INIT, seed_torch
 from torch import nn
 
 import trainwright
-from small_runs import SMALL, assert_same, checkpoints, crashed, preempted
+from small_runs import SMALL, assert_same, checkpoints, crashed, preempted, reseal
 from trainwright.config import load
 from trainwright.config.schema import TrainingConfig
 from trainwright.digest import sha256_json, tensor_records
@@ -916,6 +916,7 @@ def strip_module_file(run: Run) -> None:
         manifest.pop("sha256")
         manifest["files"] = [file for file in manifest["files"] if file["name"] != "module.safetensors"]
         (folder / "manifest.json").write_text(json.dumps(manifest | {"sha256": sha256_json(manifest)}))
+    reseal(run.path)
 
 
 def test_an_older_checkpoint_without_buffers_still_loads_and_says_what_is_lost(

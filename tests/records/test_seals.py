@@ -163,8 +163,8 @@ def test_a_checkpoint_of_another_run_is_never_used(cut: Run, tmp_path: Path) -> 
     name = "checkpoints/step-000000010-a0001"
     shutil.rmtree(cut.path / name)
     shutil.copytree(next((other / "image").glob("small/*")) / name, cut.path / name)
-    problem = f"{name}/manifest.json: its content is not what was written"
-    assert problem in problems(RunDir(cut.path))
+    (problem,) = problems(RunDir(cut.path))
+    assert problem.startswith(f"{name}/manifest.json: ")
     resumed = trainwright.resume(cut.path)  # from the one before
     assert resumed.digest == trainwright.train(SMALL, runs_dir=tmp_path / "again").digest
 
@@ -178,9 +178,8 @@ def test_a_best_model_in_the_place_of_another_is_never_used(tmp_path: Path) -> N
     )[:2]
     shutil.rmtree(best)
     shutil.copytree(other, best)
-    assert f"best/{best.name}/manifest.json: its content is not what was written" in problems(
-        RunDir(made.path)
-    )
+    (problem,) = problems(RunDir(made.path))
+    assert problem.startswith(f"best/{best.name}/manifest.json: ")
     with pytest.raises(CheckpointError, match="not the one that the run wrote"):
         trainwright.load(made.path)
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import trainwright
+from small_runs import reseal
 from trainwright.digest import sha256_json
 from trainwright.errors import CheckpointError, InputError, TrainwrightError
 from trainwright.records.run_dir import RunDir
@@ -96,6 +97,7 @@ def foreign(source: Path, runs: Path, **sections: Any) -> Run:
     for file in [*path.glob("*/step-*/manifest.json"), path / "manifest.json"]:
         is_run = file.parent == path
         edit(file, **({"config_sha256": RunDir(path).config_sha256()} if is_run else {"run_files": {}}))
+    reseal(path)
     return Run(path)
 
 

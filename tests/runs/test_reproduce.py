@@ -12,20 +12,17 @@ from typing import Any
 import pytest
 
 import trainwright
-from small_runs import SMALL, Crash, CrashAt, SignalAt, checkpoints, crashed, flip, preempted
+from small_runs import SMALL, Crash, CrashAt, SignalAt, checkpoints, crashed, flip, preempted, reseal
 from trainwright.digest import array_buffer, write_tensors
 from trainwright.engine.signals import Stopped
 from trainwright.errors import InputError, TrainingError
 from trainwright.records.commit import Commit
 from trainwright.records.journal import losses, read
-from trainwright.records.log import Log
 from trainwright.records.manifest import Difference
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
-from trainwright.records.seals import whole_file
 from trainwright.runs.reproduce import Reproduction, compare_bits
 from trainwright.runs.run import Run
-from trainwright.stores.local import LocalStore
 
 
 @pytest.fixture(scope="module")
@@ -258,13 +255,7 @@ def rewrite_tensor(checkpoint: Path, file: str) -> None:
     commit = Commit.read(checkpoint.name, (checkpoint / "manifest.json").read_bytes())
     files = [record if one.name == file else one for one in commit.files]
     (checkpoint / "manifest.json").write_bytes(dataclasses.replace(commit, files=files).manifest())
-    log = Log(LocalStore(checkpoint.parent.parent))  # which seals the manifest
-    head = log.head()
-    assert head is not None
-    name = f"{checkpoint.parent.name}/{checkpoint.name}/manifest.json"
-    sealed = head.files | {name: whole_file(checkpoint / "manifest.json")}
-    log.delete(head.number)
-    log.write(head.model_copy(update={"files": sealed}))
+    reseal(checkpoint.parent.parent)
 
 
 def test_another_state_of_the_optimizer_is_different(pair: tuple[RunDir, RunDir]) -> None:

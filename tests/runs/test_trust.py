@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import trainwright
-from small_runs import SMALL, preempted
+from small_runs import SMALL, preempted, reseal
 from trainwright.digest import sha256_json
 from trainwright.errors import CheckpointError, InputError
 from trainwright.records.run_dir import RunDir
@@ -95,6 +95,7 @@ def foreign(source: Path, folder: Path, **sections: Any) -> Run:
     (path / "config.yaml").write_text(yaml.safe_dump(config | sections))
     for file in path.glob("*/step-*/manifest.json"):  # which says what the config was
         edit(file, checked=True, run_files={})
+    reseal(path)
     return Run(path)
 
 
