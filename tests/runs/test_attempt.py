@@ -642,13 +642,14 @@ def test_changed_inputs_are_refused_by_name_unless_allowed(
     edit: Callable[[Run], None], named: str, csv_run: Run
 ) -> None:
     edit(csv_run)
-    before = csv_run.manifest
+    before, status = csv_run.manifest, csv_run.status
     with pytest.raises(ChangedInputsError) as error:
         trainwright.resume(csv_run)
     assert named in str(error.value)
     assert "--allow-change" in str(error.value)
     assert error.value.exit_code == 2
     assert csv_run.manifest == before
+    assert csv_run.status == status == "preempted"
     assert checkpoints(csv_run), "the refusal has cost the checkpoints"
 
     resumed = trainwright.resume(csv_run, allow_change=True)

@@ -29,7 +29,7 @@ from trainwright.studies.tuning.conclusion import digest_of
 from trainwright.studies.tuning.jobs import Job, train
 from trainwright.studies.tuning.pruning import pruning_rule
 from trainwright.studies.tuning.space import read_space
-from trainwright.studies.tuning.view import Tuning
+from trainwright.studies.tuning.view import Tuning, rows
 from trainwright.studies.tuning.workers import WorkerProcesses, answer_to
 from trainwright.trackers.feed import Feeders
 from trainwright.trackers.feed.state import State, state_file
@@ -278,6 +278,7 @@ def test_a_full_disk_is_no_result_of_a_trial(
             trainwright.tune(TUNED, runs_dir=tmp_path)
         (path,) = tmp_path.rglob("tune-*")
         (begun,) = [trial for trial in read_trials(path) if trial.ending is None]
+        assert rows(path)[begun.number]["status"] == "failed", "it does not run any more"
         job = Job(begun.number, [path.parent / begun.run_id], path.name, "val_accuracy", "max")
         answer = answer_to(job)  # of a worker process
         assert answer["is_from_outside"]

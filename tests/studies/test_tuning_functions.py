@@ -281,7 +281,7 @@ def test_a_study_that_has_not_ended_is_ranked_by_its_metric(tmp_path: Path) -> N
     study = trainwright.tune(
         lambda _: next(values), n_trials=3, mode="max", metric="val_rmsle", runs_dir=tmp_path
     )
-    Study(study.path).unseal()
+    Study(study.path).update(files={})
     (study.path / "result.json").unlink()
     assert (study.typed_result.metric, study.typed_result.mode) == ("val_rmsle", "max")
     head, *rows_below = _ranked(study, rows(study.path))

@@ -1,5 +1,7 @@
 """Inputs that change or vanish while a study is interrupted: nothing is mixed, and no trial pays for it."""
 
+import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -81,11 +83,23 @@ def test_a_study_waits_until_its_inputs_are_what_they_were(
         trainwright.tune(config, runs_dir="runs", trials=4, resume=True)
     assert refused.value.exit_code == 2
     assert read_trials(study.path) == before
+    assert (study.status, read_log(study.path).lengths()) == ("completed", [])
     Path(file).write_bytes(content)
     _forget()
     resumed = trainwright.tune(config, runs_dir="runs", trials=4, resume=True)
     assert resumed.path == study.path
     assert resumed.digest == whole.digest
+
+
+@pytest.mark.slow
+def test_worker_processes_import_what_lies_beside_the_config(config: dict[str, Any]) -> None:
+    Path("s.json").write_text(json.dumps(config))
+    words = ["tune", "s.json", "tuning.parallel=2", "tuning.trials=2", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "trainwright", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["counts"]["completed"] == 2
 
 
 def test_changed_inputs_can_be_accepted_which_the_log_records(config: dict[str, Any]) -> None:

@@ -1,8 +1,10 @@
 """What the processes of a trial compute with: threads, GPUs, and how many processes there are."""
 
+import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,7 +132,12 @@ def test_each_worker_sees_its_own_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tuning is not None
     assert shares_of_gpus(tuning) == ["4,5", "6,7"]
     started: list[Any] = []
-    monkeypatch.setattr("subprocess.Popen", lambda command, **how: started.append(how["env"]))
+
+    def start(command: list[str], **how: Any) -> SimpleNamespace:
+        started.append(how["env"])
+        return SimpleNamespace(stdin=io.BytesIO())
+
+    monkeypatch.setattr("subprocess.Popen", start)
     os.close(_Worker.start(30, "6,7").process.messages)
     assert started[0]["CUDA_VISIBLE_DEVICES"] == "6,7"
 

@@ -271,7 +271,7 @@ def test_the_process_that_trains_tells_a_full_disk_from_a_failure(
         json.dumps(Job(number, [Path(begun.run)], "tune-1", "val_loss", "min").to_json()).encode() + b"\n"
         for number in range(2)
     )
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(jobs)))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"[]\n" + jobs)))
     errors: list[Exception] = [OSError(errno.ENOSPC, "No space left on device"), TrainingError("NaN")]
 
     def train(job: Job, **how: Any) -> str:

@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 
 from trainwright.digest import TEMPORARY_SUFFIX, fsync_folder, write_atomically
 from trainwright.errors import CheckpointError
+from trainwright.records.run_dir import RunDir
 from trainwright.safe_open import open_regular, read_regular
 
 FILE, SEAL = "trials.jsonl", "trials.seal"
@@ -247,6 +248,15 @@ def read_log(folder: Path) -> LoggedTrials:
     logged = LoggedTrials()
     logged.read(folder / FILE)
     return logged
+
+
+def status_of(trial: LoggedTrial, folder: Path) -> str:
+    """Return how a trial of the study in a folder has ended; of one that has not, the status of its run."""
+    if trial.ending is not None:
+        return trial.ending.status
+    if not trial.run_id:  # of a Python function
+        return "running" if RunDir(folder).is_owned() else "crashed"
+    return RunDir(folder.parent / trial.run_id).status()
 
 
 def damage(folder: Path) -> str | None:

@@ -15,7 +15,7 @@ from trainwright.errors import CheckpointError
 from trainwright.numerals import number
 from trainwright.records.result import AttemptRecord
 from trainwright.records.run_dir import RunDir
-from trainwright.records.trials import LoggedTrial, read_trials
+from trainwright.records.trials import LoggedTrial, read_trials, status_of
 from trainwright.records.tuning_result import TuningResult
 from trainwright.reports import brackets, tuning_charts
 from trainwright.reports.explanation_charts import Bar, bars
@@ -237,7 +237,7 @@ def _timeline(folder: Path, trials: Sequence[LoggedTrial]) -> dict[str, Any] | N
         tuning_charts.Span(
             attempt.started,
             attempt.ended,
-            trial.ending.status if trial.ending else "running",
+            status_of(trial, folder),
             f"{_label(trial)}, {duration(attempt.ended - attempt.started)}",
         )
         for trial in trials
@@ -310,7 +310,7 @@ def _table(folder: Path, trials: Sequence[LoggedTrial], name: str, mode: str) ->
             trial.run_id,
             [
                 str(trial.number),
-                trial.ending.status if trial.ending else "running",
+                status_of(trial, folder),
                 "" if (value := _value(trial)) is None else number(value),
                 *(_text(((trial.ending.values if trial.ending else None) or {}).get(one)) for one in more),
                 *(_text(trial.params[key], null="null") if key in trial.params else "" for key in keys),

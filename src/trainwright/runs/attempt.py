@@ -25,7 +25,7 @@ from trainwright.errors import (
 from trainwright.module_sources import imported_so_far
 from trainwright.records.manifest import Manifest
 from trainwright.records.result import Result
-from trainwright.records.status import TESTED, Ended
+from trainwright.records.status import TESTED, Ended, Status
 from trainwright.runs.cleanup import discard_run
 from trainwright.runs.code_identity import with_later_imports
 from trainwright.runs.decisions import repeats
@@ -86,19 +86,24 @@ class _Attempt:
         self._run = request.run
         self._signals = signals
         self._world = world
+        self._before = request.run.status_on_disk()
         self._session = open_session(request.run, world, request.resolved.config.checkpoint)
         self._startup = Startup(request, self._session, world)
         self._imported: tuple[int, str, int] | None = None  # what was imported at the last check
         self._result: Result | None = None  # set when the training has ended
 
     def go(self) -> Result:
-        """Run all phases; however they end, the attempt's record says so."""
-        run, message = self._run, ""
-        status: Ended = "failed"
+        """Run all phases; however they end, the attempt's record says so.
+
+        A resume that is refused leaves the run with the status that it had.
+        """
+        run, message, is_ready = self._run, "", False
+        status: Status = "failed"
         try:
             ready = in_owner(self._startup.prepare)
             if self._world.is_main:  # nothing can refuse the attempt any more
                 self._startup.origin.announce(self._session.number, ready.step)
+            is_ready = True
             result = self._train(ready)
             status = result.status
             return result
@@ -107,6 +112,9 @@ class _Attempt:
             raise
         except Exception as error:
             message = self._message_of(error)
+            is_refused = isinstance(error, InputError) and not is_ready
+            if is_refused and self._before != "created":
+                status = self._before
             is_new = self._session.number == 1 and not run.journal.exists() and not self._request.keep
             if isinstance(error, InputError) and is_new and self._session.lease is not None:
                 discard_run(run, self._session.lease)  # nothing was computed, and nobody has seen it before

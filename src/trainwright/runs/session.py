@@ -16,7 +16,7 @@ from trainwright.errors import TrainwrightError
 from trainwright.records.manifest import NumericEnvironment
 from trainwright.records.result import AttemptRecord, Result
 from trainwright.records.run_dir import RunDir
-from trainwright.records.status import Ended
+from trainwright.records.status import ENDED, Ended, Status
 from trainwright.reports.html import write_report
 from trainwright.reports.journal import SegmentSummary
 from trainwright.runs.leasing import take_lease
@@ -98,8 +98,8 @@ class Session:
             if record.attempt != self.number and record.status is None and record.environment is None:
                 self.run.write_attempt(record.model_copy(update={"environment": environment}))
 
-    def close(self, status: Ended, message: str) -> None:
-        """Write how the attempt ended, unless `publish` did. Without that record, it counts as crashed.
+    def close(self, status: Status, message: str) -> None:
+        """Write how the attempt ended, unless `publish` did. Without a status in that record, it has crashed.
 
         An attempt that has lost the run writes nothing.
         """
@@ -107,7 +107,7 @@ class Session:
             return
         with contextlib.suppress(OSError, TrainwrightError):
             self.lease.check()
-            self.record(status, message)
+            self.record(status if status in ENDED else None, message)
             self.lease.end(status)
 
     def open_journal(self, step: int) -> Journal:
@@ -157,7 +157,7 @@ class FollowerSession:
     def complete_earlier(self, environment: NumericEnvironment) -> None:
         """Leave it to the main process."""
 
-    def close(self, status: Ended, message: str) -> None:
+    def close(self, status: Status, message: str) -> None:
         """Leave it to the main process."""
 
     def open_journal(self, step: int) -> Journal:  # noqa: ARG002 - as in `Session`

@@ -73,11 +73,14 @@ def run_study(study: Study, trials: Sequence[Trial], request: StudyRequest, plan
     A signal ends it with the current run; `study.status` then says so.
 
     Raises:
+        ChangedInputsError: The inputs of a completed run have changed; the study stays as it was.
         TrainwrightError: A run that the study needs cannot be trained. If no run was begun, the folder is
             deleted.
         RunLockedError: Another process works on this study.
     """
     with study.owned(), log_warnings_once(), computing_by(older_versions(study.record.semantics)):
+        study.check_seals()
+        check_completed_runs(study, trials, request)
         study.update(status="running")
         try:
             with Signals():
@@ -137,11 +140,9 @@ def _train_all(
     """Train the runs; return the status, and the errors by group.
 
     Raises:
-        TrainwrightError: A run failed and there are no groups; all groups failed before a run was begun; the
-            inputs of a completed run have changed; or a file of a run cannot be written or read, which is no
-            result of it.
+        TrainwrightError: A run failed and there are no groups; all groups failed before a run was begun; or a
+            file of a run cannot be written or read, which is no result of it.
     """
-    check_completed_runs(study, trials, request)
     errors: dict[str, TrainwrightError] = {}
     completed = CompletedRuns(request.runs_dir, study.path.parent.name)
     for trial in trials:

@@ -200,30 +200,18 @@ class Study:
         """Change fields of `study.json`.
 
         A final status seals the other files of the study; `running` removes their seals.
-
-        Raises:
-            CheckpointError: The study goes on, and its log is damaged.
         """
         if values.get("status") == "running":
-            self._check_log()
             values["files"] = {}
         elif "status" in values:
             values["files"] = sealed_files(self.path)
         self.record.model_copy(update=values).save(self.path / StudyRecord.FILE)
 
-    def unseal(self) -> None:
-        """Remove the seals, since lines are about to be added to the log.
+    def check_seals(self) -> None:
+        """Check the seals before the study goes on; damaged results are only warned of: they are made again.
 
         Raises:
-            CheckpointError: It is damaged.
-        """
-        self._check_log()
-        self.update(files={})
-
-    def _check_log(self) -> None:
-        """Check the seals before the study goes on.
-
-        Damaged results are only warned of: they are made again.
+            CheckpointError: Its log is damaged.
         """
         for problem in self.problems():
             if problem.startswith(str(self.path / TRIALS)):

@@ -181,6 +181,7 @@ class _Function:
         """
         study, status = self._study, "completed"
         with study.owned():
+            study.check_seals()
             study.update(status="running")
             self._log = TrialLog(study.path)
             try:

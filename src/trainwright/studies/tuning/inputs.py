@@ -68,8 +68,11 @@ class TrialInputs:
         runs = [run for trial in self._log.trials for run in self._runs(trial) if run.manifest() is not None]
         return runs[-1].id if runs and self.are_shared else None
 
-    def check(self, trials: int) -> None:
+    def check(self, trials: int) -> list[str]:
         """Compare the inputs of the runs with the present ones, unless all of the trials have ended.
+
+        Returns:
+            What has changed, if the request allows that.
 
         Raises:
             ChangedInputsError: They have changed, and the request does not allow that.
@@ -77,7 +80,7 @@ class TrialInputs:
         """
         made = self._log.trials
         if len(made) >= trials and all(trial.ending is not None for trial in made):
-            return
+            return []
         known: list[Any] = []
         changed = []
         for trial in reversed(made):
@@ -89,12 +92,14 @@ class TrialInputs:
             changed += [(run, self._changes(run)) for run in runs]
         if not self.allow_change:
             refuse(self.study, changed, resuming(self.study.path, "--allow-change"))
-            return
-        listed = [str(one) for _, differences in changed for one in differences]
-        for one in dict.fromkeys(listed):
+        return list(dict.fromkeys(str(one) for _, differences in changed for one in differences))
+
+    def accept(self, changed: Sequence[str]) -> None:
+        """Warn of the changes that `check` has found, and note them in the log."""
+        for one in changed:
             log.warning("changed since runs of this study were trained: %s", one)
-        if listed:
-            self._log.note(kind=_CHANGE, differences=list(dict.fromkeys(listed)))
+        if changed:
+            self._log.note(kind=_CHANGE, differences=changed)
 
     def _changes(self, run: RunDir) -> list[Any]:
         if run.require_manifest().initial is not None:

@@ -6,7 +6,6 @@ from trainwright.config import Overrides
 from trainwright.config.habits import key_meant
 from trainwright.config.overrides import keys_of
 from trainwright.errors import InputError
-from trainwright.records.trials import LIMIT_LIFTED, TrialLog
 from trainwright.studies.study import Study, StudyRequest
 from trainwright.studies.tuning.reopen import check_search, kept_config, working_for
 from trainwright.studies.tuning.tune import search
@@ -26,16 +25,4 @@ def resume_study(study: Study, overrides: Overrides, request: StudyRequest, *, t
             )
     with working_for(study):
         asked = kept_config(study, overrides, request, trust=trust)
-        if study.status == "completed":
-            _lift_time_limit(study)
-        return search(study, asked, request)
-
-
-def _lift_time_limit(study: Study) -> None:
-    """Give a study that ended by its time limit as many minutes again."""
-    with study.owned():
-        trial_log = TrialLog(study.path)
-        if trial_log.is_over_time:
-            study.unseal()
-            trial_log.note(kind=LIMIT_LIFTED)
-        trial_log.close()
+        return search(study, asked, request, lifts_limit=study.status == "completed")

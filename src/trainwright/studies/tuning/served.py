@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from trainwright.records.status import FINAL, Ended
 from trainwright.records.trials import read_trials
 from trainwright.runs.data.shared import sharing_data
 from trainwright.studies.tuning.jobs import Job, curve_of, failure, train
-from trainwright.studies.tuning.worker_process import WorkerProcess
+from trainwright.studies.tuning.worker_process import WorkerProcess, received
 from trainwright.tuners.base import Begun, Point, Report
 from trainwright.types import Mode
 
@@ -46,6 +47,8 @@ class WorkerTrainer:
         shares_inputs: Whether all trials must have the same data and code.
         searches_data: Whether the trials have different data.
         allow_change: Accept changed inputs.
+        path: The folders that the worker searches for modules before its own; default: those of this process
+            that come before Python's.
     """
 
     study_id: str
@@ -57,6 +60,7 @@ class WorkerTrainer:
     shares_inputs: bool = False
     searches_data: bool = False
     allow_change: bool = False
+    path: list[str] = field(default_factory=lambda: _before_python(sys.path))
     _worker: WorkerProcess | None = field(default=None, repr=False)
     _trial: Begun | None = field(default=None, repr=False)  # that the worker trains
     _waits: bool = field(default=False, repr=False)  # at an evaluation
@@ -100,7 +104,9 @@ class WorkerTrainer:
     def _advance(self, trial: Begun) -> dict[str, Any]:
         """Let the worker train on, and return what it says next."""
         if self._worker is None:
-            self._worker = WorkerProcess.start("serve-jobs", self.log_level, directory=self.directory)
+            self._worker = WorkerProcess.start(
+                "serve-jobs", self.log_level, directory=self.directory, path=self.path
+            )
         if self._trial is None:
             run = Path(trial.run)
             job = Job(
@@ -186,6 +192,11 @@ class WorkerTrainer:
             self._worker = None
 
 
+def _before_python(path: list[str]) -> list[str]:
+    standard = sysconfig.get_path("stdlib")
+    return path[: path.index(standard)] if standard in path else path[:]
+
+
 @sharing_data()
 def serve(answers: int) -> Ended | None:
     """Do the jobs that arrive on stdin, and ask on the pipe `answers` at each evaluation whether to continue.
@@ -193,7 +204,7 @@ def serve(answers: int) -> Ended | None:
     Returns:
         The status that a signal asked for, if one came.
     """
-    lines = sys.stdin.buffer
+    messages = received()
 
     def say(message: Mapping[str, Any]) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -202,13 +213,12 @@ def serve(answers: int) -> Ended | None:
     def asked(job: Job, _: RunDir) -> VerdictFunction:
         def verdict(step: int, metrics: Mapping[str, float]) -> Answer:
             say({"step": step, "value": metrics.get(job.metric)})
-            line = lines.readline()
-            return cast("Answer", json.loads(line)) if line else "pause"  # the other side is gone
+            return cast("Answer", next(messages, "pause"))  # if the other side is gone
 
         return verdict
 
-    while line := lines.readline():
-        job = Job.from_json(json.loads(line))
+    for message in messages:
+        job = Job.from_json(message)
         try:
             status = _unlocked(lambda job=job: train(job, judge=asked))  # type: ignore[misc]
         except Stopped as stopped:

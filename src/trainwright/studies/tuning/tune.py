@@ -18,7 +18,8 @@ from trainwright.config import Config, Overrides, Resolved
 from trainwright.engine.signals import Signals, Stopped
 from trainwright.errors import CheckpointError, InputError, TrainwrightError
 from trainwright.records.run_dir import RunDir
-from trainwright.records.trials import FILE, Ending, LoggedJob, LoggedTrial, TrialLog
+from trainwright.records.status import Ended
+from trainwright.records.trials import FILE, LIMIT_LIFTED, Ending, LoggedJob, LoggedTrial, TrialLog
 from trainwright.reports.html import write_report as write_run_report
 from trainwright.reports.studies import write_report
 from trainwright.runs.cleanup import discard_folder
@@ -83,7 +84,14 @@ def tune(config: Config, overrides: Overrides, request: StudyRequest, earlier: S
 
 
 @sharing_data()
-def search(study: Study, asked: SearchConfig, request: StudyRequest, before: int | None = None) -> Tuning:
+def search(
+    study: Study,
+    asked: SearchConfig,
+    request: StudyRequest,
+    before: int | None = None,
+    *,
+    lifts_limit: bool = False,
+) -> Tuning:
     """Make the trials of a study, or go on with them.
 
     Args:
@@ -91,6 +99,7 @@ def search(study: Study, asked: SearchConfig, request: StudyRequest, before: int
         asked: What it is to find out.
         request: The arguments of the study.
         before: The job that is not done any more, nor those after it; None: go on to the end.
+        lifts_limit: Give a study that ended by its time limit as many minutes again.
     """
     plan = plan_of(study, asked)
     if not (study.path / CONFIG).exists():
@@ -99,7 +108,7 @@ def search(study: Study, asked: SearchConfig, request: StudyRequest, before: int
     if plan.trials == plan.sampler.size:
         more = "its grid has no other points"
     with going_on(study, plan.trials, more):
-        _Search(study, plan, asked, request, before).run()
+        _Search(study, plan, asked, request, before).run(lifts_limit=lifts_limit)
     return Tuning(study.path)
 
 
@@ -150,44 +159,56 @@ class _Search:
         metrics = dict(zip(goals.metrics, goals.modes, strict=True))
         self._projector = Projector(study.path, metrics, plan.tuning.storage)
 
-    def run(self) -> None:
+    def run(self, *, lifts_limit: bool = False) -> None:
         """Make the trials, conclude, and record the status.
 
         Raises:
+            ChangedInputsError: The inputs of its trials have changed; the study stays as it was.
             TrainwrightError: The first trials have all failed, or the study cannot be written.
             RunLockedError: Another process works on this study.
         """
-        study, plan = self._study, self._plan
+        study = self._study
         with study.owned(), leading(study.path), log_warnings_once():
-            study.update(status="running")
-            self._log = TrialLog(study.path)
-            _check_logged(self._log.trials, plan.space, study)
-            self._inputs = TrialInputs(
-                study, plan.space, self._configs, self._log, self._request, trusted=self._trusted
-            )
-            config = self._base.resolved.config
-            self._agenda = agenda_of(
-                plan.tuning, config, plan.trials, plan.horizon or 0, self._log, plan.mode, plan.recorded
-            )
-            self._proposals = Proposals(plan, self._log, self._agenda, self._before)
-            status = "completed"
-            try:
-                with Signals() as self._signals:
-                    self._inputs.check(plan.trials)
-                    self._search()
-            except Stopped as signal:
-                status = signal.status
-            except TrainwrightError as error:
-                self._record_failure(error)
-                raise
-            finally:
-                self._log.close()
+            study.check_seals()
+            with contextlib.closing(TrialLog(study.path)) as self._log:
+                _check_logged(self._log.trials, self._plan.space, study)
+                self._inputs = TrialInputs(
+                    study,
+                    self._plan.space,
+                    self._configs,
+                    self._log,
+                    self._request,
+                    trusted=self._trusted,
+                )
+                changed = self._inputs.check(self._plan.trials)
+                study.update(status="running")
+                self._inputs.accept(changed)
+                if lifts_limit and self._log.is_over_time:
+                    self._log.note(kind=LIMIT_LIFTED)
+                status = self._go_on()
             study.update(status=status)
             report(study.path, write_report)
             trained = [trial for trial in self._log.trials if trial.same_as is None]
             runs = [RunDir(path) for trial in trained for path in self._runs(trial)]
             runs += [final] if (final := self._final_run()) is not None else []
             tell_trackers(study, self._base.resolved, runs if status == "completed" else ())
+
+    def _go_on(self) -> Ended:
+        """Make the trials, conclude, and return the status of the study."""
+        plan, config = self._plan, self._base.resolved.config
+        self._agenda = agenda_of(
+            plan.tuning, config, plan.trials, plan.horizon or 0, self._log, plan.mode, plan.recorded
+        )
+        self._proposals = Proposals(plan, self._log, self._agenda, self._before)
+        try:
+            with Signals() as self._signals:
+                self._search()
+        except Stopped as signal:
+            return signal.status
+        except TrainwrightError as error:
+            self._record_failure(error)
+            raise
+        return "completed"
 
     def _search(self) -> None:
         """Make the trials, and conclude."""

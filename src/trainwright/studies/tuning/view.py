@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trainwright.numerals import number
 from trainwright.records.run_dir import RunDir
-from trainwright.records.trials import LoggedTrial, read_trials
+from trainwright.records.trials import LoggedTrial, read_trials, status_of
 from trainwright.records.tuning_result import TuningResult, metrics_of
 from trainwright.runs.run import Run
 from trainwright.studies.study import Json, StudyView
@@ -23,7 +23,7 @@ class TrialSummary(NamedTuple):
 
     Attributes:
         number: Its number, from 0 on.
-        status: `running`, or as it has ended.
+        status: As it has ended; before that, the status of its run.
         value: The best value of the first metric; None if there is none.
         step: The step of this value.
         seconds: The training time.
@@ -128,13 +128,13 @@ class Tuning(StudyView):
 
 def trials_of(folder: Path) -> list[TrialSummary]:
     """Return what the log of a study says of its trials."""
-    return [_summary(trial) for trial in read_trials(folder)]
+    return [_summary(trial, folder) for trial in read_trials(folder)]
 
 
-def _summary(trial: LoggedTrial) -> TrialSummary:
+def _summary(trial: LoggedTrial, folder: Path) -> TrialSummary:
     number, run_id, params, end = trial.number, trial.run_id, trial.params, trial.ending
     if end is None:
-        return TrialSummary(number, "running", None, None, None, run_id, params)
+        return TrialSummary(number, status_of(trial, folder), None, None, None, run_id, params)
     own = (end.status, end.value, end.step, end.seconds)
     return TrialSummary(number, *own, run_id, params, end.values or {}, end.error)
 

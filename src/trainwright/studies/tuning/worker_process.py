@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,6 +33,7 @@ class WorkerProcess:
         *,
         stdout: int = subprocess.DEVNULL,
         directory: str | None = None,
+        path: Sequence[str] | None = None,
         environment: dict[str, str] | None = None,
     ) -> WorkerProcess:
         """Start a process.
@@ -41,6 +43,7 @@ class WorkerProcess:
             log_level: The level of its log, on stderr.
             stdout: Where the output of the user's code goes, as `subprocess` takes it.
             directory: Its working directory; default: this one.
+            path: The `sys.path` from which it may import, too; default: that of this process.
             environment: Variables that are added to those of this process.
         """
         messages, own = os.pipe()
@@ -56,7 +59,9 @@ class WorkerProcess:
             )
         finally:
             os.close(own)
-        return WorkerProcess(process, messages)
+        worker = WorkerProcess(process, messages)
+        worker.send(list(sys.path if path is None else path))
+        return worker
 
     def send(self, message: Any) -> None:
         """Send a message; a process that has died is noticed when the next one is read."""
@@ -98,3 +103,10 @@ class WorkerProcess:
         code = self.process.wait()
         os.close(self.messages)
         return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+
+
+def received() -> Iterator[Any]:
+    """Import from where the process that started this one does, and yield what it sends on stdin."""
+    lines = iter(sys.stdin.buffer.readline, b"")
+    sys.path[:0] = [path for path in json.loads(next(lines, b"[]")) if path not in sys.path]
+    yield from map(json.loads, lines)

@@ -26,7 +26,7 @@ from trainwright.studies.running import log_warnings_once
 from trainwright.studies.tuning.jobs import Job, failure, hidden, is_own_failure, train, unfinished
 from trainwright.studies.tuning.joined import LEFT, JoinedWorker, JoinedWorkers
 from trainwright.studies.tuning.resources import visible_gpus
-from trainwright.studies.tuning.worker_process import WorkerProcess
+from trainwright.studies.tuning.worker_process import WorkerProcess, received
 
 _POLL_SECONDS = 0.2  # between two checks whether a signal has come
 _MOST_DEATHS = 3  # of workers at one job, after which its trial has failed
@@ -263,8 +263,8 @@ def do_jobs(answers: int) -> Ended | None:
         The status that a signal asked for, if one came.
     """
     with log_warnings_once():
-        for line in sys.stdin.buffer:
-            answer = answer_to(Job.from_json(json.loads(line)))
+        for message in received():
+            answer = answer_to(Job.from_json(message))
             if answer["status"] in STATUS_OF.values():
                 return cast("Ended", answer["status"])
             os.write(answers, json.dumps(answer).encode() + b"\n")

@@ -274,6 +274,7 @@ class _Study:
         """
         study = self._study
         with study.owned(), log_warnings_once(), computing_by(older_versions(study.record.semantics)):
+            study.check_seals()
             study.update(status="running", error=None)
             try:
                 with Signals(), ExitStack() as stack:
