@@ -302,3 +302,31 @@ def test_a_list_of_two_datasets_is_train_and_validation() -> None:
     assert {name: len(split) for name, split in bundle.splits.items()} == {"train": 20, "val": 5}
     same = from_objects((Rows(20), Rows(20)), config())
     assert any("the val dataset holds the same items as the train dataset" in line for line in same.warnings)
+
+
+X, Y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2
+
+
+@pytest.mark.parametrize(
+    ("named", "pairs"),
+    [
+        ({"X": X, "y": Y}, (X, Y)),
+        ({"x": X, "labels": Y}, (X, Y)),
+        (
+            {"X_train": X[:40], "y_train": Y[:40], "X_val": X[40:], "y_val": Y[40:]},
+            ((X[:40], Y[:40]), (X[40:], Y[40:])),
+        ),
+        (({"X": X[:40], "y": Y[:40]}, {"X": X[40:], "y": Y[40:]}), ((X[:40], Y[:40]), (X[40:], Y[40:]))),
+        ({"images": X, "label": Y}, {"images": X, "target": Y}),
+    ],
+)
+def test_arrays_by_their_usual_names_are_the_same_as_pairs(named: Any, pairs: Any) -> None:
+    ours, same = from_objects(named, config()), from_objects(pairs, config())
+    assert {name: split.fingerprint() for name, split in ours.splits.items()} == {
+        name: split.fingerprint() for name, split in same.splits.items()
+    }
+
+
+def test_a_target_that_the_config_names_is_taken_by_its_name() -> None:
+    bundle = from_objects({"X": X, "y": Y, "target": Y}, config(target="target"))
+    assert set(bundle.info.inputs) == {"X", "y"}

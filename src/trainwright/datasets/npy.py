@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.array_names import Letter, Role, roles_of
+from trainwright.datasets.rows.array_names import LETTERS, Role, roles_of
 from trainwright.datasets.rows.files import existing_file, names_in
 from trainwright.datasets.rows.preprocessed import from_arrays, refuse_column_settings
 from trainwright.datasets.rows.table import listed
@@ -31,7 +31,6 @@ from trainwright.errors import DataError
 from trainwright.types import FEATURES, SPLITS, TARGET, Array, Batch, Ids, SplitName
 
 _BLOCK_BYTES = 64 << 20
-_LETTERS: Sequence[Letter] = ("X", "y")
 
 
 class NpyParams(Section):
@@ -85,7 +84,7 @@ class NpyDataset:
 
 def _files(names: Sequence[str]) -> dict[Role, str]:
     """Return the files of arrays in a folder by what they are, in a fixed order."""
-    roles = [Role(letter, split) for letter in _LETTERS for split in (None, *SPLITS)]
+    roles = [Role(letter, split) for letter in LETTERS for split in (None, *SPLITS)]
     exact = {role: f"{role}.npy" for role in roles if f"{role}.npy" in names}
     if any({("X", split), ("y", split)} <= set(exact) for split in (None, *SPLITS)):
         return exact
@@ -97,7 +96,7 @@ def _files(names: Sequence[str]) -> dict[Role, str]:
 def _pair(
     folder: str, names: Sequence[str], files: Mapping[Role, str], split: SplitName | None
 ) -> tuple[Array, Array]:
-    roles = [Role(letter, split) for letter in _LETTERS]
+    roles = [Role(letter, split) for letter in LETTERS]
     x, y = (files.get(role, f"{role}.npy") for role in roles)
     features, targets = (_mapped(folder, names, name) for name in (x, y))
     if features.ndim < 2 or features.dtype.kind not in "iufb":

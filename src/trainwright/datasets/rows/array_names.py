@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from trainwright.types import SPLITS, Array, SplitName
@@ -13,6 +13,7 @@ _TARGETS = ("y", "target", "targets", "label", "labels", "output", "outputs")
 _SPLITS: Mapping[str, SplitName] = {**{name: name for name in SPLITS}, "valid": "val", "validation": "val"}
 FEATURE_NAMES = "feature_names"  # of the columns of a two-dimensional X
 Letter = Literal["X", "y"]
+LETTERS: Sequence[Letter] = ("X", "y")
 
 
 class Role(NamedTuple):

@@ -21,6 +21,7 @@ from trainwright.config.sampling import sampling_column
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
 from trainwright.datasets.rows import map_style, tabular, weights
+from trainwright.datasets.rows.array_names import LETTERS, Role, roles_of
 from trainwright.datasets.rows.arrays import as_array, is_frame
 from trainwright.datasets.rows.lists import without_lists
 from trainwright.datasets.rows.loaders import unwrapped
@@ -52,10 +53,10 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
     Args:
         data: (train, val), (train, val, test), or a mapping of `train`, `val` and `test`. Each is a pair
             (X, y), or with weights (X, y, w), of arrays, or of a frame and series; a mapping of named arrays
-            (the target called as `data.target` says); a data frame; a map-style dataset, or a torch
-            DataLoader of one; or a tf.data.Dataset, which is read into memory, in its own order. Or all rows
-            as one pair, mapping, data frame, tf.data.Dataset or `Bunch` of scikit-learn's, to be split by
-            `data.split`; or one map-style dataset to train on.
+            (the target called as `data.target` says, or `X` and `y`); a data frame; a map-style dataset, or a
+            torch DataLoader of one; or a tf.data.Dataset, which is read into memory, in its own order. Or all
+            rows as one pair, mapping, data frame, tf.data.Dataset or `Bunch` of scikit-learn's, to be split
+            by `data.split`; or one map-style dataset to train on.
         config: The data section; None for the defaults.
         source: The name of `data` in messages.
 
@@ -63,8 +64,11 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         DataError: The data cannot be used; says what is wrong, and what to do.
     """
     config, data = config or DataConfig(), unwrapped(without_lists(of_bunch(data), source), source)
+    target = config.target_name
     parts = {
-        name: _unpacked(part, name) for name, part in _by_split(data, source).items() if part is not None
+        name: _by_role(_unpacked(part, name), target)
+        for name, part in _by_split(_by_role(data, target), source).items()
+        if part is not None
     }
     if "train" not in parts:
         raise DataError(f"{source} has no training rows; give them as the split train")
@@ -253,6 +257,24 @@ def _without_weights(
 def _is_named(part: Any) -> bool:
     """Return whether this is a mapping of arrays rather than of columns of a table."""
     return isinstance(part, Mapping) and all(hasattr(array, "shape") for array in part.values())
+
+
+def _by_role(data: Any, target: str) -> Any:
+    """Return arrays that are named as inputs and targets usually are by what they are; all else unchanged.
+
+    `X` and `y` become a pair, and those of several splits pairs by split. Another input keeps its name, as
+    the model takes it by that.
+    """
+    if not isinstance(data, Mapping) or not _is_named(data) or target in data:
+        return data
+    arrays = {str(name): array for name, array in data.items()}
+    names = {role: name for name, role in roles_of(arrays).items()}
+    splits = {role.split for role in names}
+    if None not in splits:
+        pairs = {split: tuple(arrays[names[Role(letter, split)]] for letter in LETTERS) for split in splits}
+        return pairs or data
+    x, y = (names[Role(letter, None)] for letter in LETTERS)
+    return (arrays[x], arrays[y]) if x.lower() == "x" else {x: arrays[x], target: arrays[y]}
 
 
 def _named(part: Mapping[Any, Any], name: SplitName, target: str) -> tuple[dict[str, Any], Any]:

@@ -25,6 +25,7 @@ from trainwright.runs.prediction.whole_files import write_whole
 from trainwright.types import Array
 
 SUFFIXES = (".csv", ".parquet")
+_FIRST_WITH_GAPS = 2.0**24  # from here on, float32 does not have all whole numbers
 
 
 @dataclass(frozen=True)
@@ -225,9 +226,25 @@ def _write_csv(frames: Iterable[Any], path: Path) -> Written:
     written = Written(0, ())
     with path.open("w", encoding="utf-8", newline="") as stream:
         for frame in frames:
-            frame.to_csv(stream, index=False, header=not written.rows)
+            stream.write(csv_text(frame, header=not written.rows))
             written = Written(written.rows + len(frame), list(frame.columns))
     return written
+
+
+def csv_text(frame: Any, *, header: bool) -> str:
+    """Return predictions as CSV.
+
+    Large float32 are written as the whole numbers that they are: the fewest digits that tell such a number
+    from its neighbours in float32 are those of another number.
+    """
+    large = [
+        name
+        for name, dtype in frame.dtypes.items()
+        if dtype == np.float32 and (frame[name].abs() >= _FIRST_WITH_GAPS).any()
+    ]
+    exact = frame.astype(dict.fromkeys(large, np.float64)) if large else frame
+    text: str = exact.to_csv(index=False, header=header)
+    return text
 
 
 def _write_parquet(frames: Iterable[Any], path: Path) -> Written:
