@@ -169,6 +169,29 @@ def test_a_checkpoint_of_another_run_is_never_used(cut: Run, tmp_path: Path) -> 
     assert resumed.digest == trainwright.train(SMALL, runs_dir=tmp_path / "again").digest
 
 
+def test_the_config_and_manifest_of_another_run_are_never_used(cut: Run, tmp_path: Path) -> None:
+    other = trainwright.train(SMALL, {"experiment.seed": 4}, runs_dir=tmp_path / "other")
+    for name in ("config.yaml", "manifest.json"):
+        shutil.copy(other.path / name, cut.path / name)
+    for allow_change in (False, True):
+        with pytest.raises(CheckpointError, match=r"made by another config .* put manifest.json"):
+            trainwright.resume(cut.path, allow_change=allow_change)
+
+
+def test_a_config_that_was_edited_is_known_after_a_kill(killed: Path, whole: Run, tmp_path: Path) -> None:
+    """The manifest has the edited one from the start of an attempt on, the checkpoints from its first save."""
+    folder = tmp_path / "runs" / "small" / killed.name
+    shutil.copytree(killed, folder)
+    for number, step in ((1, 11), (2, 12)):
+        with (folder / "config.yaml").open("a") as config:
+            config.write(f"# edit {number}\n")
+        image = tmp_path / f"image{number}"
+        trainwright.resume(folder, callbacks=[ImageAt(step, folder.parents[1], image)])
+        shutil.rmtree(folder)
+        shutil.copytree(next(image.glob("small/*")), folder)
+    assert trainwright.resume(folder).digest == whole.digest
+
+
 def test_a_best_model_in_the_place_of_another_is_never_used(tmp_path: Path) -> None:
     changes = {"checkpoint.save_top_k": 3, "evaluation.every_n_steps": 5}
     made = trainwright.train(SMALL, changes, runs_dir=tmp_path)

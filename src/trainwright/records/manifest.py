@@ -284,7 +284,8 @@ class ForeignTrainer(Record):
 class Manifest(Document):
     """Every input of a run's computation; written before step 1, and compared at each resume.
 
-    `config_sha256` is that of the file `config.yaml`; `config_hash` is that of its values. `placement` is
+    `config_sha256` is that of the file `config.yaml`, and `earlier_configs` are those that it had at earlier
+    attempts; `config_hash` is that of its values. `placement` is
     where the newest attempt computes, by dotted config key: the next one computes there, too, unless it is
     told otherwise.
     """
@@ -301,6 +302,7 @@ class Manifest(Document):
     seed: int | None = None
     config_hash: str | None = None
     config_sha256: str | None = None
+    earlier_configs: list[str] = Field(default_factory=list)
     computation_hash: str | None = None
     computation: Json = Field(default_factory=dict)
     data: DataIdentity = Field(default_factory=DataIdentity)
@@ -410,9 +412,15 @@ class Manifest(Document):
             "model",
         )
         inputs = {name: getattr(now, name) for name in (*names, "semantics", "weights", "data_file")}
+        inputs["earlier_configs"] = self.configs_before(now)
         return self.model_copy(
             update=inputs | {"changes": [*self.changes, change], "determinism": determinism}
         )
+
+    def configs_before(self, now: Manifest) -> list[str]:
+        """Return the hashes that `config.yaml` had before the present one."""
+        known = [*self.earlier_configs, self.config_sha256]
+        return [one for one in dict.fromkeys(known) if one not in (None, now.config_sha256)]
 
 
 def _compare(kind: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:

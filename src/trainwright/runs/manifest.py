@@ -200,7 +200,8 @@ def _adopted(run: RunDir, before: Manifest, now: Manifest) -> Manifest:
     values: Json = {}
     if before.config_sha256 not in (None, now.config_sha256):
         log.warning("config.yaml has changed since the run began, but nothing in it that changes the result")
-        values = {"config_hash": now.config_hash, "config_sha256": now.config_sha256}
+        values = {name: getattr(now, name) for name in ("config_hash", "config_sha256")}
+        values["earlier_configs"] = before.configs_before(now)
     if before.placement and before.placement != now.placement:
         values["placement"] = now.placement
     if not values:

@@ -30,8 +30,17 @@ def check_manifest(request: Request, before: Manifest | None, commit: Commit | N
 
     Raises:
         ChangedInputsError: The run has a checkpoint and no manifest, and the request does not allow that.
+        CheckpointError: The manifest is that of another config than the checkpoint.
     """
-    if before is not None or commit is None:
+    if commit is None:
+        return
+    if before is not None:
+        made = commit.run_files.get(request.run.config_file.name)
+        if made not in (None, before.config_sha256, *before.earlier_configs):
+            raise CheckpointError(
+                f"run {request.run.id}: checkpoint {commit.name} was made by another config than the one "
+                f"that {Manifest.FILE} names; put {Manifest.FILE} and {request.run.config_file.name} back"
+            )
         return
     missing = f"run {request.run.id} has checkpoints but no {Manifest.FILE}: its inputs cannot be compared"
     if not request.allow_change:
