@@ -64,7 +64,7 @@ BROKEN = {
     "optimizer option": (
         GOOD + "training: {optimizer: {type: adamw, momentum: 0.9}}\n",
         "3:37: training.optimizer.momentum",
-        "Allowed: betas, type",
+        "momentum is an option of sgd",
     ),
     # types and limits
     "text for number": (

@@ -32,6 +32,7 @@ MEANINGS = {
     "num_epochs": ({"training": {"num_epochs": 3}}, {"training.epochs": 3}),
     "max_epochs": ({"trainer": {"max_epochs": 3, "accelerator": "cpu"}}, {"training.epochs": 3}),
     "num_train_epochs": ({"num_train_epochs": 3}, {"training.epochs": 3}),
+    "max_steps that are not set": ({"epochs": 3, "max_steps": -1}, {"training.epochs": 3}),
     "bs": ({"training": {"bs": 8}}, {"training.batch_size": 8}),
     "batch_size at the top": ({"batch_size": 8}, {"training.batch_size": 8}),
     "per device": ({"per_device_train_batch_size": 8}, {"training.batch_size": 8}),

@@ -19,11 +19,13 @@ from trainwright.errors import ConfigError, InputError, TrainwrightError
 from trainwright.records.status import EXIT_CODES
 from trainwright.redact import printable, redacted
 
+_DELETES = "`trainwright runs show RUN`, and delete the folder that it names; or `trainwright runs clean`"
 # What to write instead of commands of other tools: `RUN` and the like stand for the user's own.
 _OTHER_COMMANDS = {
     word: meant
     for words, meant in {
-        "fit run start launch learn": "trainwright train CONFIG",
+        "fit start launch learn": "trainwright train CONFIG",
+        "run": "`trainwright train CONFIG`, or `trainwright runs list`",
         "retrain finetune fine-tune warm-start": "trainwright fork RUN",
         "continue restart restore": "trainwright resume RUN",
         "submit": "`trainwright create CONFIG`, then `trainwright work RUN` where it is to be trained",
@@ -32,12 +34,14 @@ _OTHER_COMMANDS = {
         "infer inference predict-proba predict_proba classify": "trainwright predict RUN FILE",
         "sample chat complete": "trainwright generate RUN",
         "new quickstart create-config generate-config automl": "trainwright init FILE --target COLUMN",
-        "ls list ps models experiments history": "trainwright runs list",
+        "ls list ps experiments history": "trainwright runs list",
+        "models": "`trainwright config names model` for what can be trained, or `trainwright runs list`",
         "show status info inspect summary metrics params describe": "trainwright runs show RUN",
         "logs log tail watch": "`trainwright runs show RUN`; its folder has losses and events in journal/",
         "ui dashboard view plot open card diagnose": "trainwright report RUN",
         "compare diff": "trainwright runs compare RUN RUN",
-        "rm clean delete remove gc prune": "trainwright runs clean",
+        "rm delete remove": _DELETES,
+        "clean gc prune": "trainwright runs clean",
         "sync upload": "trainwright runs sync RUN",
         "kill cancel abort terminate pause": "trainwright stop RUN",
         "cv kfold crossval cross_validate cross-val crossvalidate": "trainwright cross-validate CONFIG",
@@ -45,7 +49,7 @@ _OTHER_COMMANDS = {
         "schema": "trainwright config schema",
         "names": "trainwright config names",
         "search sweep optimize optimise hpo hyperopt tuning": "trainwright tune CONFIG",
-        "study trials trial": "trainwright studies show STUDY",
+        "study trials trial": "`trainwright studies list`, then `trainwright studies show STUDY`",
         "verify rerun replay": "trainwright reproduce RUN",
         "shap importance interpret explainability": "trainwright explain RUN",
         "save convert package": "trainwright export RUN PATH",
@@ -64,7 +68,7 @@ _OTHER_COMMANDS = {
 _OTHER_SUBCOMMANDS = {
     "runs": {
         **dict.fromkeys(("ls", "ps"), "list"),
-        **dict.fromkeys(("rm", "delete", "remove", "gc", "prune"), "clean"),
+        **dict.fromkeys(("gc", "prune"), "clean"),
         **dict.fromkeys(("status", "info", "log", "logs", "describe"), "show"),
         "diff": "compare",
     },
@@ -81,6 +85,9 @@ _MISSING = {
 _LONGEST_NAME = 255  # bytes
 _OVERWRITES = "nothing is overwritten: each run has a folder of its own"
 _FILE = "give the file alone: `trainwright train CONFIG`"
+_TRAINING = ("train", "create", "tune", "cross-validate", "benchmark")
+_ROWS = "give the file after the run: `trainwright predict RUN FILE`"
+_METRICS = "all metrics are computed that evaluation.metrics of the run's config names"
 _SETTINGS = "settings follow the file: `trainwright train CONFIG training.epochs=3`"
 _LAST = "write `trainwright resume last`"
 _TARGET = "write --target COLUMN"
@@ -93,10 +100,7 @@ _OTHER_OPTIONS = {
         ("resume", name): "a fork begins at an earlier step: `trainwright fork RUN --step N`"
         for name in ("step", "from-step", "checkpoint")
     },
-    **{
-        (command, "force"): _OVERWRITES
-        for command in ("train", "create", "tune", "cross-validate", "benchmark")
-    },
+    **{(command, "force"): _OVERWRITES for command in _TRAINING},
     **{("init", name): _TARGET for name in ("label", "label-column", "target-column", "y")},
     **{("init", name): "write --model auto, which compares a few models" for name in ("presets", "preset")},
     **{
@@ -106,6 +110,10 @@ _OTHER_OPTIONS = {
     **{("", name): _FILE for name in ("config", "config-file", "cfg", "c")},
     **{("", name): _SETTINGS for name in ("set", "override", "overrides", "param", "opts")},
     ("", "overwrite"): _OVERWRITES,
+    ("", "V"): "write `trainwright --version`",
+    **{(command, "dry-run"): "write `trainwright config check CONFIG`" for command in _TRAINING},
+    **{("predict", name): _ROWS for name in ("input", "data", "file", "input-file")},
+    **{("evaluate", name): _METRICS for name in ("metric", "metrics")},
     ("", "verbose"): "all is said unless --quiet is given; --debug shows tracebacks",
 }
 _KEY_IN_YAML = re.compile(
@@ -184,6 +192,8 @@ def _instead(word: str, ctx: click.Context, command: click.Group) -> str:
         for name in command.list_commands(ctx)
         if (found := command.get_command(ctx, name)) is not None and not found.hidden
     ]
+    if command.name == "runs" and word.lower() in ("rm", "delete", "remove"):
+        return f"Write {_DELETES}"
     meant = _OTHER_SUBCOMMANDS.get(command.name or "", {}).get(word.lower())
     if near := [meant] if meant else difflib.get_close_matches(word, shown, 1, _NEAR):
         return f"Did you mean '{f'{command.name} ' if ctx.parent else ''}{near[0]}'?"

@@ -57,7 +57,7 @@ def translate(root: Node, problems: Problems, notes: list[str], own: Collection[
         _forms(root, notes)
         _early_stopping(root, notes)
     _flags(root, problems, notes)
-    _split(root, notes)
+    _split(root, problems, notes)
     _warmup(root, problems, notes)
     _values(root, problems, notes)
     read_search(root, problems, notes)
@@ -278,6 +278,10 @@ def _flags(root: Node, problems: Problems, notes: list[str]) -> None:
             elif fold(key) == "devices":
                 _devices(root, old, problems, notes)
     _checkpointing(root, problems)
+    steps = find(root, "training.max_steps")
+    if steps is not None and steps.value == -1:
+        steps.value = None
+        notes.append(f"{steps.key_source}: training.max_steps: -1 is read as null: no other length")
     node = find(root, "training.precision")
     if node is not None and isinstance(node.value, int) and str(node.value) in ("16", "32", "64"):
         node.value = str(node.value)
@@ -362,10 +366,18 @@ def _early_stopping(root: Node, notes: list[str]) -> None:
         notes.append(f"{node.key_source}: {path}: {given} is read as {path}.patience: {given}")
 
 
-def _split(root: Node, notes: list[str]) -> None:
+def _split(root: Node, problems: Problems, notes: list[str]) -> None:
     """Read `split: [0.8, 0.1, 0.1]` and `split: {train: 0.8, ...}` as the shares of validation and test."""
     node = find(root, "data.split")
     if node is None:
+        return
+    if isinstance(node.value, float):
+        problems.report(
+            f"name the share: data.split: {{val: {node.value}}}, or {{test: {node.value}}}, or both",
+            "data.split",
+            node.source,
+        )
+        take(root, "data.split")
         return
     if isinstance(node.value, list):
         shares = [item.value for item in node.value]

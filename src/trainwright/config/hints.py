@@ -38,7 +38,10 @@ _KEYS = _hints(
         "sep": "write data.delimiter",
         # optimizer and schedule
         "adam_beta1 adam_beta2 beta1 beta2 optim_args optimizer_kwargs optimizer_params": _OPTIMIZER,
-        "lr_scheduler_kwargs scheduler_kwargs scheduler_params": _SCHEDULER,
+        "training.optimizer.momentum training.optimizer.nesterov": "momentum is an option of sgd: "
+        "training.optimizer: {type: sgd, momentum: 0.9}",
+        "reduce_lr_on_plateau": "write training.scheduler: {type: plateau, factor: 0.1, patience: 10}",
+        "lr_scheduler_kwargs scheduler_kwargs scheduler_params step_size gamma milestones": _SCHEDULER,
         "T_max lr_decay_iters lr_decay_steps": "leave it out: a decay always ends with the training",
         "eta_min min_lr end_lr final_lr": "give it as a share of the learning rate: "
         "training.scheduler.final_lr_ratio",
@@ -68,6 +71,9 @@ _KEYS = _hints(
         "val_check_interval eval_strategy evaluation_strategy": (
             "write evaluation.every_n_steps: STEPS; by default, each epoch is evaluated"
         ),
+        "checkpoint.filename": "leave it out: checkpoints are named by their steps; trainwright export RUN "
+        "PATH writes the model",
+        "save_last": "leave it out: the newest checkpoints are kept; checkpoint.keep_last says how many",
         "save_strategy save_freq": (
             "write checkpoint.every_n_steps: STEPS, or checkpoint.every_n_epochs: EPOCHS"
         ),
@@ -99,8 +105,19 @@ _KEYS = _hints(
         "data_seed": (
             "leave it out: the order of the rows follows experiment.seed, and a split data.split.seed"
         ),
-        "train_size train_split train_fraction": "leave it out: data.split.val and data.split.test are "
-        "shares, and the rest trains",
+        "train_size train_split train_fraction data.split.train": (
+            "leave it out: data.split.val and data.split.test are shares, and the rest trains"
+        ),
+        "cat_features categorical_features categorical_columns cat_columns cat_cols categorical "
+        "categorical_feature": (
+            "write data.columns: {COLUMN: category}; columns of text are categories anyway"
+        ),
+        "data.fillna fill_na imputer imputation fill_missing": (
+            "write data.impute: mean, median, most_frequent or keep"
+        ),
+        "dataset dataset_name": (
+            "write data.path: FILE, or data.type: NAME (trainwright config names dataset)"
+        ),
         "remove_unused_columns": "write data.exclude: [COLUMN, ...]",
         "num_classes num_labels n_classes num_class": "leave it out: it is taken from the data",
         "scale normalize scaler normalization": "write data.standardize: true or false",
@@ -119,6 +136,7 @@ _KEYS = _hints(
         "use_mps_device": "leave it out: Trainwright trains on CPU and CUDA",
         "fsdp fsdp_config deepspeed zero_stage": "leave it out: distributed.strategy is ddp, in which each "
         "process has the whole model",
+        "sync_batchnorm sync_bn": "leave it out: processes share the statistics of batch normalization",
         "local_rank node_rank": "leave it out: the launcher says it (docs/distributed.md)",
         "auto_find_batch_size auto_scale_batch_size auto_lr_find": (
             "trainwright tune CONFIG searches for values; training.microbatch_size: SAMPLES takes less memory"
@@ -147,6 +165,7 @@ _KEYS = _hints(
         # studies
         "direction directions": "write tuning.mode: max or min; auto knows those of our metrics",
         "n_trials num_trials max_trials num_samples": "write tuning.trials: NUMBER, beside tuning.space",
+        "tuning.search search_alg searcher": "write tuning.sampler: grid, random or tpe",
         "study_name": "write experiment.name: NAME",
         "method parameters early_terminate param_grid": (
             "a search is the section tuning: {metric: val_loss, trials: 50, space: {training.learning_rate: "

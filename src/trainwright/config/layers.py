@@ -171,8 +171,11 @@ class Layers:
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not all(part.strip() == part and part for part in key.split(".")):
+            is_run = text == "last" or text[:8].isdigit()
+            more = "; to go on with a run: trainwright resume RUN" if is_run else ""
             self.problems.report(
-                f"expected key.path=value, got {text!r}; for example training.epochs=3", source=COMMAND_LINE
+                f"expected key.path=value, got {text!r}; for example training.epochs=3{more}",
+                source=COMMAND_LINE,
             )
             return None
         own = Problems()
