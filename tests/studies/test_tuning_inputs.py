@@ -102,12 +102,20 @@ def test_worker_processes_import_what_lies_beside_the_config(config: dict[str, A
     assert json.loads(done.stdout)["counts"]["completed"] == 2
 
 
+def test_code_is_imported_for_the_user_s_own_studies_alone(config: dict[str, Any]) -> None:
+    study = trainwright.tune(config, runs_dir="runs", trials=1)
+    assert trainwright.resume_study(study.id, ["tuning.trials=2"], runs_dir="runs").result["trials"] == 2
+    Path("runs").rename("sent")
+    with pytest.raises(InputError, match=r"names code \(trials_net:Net\).*--trust"):
+        trainwright.resume_study(study.id, ["tuning.trials=3"], runs_dir="sent")
+
+
 def test_changed_inputs_can_be_accepted_which_the_log_records(config: dict[str, Any]) -> None:
     study = trainwright.tune(config, runs_dir="runs", trials=1)
     _append(Path("d.csv"))
-    with pytest.raises(ChangedInputsError, match=f"resume {study.id} --trust --allow-change"):
+    with pytest.raises(ChangedInputsError, match=f"resume {study.id} --allow-change"):
         trainwright.tune(config, runs_dir="runs", trials=2, resume=True)
-    options: dict[str, Any] = {"runs_dir": "runs", "trust": True, "allow_change": True}
+    options: dict[str, Any] = {"runs_dir": "runs", "allow_change": True}
     changed = trainwright.resume_study(study.id, {"tuning.trials": 2}, **options)
     assert [trial.ending and trial.ending.status for trial in read_trials(changed.path)] == ["completed"] * 2
     (note,) = [note for note in read_log(study.path).notes if note["kind"] == "change"]

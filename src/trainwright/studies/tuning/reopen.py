@@ -84,10 +84,11 @@ def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, tr
     Unless their number is given, it has as many trials as were asked for last.
 
     Raises:
-        InputError: It names code, which is not imported for a folder that may come from someone else, nor
-            are its variables and hosts used; its data were objects; or it was changed.
+        InputError: It names code and is not the user's own, for which nothing is imported, nor are its
+            variables and hosts used; its data were objects; or it was changed.
     """
-    if not trust and not study.is_own(CONFIG):
+    trusted = trust or study.is_own(CONFIG)
+    if not trusted:
         _refuse_outside(study)
     asked = read_search(study.path / CONFIG, _with_storage(study, overrides), request)
     asked = replace(asked, trusted=trust)
@@ -101,10 +102,10 @@ def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, tr
     if config.data is not None and config.data.type == OBJECTS and request.data is None:
         raise InputError(f"study {study.id} was given data in Python; give them to trainwright.tune again")
     paths = sorted(import_paths([config.model_dump(), asked.tuning.model_dump()]))
-    if paths and not trust:
+    if paths and not trusted:
         raise InputError(
-            f"the config of study {study.id} names code ({paths[0]}), which is not imported from a study's "
-            "folder: give the config itself, trainwright tune CONFIG --resume, or --trust"
+            f"the config of study {study.id} names code ({paths[0]}), which is not imported for a study that "
+            "you did not begin here: give the config itself, trainwright tune CONFIG --resume, or --trust"
         )
     if "tuning.trials" in map(key_meant, keys_of(overrides)):
         return asked

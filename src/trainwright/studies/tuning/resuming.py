@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 from trainwright.records.listing import runs_folder
+from trainwright.records.ownership import is_own
 from trainwright.require import import_paths
 from trainwright.safe_open import read_regular
 from trainwright.studies.tuning.tuner_checks import CONFIG
@@ -25,7 +26,7 @@ def resuming(study: Path, *options: str) -> str:
     words = ["trainwright", "resume", study.name]
     if runs.absolute() != runs_folder().absolute():
         words += ["--runs-dir", str(runs)]
-    if config.exists():
+    if config.exists() and not is_own(study, CONFIG):
         text = read_regular(config).decode(errors="replace")
         words += ["--trust"] if any(import_paths(_WORDS.findall(text))) else []
     return shlex.join([*words, *options])
