@@ -3,13 +3,17 @@
 Bytes are hashed once, while they are written, in chunks that several threads share. A chunk never spans two
 tensors, so the same chunk hashes give the hash of each tensor, of the file, and of the whole state:
 
-    chunk    SHA-256 of at most 16 MiB
+    chunk    SHA-256 of at most 1 MiB
     tensor   SHA-256 over the chunks' hashes; for a tensor of one chunk, that chunk's hash
     file     SHA-256 over its chunks' hashes; for a file of one chunk, that chunk's hash (as by `sha256sum`)
     digest   SHA-256 over names, dtypes, shapes and hashes of the tensors, in the order of their names
 
+Several processes may own blocks of one tensor. Its chunks are those of the whole tensor, in row-major order:
+each process hashes the chunks that lie in its blocks, and hands out the bytes of those that it shares with
+others. So no hash depends on how a tensor was divided, but for those of the files.
+
 Tensor files are in the safetensors format (https://huggingface.co/docs/safetensors), readable by any of its
-readers.
+readers. The header of a file with blocks has their places as JSON, under `blocks` in `__metadata__`.
 """
 
 from __future__ import annotations
@@ -32,7 +36,9 @@ from trainwright.safe_open import open_regular, refuse_links
 if TYPE_CHECKING:  # bring NumPy, which readers of records do without
     from trainwright.types import Array, NamedBuffer
 
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 1 << 20  # part of what a digest means
+_WRITE_BYTES = 16 << 20  # in one call of the system
+BLOCKS = "blocks"  # the key in the metadata of a file of tensors
 TEMPORARY_SUFFIX = ".tmp"  # of files that replace another one when they are whole
 _THREADS = min(4, os.cpu_count() or 1)
 _SMALL_BYTES = 1 << 16  # up to here, to ask a thread for a hash takes longer than to compute it
@@ -80,9 +86,35 @@ class TensorRecord(NamedTuple):
     sha256: str
 
 
+class PartHashes(NamedTuple):
+    """What a process tells of a block that it owns.
+
+    Attributes:
+        name: The name of the tensor.
+        dtype: Its dtype.
+        shape: The shape of the block.
+        offset: The index of its first element.
+        whole: The shape of the tensor.
+        chunks: The SHA-256 of the chunks of the tensor that lie in the block, by their numbers.
+        pieces: The bytes of the chunks that do not.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+    whole: tuple[int, ...]
+    chunks: Mapping[int, str]
+    pieces: Mapping[int, bytes]
+
+
 @dataclass(frozen=True)
 class FileRecord:
-    """The entry of one file in a manifest: `chunks` tile the file; `tensors` are the tensors in it."""
+    """The entry of one file in a manifest.
+
+    `chunks` tile the file. `tensors` are those in it; of those that are divided among several files, one of
+    these has the record.
+    """
 
     name: str
     bytes: int
@@ -188,20 +220,114 @@ class _Hashing:
 
 
 def tensor_records(buffers: Iterable[NamedBuffer]) -> list[TensorRecord]:
-    """Return the records of tensors in memory."""
+    """Return the records of whole tensors in memory."""
+    records, parts = hashed(buffers)
+    assert not parts, "blocks have no records of their own"
+    return records
+
+
+def hashed(buffers: Iterable[NamedBuffer]) -> tuple[list[TensorRecord], list[PartHashes]]:
+    """Return the records of the whole tensors in memory, and the hashes of the blocks."""
     with _Hashing() as pool:
-        pending = [(buffer, [pool.hash(part) for part in _parts(buffer.buffer)]) for buffer in buffers]
-        return [_tensor_record(buffer, [sha256() for sha256 in hashes]) for buffer, hashes in pending]
+        pending = [
+            (buffer, pieces, [pool.hash(piece.bytes) for piece in pieces])
+            for buffer, pieces in ((one, _pieces(one)) for one in buffers)
+        ]
+        return _by_kind(
+            (buffer, pieces, [sha256() for sha256 in hashes]) for buffer, pieces, hashes in pending
+        )
 
 
-def _tensor_record(buffer: NamedBuffer, chunks: Sequence[str]) -> TensorRecord:
-    sha256 = chunks[0] if len(chunks) == 1 else sha256_json(chunks)
-    return TensorRecord(buffer.name, buffer.dtype, tuple(buffer.shape), sha256)
+def join_parts(parts: Iterable[PartHashes]) -> list[TensorRecord]:
+    """Return the records of the tensors that blocks make up.
+
+    Args:
+        parts: The blocks of all processes.
+
+    Raises:
+        ValueError: The blocks of a tensor do not cover it, or overlap.
+    """
+    by_name: dict[str, list[PartHashes]] = {}
+    for part in parts:
+        by_name.setdefault(part.name, []).append(part)
+    return [_joined(some) for some in by_name.values()]
 
 
-def _parts(buffer: memoryview | bytes) -> list[memoryview]:
-    view = memoryview(buffer).cast("B") if len(buffer) else memoryview(b"")
-    return [view[start : start + CHUNK_BYTES] for start in range(0, len(view), CHUNK_BYTES)]
+def _joined(parts: Sequence[PartHashes]) -> TensorRecord:
+    import numpy as np
+
+    from trainwright.parts import Runs
+    from trainwright.types import Block
+
+    name, dtype, whole = parts[0].name, parts[0].dtype, parts[0].whole
+    if any((part.dtype, part.whole) != (dtype, whole) for part in parts):
+        raise ValueError(f"the blocks of {name} are of different tensors")
+    runs = [Runs.of(part.shape, Block(part.offset, part.whole), _ITEM_BYTES.get(dtype, 1)) for part in parts]
+    wrong = ValueError(f"the blocks of {name} do not cover it, each element once")
+    chunks: dict[int, str] = {}
+    shared: dict[int, tuple[Array, Array]] = {}  # bytes, and whether they are there
+    for part, own in zip(parts, runs, strict=True):
+        if chunks.keys() & part.chunks.keys():
+            raise wrong
+        chunks |= part.chunks
+        for chunk, piece in part.pieces.items():
+            size = own.chunk_size(chunk, CHUNK_BYTES)
+            content, known = shared.setdefault(chunk, (np.empty(size, np.uint8), np.zeros(size, np.bool_)))
+            positions = own.positions(chunk, CHUNK_BYTES)
+            if len(positions) != len(piece) or known[positions].any():
+                raise wrong
+            content[positions], known[positions] = np.frombuffer(piece, np.uint8), True
+    for chunk, (content, known) in shared.items():
+        if chunk in chunks or not known.all():
+            raise wrong
+        chunks[chunk] = sha256_bytes(content.data)
+    if set(chunks) != set(range(-(-runs[0].size // CHUNK_BYTES))):
+        raise wrong
+    return TensorRecord(name, dtype, whole, _sha256_of([chunks[chunk] for chunk in sorted(chunks)]))
+
+
+class _Piece(NamedTuple):
+    """The bytes of a tensor or block that lie in one chunk of the tensor; `is_whole`: all of that chunk."""
+
+    chunk: int
+    bytes: memoryview
+    is_whole: bool
+
+
+def _pieces(buffer: NamedBuffer) -> list[_Piece]:
+    view = memoryview(buffer.buffer).cast("B") if buffer.buffer.nbytes else memoryview(b"")
+    if buffer.block is None:
+        starts = range(0, len(view), CHUNK_BYTES)
+        return [_Piece(i, view[at : at + CHUNK_BYTES], True) for i, at in enumerate(starts)]
+    from trainwright.parts import Runs
+
+    runs = Runs.of(buffer.shape, buffer.block, _ITEM_BYTES.get(buffer.dtype, 1))
+    return [
+        _Piece(chunk, view[start:stop], stop - start == runs.chunk_size(chunk, CHUNK_BYTES))
+        for chunk, start, stop in runs.pieces(CHUNK_BYTES)
+    ]
+
+
+def _by_kind(
+    buffers: Iterable[tuple[NamedBuffer, Sequence[_Piece], Sequence[str]]],
+) -> tuple[list[TensorRecord], list[PartHashes]]:
+    """Return the records of whole tensors, and the hashes of blocks, given those of their pieces."""
+    records, parts = [], []
+    for buffer, pieces, hashes in buffers:
+        name, dtype, shape, _, block = buffer
+        if block is None:
+            records.append(TensorRecord(name, dtype, tuple(shape), _sha256_of(hashes)))
+            continue
+        pairs = list(zip(pieces, hashes, strict=True))
+        chunks = {piece.chunk: sha256 for piece, sha256 in pairs if piece.is_whole}
+        shared = {piece.chunk: bytes(piece.bytes) for piece in pieces if not piece.is_whole}
+        parts.append(PartHashes(name, dtype, tuple(shape), block.offset, block.whole, chunks, shared))
+    return records, parts
+
+
+def _sha256_of(chunks: Sequence[str]) -> str:
+    """Return the hash of a tensor from those of its chunks."""
+    return chunks[0] if len(chunks) == 1 else sha256_json(list(chunks))
 
 
 def _file_record(name: str, chunks: Sequence[Chunk], tensors: Sequence[TensorRecord]) -> FileRecord:
@@ -219,22 +345,39 @@ def write_file(path: Path, data: bytes) -> FileRecord:
 
 
 def write_tensors(path: Path, buffers: Iterable[NamedBuffer]) -> FileRecord:
-    """Write and fsync tensors as a safetensors file, and hash them on the way. Empty tensors are kept."""
+    """Write and fsync whole tensors as a safetensors file, and hash them on the way; see `write_parts`."""
+    record, parts = write_parts(path, buffers)
+    assert not parts, "blocks have no records of their own"
+    return record
+
+
+def write_parts(path: Path, buffers: Iterable[NamedBuffer]) -> tuple[FileRecord, list[PartHashes]]:
+    """Write and fsync tensors, or blocks of such, as a safetensors file, and hash them on the way.
+
+    Empty tensors are kept.
+
+    Returns:
+        The record of the file, with those of the whole tensors in it; and the hashes of the blocks.
+    """
     # Wide items come first, as in the format's own writer, so that each tensor is aligned to its item size.
     ordered = sorted(buffers, key=lambda buffer: (-_ITEM_BYTES.get(buffer.dtype, 1), buffer.name))
     header = _safetensors_header(ordered)
-    parts = [_parts(buffer.buffer) for buffer in ordered]
-    written = _write_parts(path, [memoryview(header)] + [part for some in parts for part in some])
+    pieces = [_pieces(buffer) for buffer in ordered]
+    contents = [memoryview(buffer.buffer).cast("B") for buffer in ordered if buffer.buffer.nbytes]
+    pieces_of_all = [one.bytes for some in pieces for one in some]
+    written = _written(path, [memoryview(header), *contents], [memoryview(header), *pieces_of_all])
     hashes = iter([chunk.sha256 for chunk in written[1:]])
-    tensors = [
-        _tensor_record(buffer, [next(hashes) for _ in some])
-        for buffer, some in zip(ordered, parts, strict=True)
-    ]
-    return _file_record(path.name, written, tensors)
+    tensors, parts = _by_kind(
+        (buffer, some, [next(hashes) for _ in some]) for buffer, some in zip(ordered, pieces, strict=True)
+    )
+    return _file_record(path.name, written, tensors), parts
 
 
 def _safetensors_header(buffers: Sequence[NamedBuffer]) -> bytes:
     entries: dict[str, Any] = {}
+    blocks = {one.name: one.block._asdict() for one in buffers if one.block is not None}
+    if blocks:
+        entries["__metadata__"] = {BLOCKS: json.dumps(blocks, separators=(",", ":"))}
     offset = 0
     for buffer in buffers:
         end = offset + buffer.buffer.nbytes
@@ -249,16 +392,18 @@ def _safetensors_header(buffers: Sequence[NamedBuffer]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _write_parts(path: Path, parts: Sequence[memoryview]) -> list[Chunk]:
-    """Write and fsync in this thread while others hash, so that disk and processors work at the same time."""
+def _written(path: Path, contents: Sequence[memoryview], pieces: Sequence[memoryview]) -> list[Chunk]:
+    """Write and fsync contents, while other threads hash the pieces that these consist of."""
     with _Hashing() as pool, open(path, "wb", buffering=0) as file:
-        hashes = [pool.hash(part) for part in parts]
-        for part in parts:
-            done = 0
-            while done < len(part):
-                done += file.write(part[done:]) or 0
+        hashes = [pool.hash(piece) for piece in pieces]
+        for content in contents:
+            for start in range(0, len(content), _WRITE_BYTES):
+                part = content[start : start + _WRITE_BYTES]
+                done = 0
+                while done < len(part):
+                    done += file.write(part[done:]) or 0
         os.fsync(file.fileno())
-        return [Chunk(len(part), sha256()) for part, sha256 in zip(parts, hashes, strict=True)]
+        return [Chunk(len(piece), sha256()) for piece, sha256 in zip(pieces, hashes, strict=True)]
 
 
 def damage(path: Path, record: FileRecord, *, depth: int = 1) -> str | None:

@@ -114,16 +114,25 @@ class Predictions(NamedTuple):
     heads: Mapping[str, HeadPredictions] = MappingProxyType({})
 
 
-class NamedBuffer(NamedTuple):
-    """One tensor of a framework's state, on the host.
+class Block(NamedTuple):
+    """The place of a block in its tensor: the index of its first element, and the shape of the tensor."""
 
-    `dtype` is its safetensors name (`F32`, `BF16`, `I64`, `U8` ...); `buffer` holds the C-contiguous bytes.
+    offset: tuple[int, ...]
+    whole: tuple[int, ...]
+
+
+class NamedBuffer(NamedTuple):
+    """A tensor of a framework's state, or a block of one, on the host.
+
+    `dtype` is its safetensors name (`F32`, `BF16`, `I64`, `U8` ...); `buffer` holds the C-contiguous bytes of
+    the elements of `shape`. `block` says where a block lies in its tensor; None: this is the whole tensor.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     buffer: memoryview
+    block: Block | None = None
 
 
 class Determinism(NamedTuple):
