@@ -122,13 +122,17 @@ class FileRecord:
     chunks: Sequence[Chunk]
     tensors: Sequence[TensorRecord] = ()
 
-    def state(self) -> list[TensorRecord]:
-        """Return the tensors under the names that they have in a framework's state: `FILE.TENSOR`.
+    @property
+    def stem(self) -> str:
+        """The file's name up to the first dot.
 
-        FILE is the file's name up to the first dot: `optimizer.safetensors` and `optimizer.1.safetensors`
-        hold parts of one state.
+        `optimizer.safetensors` and `optimizer.1.safetensors` hold parts of one state.
         """
-        return [tensor._replace(name=f"{self.name.split('.')[0]}.{tensor.name}") for tensor in self.tensors]
+        return self.name.split(".")[0]
+
+    def state(self) -> list[TensorRecord]:
+        """Return the tensors under the names that they have in a framework's state: `STEM.TENSOR`."""
+        return [tensor._replace(name=f"{self.stem}.{tensor.name}") for tensor in self.tensors]
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON."""

@@ -342,7 +342,7 @@ class Saver:
 
 
 class FollowerSaver(Saver):
-    """Copy a follower's share of each save: a process that is not the main one commits nothing."""
+    """Copy a follower's parts of each save: a process that is not the main one commits nothing."""
 
     overdue = False
 
@@ -361,11 +361,13 @@ class FollowerSaver(Saver):
         return False
 
     def save(self, state: RunState, best: Collection[int], *, finished: bool = False) -> None:  # noqa: ARG002 - as in `Saver`
-        """Copy this process's share of the state, which it writes when the main process does."""
+        """Copy this process's parts of the state, which it writes when the main process does."""
         self._learner.snapshot()
 
     def keep_best(self, step: int, best: Collection[int]) -> None:
-        """Do nothing."""
+        """Copy this process's parts of the weights if this step is one of the best."""
+        if step in best and not self._plan.cumulative:
+            self._learner.snapshot(weights_only=True)
 
     def resume_from(self, state: RunState, best: Collection[int]) -> None:
         """Do nothing."""

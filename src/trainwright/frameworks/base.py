@@ -48,6 +48,7 @@ from trainwright.world import ALONE, World
 # The file that holds the model's weights, under their own names. `state()` names a tensor FILE.TENSOR, so the
 # tensors that the run's digest covers are named `weights.*`.
 WEIGHTS_FILE = "weights.safetensors"
+WEIGHTS = "weights."
 
 # Returns the learning rate as a function of the step, given the highest rate and the number of steps.
 OwnRate = Callable[[float, int], Callable[[int], float]]
@@ -100,8 +101,7 @@ class LearnerInputs(ModelInputs):
 
     `choices` are what `Learner.choices` returned in the first attempt, and are empty there. `world` are the
     processes of the attempt: each has a learner, and calls its methods in the same order with the same
-    arguments, `snapshot()` among them. Only the main one calls `snapshot(weights_only=True)` and the methods
-    of snapshots of weights.
+    arguments, `snapshot` and `state` among them. The main one alone calls the methods of snapshots.
     """
 
     splits: Mapping[SplitName, Split]
@@ -127,7 +127,9 @@ class Snapshot(Protocol):
         """Write and fsync the files into the empty folder, hashing them while writing.
 
         After a failure it is called again with another folder. The weights go into `WEIGHTS_FILE`; files and
-        tensors have the names that `Learner.state` gives them.
+        tensors have the names that `Learner.state` gives them. Where several processes own parts of the
+        state, each writes files of its own (`weights.1.safetensors`), and the records of tensors that are
+        divided among them stand with one of these.
         """
 
     def release(self) -> None:
@@ -491,9 +493,9 @@ class Learner(ABC):
 
     @abstractmethod
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:
-        """Copy the state; the only part of a save that blocks training.
+        """Copy the state; the only part of a save that blocks training. A collective call.
 
-        All processes call it, unless it is of the weights only: that is for the main one.
+        Each process copies the parts that it owns; the snapshot of the main one writes those of all.
 
         Args:
             weights_only: Leave out what only a resume needs.
@@ -514,10 +516,12 @@ class Learner(ABC):
 
     @abstractmethod
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
-        """Yield the tensors of the state in a fixed order.
+        """Yield the tensors of the state that this process holds, in a fixed order.
 
         Tensors named `weights.*` are the model; the others are needed only for a resume. With `weights_only`,
-        yield the model alone.
+        yield the model alone. A tensor is either whole in each process that holds it, with the same bytes, or
+        divided into blocks that do not overlap. The collective `runs.processes.state.state_records` puts the
+        records together.
         """
 
     def unsaved_state(self) -> Mapping[str, str]:

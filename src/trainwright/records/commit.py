@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from trainwright.digest import FileRecord, TensorRecord, digest, sha256_json
-from trainwright.frameworks.base import WEIGHTS_FILE
+from trainwright.frameworks.base import WEIGHTS
 
 FORMAT = 1
 DEPTH = 3  # names in `checkpoints/<checkpoint>/<file>`
@@ -45,7 +45,7 @@ class Commit:
     @property
     def digest(self) -> str:
         """The digest of the model's weights."""
-        return digest(tensor for file in self.files if file.name == WEIGHTS_FILE for tensor in file.state())
+        return digest(tensor for tensor in self.tensors if tensor.name.startswith(WEIGHTS))
 
     @property
     def state_digest(self) -> str:

@@ -30,11 +30,12 @@ from trainwright.runs.cleanup import discard_run
 from trainwright.runs.code_identity import with_later_imports
 from trainwright.runs.decisions import repeats
 from trainwright.runs.manifest import lower_tier, unsaved_reason
-from trainwright.runs.outcome import evaluate_outcome, result_so_far, weights_digest
+from trainwright.runs.outcome import evaluate_outcome, result_so_far
 from trainwright.runs.processes.isolation import keeping_freed_memory, one_at_a_time
 from trainwright.runs.processes.placement import placed_config
 from trainwright.runs.processes.process_forks import in_owner
 from trainwright.runs.processes.ranks import is_launched, launch, lead
+from trainwright.runs.processes.state import weights_digest
 from trainwright.runs.request import Request
 from trainwright.runs.session import open_session
 from trainwright.runs.startup import Ready, Startup
@@ -248,16 +249,16 @@ class _Attempt:
 
     def _result_so_far(self, components: Components, state: RunState, status: Ended) -> Result:
         result = result_so_far(self._startup.manifest, components, state, status, self._session.number)
-        return result.with_values(digest=weights_digest(components))
+        return result.with_values(digest=weights_digest(components.learner, self._world))
 
     def _failed_result(self, components: Components, state: RunState) -> Result:
         """Return the result of an attempt that failed; without a digest if the model cannot be read."""
         if self._result is not None:  # the model may hold the weights of the best step by now
             return self._result.with_values(status="failed")
-        try:
-            return self._result_so_far(components, state, "failed")
-        except Exception:
-            return result_so_far(self._startup.manifest, components, state, "failed", self._session.number)
+        with contextlib.suppress(Exception):
+            if self._world.size == 1:  # the others take no part in a digest any more
+                return self._result_so_far(components, state, "failed")
+        return result_so_far(self._startup.manifest, components, state, "failed", self._session.number)
 
     def _note_imports(self) -> None:
         """Record the user's modules that were imported since the code of the run was identified."""

@@ -13,7 +13,6 @@ from trainwright import registry
 from trainwright.config import Resolved
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.digest import digest, tensor_records
 from trainwright.errors import ChangedInputsError, InputError
 from trainwright.frameworks.base import Framework
 from trainwright.records.data import DataDescription
@@ -48,9 +47,10 @@ def make_manifest(
     objects: Objects,
     components: Components,
     determinism: Determinism,
+    initial: str,
     known: Collection[str] = (),
 ) -> Manifest:
-    """Return all inputs of the computation as they are now; the framework still has its initial weights.
+    """Return all inputs of the computation as they are now.
 
     Args:
         run: The run.
@@ -58,6 +58,7 @@ def make_manifest(
         objects: The objects that are passed in Python.
         components: What was built from them.
         determinism: How exactly the run can be repeated.
+        initial: The digest of the initial weights.
         known: The modules that the run has used before, which may be imported later than now.
     """
     here = Path.cwd()
@@ -83,7 +84,7 @@ def make_manifest(
         ),
         placement=Resolved(config).placement() | {"training.threads": components.inputs.threads},
         model=definition,
-        weights=InitialWeights(initial=digest(tensor_records(components.learner.state(weights_only=True)))),
+        weights=InitialWeights(initial=initial),
         determinism=DeterminismRecord(**determinism._asdict()),
     )
 

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from trainwright.digest import digest, tensor_records
 from trainwright.engine.checkpoint import Checkpoints
 from trainwright.engine.signals import Stopped
 from trainwright.engine.state import RunState
@@ -47,11 +46,6 @@ def result_so_far(
         * order.used
         / max(1e-9, state.train_seconds),
     )
-
-
-def weights_digest(components: Components) -> str:
-    """Return the digest of the model's weights as they are now."""
-    return digest(tensor_records(components.learner.state(weights_only=True)))
 
 
 def evaluate_outcome(

@@ -31,6 +31,7 @@ from trainwright.runs.frameworks import framework_name
 from trainwright.runs.lookup import warn_of_unused
 from trainwright.runs.manifest import code_roots, make_manifest
 from trainwright.runs.objects import Objects
+from trainwright.runs.processes.state import weights_digest
 from trainwright.runs.processes.threads import available_threads, default_threads
 from trainwright.runs.run_config import read_config
 from trainwright.runs.trust import of_own_config
@@ -268,4 +269,5 @@ def _built_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Pat
         initialize(components, source)
     determinism = registry.adapter("framework", framework_name(config, objects.model)).determinism(config)
     known = run.require_manifest().code.modules
-    return make_manifest(run, resolved, objects, components, determinism, known)
+    initial = weights_digest(components.learner, components.inputs.world)
+    return make_manifest(run, resolved, objects, components, determinism, initial, known)

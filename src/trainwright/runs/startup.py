@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainwright import registry
-from trainwright.digest import digest, sha256_bytes, tensor_records
+from trainwright.digest import digest, sha256_bytes
 from trainwright.engine.checkpoint import RunCheckpoints
 from trainwright.engine.state import RunState
 from trainwright.errors import CheckpointError
@@ -34,6 +34,7 @@ from trainwright.runs.manifest import checked_determinism, make_manifest
 from trainwright.runs.processes.nodes import SharedFiles
 from trainwright.runs.processes.placement import config_and_threads, say_threads
 from trainwright.runs.processes.ranks import require_same_state
+from trainwright.runs.processes.state import state_records, weights_digest
 from trainwright.runs.recorded_inputs import check_alike, check_manifest, compare_inputs, record_inputs
 from trainwright.runs.request import Request
 from trainwright.runs.session import FollowerSession, Session
@@ -123,8 +124,9 @@ class Startup:
         source = self.files.source(self._world.from_main(lambda: self._first_weights(components, past)))
         if source is not None and not past.has_lost(source):
             initialize(components, source)
+        initial = weights_digest(components.learner, self._world)
         self.manifest = self._world.from_main(
-            lambda: self._record_or_compare(past, components, determinism, source)
+            lambda: self._record_or_compare(past, components, determinism, source, initial)
         )
         self.checkpoints = self._own_checkpoints()
         seed_global_random(components.config.experiment.seed)  # building may have drawn from them
@@ -204,12 +206,19 @@ class Startup:
         return Ready(components, state)
 
     def _record_or_compare(
-        self, past: _Earlier, components: Components, determinism: Determinism, source: Path | None
+        self,
+        past: _Earlier,
+        components: Components,
+        determinism: Determinism,
+        source: Path | None,
+        initial: str,
     ) -> Manifest:
         """Record the inputs of the run, or compare them with the recorded ones; return the manifest."""
         before, request = past.manifest, self._request
         known = before.code.modules if before else ()
-        now = make_manifest(self._run, request.resolved, request.objects, components, determinism, known)
+        now = make_manifest(
+            self._run, request.resolved, request.objects, components, determinism, initial, known
+        )
         init_from = redacted(str(source)) if source else None
         now = now.model_copy(update={"init_from": init_from, "parent": request.parent})
         if before and source and past.has_lost(source):  # the checkpoint was trained from the initial weights
@@ -311,7 +320,7 @@ class Startup:
             components.learner.restore(self.checkpoints.resume.folder(commit))
         # A checkpoint of an earlier version may lack a file of this one's.
         files = tuple(f"{Path(file.name).stem}." for file in commit.files)
-        records = tensor_records(components.learner.state())
+        records = state_records(components.learner, self._world)
         restored = digest(record for record in records if record.name.startswith(files))
         if restored != commit.state_digest and not self.origin.adapts(commit.step):
             raise CheckpointError(

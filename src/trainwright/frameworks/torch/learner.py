@@ -37,9 +37,11 @@ from trainwright.frameworks.torch.model import LiveModel
 from trainwright.frameworks.torch.models import find_model
 from trainwright.frameworks.torch.network import Network, translated
 from trainwright.frameworks.torch.outputs import call_of, in_float
+from trainwright.frameworks.torch.parallel.ddp import DataParallel
+from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.world import ProcessGroup
 from trainwright.frameworks.torch.process import device_model
-from trainwright.frameworks.torch.snapshot import NOTHING, named_buffer
+from trainwright.frameworks.torch.snapshot import named_buffer
 from trainwright.frameworks.torch.step import StepSettings, TorchStep
 from trainwright.frameworks.torch.training_state import TrainingState
 from trainwright.frameworks.torch.update import Clipping, Update
@@ -91,7 +93,10 @@ class TorchLearner(Learner):
         self._world, self._ranks = inputs.world, ranks
         self._is_divisible = False  # into virtual ranks, as the first step has shown
         self._has_trained = False  # a step, after which the memory of the first saves is reserved
-        self._shares = inputs.world.shares if isinstance(inputs.world, ProcessGroup) else None
+        self._saving = inputs.world.saving if isinstance(inputs.world, ProcessGroup) else None
+        self._strategy = (
+            Strategy() if self._saving is None else DataParallel(self._saving.index, len(self._saving.ranks))
+        )
         self._update = Update(
             optimizer,
             list(self._module.parameters()),
@@ -176,15 +181,9 @@ class TorchLearner(Learner):
         return self._model
 
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:  # noqa: ARG002 - not cumulative
-        """Copy the state to the host.
-
-        Several processes copy a share each; only the main one takes snapshots of the weights alone.
-        """
-        if weights_only or self._shares is None:
-            return self._state.copy(weights_only=weights_only)
-        share = self._share()
-        own = NOTHING if share is None else self._state.copy(weights_only=False, share=share)
-        return self._shares.take(own)
+        """Copy the parts of the state that this process owns to the host."""
+        own = self._state.copy(self._strategy.owned, weights_only=weights_only)
+        return own if self._saving is None else self._saving.take(own)
 
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
         """Restore what a snapshot wrote."""
@@ -194,11 +193,14 @@ class TorchLearner(Learner):
 
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
         """Yield `weights.*`, then `optimizer.*` and `module.*`; see `snapshot`."""
-        for file, tensors in self._state.files(weights_only=weights_only).items():
+        files, blocks = self._strategy.held(self._state.files(weights_only=weights_only))
+        for file, tensors in files.items():
             if weights_only and file != WEIGHTS_FILE:
                 continue
+            places = blocks.get(file, {})
             for name, tensor in tensors.items():
-                yield named_buffer(f"{Path(file).stem}.{name}", tensor)
+                buffer = named_buffer(f"{Path(file).stem}.{name}", tensor)
+                yield buffer._replace(block=places.get(name))
 
     def unsaved_state(self) -> Mapping[str, str]:
         """Return a hash of each part of the state that a snapshot leaves out, by name."""
@@ -223,18 +225,10 @@ class TorchLearner(Learner):
             return definition_of_object(self._inputs.model)
         return definition_of(self._module) if self._network.architecture is not None else {}
 
-    def _share(self) -> tuple[int, int] | None:
-        """Return the index of this process's share of a save, and their number; None if it has none."""
-        if self._shares is None:
-            return 0, 1
-        index = self._shares.index
-        return None if index is None else (index, len(self._shares.ranks))
-
     def _reserve(self) -> None:
         """Reserve the memory of the first saves, now that the optimizer has its state."""
         self._has_trained = True
-        if (share := self._share()) is not None:
-            self._state.reserve(share, weights=self._inputs.world.is_main)
+        self._state.reserve(self._strategy.owned)
 
     def close(self) -> None:
         """End the processes that read samples."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -18,6 +17,7 @@ from trainwright.frameworks.support.object_state import Captured, Kinds, NotPlai
 from trainwright.frameworks.torch.json_tensors import from_tensor, to_tensor
 from trainwright.frameworks.torch.layout import copy_into, is_dense, with_strides
 from trainwright.frameworks.torch.snapshot import Tensors, has_dtype
+from trainwright.frameworks.torch.state_files import load_tensors
 from trainwright.frameworks.torch.unsaved import COMPILERS, HOOKS, INTERNAL, SavedMemory, TorchFingerprint
 
 LOSS_FILE = "loss.safetensors"
@@ -192,7 +192,7 @@ class OwnLosses:
 
     def load(self, folder: Path) -> None:
         """Restore what `tensors` returned from the file in a folder; without one, the losses are as built."""
-        self._loaded = load_file(folder / LOSS_FILE) if (folder / LOSS_FILE).exists() else {}
+        self._loaded = load_tensors(folder, LOSS_FILE)
         for name in self._states:
             self._load(name)
 

@@ -5,16 +5,31 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 
-from trainwright.digest import FileRecord, write_tensors
+from trainwright.digest import FileRecord, PartHashes, write_parts
 from trainwright.errors import ModelError
-from trainwright.types import NamedBuffer
+from trainwright.types import Block, NamedBuffer
 
 _MUCH, _PAGE = 16 << 20, 4096  # bytes
 Tensors = dict[str, torch.Tensor]
 Files = dict[str, Tensors]  # tensors by file and by name
+
+
+class Owned(NamedTuple):
+    """The parts of the state that a process owns.
+
+    Attributes:
+        files: The tensors, and blocks of tensors, by the file that they are saved in and by name.
+        blocks: The places of the blocks, by file and by name.
+    """
+
+    files: Files
+    blocks: Mapping[str, Mapping[str, Block]] = MappingProxyType({})
+
 
 _DTYPES = {
     torch.float64: "F64",
@@ -62,28 +77,50 @@ def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
     return NamedBuffer(name, _DTYPES[tensor.dtype], tuple(tensor.shape), memoryview(data))
 
 
-class TorchSnapshot:
-    """Tensors on the host that training does not touch; `release` makes their memory spare again."""
+class Written(NamedTuple):
+    """The files that a process has written of a snapshot, and the hashes of the blocks in each."""
 
-    def __init__(self, files: Files, spare: list[Files]) -> None:
-        self._files = files
+    files: list[FileRecord]
+    parts: list[list[PartHashes]]
+
+
+class TorchSnapshot:
+    """Parts of the state on the host, which training does not touch.
+
+    `release` makes their memory spare again.
+    """
+
+    def __init__(self, owned: Owned, spare: list[Files]) -> None:
+        self._files, self._blocks = owned
         self._spare = spare
 
     def write(self, folder: Path) -> list[FileRecord]:
+        """Write the files of a process that owns no blocks; see `frameworks.base.Snapshot`."""
+        files, parts = self.write_parts(folder)
+        assert not any(parts), "the process that gathers the hashes of all blocks makes the records"
+        return files
+
+    def write_parts(self, folder: Path) -> Written:
         """Write the files, hashing them on the way."""
-        return [
-            write_tensors(folder / file, [named_buffer(name, tensor) for name, tensor in tensors.items()])
-            for file, tensors in self._files.items()
-        ]
+        written = Written([], [])
+        for file, tensors in self._files.items():
+            blocks = self._blocks.get(file, {})
+            record, parts = write_parts(
+                folder / file,
+                [
+                    named_buffer(name, tensor)._replace(block=blocks.get(name))
+                    for name, tensor in tensors.items()
+                ],
+            )
+            written.files.append(record)
+            written.parts.append(parts)
+        return written
 
     def release(self) -> None:
         """Give the memory to a later snapshot."""
         if self._files:
             self._spare.append(self._files)
             self._files = {}
-
-
-NOTHING = TorchSnapshot({}, [])
 
 
 class SnapshotMemory:
@@ -93,7 +130,7 @@ class SnapshotMemory:
         self._spare: dict[bool, list[Files]] = {True: [], False: []}  # by `weights_only`
         self._reserving: threading.Thread | None = None
 
-    def copy(self, live: Files, *, weights_only: bool) -> TorchSnapshot:
+    def copy(self, owned: Owned, *, weights_only: bool) -> TorchSnapshot:
         """Copy tensors to the host, into a released snapshot's memory if there is one: 5 times faster."""
         if self._reserving is not None:
             self._reserving.join()
@@ -102,11 +139,11 @@ class SnapshotMemory:
         buffers = spare.pop() if spare else {}
         copied = {
             file: {name: _copy(tensor, buffers.get(file, {}).get(name)) for name, tensor in tensors.items()}
-            for file, tensors in live.items()
+            for file, tensors in owned.files.items()
         }
-        if any(tensor.is_cuda for tensors in live.values() for tensor in tensors.values()):
+        if any(tensor.is_cuda for tensors in owned.files.values() for tensor in tensors.values()):
             torch.cuda.synchronize()
-        return TorchSnapshot(copied, spare)
+        return TorchSnapshot(Owned(copied, owned.blocks), spare)
 
     def reserve(self, live: Mapping[bool, Files]) -> None:
         """Allocate the memory of the first snapshots in another thread, if it is much.

@@ -6,24 +6,25 @@ A checkpoint has up to four files:
     optimizer.safetensors   `PARAMETER.KEY` (the optimizer's tensors), `scaler/KEY` (the gradient scaler's),
                             `trained/PARAMETER` if `weights` are an average; of the user's own optimizer
                             also `groups/INDEX.KEY`, `attributes/NAME`, `values` (JSON: what are no tensors);
-                            where several processes save, the others' are in `optimizer.1.safetensors` ...
     module.safetensors      only if needed: `buffers/NAME` (non-persistent buffers), `extra/NAME` (JSON from
                             `get_extra_state`), `strides` (JSON: strides of tensors not in row-major order),
                             `changes` (JSON: how training changed the module's structure; see `structure`),
                             `architecture` (JSON: the configuration of a model of transformers)
     loss.safetensors        only if needed: what training changed in losses of the user's; see `own_state`
+
+Where several processes save, each has files of its own, such as `optimizer.1.safetensors`, with the tensors,
+and blocks of tensors, that it owns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 
 from trainwright.errors import ModelError
 from trainwright.frameworks.base import WEIGHTS_FILE
@@ -33,7 +34,8 @@ from trainwright.frameworks.torch.layout import Strides, copy_into, unusual_stri
 from trainwright.frameworks.torch.optimizer_state import OptimizerState
 from trainwright.frameworks.torch.own_state import LOSS_FILE, OwnLosses
 from trainwright.frameworks.torch.precision import Precision
-from trainwright.frameworks.torch.snapshot import Files, SnapshotMemory, Tensors, TorchSnapshot
+from trainwright.frameworks.torch.snapshot import Files, Owned, SnapshotMemory, Tensors, TorchSnapshot
+from trainwright.frameworks.torch.state_files import load_tensors
 from trainwright.frameworks.torch.structure import Changes, Structure, set_buffer
 from trainwright.frameworks.torch.unsaved import fingerprints
 
@@ -42,6 +44,7 @@ MODULE_FILE = "module.safetensors"
 _WEIGHTS, _OPTIMIZER, _MODULE = (Path(file).stem for file in (WEIGHTS_FILE, OPTIMIZER_FILE, MODULE_FILE))
 _BUFFERS, _EXTRA, _STRIDES, _CHANGES = "buffers/", "extra/", "strides", "changes"
 _ARCHITECTURE = "architecture"
+Owner = Callable[[Files], Owned]
 
 
 class TrainingState:
@@ -109,29 +112,20 @@ class TrainingState:
             files[LOSS_FILE] = losses
         return files
 
-    def copy(self, *, weights_only: bool, share: tuple[int, int] | None = None) -> TorchSnapshot:
+    def copy(self, owned: Owner = Owned, *, weights_only: bool) -> TorchSnapshot:
         """Copy the state to the host.
 
         Args:
+            owned: Returns what this process saves of the live tensors.
             weights_only: Whether to leave out the optimizer's tensors.
-            share: (index, count) of the share to copy; weights and module are in share 0. None: all of it.
         """
-        files = self.files(weights_only=weights_only)
-        live = files if share is None else _share(files, *share)
-        return self._memory.copy(live, weights_only=weights_only)
+        return self._memory.copy(owned(self.files(weights_only=weights_only)), weights_only=weights_only)
 
-    def reserve(self, share: tuple[int, int] | None = None, *, weights: bool = True) -> None:
-        """Allocate the memory of the first snapshots ahead; see `SnapshotMemory.reserve`.
-
-        Args:
-            share: The share of the state that they copy, as `copy` takes it.
-            weights: Whether there will be snapshots of the weights alone.
-        """
+    def reserve(self, owned: Owner = Owned) -> None:
+        """Allocate the memory of the first snapshots ahead; see `SnapshotMemory.reserve`, and `copy`."""
         files = self.files(weights_only=False)
-        live = {False: files if share is None else _share(files, *share)}
-        if weights:
-            live[True] = {file: tensors for file, tensors in files.items() if file != OPTIMIZER_FILE}
-        self._memory.reserve(live)
+        weights = {file: tensors for file, tensors in files.items() if file != OPTIMIZER_FILE}
+        self._memory.reserve({False: owned(files).files, True: owned(weights).files})
 
     def load(self, folder: Path, *, weights_only: bool) -> None:
         """Restore what a snapshot wrote, in the memory layout that it had.
@@ -140,8 +134,8 @@ class TrainingState:
             ModelError: The files are damaged, or do not fit the model.
         """
         try:
-            weights = load_file(folder / WEIGHTS_FILE)
-            module = load_file(folder / MODULE_FILE) if (folder / MODULE_FILE).exists() else {}
+            weights = load_tensors(folder, WEIGHTS_FILE)
+            module = load_tensors(folder, MODULE_FILE)
         except SafetensorError as error:
             raise ModelError(f"this is not a safetensors file: {error}") from error
         strides = _strides_by_file(module)
@@ -159,13 +153,7 @@ class TrainingState:
             name for name in _buffers_of(self._model, persistent=False) if f"{_BUFFERS}{name}" not in module
         )
         if self._optimizer is not None:
-            shares = folder.glob(f"{_OPTIMIZER}.*{Path(OPTIMIZER_FILE).suffix}")
-            tensors = {
-                name: tensor
-                for file in [folder / OPTIMIZER_FILE, *shares]
-                for name, tensor in load_file(file).items()
-            }
-            self._optimizer.load(tensors, strides[_OPTIMIZER])
+            self._optimizer.load(load_tensors(folder, OPTIMIZER_FILE), strides[_OPTIMIZER])
 
     def unsaved(self, *, has_trained: bool) -> dict[str, str]:
         """Return a hash of each part of the state that no checkpoint can hold, by name.
@@ -271,22 +259,6 @@ def _strides_by_file(module: Tensors) -> dict[str, Strides]:
         stem, _, tensor = name.partition(".")
         strides.setdefault(stem, {})[tensor] = wanted
     return strides
-
-
-def _share(files: Files, index: int, count: int) -> Files:
-    """Return one of `count` shares of about the same size; every process divides the files alike."""
-    optimizer = files[OPTIMIZER_FILE]
-    others = [tensors for file, tensors in files.items() if file != OPTIMIZER_FILE]
-    bytes_ = [sum(one.nbytes for tensors in others for one in tensors.values())] + [0] * (count - 1)
-    mine: Tensors = {}
-    for name, tensor in sorted(optimizer.items(), key=lambda item: (-item[1].nbytes, item[0])):
-        smallest = bytes_.index(min(bytes_))
-        bytes_[smallest] += tensor.nbytes
-        if smallest == index:
-            mine[name] = tensor
-    if index == 0:
-        return files | {OPTIMIZER_FILE: mine}
-    return {f"{_OPTIMIZER}.{index}{Path(OPTIMIZER_FILE).suffix}": mine}
 
 
 def _matches(buffer: torch.Tensor, value: torch.Tensor, strides: list[int] | None) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 from trainwright import registry
 from trainwright.config.schema import RunConfig
-from trainwright.digest import digest, tensor_records, write_atomically
+from trainwright.digest import write_atomically
 from trainwright.engine.signals import STATUS_OF, Stopped
 from trainwright.errors import CheckpointError, InputError, TrainwrightError, WorldError
 from trainwright.records.copies import download_records
@@ -30,6 +30,7 @@ from trainwright.runs.data.identity import data_inputs
 from trainwright.runs.frameworks import framework_name
 from trainwright.runs.objects import Objects
 from trainwright.runs.processes.nodes import agree
+from trainwright.runs.processes.state import state_records
 from trainwright.runs.request import Request
 from trainwright.runs.wiring import Components
 from trainwright.semantics import computing_by, in_force
@@ -266,17 +267,11 @@ def require_same_state(components: Components) -> None:
     world = components.inputs.world
     if world.size == 1:
         return
-    state = digest(tensor_records(components.learner.state()))
-    inputs = world.gather((state, data_inputs(components.bundle).hash))
-    others = [str(rank) for rank, (_, data) in enumerate(inputs) if data != inputs[0][1]]
+    inputs = world.gather(data_inputs(components.bundle).hash)
+    others = [str(rank) for rank, data in enumerate(inputs) if data != inputs[0]]
     if others:
         raise InputError(
             f"process {', '.join(others)} has other data than process 0: files, and objects in a store, must "
             "have the same content for all processes"
         )
-    others = [str(rank) for rank, (one, _) in enumerate(inputs) if one != inputs[0][0]]
-    if others:
-        raise WorldError(
-            f"process {', '.join(others)} begins with another state than process 0; compare the versions of "
-            "packages and the processors of their machines"
-        )
+    state_records(components.learner, world)

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from trainwright.errors import InputError, WorldError
-from trainwright.frameworks.torch.parallel.shares import Shares
+from trainwright.frameworks.torch.parallel.saving import SaveGroup
 from trainwright.world import World, portable, ranks_of_environment
 
 T = TypeVar("T")
@@ -71,9 +71,9 @@ class ProcessGroup(World):
         dist.destroy_process_group()
 
     @cached_property
-    def shares(self) -> Shares:
+    def saving(self) -> SaveGroup:
         """The processes that write checkpoints together; the first access is a collective call."""
-        return Shares(self)
+        return SaveGroup(self)
 
     def watch(self, seconds: float) -> None:
         """End this process, with its stacks on stderr, unless `rest` or `watch` is called in this time.

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from trainwright.digest import FileRecord, write_file
-from trainwright.frameworks.torch.parallel.shares import Shares
-from trainwright.frameworks.torch.training_state import OPTIMIZER_FILE, _share
+from trainwright.digest import write_file
+from trainwright.frameworks.torch.parallel.ddp import DataParallel
+from trainwright.frameworks.torch.parallel.saving import SaveGroup
+from trainwright.frameworks.torch.snapshot import Written
+from trainwright.frameworks.torch.training_state import OPTIMIZER_FILE
 from trainwright.world import World
 
 
@@ -41,11 +43,11 @@ class Copy:
     def __init__(self, name: str, error: Exception | None = None) -> None:
         self.name, self.error, self.released = name, error, False
 
-    def write(self, folder: Path) -> list[FileRecord]:
+    def write_parts(self, folder: Path) -> Written:
         """Write one file."""
         if self.error:
             raise self.error
-        return [write_file(folder / self.name, self.name.encode())]
+        return Written([write_file(folder / self.name, self.name.encode())], [[]])
 
     def release(self) -> None:
         """Remember it."""
@@ -58,7 +60,7 @@ class Group:
     def __init__(self) -> None:
         values, barrier = [None] * 3, threading.Barrier(3)
         self.pool = ThreadPoolExecutor(3)
-        self.shares = self.all(lambda rank: Shares(ThreadWorld(rank, values, barrier)))
+        self.groups = self.all(lambda rank: SaveGroup(ThreadWorld(rank, values, barrier)))
 
     def all(self, function: Callable[[int], Any]) -> list[Any]:
         """Call a function in all of them at once."""
@@ -66,7 +68,7 @@ class Group:
 
     def take(self, copies: list[Copy]) -> Any:
         """Let all take a snapshot, and return that of the main one."""
-        return self.all(lambda rank: self.shares[rank].take(copies[rank]))[0]
+        return self.all(lambda rank: self.groups[rank].take(copies[rank]))[0]
 
 
 @pytest.fixture
@@ -113,7 +115,7 @@ def test_a_share_that_cannot_be_written_is_named_and_the_next_save_works(
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_process_that_is_gone_is_named(group: Group, tmp_path: Path) -> None:
     class Dies(Copy):
-        def write(self, folder: Path) -> list[FileRecord]:
+        def write_parts(self, folder: Path) -> Written:
             raise SystemExit  # ends its thread, as the end of its process would
 
     with pytest.raises(OSError, match="process 2: it is gone"):
@@ -128,7 +130,7 @@ def test_shares_have_equally_many_bytes_and_make_up_the_whole(count: int) -> Non
             f"{name}.{key}": torch.zeros(size) for name, size in (("a", 100), ("b", 30)) for key in "mv"
         },
     }
-    shares = [_share(files, index, count) for index in range(count)]
+    shares = [DataParallel(index, count).owned(files).files for index in range(count)]
     tensors = [
         (file.split(".")[0], name) for share in shares for file, held in share.items() for name in held
     ]
@@ -145,5 +147,5 @@ def test_large_tensors_are_shared_out_first() -> None:
     state = {name: torch.zeros(size) for name, size in (("a", 1), ("b", 3), ("c", 3), ("d", 5))}
     files = {"weights.safetensors": {"w": torch.zeros(4)}, OPTIMIZER_FILE: state}
     for index in range(2):
-        held = _share(files, index, 2).values()
+        held = DataParallel(index, 2).owned(files).files.values()
         assert sum(tensor.numel() for tensors in held for tensor in tensors.values()) == 8

@@ -1,7 +1,7 @@
-"""Checkpoints that several processes write together, each a share of the files.
+"""Checkpoints that several processes write together: each the parts of the state that it owns.
 
-Every process holds the whole state, so each one on the main process's machine copies and writes a part of it
-while training goes on. The main one says which of the copies are written, and where.
+Each process on the main process's machine copies and writes its parts while training goes on. The main one
+says which of the copies are written, and where, and puts the records together.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ import contextlib
 import platform
 import secrets
 import threading
-from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from trainwright.digest import FileRecord
+from trainwright.digest import FileRecord, PartHashes, join_parts
 from trainwright.frameworks.base import Snapshot
+from trainwright.frameworks.torch.snapshot import TorchSnapshot, Written
 from trainwright.machine import machine_id
 from trainwright.world import World
 
-_SHARE_SECONDS = 600.0  # seconds that the main process waits for another's share
+_ANSWER_SECONDS = 600.0  # seconds that the main process waits for another's parts
 _NAMESPACES = Path("/proc/self/ns")
 
 
-class Shares:
+class SaveGroup:
     """The processes on the main process's machine, which write checkpoints together.
 
     Constructing it is a collective call. Later, background threads coordinate the saves over local sockets,
@@ -37,8 +38,8 @@ class Shares:
         self.ranks = [rank for rank, place in enumerate(places) if place == places[0]]
         self._taken = 0  # snapshots so far, in every process
         # In the main process: the snapshots that its writer still holds. Dropping one there removes it here.
-        self._alive: WeakValueDictionary[int, _Shared] = WeakValueDictionary()
-        self._waiting: dict[int, Snapshot] = {}  # in the others: their shares, until written or dropped
+        self._alive: WeakValueDictionary[int, _GroupSnapshot] = WeakValueDictionary()
+        self._waiting: dict[int, TorchSnapshot] = {}  # in the others: their copies, until written or dropped
         self._changed = threading.Condition()
         self._connections: dict[int, Connection] = {}
         if len(self.ranks) > 1:
@@ -61,25 +62,25 @@ class Shares:
             connection = Client(address, "AF_UNIX", key)
             connection.send(self._world.rank)
             threading.Thread(
-                target=self._serve, args=(connection,), name="trainwright-share", daemon=True
+                target=self._serve, args=(connection,), name="trainwright-save", daemon=True
             ).start()
 
     @property
     def index(self) -> int | None:
-        """The index of this process's share; None if it is on another machine, and writes nothing."""
+        """The number of this process among those that save; None if it is on another machine."""
         return self.ranks.index(self._world.rank) if self._world.rank in self.ranks else None
 
-    def take(self, snapshot: Snapshot) -> Snapshot:
-        """Register this process's share of a snapshot; a collective call.
+    def take(self, snapshot: TorchSnapshot) -> Snapshot:
+        """Register this process's copy of its parts; a collective call.
 
         Returns:
-            In the main process, a snapshot that writes all shares; in the others, `snapshot`.
+            In the main process, a snapshot that all processes write; in the others, `snapshot`.
         """
         alive = set(self._world.from_main(lambda: list(self._alive)))
         number = self._taken + 1
         if self._world.is_main:
             self._taken = number
-            shared = self._alive[number] = _Shared(self, number, snapshot)
+            shared = self._alive[number] = _GroupSnapshot(self, number, snapshot)
             return shared
         with self._changed:
             for dropped in set(self._waiting) - alive:  # a newer one was saved instead
@@ -89,11 +90,11 @@ class Shares:
             self._changed.notify()
         return snapshot
 
-    def write(self, number: int, snapshot: Snapshot, folder: Path) -> list[FileRecord]:
-        """Write this process's share into a folder, and let the others write theirs; return all files.
+    def write(self, number: int, snapshot: TorchSnapshot, folder: Path) -> list[FileRecord]:
+        """Write this process's parts into a folder, and let the others write theirs; return all files.
 
         Raises:
-            OSError: A share cannot be written, or a process is gone.
+            OSError: A process cannot write its parts, or is gone.
         """
         for rank, connection in self._connections.items():
             try:
@@ -101,26 +102,27 @@ class Shares:
             except OSError as error:
                 raise OSError(f"process {rank} is gone") from error
         try:
-            files = snapshot.write(folder)
+            written = snapshot.write_parts(folder)
         finally:  # even after an error, wait for the others: the caller deletes the folder
             answers = {rank: self._answer(rank, number) for rank in self._connections}
         for rank, answer in answers.items():
             if isinstance(answer, str):
                 raise OSError(f"process {rank}: {answer}")
-            files += [FileRecord.from_json(file) for file in answer]
-        return files
+            written.files.extend(answer.files)
+            written.parts.extend(answer.parts)
+        return _with_records(written)
 
-    def _answer(self, rank: int, number: int) -> Sequence[object] | str:
-        """Return the files that another process has written, or why it could not."""
+    def _answer(self, rank: int, number: int) -> Written | str:
+        """Return what another process has written, or why it could not."""
         connection = self._connections[rank]
         try:
-            while connection.poll(_SHARE_SECONDS):
+            while connection.poll(_ANSWER_SECONDS):
                 answered, answer = connection.recv()
                 if answered == number:  # else it answers an earlier save, which timed out
                     return answer  # type: ignore[no-any-return]
         except (EOFError, OSError):
             return "it is gone"
-        return f"no answer in {_SHARE_SECONDS:.0f} s"
+        return f"no answer in {_ANSWER_SECONDS:.0f} s"
 
     def _serve(self, connection: Connection) -> None:
         """Write what the main process asks for, until it is gone; runs in a thread of another process."""
@@ -129,38 +131,50 @@ class Shares:
                 number, folder = connection.recv()
                 connection.send((number, self._written(number, Path(folder))))
 
-    def _written(self, number: int, folder: Path) -> Sequence[object] | str:
-        """Write this process's share of a snapshot; return the files, or why it could not."""
+    def _written(self, number: int, folder: Path) -> Written | str:
+        """Write this process's parts of a snapshot; return what was written, or why it could not be."""
         with self._changed:
             self._changed.wait_for(lambda: self._taken >= number)
             snapshot = self._waiting.get(number)
         if snapshot is None:
             return "its copy is not there any more"
         try:
-            files = [file.to_json() for file in snapshot.write(folder)]
+            written = snapshot.write_parts(folder)
         except Exception as error:  # the main process may ask again, or drop it
             return str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         with self._changed:
             self._waiting.pop(number, None)
         snapshot.release()
-        return files
+        return written
 
 
-class _Shared:
-    """A snapshot whose shares are in several processes; the main one has it written by all of them."""
+class _GroupSnapshot:
+    """A snapshot whose parts are in several processes; the main one has it written by all of them."""
 
-    def __init__(self, shares: Shares, number: int, snapshot: Snapshot) -> None:
-        self._shares = shares
+    def __init__(self, group: SaveGroup, number: int, snapshot: TorchSnapshot) -> None:
+        self._group = group
         self._number = number
         self._snapshot = snapshot
 
     def write(self, folder: Path) -> list[FileRecord]:
-        """Write the files of all shares."""
-        return self._shares.write(self._number, self._snapshot, folder)
+        """Write the files of all processes."""
+        return self._group.write(self._number, self._snapshot, folder)
 
     def release(self) -> None:
         """Give the memory to a later snapshot."""
         self._snapshot.release()
+
+
+def _with_records(written: Written) -> list[FileRecord]:
+    """Return the files, of which the first of each kind has the records of the divided tensors."""
+    parts: dict[str, list[PartHashes]] = {}
+    for file, some in zip(written.files, written.parts, strict=True):
+        parts.setdefault(file.stem, []).extend(some)
+    files = []
+    for file in written.files:
+        records = join_parts(parts.pop(file.stem, []))
+        files.append(replace(file, tensors=[*file.tensors, *records]) if records else file)
+    return files
 
 
 def _machine() -> str:

@@ -1,0 +1,48 @@
+"""A model whose state is divided among the processes that train it, by a strategy for tests.
+
+Each process computes on the whole state, but holds and saves only parts of it for others to see: whole tensors,
+rows of some, and columns of others.
+"""
+
+import os
+
+from faulty_models import Net as WholeNet
+from trainwright.frameworks.torch import learner
+from trainwright.frameworks.torch.parallel.strategy import Strategy
+from trainwright.frameworks.torch.snapshot import Files, Owned, Tensors
+from trainwright.types import Block
+
+
+class Divided(Strategy):
+    """Two processes that each own other parts of the state."""
+
+    def held(self, files: Files) -> Owned:
+        """Return the parts of this process."""
+        tensors: Files = {}
+        blocks: dict[str, dict[str, Block]] = {}
+        for file, some in files.items():
+            tensors[file], blocks[file] = self._part(some)
+        return Owned(tensors, blocks)
+
+    def _part(self, whole: Tensors) -> tuple[Tensors, dict[str, Block]]:
+        tensors, blocks = {}, {}
+        for number, (name, tensor) in enumerate(sorted(whole.items())):
+            axis = (number + 1) % 3 - 1  # whole, by rows, or by columns
+            if axis < 0 or tensor.ndim <= axis or tensor.shape[axis] < 2:
+                if number % 2 == self.index:
+                    tensors[name] = tensor
+                continue
+            cut = tensor.shape[axis] // 3 + 1
+            first, last = ((0, cut), (cut, tensor.shape[axis]))[self.index or 0]
+            tensors[name] = tensor.narrow(axis, first, last - first)
+            offset = tuple(first if one == axis else 0 for one in range(tensor.ndim))
+            blocks[name] = Block(offset, tuple(tensor.shape))
+        return tensors, blocks
+
+
+if os.environ.get("WORLD_SIZE", "1") != "1":
+    learner.DataParallel = Divided  # type: ignore[misc]
+
+
+class Net(WholeNet):
+    """The same model."""
