@@ -52,6 +52,7 @@ LAYERS = (
     (
         "config",
         "order",
+        "parts",
         "global_random",
         "digest",
         "module_sources",

@@ -56,7 +56,7 @@ _DTYPES = {  # NumPy name -> safetensors name
     "uint8": "U8",
     "bool": "BOOL",
 }
-_ITEM_BYTES = {
+ITEM_BYTES = {  # of an element; 1 for all others
     "F64": 8,
     "I64": 8,
     "U64": 8,
@@ -266,7 +266,7 @@ def _joined(parts: Sequence[PartHashes]) -> TensorRecord:
     name, dtype, whole = parts[0].name, parts[0].dtype, parts[0].whole
     if any((part.dtype, part.whole) != (dtype, whole) for part in parts):
         raise ValueError(f"the blocks of {name} are of different tensors")
-    runs = [Runs.of(part.shape, Block(part.offset, part.whole), _ITEM_BYTES.get(dtype, 1)) for part in parts]
+    runs = [Runs.of(part.shape, Block(part.offset, part.whole), ITEM_BYTES.get(dtype, 1)) for part in parts]
     wrong = ValueError(f"the blocks of {name} do not cover it, each element once")
     chunks: dict[int, str] = {}
     shared: dict[int, tuple[Array, Array]] = {}  # bytes, and whether they are there
@@ -305,7 +305,7 @@ def _pieces(buffer: NamedBuffer) -> list[_Piece]:
         return [_Piece(i, view[at : at + CHUNK_BYTES], True) for i, at in enumerate(starts)]
     from trainwright.parts import Runs
 
-    runs = Runs.of(buffer.shape, buffer.block, _ITEM_BYTES.get(buffer.dtype, 1))
+    runs = Runs.of(buffer.shape, buffer.block, ITEM_BYTES.get(buffer.dtype, 1))
     return [
         _Piece(chunk, view[start:stop], stop - start == runs.chunk_size(chunk, CHUNK_BYTES))
         for chunk, start, stop in runs.pieces(CHUNK_BYTES)
@@ -364,7 +364,7 @@ def write_parts(path: Path, buffers: Iterable[NamedBuffer]) -> tuple[FileRecord,
         The record of the file, with those of the whole tensors in it; and the hashes of the blocks.
     """
     # Wide items come first, as in the format's own writer, so that each tensor is aligned to its item size.
-    ordered = sorted(buffers, key=lambda buffer: (-_ITEM_BYTES.get(buffer.dtype, 1), buffer.name))
+    ordered = sorted(buffers, key=lambda buffer: (-ITEM_BYTES.get(buffer.dtype, 1), buffer.name))
     header = _safetensors_header(ordered)
     pieces = [_pieces(buffer) for buffer in ordered]
     contents = [memoryview(buffer.buffer).cast("B") for buffer in ordered if buffer.buffer.nbytes]

@@ -24,6 +24,7 @@ from trainwright.records.manifest import Manifest
 from trainwright.records.result import BestModel, Result
 from trainwright.records.run_dir import RunDir
 from trainwright.records.run_files import MANIFEST
+from trainwright.records.whole_weights import write_whole
 from trainwright.redact import redacted
 from trainwright.safe_open import read_regular, refuse_links
 
@@ -96,10 +97,13 @@ def _write_weights(source: Path, target: Path, run_files: dict[str, str]) -> tup
         The step and the digest of the weights.
     """
     commit = _commit(source)
-    files = [file for file in commit.files if file.name == WEIGHTS_FILE]
+    files = [file for file in commit.files if file.stem == Path(WEIGHTS_FILE).stem]
     folder = target / "best" / source.name
     folder.mkdir(parents=True)
-    _copy(source / WEIGHTS_FILE, folder / WEIGHTS_FILE)
+    if len(files) == 1:
+        _copy(source / WEIGHTS_FILE, folder / WEIGHTS_FILE)
+    else:
+        files = [write_whole(source, folder / WEIGHTS_FILE)]
     portable = replace(commit, files=files, run_files=run_files, best=frozenset())
     (folder / MANIFEST).write_bytes(portable.manifest())
     return commit.step, commit.digest

@@ -22,6 +22,7 @@ from trainwright.records.data import DataDescription
 from trainwright.records.listing import find_run, has_model
 from trainwright.records.manifest import Manifest, Parent
 from trainwright.records.run_dir import RunDir
+from trainwright.records.whole_weights import weights_files, write_whole
 from trainwright.runs.run_config import read_config
 from trainwright.runs.wiring import Components, run_checkpoints
 from trainwright.safe_open import read_regular
@@ -41,9 +42,9 @@ class StoredModel:
     data_file: Path
 
     @property
-    def weights(self) -> Path:
-        """The file of the weights."""
-        return self.folder / WEIGHTS_FILE
+    def bytes(self) -> int:
+        """The size of the files of the weights."""
+        return sum(path.stat().st_size for path in weights_files(self.folder))
 
 
 def stored_model(run: RunDir) -> StoredModel:
@@ -136,13 +137,16 @@ def initialize(components: Components, source: Path) -> None:
         ModelError: They do not fit the model.
     """
     if source.is_file():
-        file = source
+        files = [source]
     else:
         stored = stored_model(RunDir(source))
         _refuse_shifted(stored.data.info, components)
-        file = stored.weights
+        files = weights_files(stored.folder)
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / WEIGHTS_FILE).symlink_to(file)
+        if len(files) == 1:
+            (Path(folder) / WEIGHTS_FILE).symlink_to(files[0])
+        else:
+            write_whole(files[0].parent, Path(folder) / WEIGHTS_FILE)
         try:
             components.learner.restore(Path(folder), weights_only=True)
         except ModelError as error:

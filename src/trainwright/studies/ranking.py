@@ -165,7 +165,7 @@ def _test_columns(test: Significance, p_adjusted: float) -> Json:
 
 
 def _row(rank: int, entry: Entry, metric: str, values: Sequence[float]) -> ModelRow:
-    sizes = [stored_model(run).weights.stat().st_size for run in entry.runs]
+    sizes = [stored_model(run).bytes for run in entry.runs]
     return ModelRow(
         rank=rank,
         model=entry.model,

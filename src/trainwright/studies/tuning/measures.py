@@ -57,7 +57,7 @@ def _parameters(run: RunDir, bundle: DataBundle | None) -> float:  # noqa: ARG00
 
 
 def _model_bytes(run: RunDir, bundle: DataBundle | None) -> float:  # noqa: ARG001
-    return float(stored_model(run).weights.stat().st_size)
+    return float(stored_model(run).bytes)
 
 
 def _train_seconds(run: RunDir, bundle: DataBundle | None) -> float:  # noqa: ARG001
