@@ -113,21 +113,23 @@ class LiveModel(_TorchModel):
         """
         module, source, world = self._module, self._source_of(split), self._world
         parts = self._network.parts(len(split))
-        source.expect(map(Samples, parts[world.rank :: world.size]))
+        # All processes make as many passes: those without a part at the end repeat the last one.
+        own = [parts[min(i, len(parts) - 1)] for i in range(world.rank, len(parts) + world.rank, world.size)]
+        source.expect(map(Samples, own))
         modes = structure.modes(module)
         held: structure.Held | None = structure.Held(self._module)
         losses = self._network.own_losses.held()
         module.eval()
         try:
             with self._state.evaluated():
-                for start in range(0, len(parts), _PARTS * world.size):
-                    shared = parts[start : start + _PARTS * world.size]
-                    mine = (self._part(source, ids, accumulators) for ids in shared[world.rank :: world.size])
+                for start in range(0, len(own), _PARTS):
+                    passes = (self._part(source, ids, accumulators) for ids in own[start : start + _PARTS])
                     if world.size == 1:
-                        yield from mine
-                    else:
-                        travelling = [_portable(part) for part in mine]
-                        yield from _interleaved(world.gather(travelling))
+                        yield from passes
+                        continue
+                    mine = [_portable(part) for part in passes]
+                    count = len(parts[world.rank :: world.size]) - start
+                    yield from _interleaved(world.gather(mine[:count]))
             if world.size > 1 and held is not None and held.has_changed():
                 raise ModelError(
                     "the model changes its buffers when it predicts, and each process predicts a share only; "
