@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import trainwright
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch.batch_norm import BatchNorms
-from trainwright.frameworks.torch.lockstep import Lockstep
-from trainwright.frameworks.torch.virtual_ranks import PartGradients
+from trainwright.frameworks.torch.parallel.batch_norm import BatchNorms
+from trainwright.frameworks.torch.parallel.lockstep import Lockstep
+from trainwright.frameworks.torch.parallel.virtual_ranks import PartGradients
 from trainwright.world import ALONE
 
 EDGES = [0, 2, 5, 7, 10]  # of the virtual ranks of a batch of 10

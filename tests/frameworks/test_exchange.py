@@ -17,10 +17,10 @@ from trainwright.frameworks.support.ahead import Samples
 from trainwright.frameworks.torch.optim import build_optimizer
 from trainwright.frameworks.torch.parallel import exchange as module
 from trainwright.frameworks.torch.parallel.exchange import Bucket, GradientExchange, _buckets, gather_tensor
+from trainwright.frameworks.torch.parallel.virtual_ranks import GradientTree
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.step import StepSettings, TorchStep
 from trainwright.frameworks.torch.update import Clipping, Update
-from trainwright.frameworks.torch.virtual_ranks import GradientTree
 from trainwright.order import STEP, Cursor, stream_seed
 from trainwright.types import Ids
 from trainwright.world import ALONE, World

@@ -10,7 +10,7 @@ import torch
 import trainwright
 from small_runs import SMALL
 from trainwright.errors import ConfigError, ModelError
-from trainwright.frameworks.torch.virtual_ranks import (
+from trainwright.frameworks.torch.parallel.virtual_ranks import (
     GradientTree,
     PartGradients,
     cut,

@@ -22,7 +22,6 @@ from trainwright.frameworks.support.ahead import Samples
 from trainwright.frameworks.support.inputs import require_plain_numbers
 from trainwright.frameworks.torch import layout, optim
 from trainwright.frameworks.torch.activations import checkpoint_activations
-from trainwright.frameworks.torch.batch_norm import batch_norms_of
 from trainwright.frameworks.torch.compiling import compiled, compiled_token_loss
 from trainwright.frameworks.torch.data import TensorSource
 from trainwright.frameworks.torch.definition import definition_of_object
@@ -37,15 +36,16 @@ from trainwright.frameworks.torch.model import LiveModel
 from trainwright.frameworks.torch.models import find_model
 from trainwright.frameworks.torch.network import Network, translated
 from trainwright.frameworks.torch.outputs import call_of, in_float
+from trainwright.frameworks.torch.parallel.batch_norm import batch_norms_of
 from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.strategy import Strategy
+from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 from trainwright.frameworks.torch.parallel.world import ProcessGroup
 from trainwright.frameworks.torch.process import device_model
 from trainwright.frameworks.torch.snapshot import named_buffer
 from trainwright.frameworks.torch.step import StepSettings, TorchStep
 from trainwright.frameworks.torch.training_state import TrainingState
 from trainwright.frameworks.torch.update import Clipping, Update
-from trainwright.frameworks.torch.virtual_ranks import tree_sum
 from trainwright.global_random import seed_global_random
 from trainwright.order import INIT, stream_seed
 from trainwright.types import NamedBuffer, StepResult, weights_of

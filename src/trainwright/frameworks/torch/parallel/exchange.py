@@ -21,7 +21,7 @@ from torch import Tensor
 
 from trainwright.errors import WorldError
 from trainwright.frameworks.torch.layout import is_dense
-from trainwright.frameworks.torch.virtual_ranks import Gradients, GradientTree, tree_sum
+from trainwright.frameworks.torch.parallel.virtual_ranks import Gradients, GradientTree, tree_sum
 from trainwright.world import World
 
 # Before torch 2.13 it has another name.

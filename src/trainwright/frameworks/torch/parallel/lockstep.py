@@ -18,7 +18,7 @@ from torch import Tensor
 
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.parallel.exchange import gather_tensor
-from trainwright.frameworks.torch.virtual_ranks import tree_sum
+from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 from trainwright.world import World
 
 T = TypeVar("T")

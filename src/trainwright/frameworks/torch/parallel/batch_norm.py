@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from trainwright.errors import ModelError
 from trainwright.frameworks.base import LearnerInputs
 from trainwright.frameworks.torch.generators import generators
-from trainwright.frameworks.torch.lockstep import Lockstep
+from trainwright.frameworks.torch.parallel.lockstep import Lockstep
 from trainwright.frameworks.torch.unsaved import INTERNAL, recomputed
 
 T = TypeVar("T")
