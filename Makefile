@@ -6,14 +6,26 @@ BIN := .venv/bin
 # `make soak SHARE=2/4` runs the second quarter of what repeats.
 SHARE ?= 1/1
 
-.PHONY: quickstart test gpu soak lint docs azurite clean
+.PHONY: quickstart test test-services packages gpu soak lint docs azurite clean
 
 quickstart: .venv/quickstart
 	@$(BIN)/python examples/quickstart.py
 
-test: .venv/dev .azurite/tried
+test: .venv/dev
 	@# Three, also where there are two processors: some tests wait for processes of theirs.
 	$(BIN)/python -m pytest -n 3 --dist worksteal
+
+# What needs real servers or minutes: Ray, PostgreSQL, Azurite, runs of several processes and nodes.
+test-services: .venv/dev packages .azurite/tried
+	$(BIN)/python -m pytest -n 3 --dist worksteal --services
+
+# Debian's packages of the servers that tests start; where they cannot be installed, these tests are skipped.
+packages:
+	@missing=$$(ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || echo postgresql; command -v npm >/dev/null || echo npm); \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	   apt-get install -qq -y --no-install-recommends $$missing >/dev/null; then exit 0; fi; \
+	echo "Some tests are skipped: apt-get install" $$missing "brings what they need."
 
 # What trains on a GPU; all other tests do not see it. Where there is none, they are skipped.
 gpu: .venv/dev

@@ -1,4 +1,7 @@
-"""Fast tests run first, so that a mistake is seen at once; repetition runs in `make soak` only."""
+"""Fast tests run first, so that a mistake is seen at once.
+
+Repetition runs in `make soak` only, and what needs real servers or minutes in `make test-services`.
+"""
 
 import fcntl
 import functools
@@ -39,11 +42,15 @@ TESTS = Path(__file__).parent
 MEMORY = Path("/dev/shm")
 ROOM = 6 << 30  # bytes; the files of all tests take less than one
 SOAK = TESTS / "soak"
+SERVERS = frozenset({"az", "postgres"})  # fixtures that start a program which is not of Python
 THINNED: dict[str, list[str]] = tomllib.loads((SOAK / "thinned.toml").read_text(encoding="utf-8"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the repetitions, and nothing else")
+    parser.addoption(
+        "--services", action="store_true", help="run what needs real servers or minutes, and nothing else"
+    )
     parser.addoption("--share", default="1/1", help="with --soak: which part of them, for example 2/4")
     parser.addoption(
         "--gpu", action="store_true", help="show the GPUs to the tests, which do not see them else"
@@ -83,12 +90,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return  # what is asked for by its name is run
     if not (config.option.keyword or config.option.markexpr) and config.args == ["tests"]:
         check_thinned(items)
-    soak = config.getoption("--soak")
+    soak, services = config.getoption("--soak"), config.getoption("--services")
     number, shares = map(int, config.getoption("--share").split("/"))
     kept = [
         item
         for item in items
-        if is_repetition(item) == soak and (not soak or share_of(item.nodeid, shares) == number)
+        if is_repetition(item) == soak
+        and (share_of(item.nodeid, shares) == number if soak else needs_services(item) == services)
     ]
     chosen = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
@@ -115,6 +123,12 @@ def is_repetition(item: pytest.Item) -> bool:
         return True
     kept = THINNED.get(function_of(item))
     return kept is not None and parameters_of(item) not in kept
+
+
+def needs_services(item: pytest.Item) -> bool:
+    """Whether a test is for `make test-services`."""
+    fixtures = getattr(item, "fixturenames", ())
+    return item.get_closest_marker("services") is not None or not SERVERS.isdisjoint(fixtures)
 
 
 def share_of(name: str, shares: int) -> int:

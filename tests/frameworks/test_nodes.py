@@ -96,6 +96,7 @@ def same(run: Run, expected: Run) -> None:
     assert run.metrics == expected.metrics
 
 
+@pytest.mark.services
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("nodes", "kills"),
@@ -122,6 +123,7 @@ def test_nodes_with_only_a_store_in_common(
         assert [path.name for path in tmp_path.glob(f"node{index}/cache/*/ranks/*")] == [run.id]
 
 
+@pytest.mark.services
 @pytest.mark.slow
 @pytest.mark.soak
 def test_too_many_deaths_are_said_on_each_node(
@@ -138,6 +140,7 @@ def test_too_many_deaths_are_said_on_each_node(
     assert the_run(nodes.url).status == "failed"
 
 
+@pytest.mark.services
 @pytest.mark.slow
 @pytest.mark.soak
 def test_processes_of_a_launcher_with_only_a_store_in_common(nodes: Nodes, alone: Run) -> None:
@@ -156,6 +159,7 @@ def test_processes_of_a_launcher_with_only_a_store_in_common(nodes: Nodes, alone
     same(the_run(nodes.url), alone)
 
 
+@pytest.mark.services
 @pytest.mark.slow
 @pytest.mark.soak
 def test_a_launcher_that_starts_again(alone: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +181,7 @@ def test_a_launcher_that_starts_again(alone: Run, tmp_path: Path, monkeypatch: p
     assert run.result["attempts"] == 2
 
 
+@pytest.mark.services
 @pytest.mark.slow
 def test_nodes_that_do_not_find_each_other(nodes: Nodes, tmp_path: Path) -> None:
     """One error, after the time that the config gives; nothing is left of the run."""
@@ -188,6 +193,7 @@ def test_nodes_that_do_not_find_each_other(nodes: Nodes, tmp_path: Path) -> None
     assert not list(tmp_path.glob("node0/cache/*/ranks/*"))
 
 
+@pytest.mark.services
 @pytest.mark.slow
 @pytest.mark.soak
 def test_an_endpoint_that_does_not_answer(nodes: Nodes) -> None:

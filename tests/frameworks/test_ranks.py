@@ -23,7 +23,7 @@ from trainwright.records.journal import losses, read
 from trainwright.runs.run import Run
 from troubled_server import Trouble
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.services]
 
 # 1257 rows: the last batch of an epoch has 9 samples, and the parts of 4 virtual ranks are uneven.
 HARD: dict[str, Any] = {

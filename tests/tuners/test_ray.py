@@ -41,6 +41,7 @@ from trainwright.tuners.ray.folders import own_folder
 from warm_commands import warm
 
 pytestmark = [
+    pytest.mark.services,
     pytest.mark.slow,
     pytest.mark.timeout(1200),  # Ray starts in a minute where the machine is busy
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
