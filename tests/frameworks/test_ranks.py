@@ -417,7 +417,9 @@ def test_a_store_with_troubles(
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("trainwright.frameworks.torch._device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(
+        "trainwright.frameworks.torch.parallel.processes.device_named", lambda _: torch.device("cuda")
+    )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with pytest.raises(InputError, match="2 processes need a GPU each, but this machine has 1; lower it, or"):
         trainwright.train(HARD, {"distributed.nproc": 2}, runs_dir=tmp_path)

@@ -169,9 +169,9 @@ def _runs(path: Path) -> dict[str, Any]:
 def _processes(nproc: int) -> dict[str, Any]:
     """Return what processes measure of each other; `problems` says what is wrong."""
     for _, framework in registry.adapters("framework"):
-        if framework.has_virtual_ranks:
+        if (processes := framework.processes()) is not None:
             try:
-                return dict(framework.check_processes(nproc))
+                return dict(processes.check(nproc))
             except TrainwrightError as error:
                 return {"problems": [str(error)]}
     return {"problems": ["no framework trains in several processes"]}

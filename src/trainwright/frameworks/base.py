@@ -136,6 +136,49 @@ class Snapshot(Protocol):
         """Release the copy: its memory may be reused for the next snapshot."""
 
 
+class Processes(ABC):
+    """How the processes of a run are started, and find each other."""
+
+    @abstractmethod
+    def join(self, config: RunConfig) -> World:
+        """Return the world of the processes that a launcher has started, this one being one of them.
+
+        Raises:
+            WorldError: The processes do not find each other.
+        """
+
+    @abstractmethod
+    def launch(self, config: RunConfig, command: Sequence[str], folder: Path) -> int | None:
+        """Start the processes of a run on this machine, and wait for their end.
+
+        If one dies, all are ended, and started again, at most `distributed.max_restarts` times: with fewer
+        processes where `distributed.nproc` is a range, and together with those of other nodes.
+
+        Args:
+            config: The resolved config.
+            command: The command that each process executes.
+            folder: A folder of their own, in which they can find each other.
+
+        Returns:
+            The number of the signal that has ended them, if one has.
+
+        Raises:
+            WorldError: A process has died, and no restarts are left.
+        """
+
+    @abstractmethod
+    def check(self, nproc: int) -> Mapping[str, Any]:
+        """Measure how processes reach each other: those of a launcher, or `nproc` that are started here.
+
+        Returns:
+            `processes`, `hosts`, `latency_seconds` and `bytes_per_second` of an all-reduce,
+            `clock_skew_seconds`, and `problems` in words; empty in all processes but the main one.
+
+        Raises:
+            WorldError: The processes do not find each other, or die.
+        """
+
+
 class Framework(ABC):
     """The description of a framework, such as `TorchFramework` in `frameworks/torch/`; never instantiated."""
 
@@ -365,53 +408,9 @@ class Framework(ABC):
     # -- several processes
 
     @staticmethod
-    def join(config: RunConfig) -> World:
-        """Return the world of the processes that a launcher has started, this one being one of them.
-
-        Raises:
-            InputError: This framework trains in one process.
-            WorldError: The processes do not find each other.
-        """
-        raise InputError(f"distributed.nproc: {config.model.type} is trained in one process; leave it out")
-
-    @staticmethod
-    def launch(
-        config: RunConfig,
-        command: Sequence[str],  # noqa: ARG004 - most cannot
-        folder: Path,  # noqa: ARG004
-    ) -> int | None:
-        """Start the processes of a run on this machine, and wait for their end.
-
-        If one dies, all are ended, and started again, at most `distributed.max_restarts` times: with fewer
-        processes where `distributed.nproc` is a range, and together with those of other nodes.
-
-        Args:
-            config: The resolved config.
-            command: What each process executes.
-            folder: A folder of their own, in which they can find each other.
-
-        Returns:
-            The number of the signal that has ended them, if one has.
-
-        Raises:
-            InputError: This framework trains in one process.
-            WorldError: A process has died, and no restarts are left.
-        """
-        raise InputError(f"distributed.nproc: {config.model.type} is trained in one process; leave it out")
-
-    @staticmethod
-    def check_processes(nproc: int) -> Mapping[str, Any]:
-        """Measure how processes reach each other: those of a launcher, or `nproc` that are started here.
-
-        Returns:
-            `processes`, `hosts`, `latency_seconds` and `bytes_per_second` of an all-reduce,
-            `clock_skew_seconds`, and `problems` in words; empty in all processes but the main one.
-
-        Raises:
-            InputError: This framework trains in one process.
-            WorldError: The processes do not find each other, or die.
-        """
-        raise InputError(f"--distributed: {nproc} given, but this framework trains in one process")
+    def processes() -> Processes | None:
+        """Return what starts the processes of a run; None: this framework trains in one process."""
+        return None
 
     # -- learners and models
 

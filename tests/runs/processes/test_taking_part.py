@@ -42,6 +42,10 @@ class Fake:
     world: ClassVar[World] = World()
 
     @staticmethod
+    def processes() -> type:
+        return Fake
+
+    @staticmethod
     def join(config: Any) -> World:
         Fake.joined.append(config)
         return Fake.world

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
 from trainwright.config.schedules import OwnSchedule
-from trainwright.config.schema import RunConfig, TrainingConfig, bounds
+from trainwright.config.schema import RunConfig, TrainingConfig
 from trainwright.config.spellings import Spellings
-from trainwright.errors import InputError
-from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
+from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan, Processes
 from trainwright.frameworks.support.inputs import network_form
 from trainwright.frameworks.support.network_spellings import NETWORKS
 from trainwright.frameworks.support.optimizers import SPELLINGS
 from trainwright.frameworks.support.plans import minibatch_plan
 from trainwright.frameworks.torch import advice, work
+from trainwright.frameworks.torch.device import device_named, require_libraries
 from trainwright.frameworks.torch.params import (
     FOLDER_FORMATS,
     FORMATS,
@@ -26,12 +26,7 @@ from trainwright.frameworks.torch.params import (
     OPTIMIZERS,
     TOKEN_MODELS,
 )
-from trainwright.require import require
 from trainwright.types import DataInfo, Determinism, FeatureForm, Proposal, Suggestion, TableShape
-from trainwright.world import World, gpus, ranks_of_environment
-
-if TYPE_CHECKING:
-    import torch
 
 # Other names of the models, with the task that a name implies.
 OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
@@ -111,7 +106,7 @@ class TorchFramework(Framework):
         plan, schedule = minibatch_plan(config, rows), config.training.scheduler
         if not isinstance(schedule, OwnSchedule):
             return plan
-        _imported()
+        require_libraries()
         from trainwright.frameworks.torch.schedule import torch_schedule
 
         return plan._replace(own_schedule=torch_schedule(schedule))
@@ -119,7 +114,7 @@ class TorchFramework(Framework):
     @staticmethod
     def step_work(config: RunConfig, info: DataInfo, plan: Plan, model: Any = None) -> float | None:
         """Return the multiplications of a step on the CPU; None for modules of unknown structure."""
-        if config.training.device != "cpu" and _device(config.training.device).type != "cpu":
+        if config.training.device != "cpu" and device_named(config.training.device).type != "cpu":
             return None
         by_sample = work.of_module(model) if model is not None else work.of_config(config, info)
         return None if by_sample is None else work.PASSES * by_sample * plan.batch_size
@@ -130,7 +125,7 @@ class TorchFramework(Framework):
         if config.training.compile:
             reason = "torch.compile may make other kernels, which add in another order, in another process"
             return Determinism("order", reason)
-        if config.training.determinism == "best" and _device(config.training.device).type == "cuda":
+        if config.training.determinism == "best" and device_named(config.training.device).type == "cuda":
             reason = "on CUDA, an operation without a deterministic kernel only warns; "
             return Determinism("order", reason + "training.determinism: bitwise refuses it")
         return Determinism(
@@ -143,7 +138,7 @@ class TorchFramework(Framework):
         name = config.training.device
         if name == "cpu":
             return name
-        device = _device(name)
+        device = device_named(name)
         from trainwright.frameworks.torch.process import device_model
 
         return device_model(device)
@@ -151,47 +146,22 @@ class TorchFramework(Framework):
     @staticmethod
     def pin(config: RunConfig, threads: int) -> None:
         """Set the number of threads and the determinism of algorithms."""
-        _imported()
+        require_libraries()
         from trainwright.frameworks.torch import process
 
         process.pin(config, threads)
 
     @staticmethod
-    def join(config: RunConfig) -> World:
-        """Return the world of torch's process group."""
-        backend = config.distributed.backend
-        if backend == "auto":
-            backend = "nccl" if _device(config.training.device).type == "cuda" else "gloo"
-        from trainwright.frameworks.torch.parallel.world import join
+    def processes() -> Processes:
+        """Return torch's elastic agent and process groups."""
+        from trainwright.frameworks.torch.parallel.processes import TorchProcesses
 
-        return join(backend)
-
-    @staticmethod
-    def launch(config: RunConfig, command: Sequence[str], folder: Path) -> int | None:
-        """Start the processes by torch's elastic agent, as torchrun does."""
-        _imported()
-        from trainwright.frameworks.torch.parallel.launch import launch
-
-        is_cuda = _device(config.training.device).type == "cuda" and config.distributed.backend != "gloo"
-        if is_cuda and (least := bounds(config.distributed.nproc)[0]) > gpus():
-            raise InputError(
-                f"distributed.nproc: {least} processes need a GPU each, but this machine has {gpus()}; lower "
-                "it, or set distributed.backend: gloo (they share a GPU), or training.device: cpu"
-            )
-        return launch(config.distributed, command, folder, gpus() if is_cuda else None)
-
-    @staticmethod
-    def check_processes(nproc: int) -> Mapping[str, Any]:
-        """Measure all-reduces over gloo."""
-        _imported()
-        from trainwright.frameworks.torch.parallel import check, launch
-
-        return launch.check(nproc) if ranks_of_environment() is None else check.here()
+        return TorchProcesses()
 
     @staticmethod
     def learner(inputs: LearnerInputs) -> Learner:
         """Build the module and its optimizer."""
-        _imported()
+        require_libraries()
         from trainwright.frameworks.torch.learner import TorchLearner
 
         return TorchLearner(inputs)
@@ -199,20 +169,7 @@ class TorchFramework(Framework):
     @staticmethod
     def load(inputs: ModelInputs, folder: Path) -> Model:
         """Return a model that owns its weights, in evaluation mode."""
-        _imported()
+        require_libraries()
         from trainwright.frameworks.torch.model import LoadedModel
 
         return LoadedModel(inputs, folder)
-
-
-def _imported() -> None:
-    """Check that the libraries that the other files of this package import are installed."""
-    require("torch", "torch")
-    require("safetensors", "torch")
-
-
-def _device(name: str) -> torch.device:
-    _imported()
-    from trainwright.frameworks.torch.process import device_of
-
-    return device_of(name)

@@ -21,6 +21,7 @@ from trainwright.config.schema import RunConfig
 from trainwright.digest import write_atomically
 from trainwright.engine.signals import STATUS_OF, Stopped
 from trainwright.errors import CheckpointError, InputError, TrainwrightError, WorldError
+from trainwright.frameworks.base import Processes
 from trainwright.records.copies import download_records
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
@@ -64,7 +65,7 @@ def launch(request: Request, config: RunConfig) -> Result:
         TrainwrightError: What the processes raise: the first of their errors.
         Stopped: A signal came before the first step.
     """
-    framework = registry.adapter("framework", framework_name(config, request.objects.model))
+    processes = _processes(config, request.objects.model)
     content = _packed(request)
     with tempfile.TemporaryDirectory(prefix="trainwright-") as name:
         folder = Path(name)
@@ -73,7 +74,7 @@ def launch(request: Request, config: RunConfig) -> Result:
         failure: TrainwrightError | None = None
         signum = None
         try:
-            signum = framework.launch(config, command, folder)
+            signum = processes.launch(config, command, folder)
         except TrainwrightError as error:
             failure = error
         outcomes, run = _outcomes(folder), _agreed_run(folder)
@@ -92,7 +93,7 @@ def launch(request: Request, config: RunConfig) -> Result:
         download_records(run)  # the working copy of another node may be the newer one
     result = run.result()
     if signum is not None and (result is None or result.status not in STATUS_OF.values()):
-        raise Stopped(STATUS_OF.get(signum, "preempted"))
+        raise Stopped(STATUS_OF.get(signal.Signals(signum), "preempted"))
     return run.require_result()
 
 
@@ -222,8 +223,19 @@ def join(config: RunConfig, model: Any = None) -> World:
         InputError: The framework trains in one process.
         WorldError: The processes do not find each other.
     """
-    world: World = registry.adapter("framework", framework_name(config, model)).join(config)
-    return world
+    return _processes(config, model).join(config)
+
+
+def _processes(config: RunConfig, model: Any) -> Processes:
+    """Return what starts the processes of a run.
+
+    Raises:
+        InputError: The framework trains in one process.
+    """
+    processes: Processes | None = registry.adapter("framework", framework_name(config, model)).processes()
+    if processes is None:
+        raise InputError(f"distributed.nproc: {config.model.type} is trained in one process; leave it out")
+    return processes
 
 
 def lead(request: Request, config: RunConfig) -> World:
