@@ -10,8 +10,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwright import semantics
-
 Array: TypeAlias = NDArray[Any]
 Ids: TypeAlias = NDArray[np.int64]
 SplitName: TypeAlias = Literal["train", "val", "test"]
@@ -216,8 +214,6 @@ class DataInfo:
         image_shape: The shape of the images that flat rows of features hold, if the data are known to.
         target_shape: The shape of one sample's target where that is a mask: (height, width).
         vocab_size: The number of different tokens of `input_ids`, if they are not the outputs; 0: not known.
-        semantics: The parts of our code that compute as an older version for this run, and these versions;
-            default: those in force where the description is made.
     """
 
     task: str
@@ -235,7 +231,6 @@ class DataInfo:
     image_shape: tuple[int, ...] = ()
     target_shape: tuple[int, ...] = ()
     vocab_size: int = 0
-    semantics: Mapping[str, int] = field(default_factory=semantics.in_force, compare=False)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

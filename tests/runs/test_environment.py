@@ -216,9 +216,8 @@ def test_an_edited_copy_of_our_package_resumes_unless_its_semantics_differ(tmp_p
     table.write_text(re.sub(r'("rules": Part\(\s*)1', r"\g<1>2", unchanged), encoding="utf-8")
     refused = spawn("resume", "last")
     assert refused.returncode == 2, refused.stderr
-    assert "code: semantics of rules was 1, is 2" in refused.stderr
     assert semantics.PARTS["rules"].decides in refused.stderr
-    assert f"resume with version {before.code.trainwright}" in refused.stderr
+    assert f"use version {before.code.trainwright}" in refused.stderr
 
     table.write_text(unchanged, encoding="utf-8")
     resumed = spawn("resume", "last", "--json")

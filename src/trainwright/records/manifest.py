@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -298,7 +298,7 @@ class Manifest(Document):
     working_directory: str = "."
     command: list[str] = Field(default_factory=list)
     objects: list[str] = Field(default_factory=list)
-    semantics: dict[str, int] | int | None = None
+    semantics: dict[str, int] = Field(default_factory=dict)
     seed: int | None = None
     config_hash: str | None = None
     config_sha256: str | None = None
@@ -329,16 +329,6 @@ class Manifest(Document):
     def _without_placement(cls, inputs: Json) -> Json:
         """Drop what earlier versions counted as part of the computation."""
         return {key: value for key, value in inputs.items() if key not in PLACEMENT}
-
-    @property
-    def versions(self) -> dict[str, int]:
-        """The semantics versions by part.
-
-        Manifests of format 1 hold one number, which is that of the sample order.
-        """
-        if isinstance(self.semantics, dict):
-            return self.semantics
-        return {} if self.semantics is None else {"order": self.semantics}
 
     def objects_in_words(self, names: Sequence[str] | None = None) -> str:
         """Return a clause for messages: which objects, or which of some, the run was given from Python."""
@@ -467,7 +457,7 @@ def _weights_view(manifest: Manifest) -> Json:
 
 def _code_view(manifest: Manifest) -> Json:
     return {f"module {name}": sha256 for name, sha256 in manifest.code.modules.items()} | {
-        f"{SEMANTICS_OF}{name}": version for name, version in manifest.versions.items()
+        f"{SEMANTICS_OF}{name}": version for name, version in manifest.semantics.items()
     }
 
 
@@ -484,14 +474,7 @@ def _edited(before: CodeIdentity, now: CodeIdentity) -> list[Difference]:
 
 
 def _compare_code(before: Manifest, now: Manifest) -> list[Difference]:
-    """Return the differences; a part of ours without a version had version 1 (it has got its own since)."""
-    differences = _compare("code", _code_view(before), _code_view(now))
-    versions = [
-        replace(one, before=one.before or 1, now=one.now or 1) if one.what.startswith(SEMANTICS_OF) else one
-        for one in differences
-    ]
-    edited = _edited(before.code, now.code)
-    return [one for one in versions if one.before != one.now] + edited
+    return _compare("code", _code_view(before), _code_view(now)) + _edited(before.code, now.code)
 
 
 def _without_none(data: Json) -> Json:

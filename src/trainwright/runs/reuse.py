@@ -36,7 +36,7 @@ from trainwright.runs.run_config import read_config
 from trainwright.runs.trust import of_own_config
 from trainwright.runs.weights import initial_source, initialize, stored_model
 from trainwright.runs.wiring import build, load_data, run_checkpoints
-from trainwright.semantics import in_force, versions
+from trainwright.semantics import versions
 from trainwright.types import DataInfo
 
 log = logging.getLogger("trainwright")
@@ -235,7 +235,7 @@ def _light_inputs(run: RunDir, resolved: Resolved, objects: Objects, device: str
     now = Manifest(
         run_id=before.run_id,
         experiment=before.experiment,
-        semantics=versions(framework_name(config), in_force()),
+        semantics=versions(framework_name(config)),
         computation=resolved.computation(),
         environment=environment_inputs(threads, {**before.environment.framework, "device": device}),
         **{name: getattr(before, name) for name in ("data", "code", "model", "weights")},

@@ -25,7 +25,6 @@ from trainwright.records.trials import FILE as TRIALS
 from trainwright.redact import redacted
 from trainwright.runs.data.bundles import make_bundle
 from trainwright.runs.wiring import load_data
-from trainwright.semantics import PARTS, version
 
 log = logging.getLogger("trainwright")
 Json = dict[str, Any]
@@ -110,7 +109,6 @@ class Study:
             created=time.time(),
             command=[redacted(word) for word in sys.argv],
             question=question,
-            semantics={name: version(name) for name in PARTS},
         )
         try:
             make_folders(study.path.parent)

@@ -257,7 +257,6 @@ class _ParentState:
             irregular=self._irregular(),
             inherited_irregular=past,
             init_from=None if self._at else self._manifest.init_from,
-            semantics=self._manifest.versions,
         )
 
     def _own_begin(self) -> Cursor:
@@ -325,8 +324,7 @@ def copy_origin(original: RunDir, repetition: RunDir) -> None:
         CheckpointError: The initial state of the other run is damaged.
     """
     origin = Origin(original)
-    versions = original.require_manifest().versions
-    lineage = Lineage(run_id=original.id, relation="reproduce", semantics=versions)
+    lineage = Lineage(run_id=original.id, relation="reproduce")
     if origin.lineage is not None and origin.initial is not None:
         download_all(original)
         folder = repetition.path / FOLDER
@@ -334,6 +332,6 @@ def copy_origin(original: RunDir, repetition: RunDir) -> None:
         if origin.commit is not None:
             copy_state(origin.checkpoints, origin.commit, folder)
         write_config(folder / CONFIG_FILE, (original.path / FOLDER / CONFIG_FILE).read_text())
-        update = {"run_id": original.id, "relation": "reproduce", "step": None, "semantics": versions}
+        update = {"run_id": original.id, "relation": "reproduce", "step": None}
         lineage = origin.lineage.model_copy(update=update)
     repetition.write(Lineage.FILE, lineage)

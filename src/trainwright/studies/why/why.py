@@ -25,7 +25,6 @@ from trainwright.runs.reuse import CompletedRuns, harmful_differences
 from trainwright.runs.session import report
 from trainwright.runs.trust import RunImports
 from trainwright.runs.workdir import own_code, working_in
-from trainwright.semantics import computing_by, older_versions
 from trainwright.studies.running import log_warnings_once, train_trial
 from trainwright.studies.study import RESULT, Json, Study, StudyRequest, StudyView, Trial, open_study
 from trainwright.studies.unchanged import check_completed_runs
@@ -273,7 +272,7 @@ class _Study:
             RunLockedError: Another process works on this study.
         """
         study = self._study
-        with study.owned(), log_warnings_once(), computing_by(older_versions(study.record.semantics)):
+        with study.owned(), log_warnings_once():
             study.check_seals()
             study.update(status="running", error=None)
             try:
