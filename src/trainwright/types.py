@@ -264,11 +264,9 @@ class DataInfo:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> DataInfo:
-        """Read what `to_json` returned, or what version 1 wrote, whose only input was `features`."""
+        """Read what `to_json` returned."""
         plain = dict(data)
-        shape = plain.pop("input_shape", None)
-        inputs = plain.pop("inputs", {FEATURES: [shape, "float32"]})
-        specs = {name: ArraySpec(tuple(shape), dtype) for name, (shape, dtype) in inputs.items()}
+        specs = {name: ArraySpec(tuple(shape), dtype) for name, (shape, dtype) in plain.pop("inputs").items()}
         image_shape, target_shape = (tuple(plain.pop(f"{of}_shape", ())) for of in ("image", "target"))
         return DataInfo(inputs=specs, image_shape=image_shape, target_shape=target_shape, **plain)
 

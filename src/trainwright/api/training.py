@@ -320,7 +320,7 @@ def reproduce(
         decisions = journalled_decisions(original.journal).to_json()
         parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)
         objects = make_objects(resolved, model, data, callbacks)
-        placement = original.require_manifest().known_placement | {"distributed.nnodes": 1}
+        placement = original.require_manifest().placement | {"distributed.nnodes": 1}
         result = run_attempt(Request(resolved, again, objects, parent, placement))
     if result.status in ("preempted", "interrupted"):
         raise Stopped(result.status)

@@ -203,10 +203,7 @@ class RunDir:
         return result
 
     def creation(self) -> Creation | None:
-        """Return how the run was created.
-
-        None if that is damaged, or an earlier version of Trainwright did not record it.
-        """
+        """Return how the run was created; None if that is damaged, or not there, as in an exported run."""
         try:
             return Creation.load(self.path / Creation.FILE)
         except CheckpointError as error:

@@ -193,16 +193,13 @@ def advice(before: Manifest, refused: Sequence[Difference]) -> str:
 
 
 def _adopted(run: RunDir, before: Manifest, now: Manifest) -> Manifest:
-    """Adopt what may differ without changing a bit: a config file that was edited, another placement.
-
-    Version 1 did not record the hash of the file.
-    """
+    """Adopt what may differ without changing a bit: a config file that was edited, another placement."""
     values: Json = {}
-    if before.config_sha256 not in (None, now.config_sha256):
+    if before.config_sha256 != now.config_sha256:
         log.warning("config.yaml has changed since the run began, but nothing in it that changes the result")
         values = {name: getattr(now, name) for name in ("config_hash", "config_sha256")}
         values["earlier_configs"] = before.configs_before(now)
-    if before.placement and before.placement != now.placement:
+    if before.placement != now.placement:
         values["placement"] = now.placement
     if not values:
         return before

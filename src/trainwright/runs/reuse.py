@@ -62,8 +62,7 @@ class CompletedRuns:
 
         No model is built, unless the initial weights depend on more than the config.
         """
-        hashes = dict.fromkeys(resolved.computation_hashes())
-        known = [path for one in hashes for path in self._by_computation.get(one, ())]
+        known = self._by_computation.get(resolved.computation_hash(), ())
         found, reasons = None, list[tuple[str, str]]()
         for run in map(RunDir, known):
             reason = _why_not(run, resolved, objects)

@@ -198,12 +198,7 @@ class _ParentState:
         """Refuse a parent whose config file is not what it was trained with."""
         own, known = self._request.own, self._manifest.computation
         now = self._manifest.model_copy(update={"computation": own.computation()})
-        keys = differing(known, type(now).model_validate(now.to_json()).computation)
-        # A version of Trainwright that is newer than the run may have more settings.
-        known_keys = (
-            key for key in keys if key in known or not str(own.sources.get(key)).startswith("default")
-        )
-        if edited := list(known_keys):
+        if edited := differing(known, type(now).model_validate(now.to_json()).computation):
             raise InputError(
                 f"config.yaml of run {self._parent.id} is not what the run was trained with: {edited[0]} has "
                 "changed; put it back"

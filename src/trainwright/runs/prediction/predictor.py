@@ -96,7 +96,7 @@ class Predictor:
         run = self._run
         stored, manifest = stored_model(run), run.manifest()
         resolved = read_config(run)
-        self.config: RunConfig = resolved.with_placement(manifest.known_placement if manifest else {}).config
+        self.config: RunConfig = resolved.with_placement(manifest.placement if manifest else {}).config
         with understanding(stored.data_file):
             self.info = DataInfo.from_json(stored.data.info)
             self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None

@@ -206,7 +206,7 @@ class _Measurements:
         folder = self._folders[any(factor.is_code for factor in chosen)]
         before, after = self._sides
         own = dict(_QUIET) | {("experiment", "seed"): seed, ("experiment", "name"): before.run.experiment}
-        placed = {tuple(key.split(".")): value for key, value in before.manifest.known_placement.items()}
+        placed = {tuple(key.split(".")): value for key, value in before.manifest.placement.items()}
         tree = before.tree.with_changes(after.tree, chosen).with_values(own | placed)
         with as_fresh_process(), self._working_in(folder):
             result, run, reused = self._run(

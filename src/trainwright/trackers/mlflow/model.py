@@ -188,7 +188,7 @@ def requirements_of(run: RunDir, manifest: Manifest) -> list[str]:
     framework = _framework(_config(run))
     environment = manifest.environment
     versions = {_normal(name): version for name, version in environment.packages.items()}
-    used = {_normal(name) for name in environment.imported or {}}
+    used = {_normal(name) for name in environment.imported}
     ours = registry.BUILT_IN["framework"]
     if framework is not None and framework in ours:
         wanted = _libraries([ours[framework].extra or ""])
