@@ -1,9 +1,9 @@
 """The versions of the parts of our code that bits depend on, in one table.
 
-A run records the versions of its parts, and a resume compares them. Raise a version by hand when a change of
-its part alters the bits, or the recorded values, of an unchanged config, and give it an entry under *Changed
-bits* in the changelog. Nothing else identifies our code: the hash of our sources is a record, which is never
-compared, so an edited comment refuses no unfinished run.
+A run records the versions of its parts; what resumes, repeats or uses it compares them. Raise a version by
+hand when a change of its part alters the bits, or the recorded values, of an unchanged config, and give it an
+entry under *Changed bits* in the changelog. Nothing else identifies our code: the hash of our sources is a
+record, which is never compared, so an edited comment refuses no unfinished run.
 
 Golden digests (`tests/test_golden.py`) guard the parts that give the same bits on every machine. The steps of
 the frameworks are compared with loops by hand, on the same machine.

@@ -142,7 +142,7 @@ def test_show_of_no_run(command: Command, runs_dir: Path) -> None:
 def test_compare(command: Command, runs_dir: Path) -> None:
     manifest = runs_dir / "digits" / B / "manifest.json"
     changed = json.loads(manifest.read_text(encoding="utf-8"))
-    changed["environment"]["packages"]["numpy"] = "2.1"
+    changed["environment"]["imported"]["numpy"] = "2.1"
     write_record(manifest, changed)
     found = command("runs", "compare", A, B, "--runs-dir", runs_dir, "--json").json
     assert [(item["what"], item["before"], item["now"]) for item in found["config"]] == [
