@@ -160,7 +160,7 @@ def test_decisions() -> None:
     assert sha256_bytes(json.dumps(decided).encode())[:16] == GOLDEN["decisions"]
 
 
-# Metrics that version 1 did not have.
+# Metrics that the golden digests leave out.
 LATER = {
     *("jaccard", "specificity", "smape", "wape", "msle", "rmsle", "poisson_deviance", "gamma_deviance"),
     *("d2_absolute_error", "pearson", "spearman"),

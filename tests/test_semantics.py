@@ -1,14 +1,11 @@
-"""The table of our semantics versions, and what a resume does with it."""
+"""The table of our semantics versions, and what is told of parts that have changed."""
 
 from pathlib import Path
-
-import pytest
 
 import trainwright
 from trainwright import semantics
 from trainwright.registry import BUILT_IN
-from trainwright.semantics import Part, computing_by, in_force, older_versions, version, versions
-from trainwright.types import DataInfo, features_spec
+from trainwright.semantics import changed, in_words
 
 ROOT = Path(trainwright.__file__).parent
 # Folders of the package whose code decides bits: every source in them belongs to a part.
@@ -44,25 +41,9 @@ def test_a_run_depends_on_its_own_framework_alone() -> None:
     )
 
 
-def test_only_versions_that_are_kept_are_older_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = {
-        "kept": Part(3, "", (), kept=(1, 2)),
-        "gone": Part(3, "", (), kept=(2,)),
-        "same": Part(1, "", ()),
-    }
-    monkeypatch.setattr(semantics, "PARTS", parts)
-    assert older_versions({"kept": 2, "gone": 1, "same": 1}) == {"kept": 2}
-    assert older_versions({}) == {"kept": 1}, "a part that is not named had version 1"
-    assert older_versions({"kept": 3, "gone": 2, "another": 7}) == {"gone": 2}
-    with computing_by({"kept": 2}):
-        assert older_versions(None) == {"kept": 2}, "without a record, those in force"
-        assert (version("kept"), version("gone"), version("kept", {})) == (2, 3, 3)
-        assert versions("x", in_force()) == {"kept": 2, "gone": 3, "same": 1}
-    assert version("kept") == 3
-
-
-def test_what_describes_the_data_remembers_the_versions() -> None:
-    with computing_by({"metrics": 1}):
-        info = DataInfo("classification", features_spec((2,)), 2)
-    assert version("metrics", info.semantics) == 1
-    assert version("metrics") > 1
+def test_parts_that_changed_are_told_in_words() -> None:
+    ours = semantics.versions("torch")
+    assert changed(ours) == changed({}) == []
+    others = changed(ours | {"rules": semantics.PARTS["rules"].version + 1, "of_another_version": 1})
+    assert others == ["rules", "of_another_version"]
+    assert in_words(others) == f"{semantics.PARTS['rules'].decides} (rules), of_another_version"

@@ -254,12 +254,12 @@ def task_of(name: str) -> type[Task]:
 
 
 def task_for(info: DataInfo) -> Task:
-    """Return the task that the data ask of a model, with the meaning that the run began with.
+    """Return the task that the data ask of a model.
 
     Raises:
         InputError: It is of a plugin that is not installed, or cannot be used.
     """
-    return task_of(info.task).as_of(info.semantics)(info)
+    return task_of(info.task)(info)
 
 
 def dataset_of(data_type: str) -> Any:

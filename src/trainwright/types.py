@@ -10,8 +10,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwright import semantics
-
 Array: TypeAlias = NDArray[Any]
 Ids: TypeAlias = NDArray[np.int64]
 SplitName: TypeAlias = Literal["train", "val", "test"]
@@ -225,8 +223,6 @@ class DataInfo:
         image_shape: The shape of the images that flat rows of features hold, if the data are known to.
         target_shape: The shape of one sample's target where that is a mask: (height, width).
         vocab_size: The number of different tokens of `input_ids`, if they are not the outputs; 0: not known.
-        semantics: The parts of our code that compute as an older version for this run, and these versions;
-            default: those in force where the description is made.
     """
 
     task: str
@@ -244,7 +240,6 @@ class DataInfo:
     image_shape: tuple[int, ...] = ()
     target_shape: tuple[int, ...] = ()
     vocab_size: int = 0
-    semantics: Mapping[str, int] = field(default_factory=semantics.in_force, compare=False)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -278,11 +273,9 @@ class DataInfo:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> DataInfo:
-        """Read what `to_json` returned, or what version 1 wrote, whose only input was `features`."""
+        """Read what `to_json` returned."""
         plain = dict(data)
-        shape = plain.pop("input_shape", None)
-        inputs = plain.pop("inputs", {FEATURES: [shape, "float32"]})
-        specs = {name: ArraySpec(tuple(shape), dtype) for name, (shape, dtype) in inputs.items()}
+        specs = {name: ArraySpec(tuple(shape), dtype) for name, (shape, dtype) in plain.pop("inputs").items()}
         image_shape, target_shape = (tuple(plain.pop(f"{of}_shape", ())) for of in ("image", "target"))
         return DataInfo(inputs=specs, image_shape=image_shape, target_shape=target_shape, **plain)
 

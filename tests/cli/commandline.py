@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 from trainwright.engine.lease import Lease
 from trainwright.records.log import Log
+from trainwright.records.run_dir import RunDir
 from trainwright.records.seals import Seals
 from trainwright.stores.local import LocalStore
+from written import write_record
 
 CONFIG = """\
 data: {type: digits}
@@ -49,13 +51,14 @@ def write_run(
     manifest = {
         "run_id": run_id,
         "experiment": "digits",
+        "config_sha256": RunDir(path).config_sha256(),
         "seed": 0,
         "data": {"hash": "h", "splits": {"train": {"rows": 10, "sha256": "s"}}},
         "environment": {
             "hash": "e",
             "python": "3.11.7",
             "threads": 1,
-            "imported": ["numpy"],
+            "imported": {"numpy": "2.0"},
             "packages": {"numpy": "2.0"},
         },
     }
@@ -70,6 +73,6 @@ def write_run(
         ("result.json", result),
         ("attempts/0001.json", {"status": status}),
     ):
-        (path / name).write_text(json.dumps(data), encoding="utf-8")
+        write_record(path / name, data)
     Lease(Log(LocalStore(path)), 0, 1, seals=Seals(path, None, 1)).end(status)
     return path

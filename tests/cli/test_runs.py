@@ -13,6 +13,7 @@ from trainwright.records.log import Log
 from trainwright.records.run_dir import RunDir
 from trainwright.stores.local import LocalStore
 from trainwright.trackers.feed import SyncReport
+from written import write_record
 
 A, B, FAILED = "20260101-000000-aaaaaa", "20260102-000000-bbbbbb", "20260103-000000-cccccc"
 
@@ -34,12 +35,12 @@ def test_list_says_what_was_trained_and_how_long(command: Command, tmp_path: Pat
     path = write_run(tmp_path, A, config=config)
     manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
     manifest["computation"] = {"model.type": "mlp", "data.type": "csv"}
-    (path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    write_record(path / "manifest.json", manifest)
     gpu = {"environment": {"framework": {"device": "cuda NVIDIA H100"}}, "processes": 4}
     for number, (start, end) in enumerate(((1000.0, 4600.0), (9000.0, 12600.0), (20000.0, None)), start=1):
         status = "completed" if end else None
         record = {"attempt": number, "started": start, "ended": end, "status": status, **gpu}
-        (path / "attempts" / f"{number:04}.json").write_text(json.dumps(record), encoding="utf-8")
+        write_record(path / "attempts" / f"{number:04}.json", record)
     runs = ("--runs-dir", tmp_path)
     (run,) = command("runs", "list", "--json", "--gpu-price", 2.5, *runs).json
     assert [run["model"], run["data"]] == ["mlp", "rows.csv"]
@@ -56,11 +57,11 @@ def test_gpu_hours_of_an_attempt_whose_device_is_not_recorded_yet(tmp_path: Path
     path = write_run(tmp_path, A)
     manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
     manifest["environment"] = {"framework": {"device": "cuda NVIDIA H100"}}
-    (path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    write_record(path / "manifest.json", manifest)
     ended = {"attempt": 1, "started": 1000.0, "ended": 4600.0, "status": "failed"}
     now = {"attempt": 2, "started": time.time() - 7200}
     for record in (ended, now):
-        (path / "attempts" / f"{record['attempt']:04}.json").write_text(json.dumps(record), encoding="utf-8")
+        write_record(path / "attempts" / f"{record['attempt']:04}.json", record)
     run = RunDir(path)
     run.acquire()
     try:
@@ -127,7 +128,7 @@ def test_show(command: Command, runs_dir: Path) -> None:
 def test_show_says_why_a_run_failed(command: Command, runs_dir: Path) -> None:
     path = next(runs_dir.glob(f"*/{FAILED}/result.json"))
     content = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(content | {"error": "the loss is NaN\n  at step 3"}), encoding="utf-8")
+    write_record(path, content | {"error": "the loss is NaN\n  at step 3"})
     rows = command("runs", "show", FAILED, "--runs-dir", runs_dir).out.splitlines()
     assert ["error", "the", "loss", "is", "NaN"] in [row.split() for row in rows]
 
@@ -141,8 +142,8 @@ def test_show_of_no_run(command: Command, runs_dir: Path) -> None:
 def test_compare(command: Command, runs_dir: Path) -> None:
     manifest = runs_dir / "digits" / B / "manifest.json"
     changed = json.loads(manifest.read_text(encoding="utf-8"))
-    changed["environment"]["packages"]["numpy"] = "2.1"
-    manifest.write_text(json.dumps(changed), encoding="utf-8")
+    changed["environment"]["imported"]["numpy"] = "2.1"
+    write_record(manifest, changed)
     found = command("runs", "compare", A, B, "--runs-dir", runs_dir, "--json").json
     assert [(item["what"], item["before"], item["now"]) for item in found["config"]] == [
         ("model.params.hidden", [32], [64])
@@ -179,7 +180,7 @@ def test_compare_says_in_words_what_runs_start_from(command: Command, runs_dir: 
     path = runs_dir / "digits" / B / "manifest.json"
     manifest = json.loads(path.read_text(encoding="utf-8"))
     state = {"run_id": A, "relation": "fork", "step": 300, "state_digest": "ab" * 32, "replays": "cd" * 32}
-    path.write_text(json.dumps(manifest | {"initial": state}), encoding="utf-8")
+    write_record(path, manifest | {"initial": state})
     words = ("runs", "compare", A, B, "--runs-dir", runs_dir)
     text = command(*words).out
     assert re.search(r"starts from +the beginning +another run, step 300\n", text)

@@ -8,14 +8,7 @@ from trainwright.config import flatten, load
 from trainwright.config.emit import emit
 from trainwright.config.tree import Problems, plain
 from trainwright.config.yaml import read
-from trainwright.runs.catalog import Catalog
 
-OLDER = {
-    "experiment": {"name": "n"},
-    "data": {"type": "iris"},
-    "model": {"type": "mlp", "hidden": [4]},
-    "training": {"max_steps": 2, "learning_rate": 0.01, "batch_size": 8},
-}
 GOOD = {"data": "digits", "model": {"type": "mlp", "hidden": [3, 4]}}
 
 scalars = (
@@ -97,17 +90,6 @@ def test_bits_change_both_hashes(override, adapters):
     before, after = load(GOOD, (), adapters), load(GOOD, [override], adapters)
     assert before.config_hash() != after.config_hash()
     assert before.computation_hash() != after.computation_hash()
-
-
-def test_fields_that_were_added_leave_the_hash_of_older_runs():
-    """A new field of `bits` that must not change it is declared with `is_new`."""
-    older = load(OLDER, (), Catalog())
-    assert older.computation_hash() == "6b62aebfac59bfd154cc878a6f7b9ad4bc52eacfb385a5cc67a097882fddd37a"
-    between = "61c9d0bd02aa1f49f391d115a75bfe5d6a1620dd6c526d799c06ae9e252e086d"  # of a version that had them
-    assert older.computation_hashes() == (older.computation_hash(), between)
-    for override in ({"training.heads": {"x": {"task": "regression"}}}, {"training.loss_params": {"a": 1}}):
-        changed = load(OLDER, {"training.loss": "mine:loss", **override}, Catalog()).computation_hash()
-        assert changed != load(OLDER, {"training.loss": "mine:loss"}, Catalog()).computation_hash()
 
 
 def test_the_same_computation_at_another_place(adapters):

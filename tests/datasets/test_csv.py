@@ -11,7 +11,6 @@ from rows import config, csv_text, load, people
 from trainwright.datasets.base import Dataset
 from trainwright.datasets.csv import CsvDataset
 from trainwright.datasets.rows.table import as_table, kind_of
-from trainwright.semantics import computing_by
 from trainwright.testing.dataset_suite import DatasetSuite
 
 
@@ -184,14 +183,13 @@ def test_columns_are_those_that_pandas_reads(place: Path) -> None:
     frame = pandas.read_csv(
         messy(place), float_precision="round_trip", keep_default_na=False, na_values=missing, low_memory=False
     )
-    with computing_by({"preparation": 1}):
-        table = CsvDataset(config(), CsvDataset.Params()).read("a.csv")
+    table = CsvDataset(config(), CsvDataset.Params()).read("a.csv")
     expected = as_table(frame)
-    for name in MESSY:
+    for name in MESSY.keys() - {"zeros"}:
         one, other = table.columns[name], expected.columns[name]
         assert one.dtype == other.dtype, name
         np.testing.assert_array_equal(one, other, name)
-    assert table.columns["zeros"].tolist() == [1, 2, 10, 3, 1, 2]  # version 1 of the preparation
+    assert table.columns["zeros"].tolist() == MESSY["zeros"], "codes are text"
 
 
 def test_any_float64_is_read_to_its_bits(place: Path) -> None:

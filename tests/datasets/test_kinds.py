@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from rows import config, csv_text, load, people
 
+import trainwright
+from small_runs import SMALL
 from trainwright.datasets.csv import CsvDataset
 from trainwright.datasets.rows import tabular
 from trainwright.datasets.rows.kinds import infer, judge
@@ -18,7 +20,6 @@ from trainwright.datasets.rows.times import read_time, reading_of
 from trainwright.datasets.rows.typed import ColumnKind, typed
 from trainwright.datasets.rows.written import read_number, writing_of
 from trainwright.errors import DataError
-from trainwright.semantics import computing_by
 
 
 def column(values: list[Any], **settings: Any) -> tuple[Any, list[Any], str]:
@@ -366,12 +367,19 @@ def test_numbers_in_a_target_are_read() -> None:
     )
 
 
-def test_an_older_run_takes_columns_as_their_types_say() -> None:
-    rows = [row | {"n": i, "answer": "yn"[i % 2], "price": f"${i % 7}"} for i, row in enumerate(people())]
-    with computing_by({"preparation": 1}):
-        bundle = tabular.build({"train": as_table(rows)}, config())
-    assert {"n", "answer=y", "price=$3"} <= set(bundle.info.feature_names)
-    assert bundle.preparation.to_json()["version"] == 1
+@pytest.mark.slow
+def test_a_run_reads_columns_by_their_kind(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    rows = [
+        f"{i},{'yn'[i % 2]},${draw.randrange(5)},{draw.gauss(0, 1)},{draw.choice(['up', 'down'])}"
+        for i in range(160)
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(["number,answer,price,x,y", *rows]) + "\n")
+    settings = {"data.type": "csv", "data.path": str(tmp_path / "a.csv"), "data.target": "y"}
+    run = trainwright.train(SMALL, settings, runs_dir=tmp_path / "runs")
+    assert set(trainwright.load(run).info.feature_names) == {"answer", "price", "x"}
+    assert len(trainwright.predict(run, tmp_path / "a.csv")) == 160
+    assert trainwright.reproduce(run).verdict == "identical"
 
 
 def test_a_table_keeps_its_columns_where_nothing_is_to_be_read() -> None:

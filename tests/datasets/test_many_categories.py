@@ -16,7 +16,6 @@ from trainwright.datasets.rows.preparation import MAX_ONEHOT, TabularPreparation
 from trainwright.datasets.rows.table import Table, as_table
 from trainwright.datasets.rows.tabular import build
 from trainwright.datasets.rows.target import Target
-from trainwright.semantics import computing_by
 from trainwright.types import FEATURES
 
 ROWS = 400
@@ -119,18 +118,6 @@ def test_a_training_row_does_not_see_the_targets_of_its_group(groups: int) -> No
     assert (after != before)[:, 0].tolist() == (folds != folds[who == 2][0]).tolist()
     assert len({*zip(who.tolist(), folds.tolist(), strict=True)}) == groups
     assert len(set(folds.tolist())) == min(groups, 5)
-
-
-def test_version_2_of_the_preparation_heeds_neither_weights_nor_groups() -> None:
-    rows, target = table("two classes")
-    more = Table({**rows.columns, "w": np.arange(1.0, ROWS + 1), "who": np.arange(ROWS) % 40})
-    plain = config(target="y", standardize=False, encode="target")
-    expected = fit(rows, ["zip"], target, plain).training_features(rows, plain)
-    settings = config(target="y", standardize=False, encode="target", weight="w", split={"group": "who"})
-    with computing_by({"preparation": 2}):
-        before = fit(more, ["zip"], target, settings).training_features(more, settings)
-    np.testing.assert_array_equal(before, expected)
-    assert (fit(more, ["zip"], target, settings).training_features(more, settings) != expected).any()
 
 
 def test_names_of_mean_targets() -> None:

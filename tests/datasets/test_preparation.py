@@ -2,7 +2,6 @@
 
 import datetime
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -244,22 +243,9 @@ def test_data_frames() -> None:
     assert str(as_table(frame).columns["when"][0]).startswith("2023-12-31T23:00")
 
 
-@pytest.mark.parametrize("encode", ["onehot", "ordinal", "category"])
-def test_the_preparation_of_an_older_run_is_read(encode: str) -> None:
-    """The fixture holds what version 1.0 wrote, and the features that it made."""
-    path = Path(__file__).parent / "fixtures" / "preparation_v1.json"
-    before = json.loads(path.read_text(encoding="utf-8"))[encode]
-    rows = [{"size": i / 7 if i % 5 else None, "kind": "uvw"[i % 3] if i % 4 else None} for i in range(6)]
-    rows = [row | {"member": i % 2 == 0} for i, row in enumerate(rows)]
-    preparation = from_json(before["preparation"])
-    expected = np.array(before["features"], dtype=np.float64).astype(np.float32)
-    np.testing.assert_array_equal(preparation.features(rows), expected)
-    assert preparation.to_json() == before["preparation"]
-
-
 def test_a_newer_kind_of_column_is_refused() -> None:
     columns = [{"kind": "hologram", "name": "x"}]
     with pytest.raises(
         DataError, match="columns of kind hologram; this version of Trainwright reads number, "
     ):
-        from_json({"version": 1, "columns": columns, "target": Target("y", "regression").to_json()})
+        from_json({"version": 2, "columns": columns, "target": Target("y", "regression").to_json()})

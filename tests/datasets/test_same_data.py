@@ -20,7 +20,6 @@ from trainwright.datasets.parquet import ParquetDataset
 from trainwright.datasets.rows.objects import from_objects
 from trainwright.datasets.sklearn import SklearnDataset
 from trainwright.errors import DataError, InputError
-from trainwright.semantics import computing_by
 
 RNG = np.random.default_rng(0)
 X = RNG.normal([5, -300, 0.02, 1e4], [1, 40, 0.01, 900], size=(200, 4))
@@ -114,15 +113,6 @@ def test_the_target_among_the_features_is_refused() -> None:
 def test_other_columns_in_another_split_are_refused() -> None:
     with pytest.raises(DataError, match="the val features have 3 columns, but the train features 4"):
         from_objects(((X, Y), (X[:, :3], Y)))
-
-
-def test_version_1_takes_arrays_as_they_are() -> None:
-    with computing_by({"preparation": 1}):
-        bundle = from_objects(((X, Y), (X + 1, Y)))
-    np.testing.assert_array_equal(
-        bundle.splits["train"].take(np.arange(200))["features"], X.astype(np.float32)
-    )
-    assert bundle.preparation is None
 
 
 SETTINGS: dict[str, Any] = {

@@ -35,7 +35,7 @@ def leased(store: LocalStore | FaultyStore) -> Lease:
 
 def test_the_newest_entry_says_what_exists(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    assert committed(store, "checkpoints") is None, "a run of an earlier version has no log"
+    assert committed(store, "checkpoints") is None, "there is no log yet"
     lease = leased(store)
     assert committed(store, "checkpoints") == frozenset()
     lease.commit(["b", "a"], ["best"])

@@ -149,7 +149,7 @@ def test_a_checkpoint_without_a_manifest_takes_no_place(tmp_path: Path) -> None:
 
 
 def test_best_models_of_a_checkpoint_that_does_not_name_them_are_kept(tmp_path: Path) -> None:
-    """Those of version 1 do not; the evaluations tell."""
+    """The evaluations tell."""
     bench = Bench(tmp_path)
     checkpoints_of(tmp_path).best.commit(7, Weights(7))
     checkpoints_of(tmp_path).resume.commit(10, Weights(10), state_at(10, 3.0).to_json())

@@ -17,12 +17,10 @@ from trainwright.datasets.base import DataBundle
 from trainwright.datasets.rows.objects import from_objects
 from trainwright.digest import tensor_records
 from trainwright.errors import ConfigError, InputError, ModelError, TrainingError
-from trainwright.order import INIT, stream_seed
 from trainwright.records.journal import evaluations, losses, read
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.wiring import Components, Objects, build
-from trainwright.semantics import computing_by
 from trainwright.types import Array, Batch, DataInfo, Ids, SplitName, features_spec
 
 ROUNDS = 24
@@ -348,16 +346,10 @@ def test_the_bytes_say_nothing_of_the_time_or_the_place() -> None:
 # -- the library's own results
 
 
-def test_the_seed_is_that_of_the_run_and_older_runs_keep_theirs() -> None:
-    def seed(data: DataBundle) -> int:
-        config = {"model": "catboost", "experiment": {"seed": 42}, "training": {"max_steps": ROUNDS}}
-        made = build(load(config, adapters=Catalog()).config, 1, Objects(data=data))
-        return int(made.learner._rounds._options["random_seed"])  # type: ignore[attr-defined]
-
-    data = bundle("two")
-    assert seed(data) == 42
-    with computing_by({"catboost": 1}):
-        assert seed(data) == stream_seed(42, INIT) % (1 << 31)
+def test_the_seed_is_that_of_the_run() -> None:
+    config = {"model": "catboost", "experiment": {"seed": 42}, "training": {"max_steps": ROUNDS}}
+    made = build(load(config, adapters=Catalog()).config, 1, Objects(data=bundle("two")))
+    assert made.learner._rounds._options["random_seed"] == 42  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("kind", "rounds"), [("two", 24), ("three", 24), ("values", 24), ("two", 205)])

@@ -20,8 +20,8 @@ from trainwright.types import TARGET, DataInfo, features_spec
 ROWS, CLASSES = 40, 5
 
 
-def task_of(name: str, **older: int) -> Any:
-    info = DataInfo(name, features_spec((4,)), CLASSES, semantics=older)
+def task_of(name: str) -> Any:
+    info = DataInfo(name, features_spec((4,)), CLASSES)
     return (ClassificationTask if name == "classification" else MultilabelTask)(info)
 
 
@@ -98,15 +98,6 @@ def test_gradients_are_finite_where_a_model_is_certain(name: str, loss: str, opt
     )
     losses.build_loss(loss, task_of(name), LossOptions(**options))(logits, {TARGET: targets}).backward()
     assert torch.isfinite(logits.grad).all()
-
-
-def test_runs_that_began_before_leave_smoothing_out_beside_weights() -> None:
-    logits, targets = map(torch.from_numpy, drawn("classification"))
-    ones, task = torch.ones(ROWS), task_of("classification", torch=2)
-    old = losses.build_weighted_loss("auto", task, LossOptions(label_smoothing=0.2))(
-        logits, {TARGET: targets}, ones
-    )
-    assert float(old) == pytest.approx(float(functional.cross_entropy(logits, targets)) * ROWS, rel=1e-6)
 
 
 @pytest.mark.parametrize(

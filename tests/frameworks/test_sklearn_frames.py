@@ -16,7 +16,6 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import trainwright
 from trainwright.errors import DataError
-from trainwright.semantics import computing_by
 
 SPLITS = {"train": PEOPLE[:240], "val": PEOPLE[240:270], "test": PEOPLE[270:]}
 DATA = {"target": "bought"}
@@ -149,20 +148,3 @@ def test_other_estimators_see_float64(tmp_path: Path) -> None:
     )
     assert run.metrics["test_rmse"] < 1e-3
     assert run.manifest["semantics"]["sklearn"] == 2
-
-
-def test_a_run_of_an_older_version_keeps_float32(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 3))
-    y = (X[:, 0] > 0).astype(int)
-    pipeline = make_pipeline(StandardScaler(), LogisticRegression())
-    with computing_by({"sklearn": 1, "preparation": 1}):
-        run = trainwright.train({}, model=pipeline, data=(X, y), runs_dir=tmp_path)
-    assert run.manifest["semantics"]["sklearn"] == 1
-    model = trainwright.load(run, model=pipeline)
-    assert model.info.inputs["features"].dtype == "float32"
-    assert (
-        trainwright.evaluate(run, model=pipeline, data=(X, y))["test_accuracy"]
-        == (run.metrics["test_accuracy"])
-    )
-    assert trainwright.reproduce(run, model=pipeline, data=(X, y)).verdict == "identical"

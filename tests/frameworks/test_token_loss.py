@@ -25,7 +25,6 @@ from trainwright.frameworks.torch.models.gpt import Gpt
 from trainwright.order import SampleOrder
 from trainwright.registry import task_for
 from trainwright.runs.catalog import Catalog
-from trainwright.semantics import computing_by
 from trainwright.types import NO_LABEL, ArraySpec, Batch, DataInfo, Ids
 
 ROWS, LENGTH, VOCABULARY, SEED = 9, 6, 20, 3
@@ -132,21 +131,6 @@ def test_a_compiled_step_is_the_one_by_hand() -> None:
     assert loss == pytest.approx(expected, rel=1e-6)
     for name, tensor in expected_weights.items():
         torch.testing.assert_close(weights[name], tensor, rtol=1e-5, atol=1e-6)
-
-
-def test_rows_counted_the_same_in_older_versions() -> None:
-    with computing_by({"torch": 2}):
-        older, _ = step(Arrays(rows()), {"batch_size": 9})
-    newer, _ = step(Arrays(rows()), {"batch_size": 9})
-    seed_torch(SEED, INIT)
-    model = Gpt(VOCABULARY, LENGTH, 16, 1, 2)
-    tokens, labels = (torch.from_numpy(array) for array in rows().values())
-    means = [
-        functional.cross_entropy(model(tokens[[row]])[0], labels[row], ignore_index=NO_LABEL).item()
-        for row in range(ROWS)
-    ]
-    assert older == pytest.approx(np.nan_to_num(means).mean(), rel=1e-5)
-    assert abs(older - newer) > 1e-3
 
 
 def test_rows_with_as_many_labels_need_no_counts() -> None:

@@ -22,7 +22,6 @@ from trainwright.frameworks.torch.training_state import TrainingState
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import Objects
 from trainwright.runs.wiring import Components, build
-from trainwright.semantics import computing_by
 
 # Layers with parameters: Linear 1 (4 -> 8), LayerNorm 2, Linear 4 (8 -> 6), LayerNorm 5, Linear 7 (6 -> 3).
 NET = {
@@ -114,14 +113,6 @@ def test_groups_are_those_of_torch(case: str) -> None:
     given, settings = CASES[case]
     parts = parts_of({f"training.{key}": value for key, value in given.items()})
     model = by_hand(parts, settings)
-    train(parts)
-    assert_equal(module_of(parts), model)
-
-
-def test_an_older_run_decays_all(tmp_path: Path) -> None:
-    with computing_by({"torch": 2}):
-        parts = parts_of({})
-    model = by_hand(parts, lambda name, one: {"weight_decay": 0.1})
     train(parts)
     assert_equal(module_of(parts), model)
 

@@ -180,21 +180,6 @@ class OwnOptimizer(torch.optim.SGD):
     """An optimizer of the user's own."""
 
 
-def test_an_older_checkpoint_says_nothing_of_what_are_no_tensors(tmp_path: Path) -> None:
-    models = [nn.Linear(2, 1) for _ in range(2)]
-    states = [
-        TrainingState(model, OwnOptimizer(model.parameters(), 0.1, momentum=0.9), FP32) for model in models
-    ]
-    states[0].copy(weights_only=False).write(tmp_path)
-    path = tmp_path / "optimizer.safetensors"
-    tensors = load_file(path)
-    values = tensors.pop("values")
-    assert b"momentum" in bytes(values.tolist())
-    save_file(tensors, path)
-    states[1].load(tmp_path, weights_only=False)
-    assert torch.equal(models[0].weight, models[1].weight)
-
-
 class Cut(nn.Linear):
     """A module with a `state_dict` of its own: some tensors only, of another type, under other names."""
 

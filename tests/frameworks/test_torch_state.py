@@ -19,10 +19,10 @@ from test_torch_reference import INIT, seed_torch
 from torch import nn
 
 import trainwright
-from small_runs import SMALL, assert_same, checkpoints, crashed, preempted, reseal
+from small_runs import SMALL, assert_same, checkpoints, crashed, preempted
 from trainwright.config import load
 from trainwright.config.schema import TrainingConfig
-from trainwright.digest import sha256_json, tensor_records
+from trainwright.digest import tensor_records
 from trainwright.errors import CheckpointError, ModelError
 from trainwright.frameworks.base import Learner, ModelInputs
 from trainwright.frameworks.support import fingerprint
@@ -794,16 +794,6 @@ def test_moments_come_back_in_the_strides_of_their_parameter(tmp_path: Path) -> 
     assert strides(after)["optimizer.safetensors:weight.exp_avg"] == (27, 1, 9, 3)
 
 
-def test_a_checkpoint_that_records_no_strides_is_restored_as_torch_makes_moments(tmp_path: Path) -> None:
-    """As version 1 wrote them."""
-    before = state_of(channels_last(), steps=2)
-    before.copy(weights_only=False).write(tmp_path)
-    (tmp_path / training_state.MODULE_FILE).unlink()
-    after = state_of(channels_last())
-    after.load(tmp_path, weights_only=False)
-    assert strides(after) == strides(before)
-
-
 def test_the_state_tells_a_layout_from_another(tmp_path: Path) -> None:
     before = state_of(channels_last(), steps=1)
     recorded = bytes(before.files(weights_only=False)[training_state.MODULE_FILE]["strides"].tolist())
@@ -906,35 +896,6 @@ def test_buffers_that_are_not_persistent_leave_the_weights_as_they_are(tmp_path:
     folder = checkpoints(run)[-1]
     assert "mean" not in load_file(folder / "weights.safetensors")
     assert list(load_file(folder / "module.safetensors")) == ["buffers/mean"]
-
-
-def strip_module_file(run: Run) -> None:
-    """Make the checkpoints of a run what version 1 wrote: without `module.safetensors`."""
-    for folder in checkpoints(run):
-        (folder / "module.safetensors").unlink()
-        manifest = json.loads((folder / "manifest.json").read_text())
-        manifest.pop("sha256")
-        manifest["files"] = [file for file in manifest["files"] if file["name"] != "module.safetensors"]
-        (folder / "manifest.json").write_text(json.dumps(manifest | {"sha256": sha256_json(manifest)}))
-    reseal(run.path)
-
-
-def test_an_older_checkpoint_without_buffers_still_loads_and_says_what_is_lost(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    cut = crashed(tmp_path, own("Mean"))
-    strip_module_file(cut)
-    resumed = trainwright.resume(cut)
-    assert resumed.status == "completed"
-    assert "training changes mean of the model, which no checkpoint holds" in caplog.text
-    assert resumed.result["determinism"]["tier"] == "statistical"
-
-
-def test_an_older_checkpoint_of_a_channels_last_model_resumes_exactly(tmp_path: Path) -> None:
-    whole = train(tmp_path / "whole", own("Transposed"))
-    cut = crashed(tmp_path / "cut", own("Transposed"))
-    strip_module_file(cut)
-    assert_same(trainwright.resume(cut), whole)
 
 
 def test_extra_state_that_json_would_change_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import math
 import runpy
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,7 +29,6 @@ from trainwright.records.journal import losses, read
 from trainwright.registry import task_for
 from trainwright.runs.prediction.texts import _drawn
 from trainwright.runs.run import Run
-from trainwright.semantics import computing_by
 from trainwright.testing.framework_suite import FEW_KILLS, FrameworkSuite, Kills
 from trainwright.types import NO_LABEL, ArraySpec, DataInfo
 
@@ -80,7 +79,7 @@ def nats_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return nats.reshape(labels.shape)
 
 
-def by_hand(steps: int, nats_of: Callable[..., torch.Tensor] = nats_of) -> tuple[Gpt, list[float]]:
+def by_hand(steps: int) -> tuple[Gpt, list[float]]:
     inputs, labels = windows(TEXT[:4800])
     rows = len(inputs)
     torch.use_deterministic_algorithms(True)
@@ -154,16 +153,6 @@ def test_what_a_gpt_cannot_do_is_said(here: Path) -> None:
         ModelError, match=r"model gpt needs text: data\.type: text, text_table or text_folder, or arrays"
     ):
         trainwright.train({"data": {"type": "iris"}, "model": {"type": "gpt"}})
-
-
-def test_a_gpt_that_an_older_version_began_ends_with_its_bits(here: Path) -> None:
-    """Then the tokens of the vocabulary were on the middle axis, which rounds in another way."""
-    with computing_by({"torch": 1}):
-        run = trainwright.train(gpt(max_steps=12) | {"checkpoint": {"every_n_steps": 6}})
-    older = by_hand(12, lambda logits, labels: functional.cross_entropy(logits.mT, labels, reduction="none"))
-    assert list(losses(read(run.path / "journal")).values()) == older[1] != by_hand(12)[1]
-    assert run.manifest["semantics"]["torch"] == 1
-    assert trainwright.reproduce(run).verdict == "identical"
 
 
 def test_the_loss_of_a_batch_is_the_mean_of_its_rows() -> None:

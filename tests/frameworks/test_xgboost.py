@@ -23,9 +23,8 @@ from trainwright.errors import ConfigError, InputError, ModelError, TrainingErro
 from trainwright.frameworks.base import LearnerInputs, Model, ModelInputs
 from trainwright.frameworks.xgboost import XgboostFramework, devices, matrices
 from trainwright.frameworks.xgboost.learner import XgboostLearner
-from trainwright.order import STEP, SampleOrder, stream_seed
+from trainwright.order import SampleOrder
 from trainwright.runs.catalog import Catalog
-from trainwright.semantics import computing_by
 from trainwright.types import Array, Batch, DataInfo, Ids, features_spec
 
 ROWS, VAL = 1_200, 300
@@ -351,13 +350,9 @@ def trained(target: str, params: Mapping[str, Any], rounds: int = 8) -> XgboostL
     return learner
 
 
-def test_the_seed_is_that_of_the_run_and_older_runs_keep_theirs() -> None:
-    def seed(learner: XgboostLearner) -> int:
-        return int(json.loads(learner._booster.save_config())["learner"]["generic_param"]["seed"])
-
-    assert seed(learner_of("binary", {})) == 4
-    with computing_by({"xgboost": 1}):
-        assert seed(learner_of("binary", {})) == stream_seed(4, STEP) & 0x7FFFFFFF
+def test_the_seed_is_that_of_the_run() -> None:
+    settings = json.loads(learner_of("binary", {})._booster.save_config())
+    assert int(settings["learner"]["generic_param"]["seed"]) == 4
 
 
 def test_a_quantile_is_loaded(tmp_path: Path) -> None:

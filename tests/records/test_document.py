@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from trainwright.errors import CheckpointError
-from trainwright.records.document import dump, parse_json
+from trainwright.records.document import FORMAT, dump, parse_json
 from trainwright.records.lineage import Lineage
 from trainwright.records.manifest import Difference, Manifest
 from trainwright.records.result import AttemptRecord, BestModel, Result
-from trainwright.records.study import StudyRecord
 
 RESULT = Result(
     status="completed",
@@ -36,14 +35,6 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_a_record_that_is_not_there_is_none(tmp_path: Path) -> None:
     assert Result.load(tmp_path / "result.json") is None
-
-
-def test_the_record_of_a_study_of_version_1_is_read() -> None:
-    old = {"study_id": "cv-1", "kind": "cv", "experiment": "e", "created": 1.0}
-    runs = [{"place": {"fold": 0}, "run_id": "r"}]
-    record = StudyRecord.model_validate(old | {"asked": {"folds": 3}, "state": "failed", "runs": runs})
-    assert (record.question, record.status, record.runs[0].label) == ({"folds": 3}, "failed", {"fold": 0})
-    assert {"question", "status"} <= record.to_json().keys()
 
 
 @pytest.mark.parametrize("name", ["../../other", "/tmp/other", "..", "", "a\0b"])
@@ -116,23 +107,36 @@ def test_what_is_written_is_what_the_standard_library_encodes() -> None:
     for _ in range(2000):
         data = {"first": _anything(draw, 4), "second": _anything(draw, 4)}
         content = dump(data)
-        assert parse_json(content, required=True) == json.loads(json.dumps(data))
+        assert parse_json(content) == json.loads(json.dumps(data))
         lines = json.dumps(json.loads(json.dumps(data)), indent=1).splitlines()
         own = [line for line in lines if line.startswith(' "')]  # the keys of the object itself
         assert [line.partition(":")[0] for line in own] == [
             line.partition(":")[0] for line in content.decode().splitlines() if line.startswith(' "')
         ][:-1]
-    assert parse_json(dump({}), required=True) == {}
+    assert parse_json(dump({})) == {}
     with pytest.raises(ValueError, match="not JSON compliant"):
         dump({"loss": [0.0, math.nan]})
 
 
-def test_files_of_version_1_have_no_checksum_and_are_read(tmp_path: Path) -> None:
-    (tmp_path / "0001.json").write_text('{"attempt": 1, "pid": 3, "status": "failed", "unknown": 1}')
+def test_what_this_version_does_not_know_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "0001.json").write_bytes(dump({"format": FORMAT, "attempt": 1, "unknown": 1}))
     record = AttemptRecord.load(tmp_path / "0001.json")
     assert record is not None
-    assert (record.attempt, record.status) == (1, "failed")
-    assert record.to_json()["unknown"] == 1, "what this version does not know is kept"
+    assert record.to_json()["unknown"] == 1
+
+
+@pytest.mark.parametrize("version", [1, 99, "x", None])
+def test_another_format_is_refused_in_one_line(version: object, tmp_path: Path) -> None:
+    (tmp_path / "0001.json").write_bytes(dump({"attempt": 1, "format": version}))
+    reason = rf"damaged: it has format {version}; this version of Trainwright reads {FORMAT}$"
+    with pytest.raises(CheckpointError, match=reason):
+        AttemptRecord.load(tmp_path / "0001.json")
+
+
+def test_a_record_without_its_checksum_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "0001.json").write_text(json.dumps({"format": FORMAT, "attempt": 1}))
+    with pytest.raises(CheckpointError, match="its content is not what was written"):
+        AttemptRecord.load(tmp_path / "0001.json")
 
 
 def test_a_link_or_a_pipe_in_place_of_a_record_is_not_read(tmp_path: Path) -> None:
@@ -147,7 +151,7 @@ def test_a_link_or_a_pipe_in_place_of_a_record_is_not_read(tmp_path: Path) -> No
 
 
 def test_the_sources_of_trainwright_are_a_record_and_its_semantics_are_compared() -> None:
-    def manifest(sources: str, semantics: dict[str, int] | int) -> Manifest:
+    def manifest(sources: str, semantics: dict[str, int]) -> Manifest:
         return Manifest.model_validate(
             {
                 "run_id": "r",
@@ -157,7 +161,7 @@ def test_the_sources_of_trainwright_are_a_record_and_its_semantics_are_compared(
             }
         )
 
-    assert manifest("a", 1).differences(manifest("b", {"order": 1})) == []
-    assert manifest("a", 1).differences(manifest("a", {"order": 2})) == [
+    assert manifest("a", {"order": 1}).differences(manifest("b", {"order": 1})) == []
+    assert manifest("a", {"order": 1}).differences(manifest("a", {"order": 2})) == [
         Difference("code", "semantics of order", 1, 2)
     ]

@@ -1,6 +1,5 @@
 """The part of a run that predictions need: what it holds, and what it leaves behind."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from trainwright.records.portable import stored_weights, weights_digest, write_p
 from trainwright.records.result import BestModel, Result
 from trainwright.records.run_dir import RunDir
 from trainwright.stores.local import LocalStore
+from written import write_record
 
 CONFIG = """
 data: {type: csv, path: "s3://me:hunter2hunter2@bucket/${env:FOLDER}/x.csv"}
@@ -48,7 +48,7 @@ def run(tmp_path: Path) -> RunDir:
         "working_directory": "/home/me",
         "command": ["secret"],
     }
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    write_record(path / "manifest.json", manifest)
     Result(status="completed", best=BestModel(step=5)).save(path / "result.json")
     return RunDir(path)
 

@@ -18,6 +18,7 @@ from trainwright.records.result import AttemptRecord
 from trainwright.records.run_dir import RunDir
 from trainwright.registry import task_for
 from trainwright.types import Array, DataInfo, Predictions, features_spec
+from written import write_record
 
 NAMES = ("train", "val", "test")
 Curves = tuple[Sequence[float], Sequence[float]]  # the training and validation losses
@@ -66,12 +67,12 @@ def run_of(
         if name != "train":
             table |= {"compared": compared(baselines, result, data.splits[name], info)}
             metrics |= result.metrics
-        (run / "evaluation" / f"{name}.json").write_text(json.dumps(table))
-    (run / "evaluation" / "data.json").write_text(json.dumps(profile(data)))
+        write_record(run / "evaluation" / f"{name}.json", table)
+    write_record(run / "evaluation" / "data.json", profile(data))
     (run / "config.yaml").write_text(json.dumps({"model": {"type": "mlp"}, **config}))
-    (run / "manifest.json").write_text(json.dumps(_manifest(run, data)))
+    write_record(run / "manifest.json", _manifest(run, data))
     result = {"status": "completed", "metrics": metrics, "evaluated": "best", "attempts": 1, "steps": 100}
-    (run / "result.json").write_text(json.dumps(result))
+    write_record(run / "result.json", result)
     _journal(run, curves)
     return run
 
@@ -83,6 +84,7 @@ def _manifest(run: Path, data: DataBundle) -> dict[str, Any]:
         "experiment": "experiment",
         "created": "2026-01-01T12:00:00+00:00",
         "config_hash": "c0" * 32,
+        "config_sha256": RunDir(run).config_sha256(),
         "seed": 1,
         "data": {
             "task": info.task,

@@ -24,6 +24,7 @@ from trainwright.trackers.base import RunCard
 from trainwright.trackers.feed.feeder import Feeder
 from trainwright.trackers.feed.state import State
 from trainwright.trackers.feed.tail import pending
+from written import write_record
 
 BARS = {"w": {"edges": [0.0, 0.5, 1.0], "counts": [1, 2], "sum": 3.0, "sum_squares": 2.0}}
 VALUES = [None, True, -1, 0, 1.5, "x", "NaN", [], {}, [[]], {"a": {}}, 10**30, 10**400, 2**60]
@@ -46,7 +47,7 @@ def make(run: Path) -> None:
     """A run of two attempts, with every kind of record."""
     (run / "trackers").mkdir(parents=True)
     (run / "config.yaml").write_text("experiment: {name: fuzz}\n")
-    (run / "manifest.json").write_text('{"run_id": "fuzz", "experiment": "fuzz"}')
+    write_record(run / "manifest.json", {"run_id": "fuzz", "experiment": "fuzz"})
     for attempt, (first, last) in enumerate([(0, 40), (25, 60)], start=1):
         segment = Journal(run / "journal", attempt, first)
         for step in range(first + 1, last, 5):

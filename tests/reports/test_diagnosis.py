@@ -142,18 +142,6 @@ def test_rows_are_in_two_splits(tmp_path):
     assert finding.seen == "120 of 200 test rows are also training rows, so the metrics flatter the model"
 
 
-def test_an_older_run_that_has_a_warning_alone_is_silent_about_repeated_rows(tmp_path):
-    """Rows of two splits were told in words before they were recorded."""
-    features, targets, margin = drawn()
-    says = RepeatedRows(split="test", other="train", count=120, rows=200).warning
-    data = bundle(classes(2, 4), features, targets, ROWS, warnings=[says])
-    run = run_of(tmp_path, data, cut(probabilities(margin)), HEALTHY)
-    manifest = json.loads((run / "manifest.json").read_text())
-    del manifest["data"]["repeated"]
-    (run / "manifest.json").write_text(json.dumps(manifest))
-    assert found(run) == []
-
-
 @pytest.mark.parametrize(("rows", "said"), [((40, 30, 30), "There are too few"), ((600, 30, 12), "judge")])
 def test_too_few_rows(tmp_path, rows, said):
     features, targets, margin = drawn(rows=sum(rows))

@@ -26,6 +26,7 @@ from trainwright.reports.explanation_charts import (
 )
 from trainwright.reports.explanations import ranking
 from trainwright.reports.html import write_report
+from written import write_record
 
 HOSTILE = '<script>alert("1")</script>&\x00;,'
 WHOLE: dict[str, Any] = {
@@ -129,8 +130,11 @@ class Page(HTMLParser):
 def page(folder: Path, explanation: Any) -> Page:
     (folder / "evaluation").mkdir(exist_ok=True)
     if explanation is not None:
-        content = explanation if isinstance(explanation, str) else json.dumps(explanation)
-        (folder / "evaluation" / "explanation.json").write_text(content)
+        path = folder / "evaluation" / "explanation.json"
+        if isinstance(explanation, str):
+            path.write_text(explanation)
+        else:
+            write_record(path, explanation)
     return Page(write_report(folder).read_text(encoding="utf-8"))
 
 
@@ -232,9 +236,8 @@ def test_a_damaged_file_costs_its_section_only(tmp_path, content):
 
 def test_names_from_outside_stay_text(tmp_path):
     text = json.dumps(several()).replace('"age"', json.dumps(HOSTILE)).replace('"a"', json.dumps(HOSTILE))
-    shown = page(
-        tmp_path, text.replace('"Oslo"', json.dumps(HOSTILE)).replace('"total_gain"', json.dumps(HOSTILE))
-    )
+    text = text.replace('"Oslo"', json.dumps(HOSTILE)).replace('"total_gain"', json.dumps(HOSTILE))
+    shown = page(tmp_path, json.loads(text))
     assert shown.scripts == 1
     assert '<script>alert("1")' in shown.text
     assert "could not be drawn" not in shown.text

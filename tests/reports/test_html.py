@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trainwright.digest import sha256_bytes
 from trainwright.engine.journal import Journal
 from trainwright.evaluation.metrics import evaluate_predictions
 from trainwright.evaluation.tables import tables
@@ -20,6 +21,7 @@ from trainwright.reports.card import write_card
 from trainwright.reports.html import write_report
 from trainwright.reports.summary import html_table, summary_table
 from trainwright.types import DataInfo, Predictions, features_spec
+from written import write_record
 
 RUN_ID = "20260101-120000-abc123"
 DIGEST = "d1" * 32
@@ -39,6 +41,7 @@ MANIFEST = {
     "working_directory": "/home/ada",
     "command": ["/usr/bin/trainwright", "train", "my config.yaml"],
     "config_hash": "c0" * 32,
+    "config_sha256": sha256_bytes(CONFIG.encode()),
     "seed": 1,
     "data": {
         "hash": "da" * 32,
@@ -100,8 +103,8 @@ def run(tmp_path: Path) -> Path:
     folder = tmp_path / "digits" / RUN_ID
     (folder / "evaluation").mkdir(parents=True)
     (folder / "config.yaml").write_text(CONFIG)
-    (folder / "manifest.json").write_text(json.dumps(MANIFEST))
-    (folder / "result.json").write_text(json.dumps(RESULT))
+    write_record(folder / "manifest.json", MANIFEST)
+    write_record(folder / "result.json", RESULT)
     journalled(folder, 1, 0, 57)
     journalled(folder, 2, 40, 100, "completed")
     rng = np.random.default_rng(0)
@@ -109,8 +112,8 @@ def run(tmp_path: Path) -> Path:
     found = Predictions(
         np.arange(60), rng.dirichlet(np.ones(3), 60).astype(np.float32), rng.integers(0, 3, 60), 30.0
     )
-    (folder / "evaluation" / "test.json").write_text(
-        json.dumps(tables(evaluate_predictions([found], ["f1"], info, "test"), info))
+    write_record(
+        folder / "evaluation" / "test.json", tables(evaluate_predictions([found], ["f1"], info, "test"), info)
     )
     return folder
 
@@ -196,18 +199,18 @@ def test_a_page_says_what_to_do_next(run):
     )
     command = [*MANIFEST["command"], "--runs-dir", "my runs"]
     changed = MANIFEST | {"command": command, "working_directory": str(run.parent)}
-    (run / "manifest.json").write_text(json.dumps(changed))
+    write_record(run / "manifest.json", changed)
     text = page(run).text
     assert f"trainwright reproduce {RUN_ID} --runs-dir 'my runs'" in text
     assert f"trainwright tune --suggest {RUN_ID}/config.yaml" in text
-    (run / "manifest.json").write_text(json.dumps(MANIFEST | {"trainer": {"name": "transformers"}}))
+    write_record(run / "manifest.json", MANIFEST | {"trainer": {"name": "transformers"}})
     assert "What next" not in page(run).text
 
 
 def test_the_config_is_shown_as_it_was_set_and_then_whole(run):
     assert "what was set" not in page(run).text
     created = {"working_directory": "/", "time": 0.0, "settings": ["experiment.name"]}
-    (run / "created.json").write_text(json.dumps(created))
+    write_record(run / "created.json", created)
     _, short, whole = re.split("· what was set|All values", page(run).text)
     assert short.split() == ["experiment", ":", "name", ":", "digits", "model", ":", "type", ":", "mlp"]
     assert "seed: 1" in whole
@@ -226,7 +229,7 @@ def test_a_run_of_another_trainer_says_why_there_are_no_tables(run):
     why = "gives its callbacks the metrics of an evaluation, but neither rows nor predictions"
     assert why not in page(run).text
     (run / "evaluation" / "test.json").unlink()
-    (run / "manifest.json").write_text(json.dumps(MANIFEST | {"trainer": {"name": "transformers"}}))
+    write_record(run / "manifest.json", MANIFEST | {"trainer": {"name": "transformers"}})
     assert why in page(run).text
 
 
@@ -252,7 +255,7 @@ def test_a_regression_has_errors_and_no_confusion(run):
     result = evaluate_predictions(
         [Predictions(np.arange(50), true[:, None] * 0.9, true, 3.0)], ["r2"], info, "test"
     )
-    (run / "evaluation" / "test.json").write_text(json.dumps(tables(result, info)))
+    write_record(run / "evaluation" / "test.json", tables(result, info))
     text = page(run).text
     assert "Predicted against true price, test split" in text
     assert "Greatest errors" in text
@@ -272,7 +275,7 @@ def test_a_run_that_was_killed(run):
 
 
 def test_a_result_of_an_earlier_attempt_does_not_count(run):
-    (run / "result.json").write_text(json.dumps(RESULT | {"status": "preempted", "attempts": 1}))
+    write_record(run / "result.json", RESULT | {"status": "preempted", "attempts": 1})
     (run / "journal" / "0002.jsonl").unlink()
     journalled(run, 2, 57, 70)
     assert dict(summary_table(run))["status"] == RunDir(run).status() == "crashed"
@@ -312,7 +315,7 @@ def test_a_run_whose_records_do_not_tell_its_status_is_damaged(run):
 
 def test_the_parent_is_named(run):
     parent = {"run_id": "20250101-120000-abcdef", "relation": "reproduce"}
-    (run / "manifest.json").write_text(json.dumps(MANIFEST | {"parent": parent}))
+    write_record(run / "manifest.json", MANIFEST | {"parent": parent})
     assert "Its parent is run 20250101-120000-abcdef ." in page(run).text
 
 
@@ -358,9 +361,8 @@ def test_a_damaged_file_costs_only_what_it_says(run, name, content):
 
 
 def test_a_damaged_section_is_named(run):
-    (run / "evaluation" / "test.json").write_text(
-        '{"confusion": {"labels": ["a"], "matrix": [[1, 2], [3, 4]]}}'
-    )
+    broken = {"confusion": {"labels": ["a"], "matrix": [[1, 2], [3, 4]]}}
+    write_record(run / "evaluation" / "test.json", broken)
     text = page(run).text
     assert "evaluations: could not be drawn, as its records are damaged" in text
     assert DIGEST in text
@@ -370,11 +372,11 @@ def test_names_from_outside_stay_text(run):
     hostile = '<script>alert("x")</script>'
     found = json.loads((run / "evaluation" / "test.json").read_text())
     found["confusion"]["labels"] = found["per_class"][0]["label"] = [hostile, "</svg><script>", "eel"]
-    (run / "evaluation" / "test.json").write_text(json.dumps(found))
+    write_record(run / "evaluation" / "test.json", found)
     (run / "config.yaml").write_text(f"experiment: {hostile}\n{hostile}: 1\n# {hostile}\n")
     data = MANIFEST["data"] | {"target": hostile, "features": [hostile], "warnings": [hostile]}
-    (run / "manifest.json").write_text(
-        json.dumps(MANIFEST | {"experiment": hostile, "data": data, "command": [hostile]})
+    write_record(
+        run / "manifest.json", MANIFEST | {"experiment": hostile, "data": data, "command": [hostile]}
     )
     journal = Journal(run / "journal", 3, 100)
     journal.event(100, hostile, **{hostile: hostile})
@@ -391,9 +393,9 @@ def test_no_name_controls_a_terminal(run, write):
     evil = "a\x1b[31mred\x1b]0;title\x07\x9b2Jb\u202egnp\x08c"
     found = json.loads((run / "evaluation" / "test.json").read_text())
     found["confusion"]["labels"] = found["per_class"][0]["label"] = [evil, evil, "eel"]
-    (run / "evaluation" / "test.json").write_text(json.dumps(found))
+    write_record(run / "evaluation" / "test.json", found)
     data = MANIFEST["data"] | {"target": evil, "features": [evil], "warnings": [evil]}
-    (run / "manifest.json").write_text(json.dumps(MANIFEST | {"experiment": evil, "data": data}))
+    write_record(run / "manifest.json", MANIFEST | {"experiment": evil, "data": data})
     text = write(run).read_text()
     assert "aredbgnpc" in text
     assert not [char for char in text if not char.isprintable() and char not in "\t\n\xa0\u2009\u202f\xad"]

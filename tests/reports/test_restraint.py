@@ -9,6 +9,8 @@ import pytest
 from constructed import bundle, classes, run_of
 from test_diagnosis import ROWS, cut, drawn, found, probabilities
 
+from written import write_record
+
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "trees": ("lightgbm", {"max_depth": -1, "reg_lambda": 0.0}, "model.params.max_depth: 4"),
     "shallow trees": ("xgboost", {"max_depth": 3}, "model.params.max_depth: 2"),
@@ -33,6 +35,6 @@ def test_each_model_gets_a_line_that_it_has(name: str, tmp_path: Path) -> None:
     run = run_of(tmp_path, data, cut(outputs), model={"type": model, "params": params})
     if name in OTHERS:
         manifest = json.loads((run / "manifest.json").read_text())
-        (run / "manifest.json").write_text(json.dumps({**manifest, "environment": {}}))
+        write_record(run / "manifest.json", {**manifest, "environment": {}})
     (finding,) = found(run)
     assert finding.mend.startswith(line)

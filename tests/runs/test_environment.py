@@ -18,7 +18,7 @@ from trainwright import semantics
 from trainwright.config import load
 from trainwright.errors import ChangedInputsError, InputError
 from trainwright.records.listing import all_runs
-from trainwright.records.manifest import Environment, Manifest
+from trainwright.records.manifest import Environment
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.environment import environment_inputs
@@ -134,36 +134,6 @@ def test_more_threads_than_processors_are_kept_and_said(
     assert changes(again) == []
 
 
-def test_a_run_of_an_earlier_version_is_no_change(tmp_path: Path) -> None:
-    """It counted device and threads as parts of the computation, and recorded less of the environment."""
-    cut = RunDir(preempted(tmp_path).path)
-    path = cut.path / Manifest.FILE
-    data = json.loads(path.read_text())
-    data["computation"] |= {"training.threads": 1, "training.device": "auto", "distributed.enabled": False}
-    environment = data["environment"]
-    environment["imported"] = [*environment["imported"], "trainwright"]
-    environment["packages"]["trainwright"] = "0.0.1"
-    for name in ("system", "instructions"):
-        del environment[name]
-    del environment["framework"]["precision"], data["placement"], data["sha256"]
-    data |= {"format": 1, "semantics": {"order": 1}}
-    path.write_text(json.dumps(data))
-    again = trainwright.resume(cut.path)
-    assert changes(again) == []
-    assert again.result["determinism"]["tier"] == "bitwise"
-
-
-def test_an_option_that_a_later_version_adds_is_no_change(tmp_path: Path) -> None:
-    cut = RunDir(preempted(tmp_path).path)
-    text = cut.config_file.read_text()
-    assert "  encode: auto\n" in text
-    cut.config_file.write_text(text.replace("  encode: auto\n", ""))
-    before = cut.require_manifest()
-    known = {key: value for key, value in before.computation.items() if key != "data.encode"}
-    cut.write(Manifest.FILE, before.model_copy(update={"computation": known}))
-    assert changes(trainwright.resume(cut.path)) == []
-
-
 def test_an_instruction_set_that_lacks_something_is_another_environment() -> None:
     here = environment_inputs(1, {"torch": "2.13"})
     assert here.instructions is None or all(" " not in flag for flag in here.instructions)
@@ -172,11 +142,12 @@ def test_an_instruction_set_that_lacks_something_is_another_environment() -> Non
     assert [str(one) for one in before.differences(now)] == [
         "environment: instructions was avx2 avx512f, is avx2"
     ]
-    assert Environment(flags=here.flags).differences(here) == [], "nothing else was recorded"
+    bare = Environment(flags=here.flags, imported=here.imported)
+    assert bare.differences(here) == [], "nothing else was recorded"
 
 
 def test_trainwright_itself_is_no_package_of_the_environment() -> None:
-    assert "trainwright" not in (environment_inputs(1, {}).imported or {})
+    assert "trainwright" not in environment_inputs(1, {}).imported
 
 
 # -- our own code
@@ -216,9 +187,8 @@ def test_an_edited_copy_of_our_package_resumes_unless_its_semantics_differ(tmp_p
     table.write_text(re.sub(r'("rules": Part\(\s*)1', r"\g<1>2", unchanged), encoding="utf-8")
     refused = spawn("resume", "last")
     assert refused.returncode == 2, refused.stderr
-    assert "code: semantics of rules was 1, is 2" in refused.stderr
     assert semantics.PARTS["rules"].decides in refused.stderr
-    assert f"resume with version {before.code.trainwright}" in refused.stderr
+    assert f"use version {before.code.trainwright}" in refused.stderr
 
     table.write_text(unchanged, encoding="utf-8")
     resumed = spawn("resume", "last", "--json")

@@ -255,7 +255,7 @@ def manifest(**changes: Any) -> Manifest:
         "environment": {
             "python": "3.11",
             "threads": 1,
-            "imported": ["numpy"],
+            "imported": {"numpy": "2.0"},
             "packages": {"numpy": "2.0", "other": "1"},
         },
         "weights": {"initial": "d"},
@@ -265,10 +265,6 @@ def manifest(**changes: Any) -> Manifest:
 
 def test_equal_manifests_do_not_differ() -> None:
     assert manifest().differences(manifest(created="later", command=["other"], run_id="other")) == []
-    added = manifest(
-        computation={"training.epochs": 3, "training.loss_params": {}}
-    )  # as some versions had it
-    assert manifest().differences(added) == added.differences(manifest()) == []
     # An empty mapping is given to a model of one's own.
     given = manifest(computation={"training.epochs": 3, "model.params.options": {}})
     assert manifest().differences(given) != []
@@ -279,7 +275,7 @@ def test_differences_come_in_the_order_of_their_kinds_and_name_what_is_there_on_
         computation={"training.epochs": 4, "training.more": None},
         data={"splits": {"train": {"rows": 11, "sha256": "e" * 64}}},
         code={"trainwright": "1", "trainwright_sha256": "c", "modules": {"mine": "f"}},
-        environment={"python": "3.12", "threads": 1, "imported": ["numpy"], "packages": {"other": "2"}},
+        environment={"python": "3.12", "threads": 1, "imported": {}, "packages": {"other": "2"}},
         weights={"initial": "g"},
     )
     found = [(d.input, d.what, d.before, d.now) for d in manifest().differences(now)]

@@ -167,10 +167,6 @@ def pair(whole: Run, tmp_path: Path) -> tuple[RunDir, RunDir]:
     return RunDir(whole.path), RunDir(tmp_path / "small" / "copy")
 
 
-def edit(path: Path, change: Callable[[Any], Any]) -> None:
-    path.write_text(json.dumps(change(json.loads(path.read_text()))))
-
-
 def edit_loss(run: RunDir, step: int, value: Any) -> None:
     segment = run.journal / "0001.jsonl"
     lines = [json.loads(line) for line in segment.read_text().splitlines()]

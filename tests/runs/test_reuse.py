@@ -303,14 +303,3 @@ def test_the_command_returns_the_run_that_is_there(
     printed = capsys.readouterr()
     assert json.loads(printed.out)["run_id"] == the_run(runs_dir).id
     assert "is reused" in printed.err
-
-
-def test_runs_are_found_that_a_version_made_which_knew_their_computation_by_another_hash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("trainwright.config.resolved.is_left_out", lambda *_: False)
-        first = preempted(tmp_path)
-    went_on = trainwright.train(SMALL, runs_dir=tmp_path, resume=True)
-    assert (went_on.id, went_on.status) == (first.id, "completed")
-    assert trainwright.train(SMALL, runs_dir=tmp_path, reuse=True).id == first.id

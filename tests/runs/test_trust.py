@@ -94,19 +94,16 @@ def foreign(source: Path, folder: Path, **sections: Any) -> Run:
     config = yaml.safe_load((path / "config.yaml").read_text())
     (path / "config.yaml").write_text(yaml.safe_dump(config | sections))
     for file in path.glob("*/step-*/manifest.json"):  # which says what the config was
-        edit(file, checked=True, run_files={})
+        edit(file, run_files={})
     reseal(path)
     return Run(path)
 
 
-def edit(file: Path, *, checked: bool = False, **values: Any) -> None:
-    """Changes a record as one can who knows the format.
-
-    Without `checked`, as of version 1, without its own hash.
-    """
-    data = json.loads(file.read_text()) | values | ({} if checked else {"format": 1})
+def edit(file: Path, **values: Any) -> None:
+    """Changes a record as one can who knows the format."""
+    data = json.loads(file.read_text()) | values
     data.pop("sha256", None)
-    file.write_text(json.dumps(data | ({"sha256": sha256_json(data)} if checked else {})))
+    file.write_text(json.dumps(data | {"sha256": sha256_json(data)}))
 
 
 def records(run: Run, folder: Path | str) -> None:
@@ -401,7 +398,7 @@ def test_an_export_does_not_have_pip_install_what_a_run_from_someone_else_names(
     manifest = json.loads((run.path / "manifest.json").read_text())
     packages = manifest["environment"]["packages"] | {"numpy": version}
     environment = manifest["environment"] | {"packages": packages, "imported": {}}
-    edit(run.path / "manifest.json", environment=environment, config_sha256=None)
+    edit(run.path / "manifest.json", environment=environment, config_sha256=RunDir(run.path).config_sha256())
     with pytest.raises(CheckpointError, match="is not a version of numpy"):
         trainwright.export(run, here / "model", "mlflow")
     assert not (here / "model").exists()
@@ -415,7 +412,7 @@ def test_processes_of_a_foreign_run_import_nothing_from_the_folder_that_it_names
     started.mkdir()
     monkeypatch.chdir(started)
     made = trainwright.train(SMALL, {"training.max_steps": 2, "distributed.nproc": 2})
-    edit(made.path / "created.json", checked=True, signature=None)
+    edit(made.path / "created.json", signature=None)
     for name in ("trainwright", "torch"):
         (started / f"{name}.py").write_text(MARKED.format(mark=str(mark)))
     child = [sys.executable, "-c", "import sys; sys.exit(any(map(sys.path.__contains__, ('', sys.argv[1]))))"]

@@ -22,6 +22,7 @@ from trainwright.studies import ranking
 from trainwright.studies.benchmark import Benchmark
 from trainwright.studies.cost import Latency
 from trainwright.studies.ranking import COLUMNS, Entry, ranked
+from written import write_record
 
 ABSENT = "absent_package:Model"  # looks right in a config, and cannot be imported
 
@@ -379,12 +380,12 @@ def entry(folder: Path, model: str, *values: float) -> Entry:
         run = RunDir(folder / f"{model}-{fold}")
         run.path.mkdir(exist_ok=True)
         seconds = float(np.random.default_rng().random())
-        run.write_json(
-            "result.json",
+        write_record(
+            run.path / "result.json",
             {"status": "completed", "metrics": {"test_accuracy": finite(value)}, "train_seconds": seconds},
         )
-        run.write_json(
-            "manifest.json",
+        write_record(
+            run.path / "manifest.json",
             {
                 "run_id": run.id,
                 "experiment": "e",

@@ -1,6 +1,5 @@
 """The pages of studies: well-formed, whole even where the study is not, and safe with odd names."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from trainwright.records.study_results import BenchmarkResult, CrossValidationRe
 from trainwright.reports.studies import benchmark_rows, markdown_table, metric_rows, write_report
 from trainwright.reports.study_charts import Point, Spread, dot_plot, trade_off
 from trainwright.studies.ranking import COLUMNS
+from written import write_record
 
 ODD = "<script>alert('|')</script>"
 
@@ -39,12 +39,12 @@ def row(rank: int | None, model: str, mean: Any = 0.9, **more: Any) -> dict[str,
 def study(
     folder: Path, kind: str, result: dict[str, Any] | None, state: str = "completed", **more: Any
 ) -> str:
-    runs = [{"place": {"fold": 0}, "run_id": "run-0"}]
+    runs = [{"label": {"fold": 0}, "run_id": "run-0"}]
     named = {"study_id": folder.name, "created": 0.0}
-    described = {**named, "kind": kind, "experiment": "odd <names>", "state": state, "runs": runs, **more}
-    (folder / "study.json").write_text(json.dumps(described), encoding="utf-8")
+    described = {**named, "kind": kind, "experiment": "odd <names>", "status": state, "runs": runs, **more}
+    write_record(folder / "study.json", described)
     if result is not None:
-        (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+        write_record(folder / "result.json", result)
     return write_report(folder).read_text(encoding="utf-8")
 
 

@@ -177,17 +177,6 @@ def test_a_study_that_dies_at_any_line_of_its_log_goes_on_with_the_same_trials(
     assert len(list(resumed.path.parent.glob("tune-*"))) == 1
 
 
-def test_a_study_goes_on_that_a_version_made_which_knew_its_computation_by_another_hash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: Tuning
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("trainwright.config.resolved.is_left_out", lambda *_: False)
-        first = trainwright.tune(TUNED, {"tuning.trials": 3}, runs_dir=tmp_path)
-    assert trainwright.resume_study(str(first.path), {"tuning.trials": 4}).result["trials"] == 4
-    more = trainwright.tune(TUNED, runs_dir=tmp_path, resume=True)
-    assert (more.path, more.digest) == (first.path, study.digest)
-
-
 def test_more_trials_go_on_where_the_study_ended(tmp_path: Path, study: Tuning) -> None:
     few = {"tuning.trials": 4}
     first = trainwright.tune(TUNED, few, runs_dir=tmp_path)

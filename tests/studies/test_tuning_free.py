@@ -129,11 +129,3 @@ def test_a_study_that_dies_keeps_what_was_decided(
 def test_what_free_order_does_not_go_with(change: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         trainwright.check({**TUNED, "tuning": {**TUNED["tuning"], **change}})
-
-
-def test_the_question_of_other_studies_is_as_before(tmp_path: Path) -> None:
-    from trainwright.studies.study import StudyRequest
-
-    own = {key: value for key, value in TUNED["tuning"].items() if key != "order"}
-    asked = tune.read_search({**TUNED, "tuning": own}, (), StudyRequest(tmp_path)).question["tuning"]
-    assert sorted(asked) == ["horizon", "metric", "mode", "pruner", "sampler", "space"]

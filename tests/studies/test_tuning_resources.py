@@ -68,15 +68,6 @@ def test_trials_of_small_steps_have_one_thread(six_processors: None, tmp_path: P
     assert [threads.of(resolved) for resolved in given] == [1, 3]
 
 
-def test_older_studies_keep_their_threads(six_processors: None, tmp_path: Path) -> None:
-    one = with_tuning(trials=1, space={"model.params.hidden": [[8], [9]]})
-    study = trainwright.tune(one, runs_dir=tmp_path)
-    older = {key: value for key, value in settings_of(study).items() if key != "threads_by_step"}
-    RunDir(study.path).write_json("settings.json", dict(older) | {"threads": 2})
-    more = trainwright.resume_study(study.id, {"tuning.trials": 2}, runs_dir=tmp_path)
-    assert threads_of(more) == [1, 2]
-
-
 def test_the_data_of_a_trial_are_asked_where_the_space_has_keys_of_them(
     six_processors: None, tmp_path: Path
 ) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from written import write_record
+
 RUN_ID = "20260101-120000-abc123"
 MakeRun = Callable[..., Path]
 
@@ -34,7 +36,7 @@ def make_run(tmp_path: Path) -> MakeRun:
             "data": {"hash": "da7a"},
             "code": {"git": None},
         }
-        (run_dir / "manifest.json").write_text(json.dumps(manifest))
+        write_record(run_dir / "manifest.json", manifest)
         return run_dir
 
     return make

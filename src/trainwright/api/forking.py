@@ -160,7 +160,13 @@ def train_child(
     check_verdict(training.verdict)
     verb = "fork" if relation == "fork" else "resume"
     refuse_foreign_run(parent, verb)
-    with reading(parent, working_directory(parent), resume=True, trust=training.trust):
+    with reading(
+        parent,
+        working_directory(parent),
+        resume=True,
+        allow_change=training.allow_change,
+        trust=training.trust,
+    ):
         own, resolved = read_config(parent), child_config(parent, overrides)
         check_usable(parent, resolved)
         for note in (*resolved.notes, *_of_overrides(parent, resolved)):

@@ -27,7 +27,6 @@ from trainwright.runs.run import Run
 from trainwright.runs.run_config import usable_config
 from trainwright.runs.trust import of_own_config
 from trainwright.runs.workdir import reading, working_directory, working_in
-from trainwright.semantics import computing_by, older_versions
 
 if TYPE_CHECKING:
     from trainwright.callbacks.base import Callback
@@ -135,7 +134,7 @@ def _resume_for(
 
     log.info("resuming run %s", found.id)
     require_objects(found, "resume", model=objects.model, data=data)
-    with of_own_config(found, asked), computing_by(older_versions(found.versions())):
+    with of_own_config(found, asked):
         own = usable_config(found)
         warn_of_unused(asked, own, found)
         placement = asked.placement(explicit=True)
@@ -218,7 +217,7 @@ def resume(
         )
         return Run(found)
     refuse_foreign_run(found, "resume")
-    with reading(found, working_directory(found), resume=True, trust=trust):
+    with reading(found, working_directory(found), resume=True, allow_change=allow_change, trust=trust):
         resolved = usable_config(found)
         placement = placement_of_overrides(found, resolved, overrides)
         require_objects(found, "resume", model=model, data=data)
@@ -321,7 +320,7 @@ def reproduce(
         decisions = journalled_decisions(original.journal).to_json()
         parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)
         objects = make_objects(resolved, model, data, callbacks)
-        placement = original.require_manifest().known_placement | {"distributed.nnodes": 1}
+        placement = original.require_manifest().placement | {"distributed.nnodes": 1}
         result = run_attempt(Request(resolved, again, objects, parent, placement))
     if result.status in ("preempted", "interrupted"):
         raise Stopped(result.status)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -32,21 +32,11 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 Affects = Literal["bits", "record", "placement"]
-# Fields that are `is_new`, see `bits`, but that one version took for part of a computation at their defaults.
-ONCE_HASHED = ("training.heads", "training.loss_params")
 
 
-def bits(default: Any = PydanticUndefined, *, is_new: bool = False, **constraints: Any) -> Any:
-    """Return a field that changes the bits of the result: another value is another computation.
-
-    Args:
-        default: The default.
-        is_new: It was added when there were runs already, whose computation is that of its default. At its
-            default, it is no part of what identifies a computation, so that these runs are still found.
-        constraints: Other arguments of pydantic's `Field`.
-    """
-    extra: dict[str, JsonValue] = {"affects": "bits"} | ({"is_new": True} if is_new else {})
-    return Field(default, json_schema_extra=extra, **constraints)
+def bits(default: Any = PydanticUndefined, **constraints: Any) -> Any:
+    """Return a field that changes the bits of the result: another value is another computation."""
+    return Field(default, json_schema_extra={"affects": "bits"}, **constraints)
 
 
 def record(default: Any = PydanticUndefined, **constraints: Any) -> Any:
@@ -63,13 +53,6 @@ def affects(field: FieldInfo) -> Affects | None:
     """Return what a field is declared to change; None if it holds a section whose fields are declared."""
     extra = field.json_schema_extra
     return extra.get("affects") if isinstance(extra, dict) else None  # type: ignore[return-value]
-
-
-def is_left_out(field: FieldInfo, value: Any) -> bool:
-    """Return whether a value of a field is no part of what identifies a computation; see `bits`."""
-    extra = field.json_schema_extra
-    is_new = isinstance(extra, dict) and "is_new" in extra
-    return is_new and value == field.get_default(call_default_factory=True)
 
 
 class Section(BaseModel):

@@ -91,7 +91,6 @@ PARAMETER_GROUPS = bits(
     "counts, and other parameters follow `training`",
 )
 HEADS = bits(
-    is_new=True,
     default_factory=dict,
     description="outputs of the model beside its first one, which is the task's: a loss and metrics for each",
 )

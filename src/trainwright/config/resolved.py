@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 
 from trainwright.config.emit import emit
 from trainwright.config.env import VARIABLE
-from trainwright.config.fields import ONCE_HASHED, affects, is_left_out
+from trainwright.config.fields import affects
 from trainwright.config.schema import PLACEMENT, RunConfig
 from trainwright.config.tree import DEFAULT, Source, join
 from trainwright.redact import is_secret, redacted
@@ -95,13 +95,6 @@ class Resolved:
     def computation_hash(self) -> str:
         """Return the SHA-256 (hex) of the values that change the result, `${env:NAME}` expanded."""
         return _hash(self.bits)
-
-    def computation_hashes(self) -> tuple[str, str]:
-        """Return the computation hash, and that under which another version knew the same computation."""
-        bits = dict(self.bits)
-        for section, _, name in (key.partition(".") for key in ONCE_HASHED):
-            bits[section] = {name: self.nested[section][name]} | bits.get(section, {})
-        return self.computation_hash(), _hash(bits)
 
     def placement(self, *, explicit: bool = False) -> dict[str, Any]:
         """Return where the run is to be computed, by dotted key.
@@ -226,8 +219,7 @@ def _bits_of(section: BaseModel, plain: dict[str, Any]) -> dict[str, Any]:
     for name, field_ in type(section).model_fields.items():
         kind, inner = affects(field_), getattr(section, name)
         is_section = kind is None and isinstance(inner, BaseModel)
-        is_kept = kind not in ("record", "placement") and not is_left_out(field_, inner)
-        if not is_kept or (is_section and not _bits_of(inner, plain[name])):
+        if kind in ("record", "placement") or (is_section and not _bits_of(inner, plain[name])):
             del plain[name]
     return plain
 

@@ -92,7 +92,6 @@ class TrainingConfig(Section):
         "losses; for boosters it is `model.params.objective`",
     )
     loss_params: dict[str, Any] = bits(
-        is_new=True,
         default_factory=dict,
         description="the options of a loss of your own; they may also be written beside its type: "
         "`loss: {type: package.module:Loss, alpha: 0.5}`",

@@ -10,8 +10,6 @@ from trainwright.config.fields import MODE, AutoMode, Section, TypedSection, pla
 
 SQLITE = "sqlite"  # the storage in the study's folder
 _NOT_ASKED = {"trials", "max_minutes", "target", "parallel", "storage"}  # no trial depends on these
-# Left out where they are not set: earlier studies did not know them.
-_ASKED_LATER = ("order", "resources", "tuner")
 
 
 class SamplerConfig(TypedSection):
@@ -183,10 +181,4 @@ class TuningConfig(Section):
 
     def asked(self) -> dict[str, Any]:
         """Return what two studies must share to be the same; one may have more trials than the other."""
-        own = self.model_dump(mode="json", exclude=_NOT_ASKED)
-        fields = type(self).model_fields
-        return {
-            key: value
-            for key, value in own.items()
-            if key not in _ASKED_LATER or getattr(self, key) != fields[key].default
-        }
+        return self.model_dump(mode="json", exclude=_NOT_ASKED)

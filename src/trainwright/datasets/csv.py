@@ -12,7 +12,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from pydantic import BaseModel, Field
 
-from trainwright import semantics
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
@@ -284,7 +283,7 @@ class CsvDataset:
             and not (types.is_string(column.type) or types.is_null(column.type))
         ]
         whole = [name for name, column in columns.items() if types.is_integer(column.type)]
-        if whole and semantics.version("preparation") > 1 and self._has_codes(content):
+        if whole and self._has_codes(content):
             others += whole
         if others:  # dates, times of day, and codes such as 01234 are to be read as they are written
             again = self._arrow_columns(path, content, names._replace(text=others), others)

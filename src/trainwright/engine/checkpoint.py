@@ -3,8 +3,8 @@
 A checkpoint is a folder `checkpoints/step-000000300-a0002` (step 300, saved by attempt 2) with its files and
 `manifest.json`: a SHA-256 of every file, the digests, and a hash of itself. The folder is put together
 elsewhere, and appears whole; a manifest is never there before what it names. A folder without a valid
-manifest is not a checkpoint, and is never loaded; nor is one that the log of the run does not name (runs of
-earlier versions have no log). Best models are kept in the same way in `best/`; neither kind prunes the other.
+manifest is not a checkpoint, and is never loaded; nor is one that the log of the run does not name (exported
+runs have no log). Best models are kept in the same way in `best/`; neither kind prunes the other.
 """
 
 from __future__ import annotations

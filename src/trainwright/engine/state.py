@@ -70,8 +70,8 @@ class RunState:
             **scalars,
             loss_sum=number(data["loss_sum"]),
             evaluations=evaluations,
-            decisions=decisions_from_json(data.get("decisions", [])),  # version 1 has none
-            measures={name: number(value) for name, value in data.get("measures", {}).items()},
+            decisions=decisions_from_json(data["decisions"]),
+            measures={name: number(value) for name, value in data["measures"].items()},
         )
 
 

@@ -19,7 +19,6 @@ from trainwright.config.metrics import own_name
 from trainwright.errors import InputError, ModelError
 from trainwright.registry import adapters
 from trainwright.require import home_of, import_path, is_class_of_functions, kind_of
-from trainwright.semantics import version
 from trainwright.tasks.base import Metric, Scores, Task
 from trainwright.tasks.support.accumulators import Accumulator, is_accumulator
 from trainwright.types import Mode
@@ -139,8 +138,6 @@ def _mode(function: Any) -> Mode | None:
 
 def _more(scores: Scores) -> dict[str, Any]:
     """Return the weights of the rows, and the positive of two classes, where there are any."""
-    if version("metrics") < 3:
-        return {}
     labels = scores.labels if scores.labels is not None and len(scores.labels) == 2 else (None, None)
     positive = labels[1].item() if isinstance(labels[1], np.generic) else labels[1]
     return {"sample_weight": scores.weights, "pos_label": positive}

@@ -26,7 +26,7 @@ from trainwright.frameworks.sklearn.storage import import_skops
 from trainwright.registry import name_of_framework, task_for
 from trainwright.runs.prediction.predictor import Predictor
 from trainwright.runs.prediction.whole_files import write_whole
-from trainwright.semantics import computing_by, older_versions, version
+from trainwright.semantics import changed, in_words
 from trainwright.tasks.support.transforms import transform_of
 from trainwright.types import FEATURES, TARGET, Array, DataInfo
 
@@ -65,10 +65,9 @@ class RowPreparation(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             DataError: A column is missing, or a value cannot be used; names both column and row.
         """
-        info, older = _read(self.about)
-        with computing_by(older):
-            features = from_json(json.loads(self.preparation)).features(X)
-            return flatten_features({FEATURES: features, TARGET: np.empty(0)}, info)[FEATURES]
+        info = _read(self.about)
+        features = from_json(json.loads(self.preparation)).features(X)
+        return flatten_features({FEATURES: features, TARGET: np.empty(0)}, info)[FEATURES]
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:  # noqa: ARG002
         """Return the names of the features."""
@@ -100,11 +99,9 @@ class _RunModel(BaseEstimator):  # type: ignore[misc]
 
     def _outputs(self, features: Any) -> Array:
         """Return probabilities (rows, classes), or values (rows,) or (rows, outputs)."""
-        info, older = _read(self.about)
-        with computing_by(older):
-            outputs = outputs_of(self.estimator, features, info, _THREADS)
-            outputs = outputs.astype(np.float32) if version("sklearn", info.semantics) == 1 else outputs
-            transform = transform_of(info)
+        info = _read(self.about)
+        outputs = outputs_of(self.estimator, features, info, _THREADS)
+        transform = transform_of(info)
         return outputs if transform is None else transform.inverse(outputs).astype(outputs.dtype)
 
 
@@ -114,7 +111,7 @@ class RunClassifier(ClassifierMixin, _RunModel):  # type: ignore[misc]
     @property
     def classes_(self) -> Array:
         """The labels, in the order of the probabilities."""
-        info = _read(self.about)[0]
+        info = _read(self.about)
         return np.asarray(info.classes if info.classes is not None else range(info.outputs))
 
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
@@ -123,7 +120,7 @@ class RunClassifier(ClassifierMixin, _RunModel):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the most probable labels, (rows,); of `multilabel` 0 or 1 for each, (rows, labels)."""
-        outputs, info = self._outputs(X), _read(self.about)[0]
+        outputs, info = self._outputs(X), _read(self.about)
         columns = task_for(info).columns(outputs)
         if "prediction" in columns:
             return np.asarray(self.classes_[outputs.argmax(axis=1)])
@@ -156,7 +153,7 @@ def pipeline_of(predictor: Predictor) -> Pipeline:
             "estimator with --format skops"
         )
     manifest, info = run.manifest(), predictor.info
-    about = json.dumps({"info": info.to_json(), "versions": manifest.versions if manifest else None})
+    about = json.dumps({"info": info.to_json(), "versions": manifest.semantics if manifest else {}})
     wrapper = RunClassifier if task_for(info).gives_probabilities else RunRegressor
     prepared = RowPreparation(json.dumps(preparation.to_json()), about)
     return Pipeline([("preparation", prepared), ("model", wrapper(predictor.native, about))])
@@ -173,9 +170,16 @@ def export_pipeline(predictor: Predictor, path: Path) -> Path:
     return path
 
 
-def _read(about: str) -> tuple[DataInfo, dict[str, int]]:
-    """Return the description of the data, and the older versions of our code that hold for it."""
+def _read(about: str) -> DataInfo:
+    """Return the description of the data.
+
+    Raises:
+        InputError: Another version of our code made the pipeline, and computes otherwise.
+    """
     data = json.loads(about)
-    older = older_versions(data["versions"])
-    with computing_by(older):
-        return DataInfo.from_json(data["info"]), dict(older)
+    if others := changed(data["versions"]):
+        raise InputError(
+            f"another version of Trainwright made this pipeline, and computes otherwise: {in_words(others)}; "
+            "export it again from a run of this version"
+        )
+    return DataInfo.from_json(data["info"])

@@ -13,7 +13,7 @@ from trainwright.records.run_files import MANIFEST
 def checkpoint_names(run: RunDir, kind: Literal["checkpoints", "best"] = "checkpoints") -> list[str]:
     """Return the names of the checkpoints (or best models) that the log of a run names, oldest first.
 
-    A run of an earlier version has no log: all that have a manifest count. The files are not read.
+    An exported run has no log: all that have a manifest count. The files are not read.
     """
     names = committed(registry.adapter("store", "file")(run.path), kind)
     if names is None:

@@ -25,8 +25,8 @@ class Commit:
     """A committed checkpoint, as its manifest describes it.
 
     `best` are the steps of the best models that a resume from it needs. `run_files` maps the files of the run
-    directory that a prediction depends on (config, preparation of the data) to their SHA-256. Checkpoints of
-    version 1 have neither. `saved` is in seconds since 1970.
+    directory that a prediction depends on (config, preparation of the data) to their SHA-256. `saved` is in
+    seconds since 1970.
     """
 
     name: str

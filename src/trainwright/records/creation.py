@@ -11,8 +11,8 @@ class Creation(Document):
     """Where and when a run was created.
 
     Relative paths in its config start from `working_directory`, wherever the first attempt is made; `time` is
-    in seconds since the epoch. `settings` are the dotted keys of the config that the user set; None: it was
-    not recorded. `signature` covers the config and both folders; see `ownership`.
+    in seconds since the epoch. `settings` are the dotted keys of the config that the user set; None: it is
+    not known. `signature` covers the config and both folders; see `ownership`.
     """
 
     FILE: ClassVar[str] = "created.json"

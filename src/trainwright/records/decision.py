@@ -121,8 +121,7 @@ class Decisions(Sequence[Decision]):
 
     def skips(self) -> Mapping[Any, Sequence[int]] | None:
         """Return the positions of the samples that are left out, by split; None if that was not decided."""
-        decided = (one.detail.get("positions") for one in self._made if one.kind == "skip")
-        return next((positions for positions in decided if positions is not None), None)
+        return next((one.detail["positions"] for one in self._made if one.kind == "skip"), None)
 
     def checkpoint_minutes(self, processes: int) -> float | None:
         """Return the minutes between two checkpoints that were chosen last for this number of processes."""

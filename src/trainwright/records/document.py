@@ -37,10 +37,7 @@ class Record(BaseModel):
 
 
 class Document(Record):
-    """A record that is a JSON file of its own, with the SHA-256 of its content inside it.
-
-    Files of format 1 have no SHA-256; they are read without that check.
-    """
+    """A record that is a JSON file of its own, with the SHA-256 of its content inside it."""
 
     format: int = FORMAT
 
@@ -49,7 +46,7 @@ class Document(Record):
         """Read a file, or return None if there is none; `depth` as in `open_regular`.
 
         Raises:
-            CheckpointError: The file is damaged, cannot be read, or is of a later format.
+            CheckpointError: The file is damaged, cannot be read, or is of another format.
         """
         try:
             content = read_regular(path, depth=depth)
@@ -69,16 +66,9 @@ class Document(Record):
         Raises:
             ValueError: The content is not what `save` wrote.
         """
-        data = json.loads(content)
-        if not isinstance(data, dict):
-            raise ValueError("it does not hold a JSON object")
-        checksum = data.pop(_CHECKSUM, None)
-        is_written = checksum == _checksum(data)
-        version = data.setdefault("format", 1)
-        if version not in (1, FORMAT):
-            raise ValueError(f"it has format {version}; this version of Trainwright reads 1 and {FORMAT}")
-        if not is_written and (version, checksum) != (1, None):
-            raise ValueError(_CHANGED)
+        data = parse_json(content)
+        if (version := data.get("format")) != FORMAT:
+            raise ValueError(f"it has format {version}; this version of Trainwright reads {FORMAT}")
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -154,12 +144,8 @@ def _text_of(key: Any) -> str:
     return str(text)
 
 
-def parse_json(content: bytes, *, required: bool = False) -> dict[str, Any]:
-    """Return what `dump` encoded, or an object without a checksum, as version 1 wrote them.
-
-    Args:
-        content: The bytes of the file.
-        required: Refuse an object without a checksum.
+def parse_json(content: bytes) -> dict[str, Any]:
+    """Return what `dump` encoded.
 
     Raises:
         ValueError, RecursionError: The content is not what was written.
@@ -167,8 +153,7 @@ def parse_json(content: bytes, *, required: bool = False) -> dict[str, Any]:
     data = json.loads(content)
     if not isinstance(data, dict):
         raise ValueError("it does not hold a JSON object")
-    checksum = data.pop(_CHECKSUM, None)
-    if (required or checksum is not None) and checksum != _checksum(data):
+    if data.pop(_CHECKSUM, None) != _checksum(data):
         raise ValueError(_CHANGED)
     return data
 

@@ -20,8 +20,7 @@ class Lineage(Document):
 
     A `fork` is trained otherwise from `step` on, a `continue` is only trained longer, and `reproduce` repeats
     the parent from its start. `changed` holds the settings that differ from the parent's. The other fields
-    describe the parent: its data, where its own steps began, where its initial weights came from, and the
-    versions of our code that it was computed by (`semantics`, None: not recorded).
+    describe the parent: its data, where its own steps began, and where its initial weights came from.
     `irregular` are the steps of its evaluations that try no patience: all of them, and those that it had from
     a parent of its own.
     """
@@ -38,7 +37,6 @@ class Lineage(Document):
     irregular: list[int] = Field(default_factory=list)
     inherited_irregular: list[int] = Field(default_factory=list)
     init_from: str | None = None
-    semantics: dict[str, int] | None = None
 
     def own_begin(self, data: DataIdentity) -> Begin:
         """Return where the run's own steps begin on its data.

@@ -230,7 +230,7 @@ class Log:
 def committed(store: Store, kind: str) -> Collection[str] | None:
     """Return the names of the checkpoints of a kind that the log in a run directory says exist.
 
-    None if there is no log (earlier versions wrote none), or it cannot be read: every valid manifest counts.
+    None if there is no log, as in an exported run, or it cannot be read: every valid manifest counts.
     """
     head = readable_head(store)
     return None if head is None else head.names(kind)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from trainwright.config.fields import ONCE_HASHED
-from trainwright.config.schema import PLACEMENT
 from trainwright.records.document import Document, Name, Record
 from trainwright.redact import fingerprinted
 
@@ -71,7 +69,7 @@ class DataIdentity(Record):
     `rows` identifies the rows of each split, however their features were prepared; `preparation` is the
     SHA-256 of what was fitted to prepare them: rows in another unit may have the same features. `files` has
     the beginning of the SHA-256 of each shard, by its name, to say which of them has changed. `repeated` are
-    the rows that two splits share; earlier versions told them in `warnings` alone.
+    the rows that two splits share.
     """
 
     hash: str | None = None
@@ -123,7 +121,7 @@ class NumericEnvironment(Record):
     extensions of its instruction set that arithmetic uses; `framework` the versions, device and precision
     that the framework names; `flags` the environment variables that change arithmetic, and `resolved` what
     the libraries that were imported have made of processor and variables; `imported` the version of each
-    package that the run imported. None: an earlier version of Trainwright did not record it.
+    package that the run imported.
     """
 
     python: str | None = None
@@ -134,7 +132,7 @@ class NumericEnvironment(Record):
     framework: dict[str, str] = Field(default_factory=dict)
     flags: dict[str, str] = Field(default_factory=dict)
     resolved: dict[str, str] = Field(default_factory=dict)
-    imported: dict[str, str] | None = None
+    imported: dict[str, str] = Field(default_factory=dict)
 
 
 class Environment(NumericEnvironment):
@@ -147,24 +145,13 @@ class Environment(NumericEnvironment):
     platform: str | None = None
     packages: dict[str, str] = Field(default_factory=dict)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _with_versions(cls, data: Any) -> Any:
-        """Look up the versions of the imported packages, of which earlier manifests list the names."""
-        if isinstance(data, dict) and isinstance(names := data.get("imported"), list):
-            packages = data.get("packages", {})
-            return data | {"imported": {name: packages[name] for name in names if name in packages}}
-        return data
-
     def numeric(self) -> NumericEnvironment:
         """Return the part that is compared."""
         return NumericEnvironment(**{name: getattr(self, name) for name in NumericEnvironment.model_fields})
 
     def differences(self, now: Environment) -> list[Difference]:
         """Return what differs. What one of the two does not record is not compared."""
-        names = {*(now.imported or {}), *(self.imported or {})} - {"trainwright"}  # semantics identify it
-        if self.imported is None:  # version 1 did not record which packages a run imported
-            names &= self.packages.keys()
+        names = {*now.imported, *self.imported}
         before, after = self._view(names), now._view(names)
         for values, others in ((before, after), (after, before)):
             for key in [key for key in values if key.startswith(_IF_RECORDED) and others.get(key) is None]:
@@ -176,7 +163,7 @@ class Environment(NumericEnvironment):
         return _compare("environment", before, after)
 
     def _view(self, packages: set[str]) -> Json:
-        versions = self.packages | (self.imported or {})
+        versions = self.packages | self.imported
         return {
             "python": self.python,
             "system": self.system,
@@ -298,7 +285,7 @@ class Manifest(Document):
     working_directory: str = "."
     command: list[str] = Field(default_factory=list)
     objects: list[str] = Field(default_factory=list)
-    semantics: dict[str, int] | int | None = None
+    semantics: dict[str, int] = Field(default_factory=dict)
     seed: int | None = None
     config_hash: str | None = None
     config_sha256: str | None = None
@@ -324,33 +311,11 @@ class Manifest(Document):
     def _without_secrets(cls, inputs: Json) -> Json:
         return {key: fingerprinted(key, value) for key, value in inputs.items()}
 
-    @field_validator("computation")
-    @classmethod
-    def _without_placement(cls, inputs: Json) -> Json:
-        """Drop what earlier versions counted as part of the computation."""
-        return {key: value for key, value in inputs.items() if key not in PLACEMENT}
-
-    @property
-    def versions(self) -> dict[str, int]:
-        """The semantics versions by part.
-
-        Manifests of format 1 hold one number, which is that of the sample order.
-        """
-        if isinstance(self.semantics, dict):
-            return self.semantics
-        return {} if self.semantics is None else {"order": self.semantics}
-
     def objects_in_words(self, names: Sequence[str] | None = None) -> str:
         """Return a clause for messages: which objects, or which of some, the run was given from Python."""
         names = self.objects if names is None else names
         what = "a model object" if list(names) == ["model"] else f"{' and '.join(names)} objects"
         return f"run {self.run_id} was trained with {what} passed from Python"
-
-    @property
-    def known_placement(self) -> Json:
-        """The placement; earlier versions recorded only the threads."""
-        threads = {"training.threads": self.environment.threads} if self.environment.threads else {}
-        return threads | self.placement
 
     @property
     def demands_bitwise(self) -> bool:
@@ -365,7 +330,7 @@ class Manifest(Document):
     def differences(self, now: Manifest) -> list[Difference]:
         """Return the inputs that differ, in the order of `KINDS`."""
         views = (
-            ("config", _computation_view),
+            ("config", lambda manifest: manifest.computation),
             ("model", lambda manifest: manifest.model),
             ("weights", _weights_view),
         )
@@ -420,7 +385,7 @@ class Manifest(Document):
     def configs_before(self, now: Manifest) -> list[str]:
         """Return the hashes that `config.yaml` had before the present one."""
         known = [*self.earlier_configs, self.config_sha256]
-        return [one for one in dict.fromkeys(known) if one not in (None, now.config_sha256)]
+        return [one for one in dict.fromkeys(known) if one is not None and one != now.config_sha256]
 
 
 def _compare(kind: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
@@ -439,8 +404,7 @@ def _data_view(manifest: Manifest, other: Manifest) -> Json:
         for name, split in manifest.data.splits.items()
         for key, value in _without_none(split.to_json()).items()
     }
-    recorded = manifest.data.preparation and other.data.preparation  # older versions did not
-    fitted = {"preparation": manifest.data.preparation} if recorded else {}
+    fitted = {} if manifest.data.preparation is None else {"preparation": manifest.data.preparation}
     return splits | fitted | _changed_files(manifest, other)
 
 
@@ -454,12 +418,6 @@ def _changed_files(manifest: Manifest, other: Manifest) -> dict[str, str]:
     return {f"file {name}": files[name] for name in changed[:_SHOWN_FILES]}
 
 
-def _computation_view(manifest: Manifest) -> Json:
-    """Return the values of the config; some versions have fields at their defaults that others leave out."""
-    values = manifest.computation.items()
-    return {key: value for key, value in values if key not in ONCE_HASHED or value != {}}
-
-
 def _weights_view(manifest: Manifest) -> Json:
     initial = manifest.initial.identity() if manifest.initial else {}
     return _without_none(manifest.weights.to_json() | initial)
@@ -467,7 +425,7 @@ def _weights_view(manifest: Manifest) -> Json:
 
 def _code_view(manifest: Manifest) -> Json:
     return {f"module {name}": sha256 for name, sha256 in manifest.code.modules.items()} | {
-        f"{SEMANTICS_OF}{name}": version for name, version in manifest.versions.items()
+        f"{SEMANTICS_OF}{name}": version for name, version in manifest.semantics.items()
     }
 
 
@@ -484,14 +442,7 @@ def _edited(before: CodeIdentity, now: CodeIdentity) -> list[Difference]:
 
 
 def _compare_code(before: Manifest, now: Manifest) -> list[Difference]:
-    """Return the differences; a part of ours without a version had version 1 (it has got its own since)."""
-    differences = _compare("code", _code_view(before), _code_view(now))
-    versions = [
-        replace(one, before=one.before or 1, now=one.now or 1) if one.what.startswith(SEMANTICS_OF) else one
-        for one in differences
-    ]
-    edited = _edited(before.code, now.code)
-    return [one for one in versions if one.before != one.now] + edited
+    return _compare("code", _code_view(before), _code_view(now)) + _edited(before.code, now.code)
 
 
 def _without_none(data: Json) -> Json:

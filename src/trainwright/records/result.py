@@ -25,7 +25,7 @@ class Result(Document):
 
     `evaluated` says whether `metrics` are those of the `best` or the `final` model (None: not evaluated);
     `digest` is that of the final weights, and `weights` says which these are: `trained`, or `ema`, an average
-    of them (None: of a run before there were averages); `computation_hash` is the manifest's, to find the
+    of them (None: of another trainer); `computation_hash` is the manifest's, to find the
     run; `train_seconds` and `samples_per_second` leave out start-up and the last evaluation;
     `skipped_samples` is the number of corrupt samples that were left out.
     """

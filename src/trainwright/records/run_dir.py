@@ -168,17 +168,6 @@ class RunDir:
         """
         return Manifest.load(self.path / Manifest.FILE)
 
-    def versions(self) -> dict[str, int] | None:
-        """Return the versions of our code that the run is computed by, or None if it has recorded none yet.
-
-        Raises:
-            CheckpointError: The record is damaged.
-        """
-        manifest, lineage = self.manifest(), self.lineage()
-        if manifest is not None:
-            return manifest.versions
-        return lineage.semantics if lineage is not None else None
-
     def require_manifest(self) -> Manifest:
         """Return the manifest of a run that must have one.
 
@@ -214,10 +203,7 @@ class RunDir:
         return result
 
     def creation(self) -> Creation | None:
-        """Return how the run was created.
-
-        None if that is damaged, or an earlier version of Trainwright did not record it.
-        """
+        """Return how the run was created; None if that is damaged, or not there, as in an exported run."""
         try:
             return Creation.load(self.path / Creation.FILE)
         except CheckpointError as error:

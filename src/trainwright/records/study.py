@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from trainwright.errors import CheckpointError
 from trainwright.records import trials
@@ -28,7 +28,7 @@ class StudyRun(Record):
     `reused` says that the run was completed before, with the same inputs, and not trained for this study.
     """
 
-    label: dict[str, Any] = Field(validation_alias=AliasChoices("label", "place"))  # version 1: `place`
+    label: dict[str, Any]
     run_id: Name
     reused: bool = False
 
@@ -37,8 +37,8 @@ class StudyRecord(Document):
     """The content of `study.json`.
 
     `question` is what makes two studies the same; `status` is `running` while a process works on it, and how
-    it ended afterwards; `created` is in seconds since the epoch. `semantics` are the versions of our code
-    that its runs are computed by. `files` seals the other records of a study that no process works on.
+    it ended afterwards; `created` is in seconds since the epoch. `files` seals the other records of a study
+    that no process works on.
     """
 
     FILE: ClassVar[str] = "study.json"
@@ -49,14 +49,10 @@ class StudyRecord(Document):
     experiment: str
     created: float
     command: list[str] = Field(default_factory=list)
-    # Version 1 had `asked` and `state`.
-    question: dict[str, Any] = Field(default_factory=dict, validation_alias=AliasChoices("question", "asked"))
-    status: Literal["running", Ended] = Field(
-        default="running", validation_alias=AliasChoices("status", "state")
-    )
+    question: dict[str, Any] = Field(default_factory=dict)
+    status: Literal["running", Ended] = "running"
     runs: list[StudyRun] = Field(default_factory=list)
     error: str | None = None
-    semantics: dict[str, int] = Field(default_factory=dict)
     files: dict[str, StoredFile] = Field(default_factory=dict)
 
 

@@ -89,7 +89,7 @@ class TuningResult(StudyResult):
 
 
 def metrics_of(folder: Path) -> dict[str, Mode]:
-    """Return the metrics of a search with their modes, known from its start on; empty: it kept none then."""
+    """Return the metrics of a search with their modes, known from its start on; empty if that is damaged."""
     try:
         found = RunDir(folder).read_json(SETTINGS).get("metrics")
     except CheckpointError:  # it is damaged

@@ -31,7 +31,7 @@ def _names(run: RunFiles) -> Iterator[str]:
         yield name
     if run.manifest is None:
         return
-    yield from (name for name in run.manifest.versions if name in registry.names("framework"))
+    yield from (name for name in run.manifest.semantics if name in registry.names("framework"))
     # The model of another library's trainer, or a class of a plugin's: by the versions that were noted.
     described = run.manifest.environment.framework
     yield from (

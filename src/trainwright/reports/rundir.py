@@ -220,7 +220,7 @@ def _read_config(run: RunDir, manifest: Manifest | None, problems: list[str]) ->
     """Return the resolved config; empty if it is not the one that the manifest was made from."""
     text = _read_text(run.path, run.config_file.name, problems)
     try:
-        if text is not None and manifest and manifest.config_sha256 not in (None, run.config_sha256()):
+        if text is not None and manifest and manifest.config_sha256 != run.config_sha256():
             problems.append(
                 f"{run.config_file.name}: its content is not what was written; left out of this report"
             )

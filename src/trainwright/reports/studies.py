@@ -99,7 +99,7 @@ def _rendered(folder: Path) -> str:
 
 
 def _tuned(folder: Path, record: StudyRecord, result: TuningResult) -> tuple[str, str]:
-    """Return the metric of a tuning study, and its mode; earlier versions wrote the mode at the end alone."""
+    """Return the metric of a tuning study, and its mode, as far as its files are whole."""
     if first := next(iter(metrics_of(folder).items()), None):
         return first
     asked = part(record.question, "tuning")

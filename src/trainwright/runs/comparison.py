@@ -90,7 +90,7 @@ def compare(first: RunDir, second: RunDir, *, trust: bool = False) -> Comparison
 def _check_config(run: RunDir, manifest: Manifest | None) -> None:
     """Raise CheckpointError if the config file is not the one that the manifest was made from."""
     path = run.checked_config_file()
-    if manifest and path.exists() and manifest.config_sha256 not in (None, run.config_sha256()):
+    if manifest and path.exists() and manifest.config_sha256 != run.config_sha256():
         raise CheckpointError(f"{path} is damaged: its content is not what was written")
 
 

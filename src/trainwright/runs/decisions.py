@@ -35,7 +35,7 @@ def known_decisions(saved: Mapping[str, Any], journalled: Decisions, parent: Par
     return Decisions(
         [
             *(decision for decision in inherited if decision.kind not in NEUTRAL),
-            *decisions_from_json(saved.get("decisions", [])),  # version 1 has none
+            *decisions_from_json(saved.get("decisions", [])),
             *journalled,
         ]
     )

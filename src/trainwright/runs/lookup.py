@@ -30,10 +30,10 @@ def find(run: RunName, runs_dir: Path | str | None, fits: Callable[[RunDir], boo
 
 def find_unfinished(resolved: Resolved, runs_dir: Path) -> RunDir | None:
     """Return the newest unfinished run of the same computation, or None."""
-    wanted, experiment = resolved.computation_hashes(), resolved.config.experiment.name
+    wanted, experiment = resolved.computation_hash(), resolved.config.experiment.name
     for run in all_runs(runs_dir):
         try:
-            if run.experiment == experiment and run.status() in UNFINISHED and _computation(run) in wanted:
+            if run.experiment == experiment and run.status() in UNFINISHED and _computation(run) == wanted:
                 return run
         except TrainwrightError as error:  # a damaged run must not stop this one
             log.warning("run %s is skipped: %s", run.id, error)

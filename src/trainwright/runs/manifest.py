@@ -33,7 +33,7 @@ from trainwright.runs.environment import environment_inputs
 from trainwright.runs.frameworks import framework_name
 from trainwright.runs.objects import Objects
 from trainwright.runs.wiring import Components
-from trainwright.semantics import decides, versions
+from trainwright.semantics import in_words, versions
 from trainwright.types import Determinism
 
 log = logging.getLogger("trainwright")
@@ -71,7 +71,7 @@ def make_manifest(
         working_directory=str(here),
         command=[redacted(word) for word in sys.argv],
         objects=objects.names,
-        semantics=versions(framework_name(config, objects.model), components.bundle.info.semantics),
+        semantics=versions(framework_name(config, objects.model)),
         seed=config.experiment.seed,
         config_hash=resolved.config_hash(),
         config_sha256=run.config_sha256(),
@@ -185,8 +185,8 @@ def advice(before: Manifest, refused: Sequence[Difference]) -> str:
     """Return how refused differences can be undone."""
     parts = [one.what.removeprefix(SEMANTICS_OF) for one in refused if one.what.startswith(SEMANTICS_OF)]
     if parts:
-        ours = ", ".join(f"{decides(part)} ({part})" for part in parts)
         version = before.code.trainwright or "that began it"
+        ours = in_words(parts)
         return f"this version of Trainwright computes otherwise: {ours}; resume with version {version}"
     if all(one.input == "environment" for one in refused):
         return "training.determinism: bitwise allows no other environment: resume in that of before"
@@ -194,16 +194,13 @@ def advice(before: Manifest, refused: Sequence[Difference]) -> str:
 
 
 def _adopted(run: RunDir, before: Manifest, now: Manifest) -> Manifest:
-    """Adopt what may differ without changing a bit: a config file that was edited, another placement.
-
-    Version 1 did not record the hash of the file.
-    """
+    """Adopt what may differ without changing a bit: a config file that was edited, another placement."""
     values: Json = {}
-    if before.config_sha256 not in (None, now.config_sha256):
+    if before.config_sha256 != now.config_sha256:
         log.warning("config.yaml has changed since the run began, but nothing in it that changes the result")
         values = {name: getattr(now, name) for name in ("config_hash", "config_sha256")}
         values["earlier_configs"] = before.configs_before(now)
-    if before.placement and before.placement != now.placement:
+    if before.placement != now.placement:
         values["placement"] = now.placement
     if not values:
         return before

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from trainwright import registry
 from trainwright.config import Resolved
-from trainwright.config.tree import DEFAULT
 from trainwright.datasets.base import DataBundle
 from trainwright.errors import ChangedInputsError, CheckpointError
 from trainwright.records.commit import Commit
@@ -82,8 +81,6 @@ def compare_inputs(
 ) -> Manifest:
     """Compare the inputs with those of the manifest, and return the manifest with accepted changes.
 
-    Options that this version of Trainwright has added have their defaults, and are not compared.
-
     Args:
         request: What is asked for: the run, its config, and whether inputs may have changed.
         before: The inputs of before.
@@ -95,11 +92,8 @@ def compare_inputs(
     Raises:
         ChangedInputsError: Inputs have changed, and the request does not allow that.
     """
-    known, sources = before.computation, request.resolved.sources
-    new = {key for key, source in sources.items() if source == DEFAULT and key not in known}
-    computation = {key: value for key, value in now.computation.items() if key not in new}
     file = before.data_file if before.data.hash == now.data.hash else data_file
-    now = now.model_copy(update={"computation": computation, "data_file": file})
+    now = now.model_copy(update={"data_file": file})
     manifest = check_unchanged(request.run, before, now, allow_change=request.allow_change, neutral=neutral)
     if manifest.data_file != before.data_file or _is_lost(request.run, manifest.data_file):
         request.run.write(manifest.data_file, describe_data(bundle))

@@ -37,7 +37,7 @@ from trainwright.runs.run_config import read_config
 from trainwright.runs.trust import of_own_config
 from trainwright.runs.weights import initial_source, initialize, stored_model
 from trainwright.runs.wiring import build, load_data, run_checkpoints
-from trainwright.semantics import in_force, versions
+from trainwright.semantics import versions
 from trainwright.types import DataInfo
 
 log = logging.getLogger("trainwright")
@@ -63,8 +63,7 @@ class CompletedRuns:
 
         No model is built, unless the initial weights depend on more than the config.
         """
-        hashes = dict.fromkeys(resolved.computation_hashes())
-        known = [path for one in hashes for path in self._by_computation.get(one, ())]
+        known = self._by_computation.get(resolved.computation_hash(), ())
         found, reasons = None, list[tuple[str, str]]()
         for run in map(RunDir, known):
             reason = _why_not(run, resolved, objects)
@@ -236,7 +235,7 @@ def _light_inputs(run: RunDir, resolved: Resolved, objects: Objects, device: str
     now = Manifest(
         run_id=before.run_id,
         experiment=before.experiment,
-        semantics=versions(framework_name(config), in_force()),
+        semantics=versions(framework_name(config)),
         computation=resolved.computation(),
         environment=environment_inputs(threads, {**before.environment.framework, "device": device}),
         **{name: getattr(before, name) for name in ("data", "code", "model", "weights")},

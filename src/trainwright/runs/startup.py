@@ -41,7 +41,6 @@ from trainwright.runs.session import FollowerSession, Session
 from trainwright.runs.weights import initial_source, initialize, named_source
 from trainwright.runs.wiring import Components, build, run_checkpoints
 from trainwright.safe_open import read_regular
-from trainwright.semantics import computing_by, older_versions
 from trainwright.types import Determinism
 from trainwright.world import World
 
@@ -179,8 +178,7 @@ class Startup:
         determinism = checked_determinism(config, framework.determinism(config))
         seed_global_random(config.experiment.seed)
         choices, begin = decisions.choices(), self.origin.begin
-        older = self._world.from_main(lambda: older_versions(self._run.versions()))
-        with computing_by(older), replaying_skips(decisions, self._world):
+        with replaying_skips(decisions, self._world):
             components = build(config, threads, request.objects, choices, begin, self._world)
         if reason := components.bundle.unrepeatable or components.learner.why_inexact():
             determinism = checked_determinism(config, Determinism("statistical", reason))
@@ -274,15 +272,14 @@ class Startup:
         if config.data == own.config.data:
             objects = replace(objects, data=own.bundle)
         seed_global_random(config.experiment.seed)
-        with computing_by(own.bundle.info.semantics):
-            components = build(
-                config,
-                own.inputs.threads,
-                objects,
-                decisions.choices(),
-                lambda _: self.origin.parent_begin(),
-                self._world,
-            )
+        components = build(
+            config,
+            own.inputs.threads,
+            objects,
+            decisions.choices(),
+            lambda _: self.origin.parent_begin(),
+            self._world,
+        )
         named = self.origin.source(None)
         if (source := self.files.source(Path(named) if named else None)) is not None:
             initialize(components, source)
@@ -318,10 +315,7 @@ class Startup:
         self.files.share(lambda name: name.startswith((f"checkpoints/{commit.name}/", "initial/")))
         with self.origin.fitting(commit.step):
             components.learner.restore(self.checkpoints.resume.folder(commit))
-        # A checkpoint of an earlier version may lack a file of this one's.
-        files = tuple(f"{Path(file.name).stem}." for file in commit.files)
-        records = state_records(components.learner, self._world)
-        restored = digest(record for record in records if record.name.startswith(files))
+        restored = digest(state_records(components.learner, self._world))
         if restored != commit.state_digest and not self.origin.adapts(commit.step):
             raise CheckpointError(
                 f"checkpoint {commit.name} was restored with digest {restored}, not {commit.state_digest}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -54,7 +54,6 @@ from trainwright.runs.data.shared import loaded
 from trainwright.runs.frameworks import form_for, framework_for
 from trainwright.runs.objects import NO_DATA, Objects
 from trainwright.runs.processes.threads import default_threads
-from trainwright.semantics import in_force
 from trainwright.tasks.support.accumulators import Accumulator
 from trainwright.types import Array, DataInfo, Metrics, Predictions, SplitName
 from trainwright.world import ALONE, World
@@ -157,8 +156,6 @@ def build(
     """
     bundle = objects.data if objects.data is not None else load_data(config, objects.model)
     files = FilesRead(bundle.files_read)
-    if bundle.info.semantics != in_force():  # data given as objects were prepared before it was known
-        bundle = replace(bundle, info=replace(bundle.info, semantics=in_force()))
     check_metrics(config, bundle)
     model, rows = objects.model, len(bundle.splits["train"])
     framework = framework_for(config, bundle.info, model)

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainwright.environ import temporary_environment
+from trainwright.errors import ChangedInputsError
 from trainwright.records.ownership import is_own
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import StudyRecord
 from trainwright.require import importing_by
 from trainwright.runs.trust import RunImports
-from trainwright.semantics import computing_by, older_versions
+from trainwright.semantics import changed, in_words
 
 
 def working_directory(run: RunDir) -> Path:
@@ -85,27 +86,41 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 @contextlib.contextmanager
 def reading(
-    run: RunDir, folder: Path | None = None, *, resume: bool = False, trust: bool = False
+    run: RunDir,
+    folder: Path | None = None,
+    *,
+    resume: bool = False,
+    allow_change: bool = False,
+    trust: bool = False,
 ) -> Iterator[None]:
     """Work for a run that may come from someone else: its config imports only what `RunImports` accepts.
-
-    What it computes is as the run began, also where a newer version of Trainwright computes it otherwise.
 
     Args:
         run: The run directory.
         folder: The folder to work in; default: the current working directory.
         resume: See `own_code`.
+        allow_change: Accept a run of which this version of Trainwright computes a part otherwise.
         trust: Whether the user trusts the run.
+
+    Raises:
+        ChangedInputsError: This version of Trainwright computes a part of the run otherwise.
+        CheckpointError: The manifest is damaged.
     """
+    if not allow_change:
+        _refuse_changed_parts(run)
     folders = own_code(run, resume=resume, trust=trust)
     rule = RunImports(run, folders, trusted=trust, started=working_directory(run))
-    older = older_versions(run.versions())
-    with (
-        importing_by(rule),
-        computing_by(older),
-        working_in(folder or Path.cwd(), rule.folders, without=run.path),
-    ):
+    with importing_by(rule), working_in(folder or Path.cwd(), rule.folders, without=run.path):
         yield
+
+
+def _refuse_changed_parts(run: RunDir) -> None:
+    manifest = run.manifest()
+    if manifest is not None and (parts := changed(manifest.semantics)):
+        raise ChangedInputsError(
+            f"this version of Trainwright computes run {run.id} otherwise: {in_words(parts)}; use version "
+            f"{manifest.code.trainwright or 'that made it'}"
+        )
 
 
 @contextlib.contextmanager

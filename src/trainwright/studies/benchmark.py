@@ -135,8 +135,7 @@ def benchmark(
         "metric": selection.metric,
         "params": {model: dict(params) for model, params in selection.params.items()},
     }
-    hashes = base.resolved.computation_hashes()
-    study = open_study(request, base.resolved.config.experiment.name, KIND, question, hashes=hashes)
+    study = open_study(request, base.resolved.config.experiment.name, KIND, question)
     plan = StudyPlan(
         lambda failures: _conclude(study, trials, request, selection, failures), write_report, by="model"
     )

@@ -114,8 +114,7 @@ def cross_validate(
     base.warn_of_replaced_splits()
     trials = [Trial({"fold": fold}, base.with_fold(count, fold).resolved) for fold in range(count)]
     question = base.question() | {"folds": count}
-    hashes = base.resolved.computation_hashes()
-    study = open_study(request, base.resolved.config.experiment.name, KIND, question, hashes=hashes)
+    study = open_study(request, base.resolved.config.experiment.name, KIND, question)
     run_study(study, trials, request, StudyPlan(lambda _: _conclude(study, trials, request), write_report))
     return CrossValidation(study.path)
 

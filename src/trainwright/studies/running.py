@@ -23,7 +23,6 @@ from trainwright.runs.reuse import CompletedRuns
 from trainwright.runs.run_config import usable_config
 from trainwright.runs.session import report
 from trainwright.runs.trust import of_own_config
-from trainwright.semantics import computing_by, older_versions
 from trainwright.studies.study import RESULT, Study, StudyPlan, StudyRequest, Trial
 from trainwright.studies.unchanged import check_completed_runs
 from trainwright.trackers.base import StudyCard
@@ -78,7 +77,7 @@ def run_study(study: Study, trials: Sequence[Trial], request: StudyRequest, plan
             deleted.
         RunLockedError: Another process works on this study.
     """
-    with study.owned(), log_warnings_once(), computing_by(older_versions(study.record.semantics)):
+    with study.owned(), log_warnings_once():
         study.check_seals()
         check_completed_runs(study, trials, request)
         study.update(status="running")

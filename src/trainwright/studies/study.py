@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,13 +25,11 @@ from trainwright.records.trials import FILE as TRIALS
 from trainwright.redact import redacted
 from trainwright.runs.data.bundles import make_bundle
 from trainwright.runs.wiring import load_data
-from trainwright.semantics import PARTS, version
 
 log = logging.getLogger("trainwright")
 Json = dict[str, Any]
 TrialWatcher = Callable[[Mapping[str, Any]], None]
 RESULT = StudyRecord.RESULT
-COMPUTATION = "computation_hash"  # in the question of a study
 
 
 def ignore_trials(_: Mapping[str, Any]) -> None:
@@ -110,7 +108,6 @@ class Study:
             created=time.time(),
             command=[redacted(word) for word in sys.argv],
             question=question,
-            semantics={name: version(name) for name in PARTS},
         )
         try:
             make_folders(study.path.parent)
@@ -297,36 +294,22 @@ def find_unfinished(
     kind: str,
     question: Json,
     *,
-    hashes: Collection[str] = (),
     completed: bool = False,
 ) -> Study | None:
     """Return the newest unfinished study of the same kind, config and data that no process works on.
 
-    With `completed`, a completed one will do: it may go on. `hashes` as in `is_same_question`.
+    With `completed`, a completed one will do: it may go on.
     """
     unfinished = []
     others = ("running",) if completed else ("completed", "running")
     for path in (runs_dir / experiment).glob(f"{kind}-*/{StudyRecord.FILE}"):
         study = Study(path.parent)
         try:
-            if study.status not in others and is_same_question(study.record.question, question, hashes):
+            if study.status not in others and study.record.question == question:
                 unfinished.append((study.record.created, study))
         except CheckpointError as error:
             log.warning("study %s is skipped: %s", study.id, error)
     return max(unfinished, key=lambda item: item[0])[1] if unfinished else None
-
-
-def is_same_question(recorded: Json, question: Json, hashes: Collection[str]) -> bool:
-    """Return whether a study was asked a question.
-
-    Args:
-        recorded: What the study was asked.
-        question: The question.
-        hashes: The hashes under which the computation of the question is known.
-    """
-    if recorded.get(COMPUTATION) in hashes:
-        recorded = recorded | {COMPUTATION: question[COMPUTATION]}
-    return recorded == question
 
 
 def all_studies(runs_dir: Path) -> list[Study]:
@@ -368,7 +351,6 @@ def open_study(
     kind: str,
     question: Json,
     *,
-    hashes: Collection[str] = (),
     completed: bool = False,
 ) -> Study:
     """Return the newest unfinished study with the same question if the request resumes; or a new one.
@@ -379,16 +361,13 @@ def open_study(
         kind: One of `records.study.KINDS`.
         question: What two studies must share to be the same: the computation, the data, and the kind's own
             options.
-        hashes: The hashes under which the computation is known, if it is part of the question.
         completed: Resume a completed study, too: it may have more trials now.
     """
     if request.data is not None:
         log.warning("data given as objects: only their author can reproduce the runs of this study")
     study = None
     if request.resume:
-        study = find_unfinished(
-            request.runs_dir, experiment, kind, question, hashes=hashes, completed=completed
-        )
+        study = find_unfinished(request.runs_dir, experiment, kind, question, completed=completed)
     if study is None:
         return Study.create(request.runs_dir, experiment, kind, question)
     log.info("resuming study %s", study.id)

@@ -16,7 +16,7 @@ from trainwright.records.listing import find_run, has_model
 from trainwright.redact import fingerprinted, redacted
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import require_data
-from trainwright.studies.study import COMPUTATION, Json
+from trainwright.studies.study import Json
 from trainwright.types import SplitName
 
 log = logging.getLogger("trainwright")
@@ -139,7 +139,7 @@ class StudyConfig:
         """Return what two studies must share to be the same: the computation and the data."""
         values = self.resolved.flat().items()
         data = {key: fingerprinted(key, value) for key, value in values if key.startswith("data.")}
-        return {COMPUTATION: self.resolved.computation_hash(), "data": data}
+        return {"computation_hash": self.resolved.computation_hash(), "data": data}
 
     def _with(self, overrides: Overrides, more: Mapping[str, Any]) -> StudyConfig:
         merged = with_settings(overrides, more)

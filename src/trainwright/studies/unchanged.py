@@ -47,7 +47,7 @@ def changes_of(run: RunDir, resolved: Resolved, request: StudyRequest) -> list[D
         InputError: The data cannot be read, or the model cannot be built, any more.
     """
     before = run.require_manifest()
-    resolved = resolved.with_placement(before.known_placement)
+    resolved = resolved.with_placement(before.placement)
     source = Path(filled_in(before.init_from)) if before.init_from else None
     now = present_inputs(run, resolved, Objects(None, request.bundle(resolved)), source)
     differences = harmful_differences(before, now, resolved.config)

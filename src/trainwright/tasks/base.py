@@ -197,15 +197,6 @@ class Task(ABC):
     def __init__(self, info: DataInfo) -> None:
         self.info = info
 
-    @classmethod
-    def as_of(cls, older: Mapping[str, int]) -> type[Task]:  # noqa: ARG003 - most have had one meaning only
-        """Return the task with the meaning that it had in older versions of our code.
-
-        Args:
-            older: `DataInfo.semantics`.
-        """
-        return cls
-
     # -- targets
 
     wants: ClassVar[str] = "numbers"  # what the targets must be, for messages

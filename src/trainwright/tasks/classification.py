@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from trainwright.errors import DataError, InputError
-from trainwright.semantics import version
 from trainwright.tasks.base import (
     CORRELATION,
     FROM_0,
@@ -30,9 +29,6 @@ from trainwright.tasks.support.worst import largest
 from trainwright.types import Array, Ids
 
 MAX_CONFUSION = 200  # classes; a larger matrix is unreadable
-
-
-_OF_A_CLASS: tuple[Literal["f1", "precision", "recall"], ...] = ("f1", "precision", "recall")
 
 
 def _metrics() -> dict[str, Metric]:
@@ -75,7 +71,8 @@ def _metrics() -> dict[str, Metric]:
     for k in (3, 5):
         text = f"share of rows whose class is among the {k} most probable"
         metrics[f"top_{k}_accuracy"] = Metric("max", text, classes.top_k_accuracy(k), bounds=SHARE)
-    for field in _OF_A_CLASS:
+    of_a_class: tuple[Literal["f1", "precision", "recall"], ...] = ("f1", "precision", "recall")
+    for field in of_a_class:
         text = (
             f"{field} of the positive class (the second of two labels in order); macro average of 3 or more"
         )
@@ -106,14 +103,8 @@ class ClassificationTask(Task):
     usual_metric: ClassVar[str] = "log_loss"
     losses: ClassVar[Sequence[str]] = ("cross_entropy", "focal")
     gives_probabilities: ClassVar[bool] = True
-    _has_positive: ClassVar[bool] = True  # whether f1, precision and recall of two classes are those of one
     noun: ClassVar[str] = "classes"
     hub_tag: ClassVar[str] = "tabular-classification"
-
-    @classmethod
-    def as_of(cls, older: Mapping[str, int]) -> type[Task]:
-        """Return the task with the metrics that it had: up to version 1, `f1` was the macro average."""
-        return _MacroClassification if version("metrics", older) == 1 else cls
 
     # -- targets
 
@@ -237,7 +228,7 @@ class ClassificationTask(Task):
             "confusion": {"labels": labels, "matrix": scores.confusion.tolist()}
             if len(labels) <= MAX_CONFUSION
             else None,
-            "positive": labels[1] if self._has_positive and len(labels) == 2 else None,
+            "positive": labels[1] if len(labels) == 2 else None,
             "per_class": table.to_json(labels),
             "worst": self._worst(scores, ids, labels),
             "figures": ranking.figures(answers),
@@ -283,13 +274,3 @@ class ClassificationTask(Task):
         if binary:
             return {"probability": lambda margins: margins, "log-odds": sigmoid}
         return {"probability": lambda margins: margins, "score": softmax}
-
-
-class _MacroClassification(ClassificationTask):
-    """The task under version 1 of the metrics: `f1`, `precision` and `recall` are macro averages."""
-
-    metrics: ClassVar[Mapping[str, Metric]] = {
-        **ClassificationTask.metrics,
-        **{field: ClassificationTask.metrics[f"{field}_macro"] for field in _OF_A_CLASS},
-    }
-    _has_positive: ClassVar[bool] = False

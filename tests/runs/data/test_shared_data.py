@@ -103,7 +103,6 @@ def assert_same(first: DataBundle, then: DataBundle) -> None:
             now[name].tolist(),
         )
     assert first.info == then.info
-    assert first.info.semantics == then.info.semantics
     assert (first.preparation is None) == (then.preparation is None)
     if first.preparation is not None and then.preparation is not None:
         assert first.preparation.to_json() == then.preparation.to_json()

@@ -18,6 +18,7 @@ from trainwright.datasets.rows.typed import ColumnKind
 from trainwright.errors import InputError, TrainingError
 from trainwright.runs.prediction.exports import lacks
 from trainwright.runs.prediction.whole_files import write_whole
+from trainwright.semantics import PARTS
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "predict_native.py"
 pandas: Any = Late(lambda: __import__("pandas"))
@@ -70,6 +71,18 @@ def test_a_pipeline_takes_raw_rows_and_answers_as_the_run(
         np.testing.assert_array_equal(
             pipeline.predict_proba(rows), expected[["probability_basic", "probability_gold"]].to_numpy()
         )
+
+
+def test_a_pipeline_whose_rows_would_be_prepared_otherwise_is_refused(
+    trained: Trained, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import skops.io
+
+    path = trainwright.export(trained("random_forest"), folder / "another.skops", "sklearn")
+    pipeline = skops.io.load(path, trusted=skops.io.get_untrusted_types(file=path))
+    monkeypatch.setitem(PARTS, "preparation", PARTS["preparation"]._replace(version=99))
+    with pytest.raises(InputError, match=r"made this pipeline, and computes otherwise: .* \(preparation\);"):
+        pipeline.predict(pandas.DataFrame(NEW))
 
 
 def test_what_is_no_estimator_is_refused_with_another_format(trained: Trained, folder: Path) -> None:

@@ -81,7 +81,7 @@ def _buffers(name: str, array: Any) -> Iterator[NamedBuffer]:
 
 
 def fingerprinted(name: str) -> str:
-    """Return the name of an array in fingerprints: runs of version 1 called the target `targets`."""
+    """Return the name of an array in fingerprints, where the target is `targets`."""
     return "targets" if name == TARGET else name
 
 

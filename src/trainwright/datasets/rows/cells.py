@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from trainwright import semantics
 from trainwright.datasets.rows.arrow import strings
 from trainwright.datasets.rows.table import iso_times, kind_of, missing
 from trainwright.require import require
@@ -113,7 +112,7 @@ class ColumnFacts:
             return "empty"
         fits = self._fits
         if fits["int"]:
-            return "text" if self._is_coded and semantics.version("preparation") > 1 else "int"
+            return "text" if self._is_coded else "int"
         forms = ["float", "boolean", *([] if self._is_coded else ["number"]), "date"]
         return next((form for form in forms if fits[form]), "text")
 

@@ -23,7 +23,6 @@ from trainwright.datasets.rows.table import listed
 from trainwright.datasets.rows.target import beyond_float64, class_indices
 from trainwright.digest import array_buffer, digest, sha256_json, tensor_records
 from trainwright.errors import DataError
-from trainwright.semantics import version
 from trainwright.tasks.base import Task
 from trainwright.tasks.support.masks import class_indices as mask_indices
 from trainwright.types import FEATURES, TARGET, Array, Batch, Ids
@@ -351,8 +350,6 @@ class Items:
             content = self._sample_digest(None)
             if content == self._sample_digest(None):
                 return content
-        if version("samples") == 1:
-            return None
         content = self._sample_digest(_FIXED)
         return content if content == self._sample_digest(_FIXED) else None
 
@@ -361,8 +358,6 @@ class Items:
 
         If they draw within `torch.random.fork_rng`, only the items show it: a few are read with two seeds.
         """
-        if version("samples") == 1:
-            return
         few = self.sample()[:: _SAMPLE // _NOTICING].tolist()
         self._drawing.draws = True  # the generators are seeded for each item
         self._drawing.draws = self._sample_digest(_FIXED, few) != self._sample_digest(_OTHER, few)

@@ -22,7 +22,6 @@ from trainwright.datasets.rows.table import kind_of, listed, tidy
 from trainwright.datasets.rows.tabular import rounded_targets
 from trainwright.errors import DataError
 from trainwright.registry import task_of
-from trainwright.semantics import version
 from trainwright.tasks.base import Task
 from trainwright.tasks.support.columns import distinct_labels, infer_task_of_sample
 from trainwright.tasks.support.masks import class_numbers
@@ -129,7 +128,7 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
         splits=splits,
         sampling=_sampling(raw["train"].of_task(task, classes, indices), datasets["train"], config),
         warnings=warnings,
-        unrepeatable=_reason(unrepeatable) if version("samples") > 1 else "",
+        unrepeatable=_reason(unrepeatable),
         content_hashed=len(pinned) == len(datasets),
         code=[*datasets.values(), collate],
         files={shard: sha256 for one in stored for shard, sha256 in one.files.items()},

@@ -32,7 +32,6 @@ from trainwright.datasets.rows.table import Table, as_table, kind_of, listed, ne
 from trainwright.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
 from trainwright.errors import DataError
 from trainwright.registry import adapters
-from trainwright.semantics import version
 from trainwright.types import (
     FEATURES,
     SPLITS,
@@ -88,7 +87,7 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         return tabular.build(tables, config)
     _refuse_settings(config, forms["train"])
     if forms["train"] == "items":
-        if config.standardize and version("preparation") > 1:
+        if config.standardize:
             log.info("data: the items of map-style data sets are taken as they are, and not standardized")
         return map_style.bundle(parts, config)
     if forms["train"] == "frame":
@@ -105,7 +104,7 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
     else:
         drawn = {}
         parts = {name: ({FEATURES: features}, targets) for name, (features, targets) in parts.items()}
-        if config.standardize and version("preparation") > 1:
+        if config.standardize:
             log.info("data: %s", _as_they_are(parts["train"]))
     pairs = {name: _pair(part, name, keep=config.impute == "keep") for name, part in parts.items()}
     bundle = from_arrays(pairs, config, sample_weights=own_weights, columns=drawn)

@@ -12,7 +12,6 @@ from trainwright.datasets.rows.arrays import is_frame
 from trainwright.datasets.rows.raw import frame_of
 from trainwright.datasets.rows.table import Table, as_table, tidy
 from trainwright.errors import DataError
-from trainwright.semantics import version
 from trainwright.types import Array, SplitName
 
 Parts = Mapping[SplitName, Any]
@@ -25,7 +24,7 @@ def tables_of_pairs(parts: Parts, config: DataConfig) -> dict[SplitName, Table] 
     row. Whole numbers in an array may be tokens, and what has more dimensions has no columns.
     """
     features, targets = parts["train"]
-    if version("preparation") == 1 or not (is_frame(features) or _has_columns(features)):
+    if not (is_frame(features) or _has_columns(features)):
         return None
     if len(config.targets) > 1 or (np.ndim(targets) > 1 and np.shape(targets)[1:] != (1,)):
         return None

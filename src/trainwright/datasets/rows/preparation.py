@@ -105,7 +105,7 @@ class TabularPreparation:
         self.columns = list(columns)
         self.dtype = dtype
         self.target = target
-        self.kinds = kinds or {}  # of all columns; none in runs of preparation version 1
+        self.kinds = kinds or {}  # of all columns that were judged
         self.feature_names = [output for column in columns for output in column.outputs]
 
     @property
@@ -222,12 +222,13 @@ class TabularPreparation:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
-        columns = [column.to_json() for column in self.columns]
-        plain = {"version": 1, "columns": columns, "target": self.target.to_json()}
-        kinds = {name: kind.to_json() for name, kind in self.kinds.items()}
-        newer: dict[str, Any] = {"kinds": kinds} if kinds else {}
-        newer |= {"dtype": self.dtype} if self.dtype != "float32" else {}
-        return plain | {"version": 2, **newer} if newer else plain
+        return {
+            "version": raw.FORMAT,
+            "columns": [column.to_json() for column in self.columns],
+            "target": self.target.to_json(),
+            "kinds": {name: kind.to_json() for name, kind in self.kinds.items()},
+            "dtype": self.dtype,
+        }
 
 
 def from_json(data: dict[str, Any]) -> AnyPreparation:
@@ -236,10 +237,10 @@ def from_json(data: dict[str, Any]) -> AnyPreparation:
     Raises:
         DataError: Another version of Trainwright wrote it, in a format that this one cannot read.
     """
-    if data.get("version") not in (1, 2):
+    if data.get("version") != raw.FORMAT:
         raise DataError(
             f"the preparation has version {data.get('version')!r}; this version of Trainwright reads "
-            "versions 1 and 2"
+            f"version {raw.FORMAT}"
         )
     if "frame" in data:
         return raw.from_json(data)
@@ -257,8 +258,8 @@ def from_json(data: dict[str, Any]) -> AnyPreparation:
             f"{listed(ENCODERS)}: use the version that trained the model, or a newer one"
         )
     columns = [ENCODERS[entry["kind"]].from_json(entry) for entry in data["columns"]]
-    kinds = {name: ColumnKind.from_json(kind) for name, kind in data.get("kinds", {}).items()}
-    return TabularPreparation(columns, Target.from_json(data["target"]), kinds, data.get("dtype", "float32"))
+    kinds = {name: ColumnKind.from_json(kind) for name, kind in data["kinds"].items()}
+    return TabularPreparation(columns, Target.from_json(data["target"]), kinds, data["dtype"])
 
 
 def fit(

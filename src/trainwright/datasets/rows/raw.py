@@ -15,7 +15,7 @@ from trainwright.require import require
 from trainwright.types import FEATURES, Array
 
 log = logging.getLogger("trainwright")
-FORMAT = 2  # of the JSON; version 1 holds encoders only
+FORMAT = 2  # of the JSON of preparations
 _TEXT = ("object", "str", "string", "category")
 
 

@@ -8,7 +8,6 @@ from typing import Protocol
 
 import numpy as np
 
-from trainwright import semantics
 from trainwright.announce import announced
 from trainwright.config.sampling import sampling_column
 from trainwright.config.schema import DataConfig
@@ -137,7 +136,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     original_target = config.target_name
     tables, config = with_label_columns(tables, config)
     names = checks.feature_columns(tables["train"], config)
-    judges = semantics.version("preparation") > 1 and not (known and not config.columns)
+    judges = not known or bool(config.columns)
     before = _kinds_before_split(tables["train"], names, config) if judges else Inference({})
     tables = {name: typed(table, before.kinds) for name, table in tables.items()}
     if not judges and not feature_form().frames:

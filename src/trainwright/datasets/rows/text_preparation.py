@@ -11,7 +11,7 @@ import numpy as np
 from trainwright.datasets.rows import tokenizers
 from trainwright.datasets.rows.files import TEXT_ENDING, files_in, log_left_out, text_of
 from trainwright.datasets.rows.list_cells import lists_of, tags_of
-from trainwright.datasets.rows.raw import frame_of
+from trainwright.datasets.rows.raw import FORMAT, frame_of
 from trainwright.datasets.rows.table import Table, as_table, nearest
 from trainwright.datasets.rows.target import Target
 from trainwright.datasets.rows.tokenizers import Tokenizer, WordTokens
@@ -210,7 +210,7 @@ class TextPreparation:
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
         return {
-            "version": 2,
+            "version": FORMAT,
             "texts": self.column,
             "max_length": self.max_length,
             "tokenizer": self.tokenizer.to_json(),

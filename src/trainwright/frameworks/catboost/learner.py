@@ -32,8 +32,6 @@ from trainwright.frameworks.support.stored import (
     read_arrays,
     read_model,
 )
-from trainwright.order import INIT, stream_seed
-from trainwright.semantics import version
 from trainwright.tasks.support.precision import learned
 from trainwright.types import FEATURES, TARGET, WEIGHT, NamedBuffer, StepResult
 
@@ -201,5 +199,4 @@ def _device(config: RunConfig) -> tuple[str, str]:
 
 def _seed(inputs: LearnerInputs) -> int:
     """Return the seed of the run itself, so that the library, given the same one, makes the same model."""
-    seed = inputs.config.experiment.seed
-    return (stream_seed(seed, INIT) if version("catboost", inputs.info.semantics) == 1 else seed) % (1 << 31)
+    return inputs.config.experiment.seed % (1 << 31)

@@ -102,7 +102,7 @@ class LoadedModel(_KerasModel):
         with _BUILDING, running.scope():
             draws = OwnDraws(running)
             with draws.building(backend.init_seed(inputs.config)):
-                # What the training had is not known of runs of version 1.
+                # Rows to predict may be of either.
                 self._network = Network(inputs, running, [np.float32, np.int64])
             TrainingState(self._network.model, None).load(folder, weights_only=True)
             self._predictor = trainers.make_predictor(running, self._network.compilation(), draws)

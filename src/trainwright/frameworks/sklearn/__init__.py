@@ -33,7 +33,6 @@ from trainwright.frameworks.sklearn.spellings import SPELLINGS
 from trainwright.frameworks.sklearn.steps import ensemble_family, learning_rate_name, step_kind
 from trainwright.frameworks.support.plans import minibatch_plan, rounds_work
 from trainwright.require import require
-from trainwright.semantics import version
 from trainwright.types import DataInfo, Determinism, FeatureForm, Mode, Proposal, Suggestion, TableShape
 
 
@@ -103,8 +102,6 @@ class SklearnFramework(Framework):
         Raises:
             ModelError: The estimator cannot be constructed.
         """
-        if version("sklearn") == 1:
-            return FeatureForm()
         by_user = model is not None or ":" in config.model.type
         with without_future_warnings():
             frames = by_user and holds_pipeline(unfitted(config, model))

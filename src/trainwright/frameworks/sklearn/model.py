@@ -32,7 +32,6 @@ from trainwright.frameworks.sklearn.process import settings_kept, thread_pools
 from trainwright.frameworks.sklearn.targets import targets_of
 from trainwright.frameworks.support.stored import read_arrays
 from trainwright.require import require
-from trainwright.semantics import version
 from trainwright.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo, Predictions
 
 FORMATS = ("skops",)
@@ -93,8 +92,6 @@ class EstimatorModel(Model):
     def _predictions(self, ids: Array, outputs: Array, batch: Batch) -> Predictions:
         targets, weights = batch[TARGET], batch.get(WEIGHT)
         loss = total_loss(outputs, targets, self._info, weights)
-        if version("sklearn", self._info.semantics) == 1:
-            outputs = outputs.astype(np.float32)
         return Predictions(ids, outputs, targets, loss, weights=weights)
 
 

@@ -8,7 +8,6 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from trainwright import semantics
 from trainwright.datasets.base import ArraySplit, SampleSplit, Split
 from trainwright.errors import DataError
 from trainwright.frameworks.support.ahead import Ahead, Samples
@@ -45,7 +44,7 @@ class TensorSource:
             split: The samples.
             device: Where they are to go.
             seed: The seed of the run, for random numbers that samples draw when they are read.
-            info: The data, with the versions of our code that they are computed with; None: the newest.
+            info: The description of the data; None: its targets are taken as they are.
         """
         self._split = split
         self._info = info
@@ -57,7 +56,7 @@ class TensorSource:
             arrays = {name: _tensor(name, array) for name, array in self._learned(split.arrays).items()}
             self._resident = _fits(arrays, device)
             self._arrays = self._moved(arrays) if self._resident else arrays
-        elif isinstance(split, SampleSplit) and _draws_by_sample(info):
+        elif isinstance(split, SampleSplit):
             self._ahead = Ahead(split, seed, self._copied)
 
     def take(self, ids: Ids) -> Tensors:
@@ -121,10 +120,6 @@ class TensorSource:
 
     def _moved(self, tensors: Tensors) -> Tensors:
         return {name: tensor.to(self._device, non_blocking=True) for name, tensor in tensors.items()}
-
-
-def _draws_by_sample(info: DataInfo | None) -> bool:
-    return semantics.version("samples", None if info is None else info.semantics) > 1
 
 
 def _tensor(name: str, array: Array) -> torch.Tensor:

@@ -19,7 +19,7 @@ RATIO = "lr_ratio"
 Group = dict[str, Any]
 
 
-def parameter_groups(model: nn.Module, training: TrainingConfig, *, decays_all: bool = False) -> list[Group]:
+def parameter_groups(model: nn.Module, training: TrainingConfig) -> list[Group]:
     """Return the parameters as torch's optimizers take them: groups with `lr_ratio` and `weight_decay`.
 
     Parameters that are trained alike are one group, so that there are few. Their order is that of the model.
@@ -27,14 +27,13 @@ def parameter_groups(model: nn.Module, training: TrainingConfig, *, decays_all: 
     Args:
         model: The module.
         training: The section `training`.
-        decays_all: Whether `no_decay: auto` leaves nothing out, as it did in older runs.
 
     Raises:
         ModelError: A pattern matches nothing, or the layers that `layer_decay` counts are not found.
     """
     own = _own_groups(model, training)
     factors = layer_factors(model, training.layer_decay) if training.layer_decay is not None else {}
-    bare = _without_decay(model, training, decays_all=decays_all)
+    bare = _without_decay(model, training)
     groups: dict[str, Group] = {}
     for name, parameter in model.named_parameters():
         group = own.get(name)
@@ -107,11 +106,11 @@ def _options(group: ParameterGroup | None) -> Mapping[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
 
 
-def _without_decay(model: nn.Module, training: TrainingConfig, *, decays_all: bool) -> set[str]:
+def _without_decay(model: nn.Module, training: TrainingConfig) -> set[str]:
     """Return the names of the parameters that `training.no_decay` names."""
     if isinstance(training.no_decay, list):
         return matching_parameters(model, training.no_decay, "training.no_decay")
-    if training.no_decay == "none" or decays_all:
+    if training.no_decay == "none":
         return set()
     normalizing = {
         id(parameter)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from trainwright import semantics
 from trainwright.datasets.base import ArraySplit, Draw, EvenLabels, LabelSplit, SampleSplit, Split
 from trainwright.frameworks.support.ahead import Samples
 from trainwright.frameworks.torch.pixel_losses import BY_PIXEL
@@ -32,8 +31,6 @@ def label_counts(split: Split, task: Task, loss: str, seed: int = 0) -> Counts |
         seed: The seed of the run, on which depends what augmentation leaves of a mask.
     """
     name, target = named_loss(loss, task), task.target
-    if name == TOKEN_LOSS and semantics.version("torch", task.info.semantics) < _SINCE:
-        return None
     if name != TOKEN_LOSS and not (task.gives_masks and name in BY_PIXEL):
         return None
     if isinstance(split, ArraySplit):
@@ -47,9 +44,6 @@ def label_counts(split: Split, task: Task, loss: str, seed: int = 0) -> Counts |
 def named_loss(loss: str, task: Task) -> str:
     """Return the name of the loss that `training.loss` means."""
     return task.losses[0] if loss == "auto" else loss
-
-
-_SINCE = 3  # the version of `torch` that counts labels; before, each row counted the same
 
 
 def _labels(split: Split, ids: Ids, draw: Draw, target: str) -> Array:

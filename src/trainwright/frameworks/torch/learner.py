@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainwright import semantics
 from trainwright.config.schema import TrainingConfig
 from trainwright.datasets.base import Split, known_arrays
 from trainwright.digest import sha256_bytes
@@ -297,19 +296,15 @@ class TorchLearner(Learner):
                 f"distributed.nproc: {sparse[0]} has sparse gradients, which do not travel between "
                 "processes; build it with sparse=False, or train in one process"
             )
-        decays_all = semantics.version("torch", self._inputs.info.semantics) < 3
-        return optim.build_optimizer(
-            training, self._module, self._network.device, sparse, decays_all=decays_all
-        )
+        return optim.build_optimizer(training, self._module, self._network.device, sparse)
 
 
 def _initial_network(inputs: LearnerInputs) -> Network:
     """Return the module with its initial weights, drawn from generators that are seeded for it."""
     name, seed = inputs.config.model.type, inputs.config.experiment.seed
-    if semantics.version("torch", inputs.info.semantics) > 3:
-        if inputs.model is None and name not in HUGGINGFACE:
-            find_model(name)  # its module may draw when it is imported, which happens once in a process
-        seed_global_random(seed)
+    if inputs.model is None and name not in HUGGINGFACE:
+        find_model(name)  # its module may draw when it is imported, which happens once in a process
+    seed_global_random(seed)
     seed_all(stream_seed(seed, INIT))
     return Network(inputs)
 

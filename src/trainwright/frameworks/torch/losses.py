@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainwright import semantics
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch import class_losses, pixel_losses, token_losses
 from trainwright.frameworks.torch.data import Tensors
@@ -93,7 +92,7 @@ def _built_in(name: str, task: Task, options: LossOptions) -> Loss:
     if name in _REGRESSION:
         return _regression(_REGRESSION[name], task.info)
     if name == "token_cross_entropy":
-        return partial(token_losses.token_cross_entropy, info=task.info)
+        return token_losses.token_cross_entropy
     if name == "binary_cross_entropy" and not options.label_smoothing:
         return _binary_cross_entropy
     by_sample = _by_sample(name, task, options)
@@ -109,8 +108,6 @@ def build_weighted_loss(name: str, task: Task, options: LossOptions = PLAIN) -> 
         ModelError: The loss does not fit the task, or cannot be imported.
     """
     build_loss(name, task, options)  # checks the name and the options
-    if semantics.version("torch", task.info.semantics) < 3:
-        options = options._replace(label_smoothing=0.0)
     name = _meant(name, task)
     if ":" in name:
         by_sample = options.built(name, task, by_sample=True)
@@ -148,7 +145,7 @@ def row_losses(name: str, task: Task, options: LossOptions = PLAIN) -> Loss:
 def build_total_loss(name: str, task: Task, options: LossOptions = PLAIN) -> Loss:
     """Return the loss of tokens or pixels as the sum over those of a batch that count, ()."""
     if not task.gives_masks:
-        return partial(token_losses.total_of_tokens, info=task.info)
+        return token_losses.total_of_tokens
     by_row = row_losses(name, task, options)
     return lambda outputs, batch: by_row(outputs, batch)[:, 0].sum()
 

@@ -47,8 +47,6 @@ def build_optimizer(
     model: nn.Module,
     device: torch.device,
     sparse: Sequence[str] = (),
-    *,
-    decays_all: bool = False,
 ) -> torch.optim.Optimizer:
     """Build the optimizer that `training.optimizer` names.
 
@@ -57,14 +55,13 @@ def build_optimizer(
         model: The module to train.
         device: The device of the parameters.
         sparse: Names of the modules whose gradients are sparse.
-        decays_all: Whether `no_decay: auto` leaves nothing out, as it did in older runs.
 
     Raises:
         ModelError: The optimizer refuses its options, or sparse gradients; or a pattern matches nothing.
     """
     if sparse:
         _refuse_dense_only(config, sparse)
-    groups = parameter_groups(model, config, decays_all=decays_all)
+    groups = parameter_groups(model, config)
     name, rate = config.optimizer.type, config.learning_rate
     if ":" in name:
         return build_own(name, groups, config)

@@ -92,7 +92,7 @@ class OptimizerState:
         if self._average is not None:
             self._average.restore(kinds[_TRAINED])
         self._load_by_parameter(by_parameter, strides)
-        if self._own is not None and _VALUES in tensors:
+        if self._own is not None:
             self._own.restore(from_tensor(tensors[_VALUES]), kinds[_GROUPS], kinds[_ATTRIBUTES])
 
     def _load_by_parameter(self, saved: Mapping[str, Tensors], strides: Strides) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainwright import semantics
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.own_state import OwnLosses
@@ -163,7 +162,5 @@ def _parameters(loss: Any) -> list[str]:
 
 def _standardized(batch: Tensors, info: DataInfo) -> Tensors:
     if (info.target_mean, info.target_scale) == (0.0, 1.0) or TARGET not in batch:
-        return batch
-    if semantics.version("torch", info.semantics) < 3:
         return batch
     return {**batch, TARGET: (batch[TARGET] - info.target_mean) / info.target_scale}

@@ -34,13 +34,13 @@ def _values(outputs: Tensor, batch: Tensors, info: DataInfo) -> Tensor:  # noqa:
     return values * info.target_scale + info.target_mean
 
 
-def _token_sums(outputs: Tensor, batch: Tensors, info: DataInfo) -> Tensor:
+def _token_sums(outputs: Tensor, batch: Tensors, info: DataInfo) -> Tensor:  # noqa: ARG001 - one table
     """Return sums over each row: nats of the loss, number of tokens and of hits, and of bytes if known.
 
     They are (rows, 3) float64, or (rows, 4) where the batch counts the bytes of the text.
     """
     labels = batch[LABELS]  # (rows, length)
-    nats = token_nll(outputs, labels, info)  # (rows, length)
+    nats = token_nll(outputs, labels)  # (rows, length)
     counted = labels != NO_LABEL
     hits = (outputs.argmax(dim=-1) == labels) & counted
     sums = [part.sum(dim=1, dtype=torch.float64) for part in (nats, counted, hits)]

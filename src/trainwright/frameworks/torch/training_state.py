@@ -78,8 +78,6 @@ class TrainingState:
         self._architecture = architecture
         self._losses = losses or OwnLosses()
         self._memory = SnapshotMemory()
-        # The buffers that were missing in the checkpoint of the last restore.
-        self._not_restored: frozenset[str] = frozenset()
 
     def files(self, *, weights_only: bool) -> Files:
         """Return the live tensors, by file and by name; without the optimizer's for `weights_only`.
@@ -149,9 +147,6 @@ class TrainingState:
                 self._average.begin()
             return
         self._built.set_flags(self._model, changes)
-        self._not_restored = frozenset(
-            name for name in _buffers_of(self._model, persistent=False) if f"{_BUFFERS}{name}" not in module
-        )
         if self._optimizer is not None:
             self._optimizer.load(load_tensors(folder, OPTIMIZER_FILE), strides[_OPTIMIZER])
 
@@ -169,7 +164,7 @@ class TrainingState:
         assert self._optimizer is not None, "only a model that is trained is asked"
         self._optimizer.check_parameters()
         shared = dict.fromkeys(self._optimizer.shared(), "shared") if has_trained else {}
-        return {**fingerprints(self._model, self._not_restored), **self._optimizer.unsaved(), **shared}
+        return {**fingerprints(self._model), **self._optimizer.unsaved(), **shared}
 
     def evaluated(self) -> AbstractContextManager[None]:
         """Return a context in which the parameters have their averages, if there are any, for evaluation."""

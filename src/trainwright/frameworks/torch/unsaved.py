@@ -26,29 +26,19 @@ _COMPRESSED = {
 }
 
 
-def fingerprints(model: nn.Module, also: Collection[str] = ()) -> dict[str, str]:
+def fingerprints(model: nn.Module) -> dict[str, str]:
     """Return a hash of each attribute of the modules that a checkpoint does not hold, by its dotted name.
 
     These are the attributes of modules, of their parameters and buffers, and of the user's classes, the
     hooks, and the global variables that the methods of these classes name. The memory of parameters and
     buffers is left out, and so are attributes that torch computes again in each forward pass, and modules
     that define `get_extra_state`.
-
-    Args:
-        model: The module.
-        also: Names of buffers to treat as attributes.
     """
-    buffers = dict(model.named_buffers(remove_duplicate=False))
-    memory = SavedMemory(
-        [*model.parameters(), *(tensor for name, tensor in buffers.items() if name not in also)]
-    )
+    memory = SavedMemory([*model.parameters(), *model.buffers()])
     device = next(model.parameters()).device
     shared = frozenset(id(part) for part in [*_shared_generators(device), *model.modules()])
-    hashes = {name: TorchFingerprint().of(buffers[name]) for name in also if name in buffers}
     values = dict(_values(model))
-    return hashes | dict(
-        fingerprint(value, name, TorchFingerprint(shared, memory)) for name, value in values.items()
-    )
+    return dict(fingerprint(value, name, TorchFingerprint(shared, memory)) for name, value in values.items())
 
 
 def optimizer_fingerprints(

@@ -42,7 +42,6 @@ from trainwright.frameworks.xgboost.spec import model_spec
 from trainwright.frameworks.xgboost.targets import targets_of
 from trainwright.order import STEP, stream_seed
 from trainwright.require import require
-from trainwright.semantics import version
 from trainwright.types import NamedBuffer, StepResult
 
 if TYPE_CHECKING:
@@ -181,8 +180,7 @@ class XgboostLearner(Learner):
 
 def _seed(inputs: LearnerInputs) -> int:
     """Return the seed of the run itself, so that the library, given the same one, makes the same model."""
-    seed = inputs.config.experiment.seed
-    return (stream_seed(seed, STEP) if version("xgboost", inputs.info.semantics) == 1 else seed) & 0x7FFFFFFF
+    return inputs.config.experiment.seed & 0x7FFFFFFF
 
 
 def _step_seed(inputs: LearnerInputs, step: int) -> int:

@@ -45,7 +45,7 @@ def child_placement(own: Resolved, resolved: Resolved, parent: RunDir) -> dict[s
     """Return the placement of a child: that of its parent, with what its own config changes."""
     now = resolved.flat()
     given = {key: now[key] for key in PLACEMENT if resolved.sources.get(key) != own.sources.get(key)}
-    return parent.require_manifest().known_placement | given
+    return parent.require_manifest().placement | given
 
 
 def child_settings(parent: RunDir, resolved: Resolved) -> list[str] | None:

@@ -198,12 +198,7 @@ class _ParentState:
         """Refuse a parent whose config file is not what it was trained with."""
         own, known = self._request.own, self._manifest.computation
         now = self._manifest.model_copy(update={"computation": own.computation()})
-        keys = differing(known, type(now).model_validate(now.to_json()).computation)
-        # A version of Trainwright that is newer than the run may have more settings.
-        known_keys = (
-            key for key in keys if key in known or not str(own.sources.get(key)).startswith("default")
-        )
-        if edited := list(known_keys):
+        if edited := differing(known, type(now).model_validate(now.to_json()).computation):
             raise InputError(
                 f"config.yaml of run {self._parent.id} is not what the run was trained with: {edited[0]} has "
                 "changed; put it back"
@@ -257,7 +252,6 @@ class _ParentState:
             irregular=self._irregular(),
             inherited_irregular=past,
             init_from=None if self._at else self._manifest.init_from,
-            semantics=self._manifest.versions,
         )
 
     def _own_begin(self) -> Cursor:
@@ -325,8 +319,7 @@ def copy_origin(original: RunDir, repetition: RunDir) -> None:
         CheckpointError: The initial state of the other run is damaged.
     """
     origin = Origin(original)
-    versions = original.require_manifest().versions
-    lineage = Lineage(run_id=original.id, relation="reproduce", semantics=versions)
+    lineage = Lineage(run_id=original.id, relation="reproduce")
     if origin.lineage is not None and origin.initial is not None:
         download_all(original)
         folder = repetition.path / FOLDER
@@ -334,6 +327,6 @@ def copy_origin(original: RunDir, repetition: RunDir) -> None:
         if origin.commit is not None:
             copy_state(origin.checkpoints, origin.commit, folder)
         write_config(folder / CONFIG_FILE, (original.path / FOLDER / CONFIG_FILE).read_text())
-        update = {"run_id": original.id, "relation": "reproduce", "step": None, "semantics": versions}
+        update = {"run_id": original.id, "relation": "reproduce", "step": None}
         lineage = origin.lineage.model_copy(update=update)
     repetition.write(Lineage.FILE, lineage)

@@ -13,7 +13,6 @@ from trainwright.global_random import preserved_global_random, seed_global_rando
 from trainwright.require import import_paths, open_process
 from trainwright.runs.frameworks import form_for
 from trainwright.runs.objects import Objects
-from trainwright.semantics import computing_by
 
 if TYPE_CHECKING:
     from trainwright.callbacks.base import Callback
@@ -59,10 +58,8 @@ def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundl
     from trainwright.datasets.rows.objects import from_objects
     from trainwright.runs.data.identity import data_inputs
 
-    with computing_by(predictor.info.semantics):
-        form = form_for(predictor.config, predictor.model_object)
-        with prepared_as(form):
-            bundle = from_objects(data, predictor.config.data)
+    with prepared_as(form_for(predictor.config, predictor.model_object)):
+        bundle = from_objects(data, predictor.config.data)
     if data_inputs(bundle).hash != run.require_manifest().data.hash:
         raise InputError(
             f"the data are not those that run {run.id} was made with: pass what `train` was given"

@@ -30,7 +30,6 @@ from trainwright.redact import redacted
 from trainwright.require import import_paths
 from trainwright.runs.code_identity import own_hash
 from trainwright.runs.environment import imported_packages, machine_identity
-from trainwright.semantics import in_force
 from trainwright.types import FeatureForm
 
 log = logging.getLogger("trainwright")
@@ -168,5 +167,5 @@ def _key(dataset: Dataset, config: DataConfig, form: FeatureForm) -> str | None:
         hashes = hashes_of(sources)
     except InputError:
         return None  # reading them says what is wrong
-    ours = [FORMAT, own_hash(frozenset()), dict(in_force())]
+    ours = [FORMAT, own_hash(frozenset())]
     return sha256_json([ours, machine_identity(), section, list(form), list(sources), hashes])

@@ -20,7 +20,6 @@ from trainwright.require import import_rule, importing_by
 from trainwright.runs.prediction.input_rows import InputRows
 from trainwright.runs.prediction.labeled import refuse_masks
 from trainwright.runs.prediction.samples import samples_of
-from trainwright.semantics import computing_by
 from trainwright.types import FEATURES, Array
 
 
@@ -50,7 +49,7 @@ class InputFiles:
         Raises:
             DataError: The file cannot be read, or gives no sample.
         """
-        with importing_by(self._rule), computing_by(self._info.semantics):
+        with importing_by(self._rule):
             return samples_of(self._config, path, self._tokenizer)
 
     def arrays(self, path: Path | str) -> Mapping[str, Array] | None:

@@ -207,7 +207,7 @@ def _are_mappings(rows: Sequence[Any]) -> bool:
 def _of_dtype(array: Array, dtype: np.dtype[Any]) -> Array:
     """Return an array in the dtype that the model was trained on, if that keeps its values.
 
-    Version 1 recorded integers as float32, so they are left as they are.
+    Integers for a model of floats are left as they are.
     """
     if dtype.kind == "f":
         return array.astype(np.float32) if array.dtype.kind == "f" and dtype == np.float32 else array

@@ -53,7 +53,6 @@ from trainwright.runs.run_config import read_config
 from trainwright.runs.weights import stored_model
 from trainwright.runs.wiring import load_data, wanted_metrics
 from trainwright.runs.workdir import working_directory
-from trainwright.semantics import computing_by, older_versions
 from trainwright.types import INPUT_IDS, Array, DataInfo, SplitName
 from trainwright.world import ALONE
 
@@ -97,9 +96,8 @@ class Predictor:
         run = self._run
         stored, manifest = stored_model(run), run.manifest()
         resolved = read_config(run)
-        self.config: RunConfig = resolved.with_placement(manifest.known_placement if manifest else {}).config
-        older = older_versions(manifest.versions if manifest else None)
-        with computing_by(older), understanding(stored.data_file):  # what is made here keeps them for later
+        self.config: RunConfig = resolved.with_placement(manifest.placement if manifest else {}).config
+        with understanding(stored.data_file):
             self.info = DataInfo.from_json(stored.data.info)
             self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
             self._tokenizer = (
@@ -399,7 +397,7 @@ class Predictor:
             DataError: They cannot be read, or were given as objects.
         """
         skips = replaying_skips(journalled_decisions(self._run.journal), ALONE)
-        with importing_by(self._rule), computing_by(self.info.semantics), skips:
+        with importing_by(self._rule), skips:
             return load_data(self.config, self.model_object)
 
     def _own_split(self, split: SplitName, bundle: DataBundle | None) -> Split:

@@ -29,8 +29,8 @@ def resumed_config(
 ) -> Resolved:
     """Return the config of a run with the placement of its next attempt; `given` has keys that replace it."""
     before = before or run.manifest()
-    known = before.known_placement if before else {}
-    if before and before.config_sha256 not in (None, run.config_sha256()):  # it was edited
+    known = before.placement if before else {}
+    if before and before.config_sha256 != run.config_sha256():  # it was edited
         known = known | resolved.placement(explicit=True)
     return resolved.with_placement({**known, **given})
 
@@ -40,7 +40,7 @@ def config_and_threads(request: Request, before: Manifest | None) -> tuple[RunCo
 
     None: neither the config nor an earlier attempt gives a number.
     """
-    config, known = placed_config(request, before), before.known_placement if before else {}
+    config, known = placed_config(request, before), before.placement if before else {}
     threads, available = config.training.threads, available_threads(config)
     if threads is not None and known.get("training.threads") == threads > available:
         log.info(

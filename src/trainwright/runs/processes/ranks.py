@@ -34,7 +34,6 @@ from trainwright.runs.processes.nodes import agree
 from trainwright.runs.processes.state import state_records
 from trainwright.runs.request import Request
 from trainwright.runs.wiring import Components
-from trainwright.semantics import computing_by, in_force
 from trainwright.world import RESTARTS, RETRYABLE, World, portable, ranks_of_environment
 
 log = logging.getLogger("trainwright")
@@ -123,7 +122,7 @@ def _packed(request: Request) -> bytes:
         )
     context = (os.getpid(), str(Path.cwd()), list(sys.path), set(os.environ))
     try:
-        content = pickle.dumps((request, import_rule(), dict(in_force())))
+        content = pickle.dumps((request, import_rule()))
     except Exception as error:
         raise InputError(
             f"the objects given in Python cannot be sent to other processes ({error}); {_ELSEWHERE}"
@@ -167,10 +166,10 @@ def take_part(folder: Path, run_attempt: Callable[[Request], Result]) -> int:
         for name in set(os.environ) - variables:
             if name.startswith(_FLAGS):  # the launcher has set it, and it is not part of the run
                 del os.environ[name]
-        request, rule, older = pickle.loads(content)
+        request, rule = pickle.loads(content)
         if run := _agreed_run(folder):  # another node may be the main one now
             request = replace(request, run=run)
-        with importing_by(rule), computing_by(older):
+        with importing_by(rule):
             world = join(request.resolved.config, request.objects.model)
             agreed = agree(world, request)
             if world.local_rank == 0:

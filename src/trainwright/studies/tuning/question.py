@@ -109,11 +109,7 @@ class SearchConfig:
     @property
     def question(self) -> Json:
         """What two studies must share to be the same; they may differ in the number of trials."""
-        own = self.tuning.asked()
-        # Earlier versions had none of these keys. Where a key says nothing new, the question is the same.
-        unasked: Json = {"constraints": {}, "folds": None, "repeats": 1, "refit": False, "tuner": None}
-        own = {key: value for key, value in own.items() if not (key in unasked and value == unasked[key])}
-        return self.base.question() | {"tuning": own}
+        return self.base.question() | {"tuning": self.tuning.asked()}
 
 
 def read_search(config: Config, overrides: Overrides, request: StudyRequest) -> SearchConfig:
@@ -170,8 +166,8 @@ def plan_of(study: Study, asked: SearchConfig) -> SearchPlan:
         "horizon": None if tuning.order == "free" else tuning.horizon or 2 * tuning.parallel,
         "threads": most_threads(tuning, config),
         "threads_by_step": (config.training.threads or tuning.resources.cpu) is None,
+        "metrics": dict(zip(asked.goals.metrics, asked.goals.modes, strict=True)),
     }
-    settings.setdefault("metrics", dict(zip(asked.goals.metrics, asked.goals.modes, strict=True)))
     if tuning.order == "free":
         log.warning(
             "tuning.order: free: the trials depend on which end first, so another study of this config makes "
@@ -196,7 +192,7 @@ def plan_of(study: Study, asked: SearchConfig) -> SearchPlan:
         asked.goals,
         settings["horizon"],
         settings["threads"],
-        settings.get("threads_by_step", False),
+        settings["threads_by_step"],
         settings.get(RECORDED),
         observations(study.settings(EARLIER)),
     )

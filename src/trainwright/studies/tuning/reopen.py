@@ -23,7 +23,7 @@ from trainwright.records.tuning_result import SETTINGS
 from trainwright.require import import_paths
 from trainwright.runs.workdir import working_in
 from trainwright.safe_open import read_regular
-from trainwright.studies.study import Study, StudyRequest, is_same_question
+from trainwright.studies.study import Study, StudyRequest
 from trainwright.studies.tuning.going_on import length_so_far
 from trainwright.studies.tuning.question import FROM, SearchConfig, read_search
 from trainwright.studies.tuning.storage import lacks_password
@@ -52,8 +52,8 @@ def check_search(study: Study, verb: str) -> None:
                 f"trainwright.tune({function}, trials=..., resume=True)"
             )
         raise InputError(
-            f"study {study.id} has no {CONFIG}, as earlier versions of Trainwright kept none, so it cannot "
-            f"{verb} by its name; give its config: trainwright tune CONFIG --resume"
+            f"study {study.id} has lost its {CONFIG}, so it cannot {verb} by its name; give its config: "
+            "trainwright tune CONFIG --resume"
         )
     if verb != "reproduce" and (repeated := study.settings(SETTINGS).get(REPEATS)):
         raise InputError(
@@ -93,7 +93,7 @@ def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, tr
     asked = read_search(study.path / CONFIG, _with_storage(study, overrides), request)
     asked = replace(asked, trusted=trust)
     question = {key: value for key, value in study.record.question.items() if key != FROM}
-    if not is_same_question(question, asked.question, asked.base.resolved.computation_hashes()):
+    if question != asked.question:
         raise InputError(
             f"{study.path / CONFIG} is not what study {study.id} was asked any more; put it back, or begin "
             "another study: trainwright tune CONFIG"

@@ -76,8 +76,7 @@ def tune(config: Config, overrides: Overrides, request: StudyRequest, earlier: S
         check_learns(asked.tuning, asked.sampler)
         kept = learned(earlier, asked.space, asked.goals)
         question |= {FROM: earlier.id}
-    hashes = asked.base.resolved.computation_hashes()
-    study = open_study(request, name, KIND, question, hashes=hashes, completed=True)
+    study = open_study(request, name, KIND, question, completed=True)
     if kept is not None and not study.settings(EARLIER):  # a study that is resumed has what it began with
         study.write(EARLIER, kept)
     return search(study, asked, request)

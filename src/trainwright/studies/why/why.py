@@ -25,7 +25,6 @@ from trainwright.runs.reuse import CompletedRuns, harmful_differences
 from trainwright.runs.session import report
 from trainwright.runs.trust import RunImports
 from trainwright.runs.workdir import own_code, working_in
-from trainwright.semantics import computing_by, older_versions
 from trainwright.studies.running import log_warnings_once, train_trial
 from trainwright.studies.study import RESULT, Json, Study, StudyRequest, StudyView, Trial, open_study
 from trainwright.studies.unchanged import check_completed_runs
@@ -207,7 +206,7 @@ class _Measurements:
         folder = self._folders[any(factor.is_code for factor in chosen)]
         before, after = self._sides
         own = dict(_QUIET) | {("experiment", "seed"): seed, ("experiment", "name"): before.run.experiment}
-        placed = {tuple(key.split(".")): value for key, value in before.manifest.known_placement.items()}
+        placed = {tuple(key.split(".")): value for key, value in before.manifest.placement.items()}
         tree = before.tree.with_changes(after.tree, chosen).with_values(own | placed)
         with as_fresh_process(), self._working_in(folder):
             result, run, reused = self._run(
@@ -273,7 +272,7 @@ class _Study:
             RunLockedError: Another process works on this study.
         """
         study = self._study
-        with study.owned(), log_warnings_once(), computing_by(older_versions(study.record.semantics)):
+        with study.owned(), log_warnings_once():
             study.check_seals()
             study.update(status="running", error=None)
             try:

@@ -47,7 +47,7 @@ def head_data(name: str, section: HeadConfig, info: DataInfo) -> HeadData:
             f"those of {task}; set {where}.task, or give other targets"
         )
     outputs = 0 if has_classes else prod(spec.shape)
-    return HeadData(target, DataInfo(task, info.inputs, outputs, target=target, semantics=info.semantics))
+    return HeadData(target, DataInfo(task, info.inputs, outputs, target=target))
 
 
 def _task(spec: ArraySpec) -> str:

@@ -48,7 +48,7 @@ class State:
         Even then, what the tracker holds is not sent again.
         """
         try:
-            saved = parse_json(read_regular(file, depth=2), required=True)
+            saved = parse_json(read_regular(file, depth=2))
             state = cls(**{**saved, "position": Position(*saved["position"])})
             return state if state._is_valid() else cls()
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):

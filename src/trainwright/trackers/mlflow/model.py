@@ -31,7 +31,6 @@ from trainwright.records.run_dir import RunDir
 from trainwright.redact import printable
 from trainwright.require import extras, import_paths, installed_version
 from trainwright.safe_open import read_regular
-from trainwright.semantics import computing_by, older_versions
 from trainwright.trackers.mlflow.wheel import write_wheel
 from trainwright.types import DataInfo
 from trainwright.version import VERSION
@@ -68,8 +67,7 @@ def write_model(folder: Path, logged: Logged = Logged()) -> Path:  # noqa: B008 
     description = DataDescription.load(run.path / DataDescription.FILE)
     if description is None:
         raise InputError(f"run {manifest.run_id} does not say how its data were prepared")
-    older = older_versions(manifest.versions)
-    with computing_by(older), understanding(run.path / DataDescription.FILE):
+    with understanding(run.path / DataDescription.FILE):
         info = DataInfo.from_json(description.info)
         preparation = from_json(description.preparation) if description.preparation else None
     if registry.task_for(info).gives_masks:
@@ -190,7 +188,7 @@ def requirements_of(run: RunDir, manifest: Manifest) -> list[str]:
     framework = _framework(_config(run))
     environment = manifest.environment
     versions = {_normal(name): version for name, version in environment.packages.items()}
-    used = {_normal(name) for name in environment.imported or {}}
+    used = {_normal(name) for name in environment.imported}
     ours = registry.BUILT_IN["framework"]
     if framework is not None and framework in ours:
         wanted = _libraries([ours[framework].extra or ""])

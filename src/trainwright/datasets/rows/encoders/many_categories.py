@@ -16,13 +16,11 @@ from trainwright.datasets.rows.splitting import folds_of_groups, group_numbers
 from trainwright.datasets.rows.table import Table
 from trainwright.datasets.rows.weights import encode as encode_weights
 from trainwright.order import SPLIT, permutation, stream_seed
-from trainwright.semantics import version
 from trainwright.types import Array
 
 SMOOTHING = 10.0  # the overall mean counts as much as this many rows of a category
 _FOLDS = 5  # of the training rows
 _STREAM = 3  # of the split's seed; 0 to 2 divide the rows
-_KNOWS_ROWS = 3  # the version of the preparation from which on means heed the weights and groups of rows
 
 
 @dataclass(frozen=True)
@@ -184,7 +182,7 @@ def _means(indices: Array, targets: Array, weights: Array, categories: int) -> _
 def _weights(rows: TrainingRows) -> Array:
     """Return how much the rows count, (rows,) float64, with a mean of 1."""
     ones = np.ones(len(rows.table))
-    if rows.config.weight is None or version("preparation") < _KNOWS_ROWS:
+    if rows.config.weight is None:
         return ones
     weights = encode_weights(rows.table, rows.config.weight)
     # Weights of 0 alone, or too large to add up, are refused later, as in any other run.
@@ -199,7 +197,7 @@ def _folds(rows: TrainingRows, seed: int) -> Array:
     Rows of one group are in one fold; without groups, the folds have as many rows of each class.
     """
     name, own = rows.config.split.group, stream_seed(seed, SPLIT, _STREAM)
-    if name is not None and name in rows.table.columns and version("preparation") >= _KNOWS_ROWS:
+    if name is not None and name in rows.table.columns:
         groups = group_numbers(rows.table, name)
         if (count := int(groups.max()) + 1) > 1:
             return folds_of_groups(groups, min(count, _FOLDS), own)

@@ -23,6 +23,7 @@ from trainwright.datasets.rows.images.pixels import (
     decode,
 )
 from trainwright.datasets.rows.images.split import Pipeline
+from trainwright.datasets.rows.raw import FORMAT
 from trainwright.datasets.rows.table import Table, as_table
 from trainwright.datasets.rows.target import Target
 from trainwright.datasets.rows.threads import THREADS
@@ -181,7 +182,7 @@ class ImagePreparation:
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
         return {
-            "version": 2,
+            "version": FORMAT,
             "images": self.column,
             "mode": self._mode,
             "transforms": [one.model_dump() for one in self._pipeline.listed],
