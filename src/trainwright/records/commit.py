@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from trainwright.digest import FileRecord, TensorRecord, digest, sha256_json
 from trainwright.frameworks.base import WEIGHTS
 
-FORMAT = 1
+FORMAT = 2
 DEPTH = 3  # names in `checkpoints/<checkpoint>/<file>`
 NAME = re.compile(r"step-\d{9,}-a\d{4,}")
 _FILE = re.compile(r"[^/.\0][^/\0]*")  # a copy of a file of another name could lie outside of its folder
