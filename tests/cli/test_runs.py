@@ -8,7 +8,7 @@ from commandline import CONFIG, Command, write_run
 
 from trainwright import api
 from trainwright.engine.lease import Lease
-from trainwright.records.facts import facts
+from trainwright.records.index import facts
 from trainwright.records.log import Log
 from trainwright.records.run_dir import RunDir
 from trainwright.stores.local import LocalStore

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,7 +16,6 @@ import numpy as np
 
 from trainwright.config.emit import inline
 from trainwright.config.schema import ColumnConfig, DataConfig
-from trainwright.datasets.rows.sentinels import sentinels
 from trainwright.datasets.rows.table import Table, kind_of, listed, missing
 from trainwright.datasets.rows.times import (
     FORMATS,
@@ -48,6 +47,8 @@ _SENTENCE = 3  # words: texts as long as this on average are free text, not iden
 IDENTIFIER = re.compile(
     r"(^|[\W_])(id|ids|uuid|guid|key|index|rowid|unnamed: 0)$|[a-z](Id|ID)$", re.IGNORECASE
 )
+_SENTINEL_NUMBERS = {sign * (10**k - 1) for k in range(2, 10) for sign in (1, -1)} | {-9, -1e20, 1e20}
+_SENTINEL_TIMES = ("0001-01-01", "1900-01-01", "1970-01-01", "2099-12-31", "2999-12-31", "9999-12-31")
 
 
 @dataclass(frozen=True)
@@ -411,3 +412,28 @@ def holds_periods(values: Array) -> bool:
         return False
     texts = {text for text in values.tolist() if text is not None and not is_missing_word(text)}
     return len(texts) > 1 and all(read_period(text) is not None for text in texts)
+
+
+def sentinels(present: Array) -> list[Any]:
+    """Return values such as -999 that are repeated and far from all others: they may mean missing ones.
+
+    Args:
+        present: The values, (rows,) numbers or times, without missing ones.
+    """
+    if present.dtype.kind == "M":
+        present = present[~np.isnat(present)]
+        candidates: Iterable[Any] = np.array(_SENTINEL_TIMES, dtype="datetime64[us]")
+    else:
+        candidates = sorted(_SENTINEL_NUMBERS)
+    if not len(present):
+        return []
+    extremes = {present.min(), present.max()}
+    candidates = [value for value in candidates if value in extremes]
+    if not candidates:
+        return []
+    others = present[~np.isin(present, candidates)]
+    if not len(others) or others.min() == others.max():
+        return []
+    low, high = others.min(), others.max()
+    far = [value for value in candidates if (low - value if value < low else value - high) > high - low]
+    return [value for value in far if int((present == value).sum()) > 1]
