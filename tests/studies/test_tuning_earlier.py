@@ -103,7 +103,7 @@ ADVISED = {
     model: space
     for _, framework in registry.adapters("framework")
     for model in framework.models
-    if (space := framework.search_space(model))
+    if (space := framework.advice.spaces.get(model))
 }
 
 

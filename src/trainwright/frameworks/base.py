@@ -136,6 +136,27 @@ class Snapshot(Protocol):
         """Release the copy: its memory may be reused for the next snapshot."""
 
 
+@dataclass(frozen=True)
+class Advice:
+    """What users are advised to begin with, and to try, by the short names of a framework's models.
+
+    Attributes:
+        proposals: Returns proposals for a table (`trainwright init`).
+        spaces: The keys of the config that are worth a search, with their ranges (`tune --suggest`). Those
+            that a config does not take, or that have no effect, are left out. For others, the learning rate
+            and the batch size are suggested where a model has both.
+        unrestrained: Models without an option against overfitting, and the line of config for one, or for a
+            similar model that has one: for the report of a run that overfits.
+    """
+
+    proposals: Callable[[TableShape], Mapping[str, Proposal]] = lambda _: {}
+    spaces: Mapping[str, Mapping[str, Suggestion]] = field(default_factory=dict)
+    unrestrained: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_ADVICE = Advice()
+
+
 class Processes(ABC):
     """How the processes of a run are started, and find each other."""
 
@@ -227,9 +248,7 @@ class Framework(ABC):
     unsaved_hint: ClassVar[str] = ""  # how a user can save the state that `Learner.unsaved_state` reports
     data_classes: ClassVar[Collection[str]] = ()  # the library's own classes for data, which are refused
     hub_name: ClassVar[str] = "trainwright"  # what model hubs call the library, for model cards
-    # Models without an option against overfitting, and the line of config for one, or for a similar model
-    # that has one: for the report of a run that overfits.
-    unrestrained: ClassVar[Mapping[str, str]] = {}
+    advice: ClassVar[Advice] = NO_ADVICE
 
     # -- names, options and defaults
 
@@ -278,25 +297,6 @@ class Framework(ABC):
             ModelError: The model cannot be constructed.
         """
         return FeatureForm()
-
-    # -- proposals
-
-    @staticmethod
-    def proposals(shape: TableShape) -> Mapping[str, Proposal]:  # noqa: ARG004 - most propose nothing
-        """Return proposals for a table, by the short names of models (`trainwright init`)."""
-        return {}
-
-    @staticmethod
-    def search_space(model: str) -> Mapping[str, Suggestion]:  # noqa: ARG004 - most advise nothing
-        """Return the keys of the config that are worth a search, with their ranges (`tune --suggest`).
-
-        Those that a config does not take, or that have no effect, are left out. Empty: the learning rate and
-        the batch size are suggested to models that have both.
-
-        Args:
-            model: `config.model.type`, a short name or an import path.
-        """
-        return {}
 
     # -- forks
 

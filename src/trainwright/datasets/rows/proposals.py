@@ -26,7 +26,7 @@ def proposals(shape: TableShape, *, installed: bool = False) -> Mapping[str, Pro
         model: proposal
         for _, framework in registry.adapters("framework")
         if not installed or all(find_spec(module) is not None for module in framework.base_modules)
-        for model, proposal in framework.proposals(shape).items()
+        for model, proposal in framework.advice.proposals(shape).items()
     }
 
 

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from trainwright.config.schema import RunConfig
 from trainwright.config.spellings import Spellings
 from trainwright.errors import InputError
-from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
-from trainwright.frameworks.catboost.advice import SPACE, proposal
+from trainwright.frameworks.base import Advice, Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
+from trainwright.frameworks.catboost.advice import ADVICE
 from trainwright.frameworks.catboost.params import (
     CatboostParams,
     changes_trees,
@@ -21,7 +21,7 @@ from trainwright.frameworks.catboost.params import (
 )
 from trainwright.frameworks.catboost.spellings import SPELLINGS
 from trainwright.frameworks.support.plans import OWN_FUNCTIONS_HINT, rounds_plan
-from trainwright.types import Determinism, FeatureForm, Proposal, Suggestion, TableShape
+from trainwright.types import Determinism, FeatureForm
 
 CHUNK = 10  # rounds per call of `fit`; a snapshot then takes at most a tenth of their time
 
@@ -42,6 +42,7 @@ class CatboostFramework(Framework):
     takes_weights: ClassVar[bool] = True
     starts_from_weights: ClassVar[bool] = False
     base_modules: ClassVar[Sequence[str]] = ("catboost",)
+    advice: ClassVar[Advice] = ADVICE
     model_bases: ClassVar[Sequence[str]] = ("catboost:CatBoost",)
     formats: ClassVar[Sequence[str]] = ("cbm", "json")
     hub_name: ClassVar[str] = "catboost"
@@ -73,16 +74,6 @@ class CatboostFramework(Framework):
             ModelError: An option is wrong.
         """
         return FeatureForm(target="centered" if learns_differences(config, model) else "float32")
-
-    @staticmethod
-    def proposals(shape: TableShape) -> Mapping[str, Proposal]:
-        """Return what a config for a table begins with."""
-        return {"catboost": proposal(shape)}
-
-    @staticmethod
-    def search_space(model: str) -> Mapping[str, Suggestion]:  # noqa: ARG004 - the only model
-        """Return the options that matter most."""
-        return SPACE
 
     @staticmethod
     def change_refusal(option: str, config: RunConfig) -> str | None:  # noqa: ARG004

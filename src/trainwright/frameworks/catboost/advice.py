@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trainwright.frameworks.base import Advice
 from trainwright.frameworks.support.advice import BOOSTED_RATE, boosted, linear, logarithmic
 from trainwright.types import Proposal, Suggestion, TableShape
 
@@ -18,3 +19,6 @@ SPACE: Mapping[str, Suggestion] = {
 def proposal(shape: TableShape) -> Proposal:
     """Return what a config for a table begins with."""
     return boosted({"max_depth": 6}, shape, {}, default_rank=3, comparison_rank=4)
+
+
+ADVICE = Advice(lambda shape: {"catboost": proposal(shape)}, {"catboost": SPACE})

@@ -10,15 +10,15 @@ from pydantic import BaseModel
 
 from trainwright.config.schema import RunConfig, TrainingConfig
 from trainwright.config.spellings import Spellings
-from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
-from trainwright.frameworks.keras.advice import SPACES
+from trainwright.frameworks.base import Advice, Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
+from trainwright.frameworks.keras.advice import ADVICE
 from trainwright.frameworks.keras.params import COMPILED, LOSSES, MODELS, OPTIMIZERS
 from trainwright.frameworks.support.inputs import network_form
 from trainwright.frameworks.support.network_spellings import NETWORKS
 from trainwright.frameworks.support.optimizers import SPELLINGS
 from trainwright.frameworks.support.plans import minibatch_plan
 from trainwright.require import require
-from trainwright.types import Determinism, FeatureForm, Suggestion
+from trainwright.types import Determinism, FeatureForm
 
 # Other names of the models, with the task that a name implies.
 OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
@@ -46,6 +46,7 @@ class KerasFramework(Framework):
     aliases: ClassVar[Collection[str]] = ("tensorflow", "tf", "tf.keras")
     takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("keras",)
+    advice: ClassVar[Advice] = ADVICE
     model_bases: ClassVar[Sequence[str]] = ("keras:Model",)
     formats: ClassVar[Sequence[str]] = ("keras", "saved_model")
     hub_name: ClassVar[str] = "keras"
@@ -74,11 +75,6 @@ class KerasFramework(Framework):
         loss = config.training.loss
         is_own = ":" in loss or (loss == "auto" and not is_built_in)  # what a model was compiled with
         return network_form(config, shifts_outputs=is_built_in, own_loss=is_own)
-
-    @staticmethod
-    def search_space(model: str) -> Mapping[str, Suggestion]:
-        """Return the keys that matter most."""
-        return SPACES.get(model, {})
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - the same for all

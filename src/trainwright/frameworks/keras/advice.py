@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trainwright.frameworks.base import Advice
 from trainwright.frameworks.support.advice import BATCH, DROPOUT, RATE, WIDTHS
 from trainwright.types import Suggestion
 
@@ -17,3 +18,5 @@ SPACES: Mapping[str, Mapping[str, Suggestion]] = {
         "model.dropout": DROPOUT,
     },
 }
+
+ADVICE = Advice(spaces=SPACES)

@@ -12,15 +12,15 @@ from pydantic import BaseModel
 from trainwright.config.schema import RunConfig
 from trainwright.config.spellings import Spellings
 from trainwright.errors import InputError
-from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
-from trainwright.frameworks.lightgbm.advice import SPACE, proposal
+from trainwright.frameworks.base import Advice, Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
+from trainwright.frameworks.lightgbm.advice import ADVICE
 from trainwright.frameworks.lightgbm.boosting import RESET_INTERVAL, RoundParams
 from trainwright.frameworks.lightgbm.estimators import learns_differences, model_spec
 from trainwright.frameworks.lightgbm.library import THREAD_NUMBER, lightgbm
 from trainwright.frameworks.lightgbm.params import LightgbmParams, device_of, library_params
 from trainwright.frameworks.lightgbm.spellings import SPELLINGS
 from trainwright.frameworks.support.plans import OWN_FUNCTIONS_HINT, rounds_plan, rounds_work
-from trainwright.types import DataInfo, Determinism, FeatureForm, Proposal, Suggestion, TableShape
+from trainwright.types import DataInfo, Determinism, FeatureForm
 
 # Other names of the models, with the task that a name implies.
 OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
@@ -42,6 +42,7 @@ class LightgbmFramework(Framework):
     aliases: ClassVar[Collection[str]] = ("lgb", "lgbm")
     takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("lightgbm",)
+    advice: ClassVar[Advice] = ADVICE
     model_bases: ClassVar[Sequence[str]] = ("lightgbm:LGBMModel",)
     formats: ClassVar[Sequence[str]] = ("txt",)
     hub_name: ClassVar[str] = "lightgbm"
@@ -72,16 +73,6 @@ class LightgbmFramework(Framework):
             ModelError: An option is wrong.
         """
         return FeatureForm(target="centered" if learns_differences(config, model) else "float32")
-
-    @staticmethod
-    def proposals(shape: TableShape) -> Mapping[str, Proposal]:
-        """Return what a config for a table begins with."""
-        return {"lightgbm": proposal(shape)}
-
-    @staticmethod
-    def search_space(model: str) -> Mapping[str, Suggestion]:  # noqa: ARG004 - the only model
-        """Return the options that matter most."""
-        return SPACE
 
     @staticmethod
     def change_refusal(option: str, config: RunConfig) -> str | None:  # noqa: ARG004 - none may change

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trainwright.frameworks.base import Advice
 from trainwright.frameworks.support.advice import (
     BOOSTED_RATE,
     COLUMNS,
@@ -37,3 +38,6 @@ def proposal(shape: TableShape) -> Proposal:
         FEW_IN_LEAF,
         default_rank=None if shape.several else 1,
     )
+
+
+ADVICE = Advice(lambda shape: {"lightgbm": proposal(shape)}, {"lightgbm": SPACE})

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from trainwright.config.schema import RunConfig
 from trainwright.config.spellings import Spellings
 from trainwright.errors import ModelError
-from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
-from trainwright.frameworks.sklearn import advice
+from trainwright.frameworks.base import Advice, Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
+from trainwright.frameworks.sklearn.advice import ADVICE, METRIC_MODES
 from trainwright.frameworks.sklearn.estimator import (
     candidates,
     holds_pipeline,
@@ -33,7 +33,7 @@ from trainwright.frameworks.sklearn.spellings import SPELLINGS
 from trainwright.frameworks.sklearn.steps import ensemble_family, learning_rate_name, step_kind
 from trainwright.frameworks.support.plans import minibatch_plan, rounds_work
 from trainwright.require import require
-from trainwright.types import DataInfo, Determinism, FeatureForm, Mode, Proposal, Suggestion, TableShape
+from trainwright.types import DataInfo, Determinism, FeatureForm, Mode
 
 
 class SklearnFramework(Framework):
@@ -45,11 +45,11 @@ class SklearnFramework(Framework):
     aliases: ClassVar[Collection[str]] = ("scikit-learn", "scikit")
     takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("sklearn",)
+    advice: ClassVar[Advice] = ADVICE
     model_bases: ClassVar[Sequence[str]] = ("sklearn.base:BaseEstimator",)
     formats: ClassVar[Sequence[str]] = ("skops",)
     hub_name: ClassVar[str] = "sklearn"
-    metric_modes: ClassVar[Mapping[str, Mode]] = advice.METRIC_MODES
-    unrestrained: ClassVar[Mapping[str, str]] = advice.UNRESTRAINED
+    metric_modes: ClassVar[Mapping[str, Mode]] = METRIC_MODES
     unsaved_hint: ClassVar[str] = (
         "keep state in attributes of the estimator itself, and give each array memory of its own (copy())"
     )
@@ -63,16 +63,6 @@ class SklearnFramework(Framework):
     def defaults(model: str) -> Mapping[str, Any]:
         """Return the recommended data preparation and number of epochs of a short name."""
         return defaults(model)
-
-    @staticmethod
-    def proposals(shape: TableShape) -> Mapping[str, Proposal]:
-        """Return what a config for a table begins with, by model."""
-        return advice.proposals(shape)
-
-    @staticmethod
-    def search_space(model: str) -> Mapping[str, Suggestion]:
-        """Return the options of a short name that matter most."""
-        return advice.SPACES.get(model, {})
 
     @staticmethod
     def change_refusal(option: str, config: RunConfig) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trainwright.frameworks.base import Advice
 from trainwright.frameworks.support.advice import (
     BOOSTED_RATE,
     LEAF_PENALTY,
@@ -98,3 +99,6 @@ def proposals(shape: TableShape) -> Mapping[str, Proposal]:
         ),
         "ridge": Proposal({"alpha": 1.0}, comparison_rank=None if shape.classes or of_labels else 2),
     }
+
+
+ADVICE = Advice(proposals, SPACES, UNRESTRAINED)

@@ -11,12 +11,22 @@ from pydantic import BaseModel
 from trainwright.config.schedules import OwnSchedule
 from trainwright.config.schema import RunConfig, TrainingConfig
 from trainwright.config.spellings import Spellings
-from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan, Processes
+from trainwright.frameworks.base import (
+    Advice,
+    Framework,
+    Learner,
+    LearnerInputs,
+    Model,
+    ModelInputs,
+    Plan,
+    Processes,
+)
 from trainwright.frameworks.support.inputs import network_form
 from trainwright.frameworks.support.network_spellings import NETWORKS
 from trainwright.frameworks.support.optimizers import SPELLINGS
 from trainwright.frameworks.support.plans import minibatch_plan
-from trainwright.frameworks.torch import advice, work
+from trainwright.frameworks.torch import work
+from trainwright.frameworks.torch.advice import ADVICE
 from trainwright.frameworks.torch.device import device_named, require_libraries
 from trainwright.frameworks.torch.params import (
     FOLDER_FORMATS,
@@ -26,7 +36,7 @@ from trainwright.frameworks.torch.params import (
     OPTIMIZERS,
     TOKEN_MODELS,
 )
-from trainwright.types import DataInfo, Determinism, FeatureForm, Proposal, Suggestion, TableShape
+from trainwright.types import DataInfo, Determinism, FeatureForm
 
 # Other names of the models, with the task that a name implies.
 OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
@@ -58,6 +68,7 @@ class TorchFramework(Framework):
     has_workers: ClassVar[bool] = True
     has_accumulators: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("torch",)
+    advice: ClassVar[Advice] = ADVICE
     model_bases: ClassVar[Sequence[str]] = ("torch.nn:Module",)
     optimizer_bases: ClassVar[Sequence[str]] = ("torch.optim:Optimizer",)
     formats: ClassVar[Sequence[str]] = FORMATS
@@ -77,16 +88,6 @@ class TorchFramework(Framework):
         """Return float32; see `network_form`."""
         is_own = model is not None or ":" in config.model.type
         return network_form(config, shifts_outputs=not is_own, own_loss=":" in config.training.loss)
-
-    @staticmethod
-    def proposals(shape: TableShape) -> Mapping[str, Proposal]:
-        """Return what a config for a table begins with, by model."""
-        return advice.proposals(shape)
-
-    @staticmethod
-    def search_space(model: str) -> Mapping[str, Suggestion]:
-        """Return the keys that matter most."""
-        return advice.SPACES.get(model, {})
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - the same for all

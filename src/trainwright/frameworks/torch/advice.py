@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from trainwright.frameworks.base import Advice
 from trainwright.frameworks.support.advice import BATCH, DROPOUT, RATE, WIDTHS, linear, logarithmic
 from trainwright.types import Proposal, Suggestion, TableShape
 
@@ -41,3 +42,6 @@ def proposals(shape: TableShape) -> Mapping[str, Proposal]:
     stop = {"early_stopping": {"metric": "val_loss", "patience": 10}}
     model = {"hidden": [128, 64], "dropout": 0.1}
     return {"mlp": Proposal(model, training | stop, default_rank=5, comparison_rank=5)}
+
+
+ADVICE = Advice(proposals, SPACES)

@@ -10,14 +10,14 @@ from pydantic import BaseModel
 
 from trainwright.config.schema import RunConfig
 from trainwright.config.spellings import Spellings
-from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
+from trainwright.frameworks.base import Advice, Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
 from trainwright.frameworks.support.plans import OWN_FUNCTIONS_HINT, rounds_plan, rounds_work
-from trainwright.frameworks.xgboost.advice import SPACE, proposal
+from trainwright.frameworks.xgboost.advice import ADVICE
 from trainwright.frameworks.xgboost.devices import chosen_device
 from trainwright.frameworks.xgboost.params import XgboostParams
 from trainwright.frameworks.xgboost.spec import learns_differences, model_spec
 from trainwright.frameworks.xgboost.spellings import SPELLINGS
-from trainwright.types import DataInfo, Determinism, FeatureForm, Proposal, Suggestion, TableShape
+from trainwright.types import DataInfo, Determinism, FeatureForm
 
 DEFAULT_ROUNDS = 100
 
@@ -40,6 +40,7 @@ class XgboostFramework(Framework):
     aliases: ClassVar[Collection[str]] = ("xgb",)
     takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("xgboost",)
+    advice: ClassVar[Advice] = ADVICE
     model_bases: ClassVar[Sequence[str]] = ("xgboost:XGBModel",)
     formats: ClassVar[Sequence[str]] = ("ubj", "json")
     hub_name: ClassVar[str] = "xgboost"
@@ -70,16 +71,6 @@ class XgboostFramework(Framework):
             ModelError: An option is wrong.
         """
         return FeatureForm(target="centered" if learns_differences(config, model) else "float32")
-
-    @staticmethod
-    def proposals(shape: TableShape) -> Mapping[str, Proposal]:
-        """Return what a config for a table begins with."""
-        return {"xgboost": proposal(shape)}
-
-    @staticmethod
-    def search_space(model: str) -> Mapping[str, Suggestion]:  # noqa: ARG004 - the only model
-        """Return the options that matter most."""
-        return SPACE
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trainwright.frameworks.base import Advice
 from trainwright.frameworks.support.advice import (
     BOOSTED_RATE,
     COLUMNS,
@@ -29,3 +30,6 @@ SPACE: Mapping[str, Suggestion] = {
 def proposal(shape: TableShape) -> Proposal:
     """Return what a config for a table begins with."""
     return boosted({"max_depth": 6, "subsample": 0.8}, shape, SAMPLED_ROWS, default_rank=2, comparison_rank=6)
+
+
+ADVICE = Advice(lambda shape: {"xgboost": proposal(shape)}, {"xgboost": SPACE})

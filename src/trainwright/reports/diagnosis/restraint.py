@@ -21,8 +21,9 @@ def restraint(run: RunFiles) -> str:
         decays = "weight_decay" in framework.training_keys(model, params)
         if decays and (line := _of_network(run)) is not None:
             return line
-        if model in framework.unrestrained and not params.get("penalty"):
-            return framework.unrestrained[model]
+        unrestrained = framework.advice.unrestrained
+        if model in unrestrained and not params.get("penalty"):
+            return unrestrained[model]
     for option, stronger in _STRONGER.items():
         for name, current in params.items():
             # An option of a step of a pipeline is called `logisticregression__C`.

@@ -49,7 +49,9 @@ def _space(model: ModelConfig) -> Mapping[str, Suggestion]:
     if framework is None:  # that of a class, which is not imported here
         return _DEFAULT if ":" in model.type else {}
     keys = {f"training.{key}" for key in framework.training_keys(model.type, model.params)}
-    return framework.search_space(model.type) or (_DEFAULT if keys >= _DEFAULT.keys() else {})
+    spaces = framework.advice.spaces
+    advised = spaces.get(model.type) or spaces.get(str(name))  # of a class of the framework's only model
+    return advised or (_DEFAULT if keys >= _DEFAULT.keys() else {})
 
 
 def _is_taken(key: str, spec: Spec, resolved: Resolved, config: Config, overrides: Overrides) -> bool:
