@@ -1,6 +1,6 @@
 """A 0.6 GB save by two processes: `python benchmarks/shared_save.py [--on FOLDER]`.
 
-Both hold the state of 50 million parameters and AdamW's two moments, and each writes a share. Two times are
+Both hold the state of 50 million parameters and AdamW's two moments, and each writes a part. Two times are
 measured, the slower process's of each round: how long training is blocked, against a copy of the whole state
 into warm memory in each process; and how long it takes until the checkpoint is durable. Beside it, torch's
 own `torch.distributed.checkpoint.async_save` of the same state. The sides take turns.
@@ -24,6 +24,7 @@ from harness import ONE_THREAD, machine, run, table, temporary_folder
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from trainwright.engine.checkpoint import Checkpoints
+from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.world import ProcessGroup, join
 from trainwright.stores.local import LocalStore
 
@@ -56,7 +57,7 @@ def measure(folder: Path, rounds: int) -> None:
     world = join("gloo")
     assert isinstance(world, ProcessGroup)
     torch.manual_seed(0)
-    state, shares = trained_state(), world.shares
+    state, group = trained_state(), world.saving
     files = state.files(weights_only=False)
     live = {f"{file}.{name}": tensor for file, tensors in files.items() for name, tensor in tensors.items()}
     warm = {name: tensor.clone() for name, tensor in live.items()}
@@ -78,9 +79,8 @@ def measure(folder: Path, rounds: int) -> None:
 
     def ours(number: int) -> None:
         began = time.perf_counter()
-        assert shares.index is not None
-        share = (shares.index, len(shares.ranks))
-        snapshot = timed("blocked", lambda: shares.take(state.copy(weights_only=False, share=share)))
+        own = DataParallel(group.index, len(group.ranks)).owned
+        snapshot = timed("blocked", lambda: group.take(state.copy(own, weights_only=False)))
         if world.is_main:
             checkpoints.commit(number, snapshot, {})
             snapshot.release()
