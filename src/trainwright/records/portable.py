@@ -100,7 +100,7 @@ def _write_weights(source: Path, target: Path, run_files: dict[str, str]) -> tup
     files = [file for file in commit.files if file.stem == Path(WEIGHTS_FILE).stem]
     folder = target / "best" / source.name
     folder.mkdir(parents=True)
-    if len(files) == 1:
+    if [file.name for file in files] == [WEIGHTS_FILE]:
         _copy(source / WEIGHTS_FILE, folder / WEIGHTS_FILE)
     else:
         files = [write_whole(source, folder / WEIGHTS_FILE)]
