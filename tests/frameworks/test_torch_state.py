@@ -1124,7 +1124,9 @@ def test_restoring_an_optimizer_looks_at_each_tensor_once(
     before.copy(weights_only=False).write(tmp_path)
     after = state_of(nn.ParameterList([torch.ones(1) for _ in range(parameters)]))
     read = training_state.load_tensors
-    monkeypatch.setattr(training_state, "load_tensors", lambda *where: CountedTensors(read(*where)))
+    monkeypatch.setattr(
+        training_state, "load_tensors", lambda *where, **how: CountedTensors(read(*where, **how))
+    )
     after.load(tmp_path, weights_only=False)
     assert CountedTensors.looked_at <= 2 * 4 * parameters  # a weight, two moments and a counter for each
     expected, restored = (

@@ -347,7 +347,7 @@ def test_models_of_different_code_are_not_ranked(tmp_path: Path, monkeypatch: py
 @pytest.fixture
 def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     model = StoredModel(Path(__file__).parent, DataDescription(info={}), Path("data.json"))
-    monkeypatch.setattr(StoredModel, "weights", Path(__file__))
+    monkeypatch.setattr(StoredModel, "bytes", 1)
     monkeypatch.setattr(ranking, "stored_model", lambda run: model)
 
 

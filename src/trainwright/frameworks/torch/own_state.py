@@ -192,7 +192,7 @@ class OwnLosses:
 
     def load(self, folder: Path) -> None:
         """Restore what `tensors` returned from the file in a folder; without one, the losses are as built."""
-        self._loaded = load_tensors(folder, LOSS_FILE)
+        self._loaded = load_tensors(folder, LOSS_FILE, optional=True)
         for name in self._states:
             self._load(name)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -26,16 +28,25 @@ def files_of(folder: Path, file: str) -> list[Path]:
     return [path, *others] if path.exists() else others
 
 
-def load_tensors(folder: Path, file: str) -> Tensors:
-    """Return the tensors of a file of the state by name; none if no process has saved any.
+def load_tensors(folder: Path, file: str, *, optional: bool = False) -> Tensors:
+    """Return the tensors of a file of the state by name.
+
+    Args:
+        folder: The folder of the snapshot.
+        file: The name of the file, as a single process writes it.
+        optional: Return none if no process has saved any.
 
     Raises:
+        FileNotFoundError: No process has.
         ModelError: The blocks of a tensor do not make up the whole.
         SafetensorError: A file is not in the safetensors format.
     """
     tensors: Tensors = {}
     blocks: list[_Block] = []
-    for path in files_of(folder, file):
+    paths = files_of(folder, file)
+    if not paths and not optional:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder / file))
+    for path in paths:
         with safe_open(path, "pt") as opened:
             placed = _blocks_of(path, (opened.metadata() or {}).get(BLOCKS, "{}"))
             for name in opened.keys():  # noqa: SIM118 - not a mapping

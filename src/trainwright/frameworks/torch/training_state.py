@@ -133,7 +133,7 @@ class TrainingState:
         """
         try:
             weights = load_tensors(folder, WEIGHTS_FILE)
-            module = load_tensors(folder, MODULE_FILE)
+            module = load_tensors(folder, MODULE_FILE, optional=True)
         except SafetensorError as error:
             raise ModelError(f"this is not a safetensors file: {error}") from error
         strides = _strides_by_file(module)
