@@ -22,6 +22,7 @@ Thing = TypeVar("Thing")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 LINES_OF_FILE, LINES_OF_FUNCTION, MEDIAN_OF_FUNCTIONS, REQUIRED_FIELDS = 500, 60, 10, 6
+LINES_OF_ALL = 75_000
 DRAWERS = {"util", "utils", "common", "helper", "helpers", "misc"}
 
 
@@ -413,6 +414,19 @@ def long_functions(tree: Tree) -> list[str]:
     wrong = [f"{name} has {lines} lines" for lines, name in lengths if lines > LINES_OF_FUNCTION]
     median = statistics.median(lines for lines, _ in lengths)
     return wrong + ([f"the median function has {median} lines"] if median > MEDIAN_OF_FUNCTIONS else [])
+
+
+def lines_of_code(tree: Tree) -> int:
+    """The lines of all files, without blank lines, comments and docstrings."""
+    total = 0
+    for name, path in tree.files.items():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for node in ast.walk(tree.syntax[name]):
+            if isinstance(node, ast.Module | ast.ClassDef | Function) and ast.get_docstring(node) is not None:
+                first = node.body[0].lineno - 1
+                lines[first : node.body[0].end_lineno] = [""] * ((node.body[0].end_lineno or 0) - first)
+        total += sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in lines)
+    return total
 
 
 def long_files(tree: Tree) -> list[str]:

@@ -173,6 +173,17 @@ def test_records_have_one_reader(ours: Tree) -> None:
     assert rules.readers_of_records(ours, "records", files, free) == []
 
 
+def test_the_code_stays_small(ours: Tree) -> None:
+    count = rules.lines_of_code(ours)
+    print(f"{len(ours.files)} files, {count:,} lines of code")
+    assert count <= rules.LINES_OF_ALL
+
+
+def test_lines_of_code_are_counted_without_comments_and_docstrings(make: Make) -> None:
+    text = '"""A module.\n\nMore.\n"""\n\n# why\nx = 1  # here\n\n\ndef f():\n    """Do."""\n    return x\n'
+    assert rules.lines_of_code(make({"a": text})) == 3
+
+
 def test_budgets(ours: Tree) -> None:
     assert rules.long_files(ours) == []
     assert rules.long_functions(ours) == []
