@@ -10,6 +10,7 @@ from trainwright_toy import ToyFramework
 import trainwright
 from trainwright.config import load
 from trainwright.datasets.rows import proposals
+from trainwright.frameworks.base import Advice
 from trainwright.registry import adapter
 from trainwright.reports.card import write_card
 from trainwright.reports.diagnosis.restraint import restraint
@@ -25,9 +26,9 @@ TABLE = TableShape(100, 3, 3)
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
     proposal = Proposal({"noise": 0.1}, {"epochs": 3}, reasons={"noise": "shakes"}, comparison_rank=9)
-    monkeypatch.setattr(ToyFramework, "proposals", staticmethod(lambda shape: {"toy": proposal}))
+    advice = Advice(lambda shape: {"toy": proposal}, unrestrained={"toy": "model.params.noise: 0.5"})
+    monkeypatch.setattr(ToyFramework, "advice", advice)
     monkeypatch.setattr(ToyFramework, "hub_name", "toys")
-    monkeypatch.setattr(ToyFramework, "unrestrained", {"toy": "model.params.noise: 0.5"})
     monkeypatch.setattr(ToyFramework, "aliases", ("play-thing",))
     assert adapter("framework", "toy") is ToyFramework
 
@@ -46,7 +47,7 @@ def test_a_search_gets_its_space(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "    training.learning_rate: " in text
     assert "    training.batch_size: " in text
     noise = Suggestion({"low": 0.0, "high": 1.0}, "shakes")
-    monkeypatch.setattr(ToyFramework, "search_space", staticmethod(lambda model: {"model.noise": noise}))
+    monkeypatch.setattr(ToyFramework, "advice", Advice(spaces={"toy": {"model.noise": noise}}))
     text = trainwright.suggest_tuning(CONFIG)
     assert text.splitlines()[-1] == "    model.noise: {low: 0.0, high: 1.0}  # shakes"
 
