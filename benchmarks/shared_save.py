@@ -57,7 +57,7 @@ def measure(folder: Path, rounds: int) -> None:
     world = join("gloo")
     assert isinstance(world, ProcessGroup)
     torch.manual_seed(0)
-    state, saving = trained_state(), world.saving
+    state, saving = trained_state(), world.savers(everyone=False)
     files = state.files(weights_only=False)
     live = {f"{file}.{name}": tensor for file, tensors in files.items() for name, tensor in tensors.items()}
     warm = {name: tensor.clone() for name, tensor in live.items()}
@@ -79,7 +79,7 @@ def measure(folder: Path, rounds: int) -> None:
 
     def ours(number: int) -> None:
         began = time.perf_counter()
-        own = DataParallel(saving.index, len(saving.ranks)).owned
+        own = DataParallel(world, saving).owned
         snapshot = timed("blocked", lambda: saving.take(state.copy(own, weights_only=False)))
         if world.is_main:
             checkpoints.commit(number, snapshot, {})

@@ -218,6 +218,17 @@ def _adapter_classes(tree: Tree, kind: str) -> Iterator[str]:
                     yield f"{name}:{node.name}"
 
 
+def subclasses_in(tree: Tree, package: str, base: str) -> set[str]:
+    """Return module:Class of each class in a package that derives from `base` by its name."""
+    found = {
+        f"{tree.root.name}.{name}:{node.name}"
+        for name in tree.inside(package)
+        for node in ast.walk(tree.syntax[name])
+        if isinstance(node, ast.ClassDef) and base in {ast.unparse(one) for one in node.bases}
+    }
+    return set(some(found, f"subclass of {base}"))
+
+
 def adapters(tree: Tree, table: Table) -> list[str]:
     """Return the modules in the registry's table."""
     prefix = f"{tree.root.name}."
@@ -251,7 +262,8 @@ def untested(tests: Path, table: Table) -> list[str]:
         bodies = some((body for path in files for body in _subclasses(path, suite)), f"subclass of {suite}")
         for name, entry in entries.items():
             cls = entry.target.partition(":")[2]
-            mention = rf"^ +framework(: [^=]+)? = ['\"]{name}['\"]" if kind == "framework" else rf"\b{cls}\b"
+            is_named = kind in ("framework", "strategy")  # by its name, not by its class
+            mention = rf"^ +{kind}(: [^=]+)? = ['\"]{name}['\"]" if is_named else rf"\b{cls}\b"
             if not any(re.search(mention, body, re.MULTILINE) for body in bodies):
                 wrong.append(f"no test of {kind} {name} subclasses {suite}")
     return wrong

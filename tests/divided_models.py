@@ -6,15 +6,19 @@ rows of some, and columns of others.
 
 import os
 
-from faulty_models import Net as WholeNet
-from trainwright.frameworks.torch import learner
+from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.snapshot import Files, Owned, Tensors
+from trainwright.registry import replace_adapter
+from trainwright.testing.strategy_model import Net as WholeNet
 from trainwright.types import Block
 
 
-class Divided(Strategy):
+class Divided(DataParallel):
     """Two processes that each own other parts of the state."""
+
+    divides_state = True
+    owned = Strategy.owned
 
     def held(self, files: Files) -> Owned:
         """Return the parts of this process."""
@@ -41,7 +45,7 @@ class Divided(Strategy):
 
 
 if os.environ.get("WORLD_SIZE", "1") != "1":
-    learner.DataParallel = Divided  # type: ignore[misc]
+    replace_adapter("strategy", "ddp", Divided)
 
 
 class Net(WholeNet):

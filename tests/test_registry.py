@@ -66,7 +66,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = tmp_path_factory.mktemp("site")
     flawed = "\n".join(f"{name} = {target}" for name, (target, _) in FLAWS.items() if name != "function")
     flawed += "\nfun = flawed_shape:function"
-    lines = [line for kind in KINDS for line in (f"[trainwright.{kind}s]", flawed)]
+    lines = [line for kind in KINDS for line in (f"[{registry.entry_point_group(kind)}]", flawed)]
     install(site, "flawed-things", "\n".join(lines), MODULES)
     install(site, "working-thing", "[trainwright.datasets]\nrings = working:Rings\ncsv = working:Rings\n", {})
     install(site, "yet-another-thing", "[trainwright.datasets]\nrings = nowhere:Rings\n", {})
@@ -205,7 +205,7 @@ def test_a_plugin_that_is_asked_for_is_refused_in_one_line(
     (line,) = [line for line in done.stderr.splitlines() if key in line]
     kind = {"model": "framework", "data": "dataset", "tracking": "tracker"}[key.split(".")[0]]
     assert line.endswith(
-        f"{kind} 'boom' of flawed-things 1.0 (entry point boom = flawed_raises:Thing in trainwright.{kind}s) "
+        f"{kind} 'boom' of flawed-things 1.0 (entry point boom = flawed_raises:Thing in {registry.entry_point_group(kind)}) "
         "cannot be used: RuntimeError: no license found; repair or uninstall flawed-things"
     )
     assert not (tmp_path / "runs").exists()

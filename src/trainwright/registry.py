@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainwright.tasks.base import Task
     from trainwright.types import DataInfo
 
-Kind = Literal["framework", "dataset", "task", "tracker", "store", "sampler", "tuner"]
+Kind = Literal["framework", "strategy", "dataset", "task", "tracker", "store", "sampler", "tuner"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -64,6 +64,9 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
             ],
         ),
         "xgboost": BuiltIn("trainwright.frameworks.xgboost:XgboostFramework", "xgboost", ["xgboost"]),
+    },
+    "strategy": {
+        "ddp": BuiltIn("trainwright.frameworks.torch.parallel.ddp:DataParallel"),
     },
     "dataset": {
         "csv": BuiltIn("trainwright.datasets.csv:CsvDataset", "tabular", ["csv"]),
@@ -141,7 +144,7 @@ class Plugin:
     ignored: str = ""
 
     def __str__(self) -> str:
-        entry = f"entry point {self.name} = {self.target} in {_group(self.kind)}"
+        entry = f"entry point {self.name} = {self.target} in {entry_point_group(self.kind)}"
         return f"{self.kind} {self.name!r} of {self.package} ({entry})"
 
 
@@ -311,7 +314,7 @@ def plugins() -> tuple[Plugin, ...]:
     for kind in KINDS:
         found = [
             Plugin(kind, point.name, point.value, _package_of(point))
-            for point in installed.select(group=_group(kind))
+            for point in installed.select(group=entry_point_group(kind))
         ]
         for plugin in sorted(found, key=lambda plugin: plugin.package):
             if plugin.name in BUILT_IN[kind]:
@@ -347,8 +350,16 @@ def _usable(kind: Kind) -> list[Plugin]:
     return [plugin for plugin in plugins() if plugin.kind == kind and not plugin.ignored]
 
 
-def _group(kind: Kind) -> str:
-    return f"trainwright.{kind}s"
+def entry_point_group(kind: Kind) -> str:
+    """Return the group under which packages register the adapters of a kind."""
+    return "trainwright.strategies" if kind == "strategy" else f"trainwright.{kind}s"
+
+
+def _contract_of(kind: Kind) -> str:
+    """Return the module with the contract of a kind's adapters."""
+    if kind == "strategy":  # one of training with torch, and nothing else
+        return "trainwright.frameworks.torch.parallel.strategy"
+    return f"trainwright.{kind}s.base"
 
 
 @cache
@@ -388,11 +399,12 @@ def _lacks(kind: Kind, cls: Any) -> str | None:
     """Return what a class lacks of its kind's contract, or None."""
     from pydantic import BaseModel  # late: `--help` answers without it
 
-    contract: Any = getattr(importlib.import_module(f"trainwright.{kind}s.base"), kind.capitalize())
+    module = _contract_of(kind)
+    contract: Any = getattr(importlib.import_module(module), kind.capitalize())
     if not isinstance(cls, type):
         return f"it is of type {type(cls).__name__}, not a class"
-    if kind in ("framework", "task") and not issubclass(cls, contract):
-        return f"it is not a subclass of trainwright.{kind}s.base.{kind.capitalize()}"
+    if kind in ("framework", "strategy", "task") and not issubclass(cls, contract):
+        return f"it is not a subclass of {module}.{kind.capitalize()}"
     members = _members(contract)
     missing = [name for name in members if not hasattr(cls, name)] or sorted(
         getattr(cls, "__abstractmethods__", ())

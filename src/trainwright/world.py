@@ -7,11 +7,12 @@ decisions. The main one alone writes, and answers what depends on a clock, a sig
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from trainwright.errors import InputError, TrainingError
 
@@ -20,15 +21,46 @@ RESTARTS = "TRAINWRIGHT_RESTARTS"  # how often the processes of a launch were st
 RETRYABLE = 75  # exit code of a process that has said why it failed, and that another try may help
 
 
+class Mesh(NamedTuple):
+    """The sizes of a grid of processes along its axes; neighbouring ranks differ along the last one.
+
+    Attributes:
+        pipeline: Stages of the model.
+        data: Copies of the model, each with a part of the batch.
+        shard: Parts of each parameter's rows, gathered to compute; each with a part of the batch, too.
+        tensor: Slices of each layer.
+    """
+
+    pipeline: int = 1
+    data: int = 1
+    shard: int = 1
+    tensor: int = 1
+
+    @property
+    def size(self) -> int:
+        """The number of processes."""
+        return math.prod(self)
+
+    def coordinates(self, rank: int) -> Mesh:
+        """Return the place of a process along each axis, each counted from 0."""
+        places = []
+        for size in reversed(self):
+            rank, place = divmod(rank, size)
+            places.append(place)
+        return Mesh(*reversed(places))
+
+
 class World:
     """The world of a single process, and the base class of larger ones.
 
-    `rank` is this process's number among all `size` processes, `local_rank` among those of its machine.
+    `rank` is this process's number among all `size` processes, `local_rank` among those of its machine;
+    `mesh` is the grid that the processes form.
     """
 
     rank = 0
     local_rank = 0
     size = 1
+    mesh = Mesh()
 
     @property
     def is_main(self) -> bool:

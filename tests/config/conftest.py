@@ -54,6 +54,7 @@ class LakeParams(Params):
 
 KNOWN: dict[str, dict[str, type[BaseModel] | None]] = {
     "framework": {"torch": None},
+    "strategy": {"ddp": None},
     "model": {"mlp": MlpParams, "transformer": TransformerParams},
     "dataset": {"digits": Params, "wine": Params, "csv": CsvParams, "parquet": Params, "lake": LakeParams},
     "optimizer": {"adamw": AdamParams, "sgd": SgdParams},

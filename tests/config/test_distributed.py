@@ -6,6 +6,7 @@ import pytest
 
 from trainwright.config import load
 from trainwright.errors import ConfigError
+from trainwright.runs.catalog import Catalog
 
 GOOD: dict[str, Any] = {"data": "digits", "model": "mlp"}
 
@@ -38,10 +39,15 @@ def test_other_spellings_of_ddp(spelling: str) -> None:
 )
 def test_sharding_is_refused_with_the_reason(strategy: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        loaded(strategy=strategy)
+        load({**GOOD, "distributed": {"strategy": strategy}}, adapters=Catalog())
     (problem,) = caught.value.problems
     assert problem.path == "distributed.strategy"
     assert f"{strategy} splits the model between processes" in problem.message
+
+
+def test_an_unknown_strategy_is_named_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match="unknown strategy 'dpp'; known: ddp; did you mean 'ddp'"):
+        load({**GOOD, "distributed": {"strategy": "dpp"}}, adapters=Catalog())
 
 
 @pytest.mark.parametrize(

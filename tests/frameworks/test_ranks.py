@@ -9,14 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 
 import trainwright
 from s3_server import S3Server
-from small_runs import SignalAt, journal_values
+from small_runs import journal_values
 from trainwright.errors import ConfigError, InputError, ModelError, TrainingError, WorldError
 from trainwright.frameworks.torch.parallel.launch import deaths
 from trainwright.records.journal import losses, read
@@ -423,43 +421,3 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with pytest.raises(InputError, match="2 processes need a GPU each, but this machine has 1; lower it, or"):
         trainwright.train(HARD, {"distributed.nproc": 2}, runs_dir=tmp_path)
-
-
-DIVIDED = {"model.type": "divided_models:Net"}
-
-
-@pytest.mark.parametrize("kills", ["", pytest.param("kill@1@70 kill@0@33", marks=pytest.mark.soak)])
-def test_processes_that_own_other_parts_of_the_state(
-    kills: str, alone: Run, tmp_path: Path, faults: pytest.MonkeyPatch
-) -> None:
-    """Whole tensors, rows and columns: the digests, also of best models, are those of one process."""
-    faults.setenv("FAULTS", kills)
-    run = trainwright.train(HARD, DIVIDED | {"distributed.nproc": 2}, runs_dir=tmp_path)
-    same(run, alone)
-    assert run.result["best"]["digest"] == alone.result["best"]["digest"]
-    for kind in ("checkpoints", "best"):
-        newest = max((run.path / kind).iterdir())
-        with safe_open(newest / "weights.1.safetensors", "pt") as file:
-            blocks = json.loads(file.metadata()["blocks"])
-        assert {len(one["whole"]) for one in blocks.values()} == {1, 2}
-        assert any(one["offset"][-1] for one in blocks.values() if len(one["whole"]) == 2), "columns"
-    assert trainwright.load(run).outputs(np.ones((3, 64), np.float32)).tolist() == (
-        trainwright.load(alone).outputs(np.ones((3, 64), np.float32)).tolist()
-    )
-
-
-@pytest.mark.parametrize("order", [(2, 1), pytest.param((1, 2), marks=pytest.mark.soak)])
-def test_a_divided_state_is_resumed_by_another_number_of_processes(
-    order: tuple[int, int], alone: Run, tmp_path: Path, faults: pytest.MonkeyPatch
-) -> None:
-    first, second = order
-    stop = 20 if first == 1 else None
-    run = trainwright.create(HARD, DIVIDED | {"distributed.nproc": first}, runs_dir=tmp_path / "runs")
-    if stop:
-        trainwright.resume(run, callbacks=[SignalAt(stop)])
-        assert run.status == "preempted"
-    else:
-        faults.setenv("FAULTS", "kill@1@50")
-        with pytest.raises(WorldError, match="process 1 of 2"):
-            trainwright.resume(run, ["distributed.max_restarts=0"])
-    same(trainwright.resume(run, [f"distributed.nproc={second}"]), alone)

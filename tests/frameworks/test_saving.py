@@ -4,12 +4,15 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from trainwright.digest import write_file
+from trainwright.errors import WorldError
+from trainwright.frameworks.torch.parallel import saving as saving_module
 from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
 from trainwright.frameworks.torch.snapshot import Written
@@ -57,10 +60,10 @@ class Copy:
 class Group:
     """Three processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, everyone: bool = False) -> None:
         values, barrier = [None] * 3, threading.Barrier(3)
         self.pool = ThreadPoolExecutor(3)
-        self.groups = self.all(lambda rank: SaveGroup(ThreadWorld(rank, values, barrier)))
+        self.groups = self.all(lambda rank: SaveGroup(ThreadWorld(rank, values, barrier), everyone=everyone))
 
     def all(self, function: Callable[[int], Any]) -> list[Any]:
         """Call a function in all of them at once."""
@@ -122,6 +125,12 @@ def test_a_process_that_is_gone_is_named(group: Group, tmp_path: Path) -> None:
         group.take([Copy("a"), Copy("b"), Dies("c")]).write(tmp_path)
 
 
+def saver(index: int, count: int) -> DataParallel:
+    """One of the processes that save."""
+    saving: Any = SimpleNamespace(index=index, ranks=range(count))
+    return DataParallel(World(), saving)
+
+
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_shares_have_equally_many_bytes_and_make_up_the_whole(count: int) -> None:
     files = {
@@ -130,7 +139,7 @@ def test_shares_have_equally_many_bytes_and_make_up_the_whole(count: int) -> Non
             f"{name}.{key}": torch.zeros(size) for name, size in (("a", 100), ("b", 30)) for key in "mv"
         },
     }
-    shares = [DataParallel(index, count).owned(files).files for index in range(count)]
+    shares = [saver(index, count).owned(files).files for index in range(count)]
     tensors = [
         (file.split(".")[0], name) for share in shares for file, held in share.items() for name in held
     ]
@@ -147,5 +156,66 @@ def test_large_tensors_are_shared_out_first() -> None:
     state = {name: torch.zeros(size) for name, size in (("a", 1), ("b", 3), ("c", 3), ("d", 5))}
     files = {"weights.safetensors": {"w": torch.zeros(4)}, OPTIMIZER_FILE: state}
     for index in range(2):
-        held = DataParallel(index, 2).owned(files).files.values()
+        held = saver(index, 2).owned(files).files.values()
         assert sum(tensor.numel() for tensors in held for tensor in tensors.values()) == 8
+
+
+@pytest.fixture
+def machines(monkeypatch: pytest.MonkeyPatch) -> Group:
+    """Three processes on as many machines, which talk over TCP."""
+    names = iter("abc")
+    monkeypatch.setattr(saving_module, "_machine", lambda: next(names))
+    return Group(everyone=True)
+
+
+def test_processes_that_see_the_folder_write_into_it(machines: Group, tmp_path: Path) -> None:
+    assert machines.groups[0].ranks == [0, 1, 2]
+    files = machines.take([Copy(name) for name in "abc"]).write(tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "a", "b": "b", "c": "c"}
+    assert [file.name for file in files] == ["a", "b", "c"]
+
+
+def test_processes_that_do_not_see_the_folder_send_their_files(
+    machines: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving_module, "_FRAME_BYTES", 1)
+    monkeypatch.setattr(saving_module, "_sees", lambda _: False)
+    copies = [Copy(name) for name in ("a", "bbb", "cc")]
+    files = machines.take(copies).write(tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        one.name: one.name for one in copies
+    }
+    assert [(file.name, file.bytes) for file in files] == [("a", 1), ("bbb", 3), ("cc", 2)]
+    assert copies[1].released
+
+
+def test_a_sent_file_that_cannot_be_kept_is_named_and_the_next_save_works(
+    machines: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving_module, "_sees", lambda _: False)
+    (tmp_path / "b").mkdir()
+    with pytest.raises(OSError, match=r"process 1: .*Is a directory"):
+        machines.take([Copy(name) for name in "abc"]).write(tmp_path)
+    (tmp_path / "b").rmdir()
+    assert len(machines.take([Copy(name) for name in "abc"]).write(tmp_path)) == 3
+
+
+def test_a_file_that_was_changed_on_its_way_is_named(
+    machines: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving_module, "_sees", lambda _: False)
+
+    class Changed(Copy):
+        def write_parts(self, folder: Path) -> Written:
+            written = super().write_parts(folder)
+            (folder / self.name).write_text("?")
+            return written
+
+    with pytest.raises(OSError, match="process 1: b: bytes 0 to 1 are not those that were written"):
+        machines.take([Copy("a"), Changed("b"), Copy("c")]).write(tmp_path)
+
+
+def test_an_address_of_another_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "192.0.2.1")
+    with pytest.raises(WorldError, match=r"cannot listen at 192\.0\.2\.1"):
+        saving_module._listener(2, b"key", is_local=False)

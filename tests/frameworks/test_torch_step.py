@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_exchange import BATCHES, FEATURES, Batches, Collectives, Member, built, collectives, train
+from test_all_reduce import (
+    BATCHES,
+    FEATURES,
+    Batches,
+    Collectives,
+    Member,
+    all_reduce_in,
+    built,
+    collectives,
+    train,
+)
 from torch import Tensor, nn
 
 from trainwright.config.optimization import FreezeConfig
@@ -17,7 +27,7 @@ from trainwright.frameworks.support.ahead import Samples
 from trainwright.frameworks.torch.freezing import Freezing
 from trainwright.frameworks.torch.generators import drawing_from
 from trainwright.frameworks.torch.parallel.batch_norm import BatchNorms
-from trainwright.frameworks.torch.parallel.exchange import GradientExchange
+from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.lockstep import Lockstep
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.step import StepSettings, TorchStep
@@ -45,15 +55,15 @@ def step_of(model: nn.Module, settings: StepSettings, **parts: Any) -> TorchStep
 def test_virtual_ranks_in_lockstep_are_one_batch(
     is_sent: bool, collectives: Callable[[int], Collectives]
 ) -> None:
-    """Also where the exchange with other processes, of which there is none, adds the last one."""
+    """Also where an all-reduce with other processes, of which there is none, adds the last one."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)).double()
     whole = copy.deepcopy(model)
     norms = BatchNorms(model, {"1": model[1]}, Lockstep([torch.default_generator], ALONE, 4))
-    step = step_of(model, StepSettings(5, 16, 4), batch_norms=norms)
+    strategy = DataParallel(Member(0, 1)) if is_sent else None
+    step = step_of(model, StepSettings(5, 16, 4), batch_norms=norms, strategy=strategy)
     if is_sent:
-        step._exchange = GradientExchange(step._parameters, step._tree, Member(0, 1))
-        collectives(1).connect(step._exchange, 0)
+        collectives(1).connect(all_reduce_in(step), 0)
     optimizer, batches = torch.optim.SGD(whole.parameters(), 0.5), Doubles()
     for number in (0, 1, 3):
         step(number, 0.5, batches, batches)  # type: ignore[arg-type]
@@ -79,10 +89,10 @@ def test_gradients_set_out_with_the_last_microbatch_of_a_process(
         return lambda *args: (events[rank].append(name), function(*args))[1]
 
     for rank, (_, step) in enumerate(pairs):
-        assert step._exchange is not None
-        together.connect(step._exchange, rank)
+        all_reduce = all_reduce_in(step)
+        together.connect(all_reduce, rank)
         step._loss = recorded(rank, "loss", step._loss)
-        step._exchange.arm = recorded(rank, "arm", step._exchange.arm)  # type: ignore[method-assign]
+        all_reduce.arm = recorded(rank, "arm", all_reduce.arm)  # type: ignore[method-assign]
     together.together(lambda rank: train(*pairs[rank]))
     for rank in range(2):
         expected = []
@@ -102,7 +112,7 @@ def test_what_is_frozen_is_in_no_sum() -> None:
     for number, frozen in enumerate([{"0.weight", "0.bias", "2.bias"}] * 2 + [{"2.bias"}] * 2):
         before = copy.deepcopy(model.state_dict())
         step(number, 0.5, batches, batches)  # type: ignore[arg-type]
-        assert {names[one] for one in step._tree._parameters} == set(before) - frozen
+        assert {names[one] for one in step._strategy._tree._parameters} == set(before) - frozen
         assert {name for name, one in model.state_dict().items() if torch.equal(one, before[name])} == frozen
 
 
@@ -152,15 +162,14 @@ def test_what_is_read_ahead_are_the_microbatches_of_the_own_virtual_ranks() -> N
     assert [one.ids.tolist() for one in whole.own_microbatches(samples)] == [
         [0, 1, 2], [3, 4, 5], [6], [7, 8, 9], [10, 11, 12], [13]
     ]  # fmt: skip
-    second = step_of(model, StepSettings(5, 3, 4), world=Member(1, 2))
+    second = step_of(model, StepSettings(5, 3, 4), strategy=DataParallel(Member(1, 2)))
     assert [one.ids.tolist() for one in second.own_microbatches(samples)] == [[7, 8, 9], [10, 11, 12], [13]]
 
 
-def test_an_exchange_of_other_parameters_takes_the_place_of_the_first() -> None:
-    step = step_of(nn.Linear(FEATURES, 3), StepSettings(5, 16, 2), world=Member(0, 2))
-    first = step._exchange
-    assert first is not None
+def test_an_all_reduce_of_other_parameters_takes_the_place_of_the_first() -> None:
+    step = step_of(nn.Linear(FEATURES, 3), StepSettings(5, 16, 2), strategy=DataParallel(Member(0, 2)))
+    first = all_reduce_in(step)
     step._prepare_sums()
-    assert step._exchange is not first
+    assert all_reduce_in(step) is not first
     with pytest.raises(RuntimeError, match="after shutdown"):
         first._thread.submit(print)

@@ -10,7 +10,17 @@ from pydantic import BaseModel
 from trainwright.config.spellings import Spellings
 
 Kind = Literal[
-    "dataset", "model", "framework", "optimizer", "loss", "task", "tracker", "metric", "sampler", "tuner"
+    "dataset",
+    "model",
+    "framework",
+    "strategy",
+    "optimizer",
+    "loss",
+    "task",
+    "tracker",
+    "metric",
+    "sampler",
+    "tuner",
 ]
 
 

@@ -23,7 +23,6 @@ MOVES = (
 # users write them.
 DDP = ("ddp", "ddpspawn", "ddpnotebook", "ddpfork", "distributeddataparallel", "multigpu")
 DP = ("dp", "dataparallel")
-SHARDED = ("fsdp", "fullyshard", "deepspeed", "zero", "megatron", "colossalai", "tensorpar", "pipelinepar")
 
 
 def translate(root: Node, problems: Problems, notes: list[str], own: Collection[str] | None = ()) -> None:
@@ -45,7 +44,7 @@ def translate(root: Node, problems: Problems, notes: list[str], own: Collection[
     habits.translate(root, problems, notes, own)
     _tracking_uri(root, problems, notes)
     _mixed_precision(root, problems, notes)
-    _strategy(root, problems, notes)
+    _strategy(root, notes)
     for path in ("model", "model.type"):
         kind = find(root, path)
         if kind is not None and kind.value == "pytorch":
@@ -123,8 +122,8 @@ def _mixed_precision(root: Node, problems: Problems, notes: list[str]) -> None:
         )
 
 
-def _strategy(root: Node, problems: Problems, notes: list[str]) -> None:
-    """Read the usual spellings of data parallel training as `ddp`; say why a model cannot be sharded."""
+def _strategy(root: Node, notes: list[str]) -> None:
+    """Read the usual spellings of data parallel training as `ddp`."""
     path = "distributed.strategy"
     node = find(root, path)
     if node is None or not isinstance(node.value, str) or node.value == "ddp":
@@ -138,13 +137,6 @@ def _strategy(root: Node, problems: Problems, notes: list[str]) -> None:
         )
     elif name in DDP:
         notes.append(f"{node.source}: {path}: {given} is read as ddp")
-    elif name.startswith(SHARDED) or name in ("tp", "pp"):
-        problems.report(
-            f"{given} splits the model between processes, which Trainwright does not do yet; write ddp: each "
-            "process has the whole model, and a part of each batch",
-            path,
-            node.source,
-        )
     else:
-        return  # validation reports it
+        return  # the lookup reports it
     node.value = "ddp"

@@ -60,6 +60,8 @@ _LOSS_HINTS = {
 }
 
 
+# Strategies that split the model, as PyTorch, Lightning and Accelerate users write them, folded.
+_SHARDED = re.compile(r"fsdp|fullyshard|deepspeed|zero|megatron|colossalai|tensorpar|pipelinepar|tp$|pp$")
 _LENGTH = ("epochs", "max_steps")  # keys of `training`
 _ROUNDS = ("n_estimators", "iterations", "max_iter")  # options of models that set how long they train
 _ROUND_WORDS = frozenset(
@@ -86,6 +88,8 @@ class Lookup:
             self.optimizer(framework)
         if "loss" in used:
             self.loss(framework)
+        if (strategy := find_value(self.root, "distributed.strategy")) is not None:
+            self.known("strategy", strategy, "distributed.strategy")
         self.section("dataset", "data", DataConfig)
         self.task()
         for key, _ in tracking_items(self.root):
@@ -292,6 +296,11 @@ class Lookup:
         near = nearest(node.value, names)
         if kind == "tracker" and not near:
             near = "; for another one, write an adapter (docs/adapters.md)"
+        if kind == "strategy" and _SHARDED.match(fold(node.value.rpartition(".")[2])):
+            near = (
+                f"; {node.value} splits the model between processes, which Trainwright does not do yet; "
+                "write ddp: each process has the whole model, and a part of each batch"
+            )
         if kind == "optimizer":
             near += "; under torch, another one is named by its class: package.module:Class"
         if kind == "dataset" and PurePath(node.value).suffix:

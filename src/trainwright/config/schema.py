@@ -163,8 +163,9 @@ class DistributedConfig(Section):
     rdzv_timeout: int = placement(
         default=600, gt=0, description="seconds for which a node waits for the endpoint, and for the others"
     )
-    strategy: Literal["ddp"] = placement(
-        default="ddp", description="ddp: each process has the whole model, and a part of each batch"
+    strategy: str = placement(
+        default="ddp",
+        description="ddp: each process has the whole model, and a part of each batch; or a plugin's name",
     )
     max_restarts: int = placement(
         default=3, ge=0, description="how often the processes are started again after one has died"

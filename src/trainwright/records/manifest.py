@@ -138,11 +138,13 @@ class NumericEnvironment(Record):
 class Environment(NumericEnvironment):
     """The numeric environment, which is compared, and records of what surrounds it, which are not.
 
-    `packages` are all that are installed.
+    `mesh` has the sizes of the grid of processes along its axes: the bits are the same on any. `packages` are
+    all that are installed.
     """
 
     hash: str | None = None
     platform: str | None = None
+    mesh: dict[str, int] = Field(default_factory=dict)
     packages: dict[str, str] = Field(default_factory=dict)
 
     def numeric(self) -> NumericEnvironment:

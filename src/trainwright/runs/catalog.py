@@ -32,6 +32,8 @@ class Catalog:
             return registry.dataset_names()
         if kind == "metric":
             return metrics.names()
+        if kind == "strategy":
+            return registry.names(kind)
         if kind in ("framework", "task", "tracker", "sampler", "tuner"):
             return sorted(name for name, _ in registry.adapters(kind))
         return list(dict.fromkeys(name for offered in self._offered(kind, framework) for name in offered))
@@ -46,7 +48,9 @@ class Catalog:
             return registry.find_dataset(name) is not None
         if kind == "metric":
             return name in metrics.names()
-        if kind in ("framework", "task", "tracker", "sampler", "tuner"):
+        if kind == "strategy" and name in registry.BUILT_IN[kind]:
+            return True  # without its library
+        if kind in ("framework", "strategy", "task", "tracker", "sampler", "tuner"):
             return registry.find(kind, name) is not None
         return any(name in offered for offered in self._offered(kind, framework))
 
@@ -133,7 +137,7 @@ class Catalog:
         if kind == "metric":
             return []
         return registry.broken(
-            kind if kind in ("dataset", "task", "tracker", "sampler", "tuner") else "framework"
+            kind if kind in ("dataset", "strategy", "task", "tracker", "sampler", "tuner") else "framework"
         )
 
     def _offered(

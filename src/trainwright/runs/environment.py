@@ -16,6 +16,7 @@ from trainwright.digest import sha256_json
 from trainwright.module_sources import imported_so_far
 from trainwright.records.manifest import Environment, NumericEnvironment
 from trainwright.runs.resolved_cpu import normalized, resolved
+from trainwright.world import ALONE, Mesh
 
 # Distributions whose names are not those of their modules.
 _DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow", "google": "protobuf", "cv2": "opencv-python"}
@@ -82,7 +83,7 @@ def machine_identity() -> str:
 
 
 def environment_inputs(
-    threads: int, framework: Mapping[str, str], prepared_by: Collection[str] = ()
+    threads: int, framework: Mapping[str, str], prepared_by: Collection[str] = (), mesh: Mesh = ALONE.mesh
 ) -> Environment:
     """Return the numeric environment, and what surrounds it.
 
@@ -90,6 +91,7 @@ def environment_inputs(
         threads: The number of CPU threads that the run is pinned to.
         framework: The framework's own part.
         prepared_by: The distributions that another process imported to prepare the data.
+        mesh: The processes of the attempt.
     """
     installed = packages()
     imported = sorted({*imported_packages(), *(name for name in prepared_by if name in installed)})
@@ -105,7 +107,11 @@ def environment_inputs(
         imported={name: installed[name] for name in imported},
     )
     return Environment(
-        **dict(numeric), hash=sha256_json(numeric.to_json()), platform=platform.platform(), packages=installed
+        **dict(numeric),
+        hash=sha256_json(numeric.to_json()),
+        platform=platform.platform(),
+        mesh=mesh._asdict(),
+        packages=installed,
     )
 
 

@@ -80,7 +80,10 @@ def make_manifest(
         data=components.bundle.once(data_inputs),
         code=code_inputs(roots, here, known, model=objects.model, data=components.bundle.code),
         environment=environment_inputs(
-            components.inputs.threads, components.learner.describe(), components.bundle.packages
+            components.inputs.threads,
+            components.learner.describe(),
+            components.bundle.packages,
+            components.inputs.world.mesh,
         ),
         placement=Resolved(config).placement() | {"training.threads": components.inputs.threads},
         model=definition,

@@ -36,7 +36,6 @@ from trainwright.frameworks.torch.models import find_model
 from trainwright.frameworks.torch.network import Network, translated
 from trainwright.frameworks.torch.outputs import call_of, in_float
 from trainwright.frameworks.torch.parallel.batch_norm import batch_norms_of
-from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 from trainwright.frameworks.torch.parallel.world import ProcessGroup
@@ -47,6 +46,7 @@ from trainwright.frameworks.torch.training_state import TrainingState
 from trainwright.frameworks.torch.update import Clipping, Update
 from trainwright.global_random import seed_global_random
 from trainwright.order import INIT, stream_seed
+from trainwright.registry import adapter
 from trainwright.types import NamedBuffer, StepResult, weights_of
 
 log = logging.getLogger("trainwright")
@@ -74,6 +74,8 @@ class TorchLearner(Learner):
             self._network.heads.warn_of_rounding(inputs.splits["train"])
         self._network.check_fit(self._train.take(np.zeros(1, dtype=np.int64)))
         _refuse_single_sample(self._module, inputs)
+        self._strategy = _strategy_of(inputs)
+        self._strategy.place(self._module)
         optimizer = self._build_optimizer(training)
         average = Average(self._module, training.ema) if training.ema else None
         self.weights = "ema" if average else "trained"
@@ -92,16 +94,13 @@ class TorchLearner(Learner):
         self._world, self._ranks = inputs.world, ranks
         self._is_divisible = False  # into virtual ranks, as the first step has shown
         self._has_trained = False  # a step, after which the memory of the first saves is reserved
-        self._saving = inputs.world.saving if isinstance(inputs.world, ProcessGroup) else None
-        self._strategy = (
-            Strategy() if self._saving is None else DataParallel(self._saving.index, len(self._saving.ranks))
-        )
         self._update = Update(
             optimizer,
             list(self._module.parameters()),
             self._network.precision,
             Clipping.of(training),
             average,
+            self._strategy,
         )
         self._step = self._build_step(inputs)
         self._model = LiveModel(self._network, self._state, self._source, inputs.world)
@@ -124,7 +123,7 @@ class TorchLearner(Learner):
             self._update,
             self._network.precision,
             StepSettings(inputs.config.experiment.seed, training.largest_microbatch, self._ranks),
-            world=inputs.world,
+            strategy=self._strategy,
             weights=weights,
             batch_norms=batch_norms,
             freezing=self._freezing,
@@ -163,7 +162,13 @@ class TorchLearner(Learner):
         values = torch.stack(list(losses))  # (steps,), or (steps, virtual ranks of this process)
         if self._ranks > 1:
             parts = torch.cat([part.to(values) for part in self._world.gather(values.cpu())], dim=1)
-            values = tree_sum(list(parts.unbind(1)))  # (steps,)
+            ranks = [
+                rank
+                for process in range(self._world.size)
+                for rank in self._strategy.ranks(process, self._ranks)
+            ]
+            columns = dict(zip(ranks, parts.unbind(1), strict=True))
+            values = tree_sum([columns[rank] for rank in range(self._ranks)])  # (steps,)
         return [float(value) for value in values.tolist()]
 
     def measures(self) -> Mapping[str, float]:
@@ -181,8 +186,8 @@ class TorchLearner(Learner):
 
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:  # noqa: ARG002 - not cumulative
         """Copy the parts of the state that this process owns to the host."""
-        own = self._state.copy(self._strategy.owned, weights_only=weights_only)
-        return own if self._saving is None else self._saving.take(own)
+        own, saving = self._state.copy(self._strategy.owned, weights_only=weights_only), self._strategy.saving
+        return own if saving is None else saving.take(own)
 
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
         """Restore what a snapshot wrote."""
@@ -307,6 +312,14 @@ def _initial_network(inputs: LearnerInputs) -> Network:
     seed_global_random(seed)
     seed_all(stream_seed(seed, INIT))
     return Network(inputs)
+
+
+def _strategy_of(inputs: LearnerInputs) -> Strategy:
+    """Return how the run is spread over its processes; a collective call."""
+    if not isinstance(inputs.world, ProcessGroup):
+        return Strategy(inputs.world)
+    strategy: type[Strategy] = adapter("strategy", inputs.config.distributed.strategy)
+    return strategy(inputs.world, inputs.world.savers(everyone=strategy.divides_state))
 
 
 def _say_unused(module: torch.nn.Module, name: str) -> None:

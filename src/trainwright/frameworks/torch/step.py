@@ -18,13 +18,12 @@ from trainwright.frameworks.torch.losses import Loss
 from trainwright.frameworks.torch.outputs import Outputs
 from trainwright.frameworks.torch.parallel import virtual_ranks
 from trainwright.frameworks.torch.parallel.batch_norm import BatchNorms
-from trainwright.frameworks.torch.parallel.exchange import GradientExchange
 from trainwright.frameworks.torch.parallel.stopwatch import Stopwatch
+from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.update import Update
 from trainwright.order import STEP, SampleOrder, stream_seed
 from trainwright.types import Array, StepResult
-from trainwright.world import ALONE, World
 
 _UPDATE = (1 << 64) - 1  # in a stream's key, in place of a virtual rank: the stream of the update
 Take = Callable[[Samples], Tensors]
@@ -50,7 +49,7 @@ class TorchStep:
         precision: Precision,
         settings: StepSettings,
         *,
-        world: World = ALONE,
+        strategy: Strategy | None = None,
         weights: Callable[[Samples], Array] | None = None,
         batch_norms: BatchNorms | None = None,
         freezing: Freezing | None = None,
@@ -63,7 +62,7 @@ class TorchStep:
             update: Updates the parameters from their gradients.
             precision: In which the model computes.
             settings: The values of the config.
-            world: The processes that share the virtual ranks of a step.
+            strategy: How the virtual ranks of a step are spread over processes; default: this one has all.
             weights: Returns the weights of training samples, (n,); `loss` then gives weighted sums. None:
                 they all count the same, and `loss` gives means.
             batch_norms: Given if the model normalizes over virtual ranks.
@@ -74,15 +73,14 @@ class TorchStep:
         self._update = update
         self._precision = precision
         self._settings = settings
-        self._world = world
+        self._strategy = strategy = strategy or Strategy()
         self._weights = weights
         self._freezing = freezing
         self._parameters: list[nn.Parameter] = update.parameters  # those that are trained now
         self._stream = stream_seed(settings.seed, STEP)
         self._generators = generators(self._parameters[0].device)
-        ranks = settings.virtual_ranks // world.size
-        self._mine = range(world.rank * ranks, (world.rank + 1) * ranks)  # the virtual ranks of this process
-        self._exchange: GradientExchange | None = None
+        world = strategy.world
+        self._mine = strategy.ranks(world.rank, settings.virtual_ranks)  # the virtual ranks of this process
         self._prepare_sums()
         self._batch_norms = batch_norms
         self.stopwatch = Stopwatch(self._parameters[0].device)
@@ -106,7 +104,9 @@ class TorchStep:
                 self.stopwatch.mark()
             compute = self._sequentially if self._batch_norms is None else self._in_lockstep
             loss = torch.stack(compute(take, parts, step, total))
-            self._sum_up()
+            if self._is_timed:
+                self.stopwatch.mark()
+            self._strategy.reduce()
         if self._update.may_draw:
             # Processes have drawn differently in the forward pass, but must make the same update.
             with drawing_from(self._generators, stream_seed(self._stream, step, _UPDATE)):
@@ -121,11 +121,7 @@ class TorchStep:
         self._parameters = [
             one for one in self._update.parameters if freezing is None or not freezing.is_frozen(one)
         ]
-        self._tree = virtual_ranks.GradientTree(self._parameters)
-        if self._exchange is not None:
-            self._exchange.close()
-        if self._world.size > 1:
-            self._exchange = GradientExchange(self._parameters, self._tree, self._world)
+        self._strategy.train(self._parameters)
 
     def own_microbatches(self, samples: Samples) -> list[Samples]:
         """Return the microbatches of a batch that this process computes."""
@@ -149,10 +145,9 @@ class TorchStep:
         """Compute the virtual ranks of this process one after the other; return their losses, each ()."""
         losses = []
         for rank in self._mine:
-            is_last = self._exchange is not None and rank == self._mine[-1]
+            is_last = rank == self._mine[-1]
             losses.append(self._part(take, parts[rank], (step, rank), total, is_last=is_last))
-            if not is_last:
-                self._tree.take()
+            self._strategy.end_part(is_last=is_last)
         return losses
 
     def _in_lockstep(self, take: Take, parts: Sequence[Samples], step: int, total: float) -> list[Tensor]:
@@ -170,18 +165,8 @@ class TorchStep:
         )
         for rank, into in zip(self._mine, gradients, strict=True):
             into.put_back()
-            if self._exchange is None or rank != self._mine[-1]:
-                self._tree.take()
+            self._strategy.end_part(is_last=rank == self._mine[-1])
         return losses
-
-    def _sum_up(self) -> None:
-        """Set the gradients of the parameters to the sum over the virtual ranks of all processes."""
-        if self._exchange is None:
-            self._tree.put_back()
-        else:
-            if self._is_timed:
-                self.stopwatch.mark()
-            self._exchange.finish()
 
     def _part(
         self,
@@ -200,8 +185,7 @@ class TorchStep:
             samples: (part,) the samples.
             stream: What the random stream of the part depends on: the step, and its virtual rank.
             total: The number of samples in the whole batch, or the sum of their weights.
-            is_last: Whether this is the last part of this process, so that its backward pass starts the
-                exchange of the gradients.
+            is_last: Whether this is the last part of this process in the step.
             into: Collects the gradients, instead of the parameters.
         """
         size = self._settings.microbatch_size
@@ -244,12 +228,10 @@ class TorchStep:
         loss = self._loss(outputs, batch)  # ()
         if factor != 1.0:
             loss = loss * factor
-        if is_last and self._exchange is not None:
-            self._exchange.arm()
         scaler = self._precision.scaler
         scaled = loss if scaler is None else scaler.scale(loss)
         if into is None:
-            scaled.backward()
+            self._strategy.backward(scaled, is_last=is_last)
         else:
             into.add(scaled)
         return loss.detach()

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from trainwright.config.schema import TrainingConfig
 from trainwright.frameworks.torch.ema import Average
 from trainwright.frameworks.torch.groups import RATIO
-from trainwright.frameworks.torch.optim import is_built_in, update_of
+from trainwright.frameworks.torch.optim import is_built_in
+from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.precision import Precision
 
 
@@ -38,6 +39,7 @@ class Update:
         precision: Scales and unscales the loss.
         clipping: How gradients are clipped.
         average: The average of the weights, if there is one.
+        strategy: How parameters and gradients are spread over processes; default: this one has all.
     """
 
     def __init__(
@@ -47,11 +49,13 @@ class Update:
         precision: Precision,
         clipping: Clipping = Clipping(),
         average: Average | None = None,
+        strategy: Strategy | None = None,
     ) -> None:
         self.parameters = list(parameters)
         self._optimizer = optimizer
         self._groups = [(group, group.get(RATIO, 1.0)) for group in optimizer.param_groups]
-        self._apply = update_of(optimizer)
+        self._strategy = strategy or Strategy()
+        self._apply = self._strategy.update_of(optimizer)
         self.may_draw = not is_built_in(optimizer)  # random numbers
         self._scaler = precision.scaler
         self._clipping = clipping
@@ -82,9 +86,8 @@ class Update:
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
         if clipping.norm is not None:
-            self.norm = nn.utils.clip_grad_norm_(self.parameters, clipping.norm)
+            self.norm = self._strategy.clip(self.parameters, clipping.norm)
         elif clipping.measures_norm:
-            gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-            self.norm = nn.utils.get_total_norm(gradients)
+            self.norm = self._strategy.norm(self.parameters)
         if clipping.value is not None:
             nn.utils.clip_grad_value_(self.parameters, clipping.value)

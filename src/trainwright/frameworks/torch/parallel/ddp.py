@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from trainwright.frameworks.torch.parallel.all_reduce import GradientAllReduce
+from trainwright.frameworks.torch.parallel.saving import SaveGroup
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.snapshot import Files, Owned, Tensors
 from trainwright.frameworks.torch.training_state import OPTIMIZER_FILE
+from trainwright.world import World
 
 
 class DataParallel(Strategy):
     """All processes hold the same state; the first one saves the weights, all a part of the optimizer's."""
+
+    def __init__(self, world: World, saving: SaveGroup | None = None) -> None:
+        super().__init__(world, saving)
+        self._all_reduce: GradientAllReduce | None = None
+
+    def train(self, parameters: Sequence[Tensor]) -> None:
+        """Prepare the all-reduce of these gradients."""
+        super().train(parameters)
+        if self._all_reduce is not None:
+            self._all_reduce.close()
+        self._all_reduce = GradientAllReduce(parameters, self._tree, self.world)
+
+    def backward(self, loss: Tensor, *, is_last: bool = False) -> None:
+        """Add the gradients; in the last backward pass, send them as they become ready."""
+        if is_last and self._all_reduce is not None:
+            self._all_reduce.arm()
+        loss.backward()
+
+    def end_part(self, *, is_last: bool) -> None:
+        """Take the gradients of a virtual rank; the all-reduce takes those of the last one."""
+        if not is_last:
+            self._tree.take()
+
+    def reduce(self) -> None:
+        """Finish the all-reduce."""
+        assert self._all_reduce is not None, "`train` comes first"
+        self._all_reduce.finish()
 
     def owned(self, files: Files) -> Owned:
         """Return a part of about the same size as those of the others; every process divides alike."""
@@ -20,7 +54,7 @@ class DataParallel(Strategy):
         if optimizer is None:
             return Owned(own)
         sizes = [sum(one.nbytes for tensors in others.values() for one in tensors.values())]
-        sizes += [0] * (self.count - 1)
+        sizes += [0] * (self.savers - 1)
         mine: Tensors = {}
         for name, tensor in sorted(optimizer.items(), key=lambda item: (-item[1].nbytes, item[0])):
             smallest = sizes.index(min(sizes))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch.parallel.exchange import gather_tensor
+from trainwright.frameworks.torch.parallel.all_reduce import gather_tensor
 from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 from trainwright.world import World
 

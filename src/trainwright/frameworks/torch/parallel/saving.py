@@ -1,41 +1,54 @@
 """Checkpoints that several processes write together: each the parts of the state that it owns.
 
-Each process on the main process's machine copies and writes its parts while training goes on. The main one
-says which of the copies are written, and where, and puts the records together.
+Each process copies and writes its parts while training goes on. The main one says which of the copies are
+written, and where, and puts the records together. A process on another machine writes into the same folder if
+it sees it, as on a file system that the machines share; else it sends its files to the main process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import secrets
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 from weakref import WeakValueDictionary
 
-from trainwright.digest import FileRecord, PartHashes, join_parts
+from trainwright.digest import FileRecord, PartHashes, damage, join_parts
+from trainwright.errors import WorldError
 from trainwright.frameworks.base import Snapshot
 from trainwright.frameworks.torch.snapshot import TorchSnapshot, Written
 from trainwright.machine import machine_id
 from trainwright.world import World
 
 _ANSWER_SECONDS = 600.0  # seconds that the main process waits for another's parts
+_FRAME_BYTES = 16 << 20  # of a file, in one message
 _NAMESPACES = Path("/proc/self/ns")
 
 
 class SaveGroup:
-    """The processes on the main process's machine, which write checkpoints together.
+    """The processes that write checkpoints together.
 
-    Constructing it is a collective call. Later, background threads coordinate the saves over local sockets,
-    since only the loop's thread may make collective calls.
+    Constructing it is a collective call. Later, background threads coordinate the saves over sockets, since
+    only the loop's thread may make collective calls: local ones, or TCP at the address of the main process.
+
+    Args:
+        world: All processes.
+        everyone: Whether all of them save, or only those on the main process's machine.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, everyone: bool) -> None:
         self._world = world
         places = world.gather(_machine())
-        self.ranks = [rank for rank, place in enumerate(places) if place == places[0]]
+        self.ranks = [rank for rank, place in enumerate(places) if everyone or place == places[0]]
+        self._is_local = len({places[rank] for rank in self.ranks}) == 1
         self._taken = 0  # snapshots so far, in every process
         # In the main process: the snapshots that its writer still holds. Dropping one there removes it here.
         self._alive: WeakValueDictionary[int, _GroupSnapshot] = WeakValueDictionary()
@@ -48,18 +61,18 @@ class SaveGroup:
     def _connect(self) -> None:
         listeners: list[Listener] = []
 
-        def listen() -> tuple[str, bytes]:
-            address, key = _address(), secrets.token_bytes(32)
-            listeners.append(Listener(address, "AF_UNIX", len(self.ranks), key))
-            return address or str(listeners[0].address), key
+        def listen() -> tuple[Any, bytes]:
+            key = secrets.token_bytes(32)
+            listeners.append(_listener(len(self.ranks), key, is_local=self._is_local))
+            return listeners[0].address, key
 
         address, key = self._world.from_main(listen)
         if listeners:
             with listeners[0] as listener:
-                connections = [listener.accept() for _ in self.ranks[1:]]
+                connections = [_accepted(listener) for _ in self.ranks[1:]]
             self._connections = dict(sorted((one.recv(), one) for one in connections))
         elif self._world.rank in self.ranks:
-            connection = Client(address, "AF_UNIX", key)
+            connection = Client(address, authkey=key)
             connection.send(self._world.rank)
             threading.Thread(
                 target=self._serve, args=(connection,), name="trainwright-save", daemon=True
@@ -67,7 +80,7 @@ class SaveGroup:
 
     @property
     def index(self) -> int | None:
-        """The number of this process among those that save; None if it is on another machine."""
+        """The number of this process among those that save; None if it does not."""
         return self.ranks.index(self._world.rank) if self._world.rank in self.ranks else None
 
     def take(self, snapshot: TorchSnapshot) -> Snapshot:
@@ -104,7 +117,7 @@ class SaveGroup:
         try:
             written = snapshot.write_parts(folder)
         finally:  # even after an error, wait for the others: the caller deletes the folder
-            answers = {rank: self._answer(rank, number) for rank in self._connections}
+            answers = {rank: self._answer(rank, number, folder) for rank in self._connections}
         for rank, answer in answers.items():
             if isinstance(answer, str):
                 raise OSError(f"process {rank}: {answer}")
@@ -112,13 +125,17 @@ class SaveGroup:
             written.parts.extend(answer.parts)
         return _with_records(written)
 
-    def _answer(self, rank: int, number: int) -> Written | str:
-        """Return what another process has written, or why it could not."""
+    def _answer(self, rank: int, number: int, folder: Path) -> Written | str:
+        """Return what another process has written, or sent to be written, or why it could not."""
         connection = self._connections[rank]
         try:
             while connection.poll(_ANSWER_SECONDS):
-                answered, answer = connection.recv()
-                if answered == number:  # else it answers an earlier save, which timed out
+                answered, answer, sends = connection.recv()
+                is_late = answered != number  # of an earlier save, which timed out
+                for record in answer.files if sends else []:
+                    path = Path(os.devnull) if is_late else folder / record.name
+                    answer = _receive(connection, record, path) or answer
+                if not is_late:
                     return answer  # type: ignore[no-any-return]
         except (EOFError, OSError):
             return "it is gone"
@@ -129,7 +146,24 @@ class SaveGroup:
         with connection, contextlib.suppress(EOFError, OSError):
             while True:
                 number, folder = connection.recv()
-                connection.send((number, self._written(number, Path(folder))))
+                if _sees(Path(folder)):
+                    connection.send((number, self._written(number, Path(folder)), False))
+                else:
+                    self._send(connection, number)
+
+    def _send(self, connection: Connection, number: int) -> None:
+        """Write this process's parts of a snapshot here, and send the files to the main process."""
+        with ExitStack() as stack:
+            try:
+                folder = Path(stack.enter_context(TemporaryDirectory(prefix="trainwright-")))
+                answer = self._written(number, folder)
+            except OSError as error:
+                answer = str(error)
+            connection.send((number, answer, isinstance(answer, Written)))
+            for record in answer.files if isinstance(answer, Written) else []:
+                with open(folder / record.name, "rb", buffering=0) as file:
+                    while frame := file.read(_FRAME_BYTES):
+                        connection.send_bytes(frame)
 
     def _written(self, number: int, folder: Path) -> Written | str:
         """Write this process's parts of a snapshot; return what was written, or why it could not be."""
@@ -182,6 +216,66 @@ def _machine() -> str:
     return machine_id("mnt", "net") or platform.node()
 
 
-def _address() -> str | None:
-    """Return an address that leaves no file, on Linux; None: one in a temporary folder."""
-    return f"\0trainwright-{secrets.token_hex(16)}" if _NAMESPACES.exists() else None
+def _listener(count: int, key: bytes, *, is_local: bool) -> Listener:
+    """Return a socket for the others; a local one has no file on Linux, else one in a temporary folder.
+
+    Raises:
+        WorldError: `MASTER_ADDR`, where the processes find the main one, is no address of this machine.
+    """
+    if is_local:
+        address = f"\0trainwright-{secrets.token_hex(16)}" if _NAMESPACES.exists() else None
+        return Listener(address, "AF_UNIX", count, key)
+    host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    try:
+        return Listener((host, 0), "AF_INET", count, key)
+    except OSError as error:
+        raise WorldError(
+            f"process 0 cannot listen at {host} ({error.strerror}), where the others are to send their parts "
+            "of checkpoints; set MASTER_ADDR to an address of its machine"
+        ) from error
+
+
+def _accepted(listener: Listener) -> Connection:
+    """Return the next connection with the right key; another one is none of ours."""
+    while True:
+        with contextlib.suppress(AuthenticationError, EOFError, ConnectionError):
+            return listener.accept()
+
+
+def _sees(folder: Path) -> bool:
+    """Return whether a folder of the main process is here, too: its name is random."""
+    return folder.is_dir()
+
+
+def _receive(connection: Connection, record: FileRecord, path: Path) -> str | None:
+    """Write a file that another process sends, durably; return what is wrong with it.
+
+    All of it is taken even if it cannot be written, so that the next message is found.
+
+    Raises:
+        EOFError: The other process is gone.
+        OSError: The same.
+    """
+    problem, left = None, record.bytes
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    except OSError as error:
+        descriptor, problem = -1, str(error)
+    try:
+        while left > 0:
+            if not connection.poll(_ANSWER_SECONDS):
+                raise EOFError
+            frame = memoryview(connection.recv_bytes())
+            left -= len(frame)
+            try:
+                while frame and problem is None:
+                    frame = frame[os.write(descriptor, frame) :]
+            except OSError as error:
+                problem = str(error)
+        if problem is None and path != Path(os.devnull):
+            os.fsync(descriptor)
+            problem = damage(path, record)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+    return problem

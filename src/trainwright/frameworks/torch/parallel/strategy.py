@@ -1,22 +1,110 @@
-"""How the state of a run is spread over the processes of an attempt."""
+"""How the work of a step and the state of a run are spread over the processes of an attempt."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
+import torch
+from torch import Tensor, nn
+
+from trainwright.frameworks.torch.optim import update_of
+from trainwright.frameworks.torch.parallel.saving import SaveGroup
+from trainwright.frameworks.torch.parallel.virtual_ranks import GradientTree
 from trainwright.frameworks.torch.snapshot import Files, Owned
+from trainwright.world import ALONE, Mesh, World
 
 
 class Strategy:
-    """The strategy of a single process, which holds and saves all of the state; the base of all others.
+    """The strategy of a single process, which does all work and holds all state; the base of others.
+
+    The learner calls `place` before it makes the optimizer, then `train` and `update_of`. Each step calls
+    `backward` once for each microbatch, `end_part` after each virtual rank of this process, and `reduce`;
+    then, as the config asks, `clip` or `norm`, and the update. All processes make the same calls, but for
+    `backward`: a process may have no samples of a small batch. Saves and digests call `owned` and `held`.
 
     Args:
-        index: The number of this process among those that save; None: it saves nothing.
-        count: How many processes save.
+        world: The processes of the attempt.
+        saving: Those that write checkpoints; None: a single one.
     """
 
-    def __init__(self, index: int | None = 0, count: int = 1) -> None:
-        self.index, self.count = index, count
+    divides_state: ClassVar[bool] = False  # whether all processes must save, since none holds everything
+
+    def __init__(self, world: World = ALONE, saving: SaveGroup | None = None) -> None:
+        self.world = world
+        self.saving = saving
+        self._tree = GradientTree([])
+
+    @classmethod
+    def mesh(cls, size: int) -> Mesh:
+        """Return the mesh of `size` processes.
+
+        Raises:
+            InputError: So many processes form none.
+        """
+        return Mesh(data=size)
+
+    # --- the work of a step
+
+    def place(self, module: nn.Module) -> None:
+        """Place the parameters of a module, in place, where this process computes with them."""
+
+    def ranks(self, process: int, virtual: int) -> Sequence[int]:
+        """Return which of the `virtual` ranks of a batch a process computes, in this order."""
+        count = virtual // self.world.size
+        return range(process * count, (process + 1) * count)
+
+    def train(self, parameters: Sequence[Tensor]) -> None:
+        """Prepare to sum the gradients of these parameters; the others are frozen until the next call."""
+        self._tree = GradientTree(parameters)
+
+    def backward(self, loss: Tensor, *, is_last: bool = False) -> None:  # noqa: ARG002 - for others
+        """Add the gradients of a loss, (), to those of the parameters.
+
+        Args:
+            loss: The loss of a microbatch.
+            is_last: Whether the gradients of this process are complete then.
+        """
+        loss.backward()
+
+    def end_part(self, *, is_last: bool) -> None:  # noqa: ARG002 - for others
+        """Take the gradients of a virtual rank out of the parameters; of the last one, this may be later."""
+        self._tree.take()
+
+    def reduce(self) -> None:
+        """Set the gradients of the parameters to the sum over all virtual ranks.
+
+        The sum is that of one binary tree over the ranks (`virtual_ranks.tree_sum`), whatever the processes.
+
+        Raises:
+            WorldError: Another process is gone.
+        """
+        self._tree.put_back()
+
+    def norm(self, parameters: Sequence[nn.Parameter]) -> Tensor:
+        """Return the norm of the gradients of all parameters together, ()."""
+        return nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None])
+
+    def clip(self, parameters: Sequence[nn.Parameter], most: float) -> Tensor:
+        """Scale the gradients so that their norm is at most `most`; return the norm that they had, ()."""
+        return nn.utils.clip_grad_norm_(parameters, most)
+
+    def update_of(self, optimizer: torch.optim.Optimizer) -> Callable[[], object]:
+        """Return what makes an update of the parameters from their gradients."""
+        return update_of(optimizer)
+
+    # --- the state
+
+    @property
+    def index(self) -> int | None:
+        """The number of this process among those that save; None: it saves nothing."""
+        return 0 if self.saving is None else self.saving.index
+
+    @property
+    def savers(self) -> int:
+        """How many processes save."""
+        return 1 if self.saving is None else len(self.saving.ranks)
 
     def held(self, files: Files) -> Owned:
         """Return what this process holds of the state.

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cache, cached_property
+from functools import cache
 from itertools import count
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from trainwright.errors import InputError, WorldError
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
-from trainwright.world import World, portable, ranks_of_environment
+from trainwright.world import Mesh, World, portable, ranks_of_environment
 
 T = TypeVar("T")
 STORE = "TRAINWRIGHT_STORE"  # the file in which local processes find each other
@@ -34,8 +34,9 @@ class ProcessGroup(World):
     Small values travel over gloo; tensors over the backend of their device.
     """
 
-    def __init__(self, rank: int, size: int, local_rank: int, backend: str) -> None:
-        self.rank, self.size, self.local_rank = rank, size, local_rank
+    def __init__(self, rank: int, size: int, local_rank: int, backend: str, mesh: Mesh) -> None:
+        self.rank, self.size, self.local_rank, self.mesh = rank, size, local_rank, mesh
+        self._savers: dict[bool, SaveGroup] = {}
         if backend == "nccl":
             # A launcher, such as srun, may give each process a GPU of its own, the only one that it sees.
             torch.cuda.set_device(local_rank if local_rank < torch.cuda.device_count() else 0)
@@ -70,10 +71,15 @@ class ProcessGroup(World):
         """
         dist.destroy_process_group()
 
-    @cached_property
-    def saving(self) -> SaveGroup:
-        """The processes that write checkpoints together; the first access is a collective call."""
-        return SaveGroup(self)
+    def savers(self, *, everyone: bool) -> SaveGroup:
+        """Return the processes that write checkpoints together; a collective call.
+
+        Args:
+            everyone: Whether all do, or only those on the main process's machine.
+        """
+        if everyone not in self._savers:
+            self._savers[everyone] = SaveGroup(self, everyone=everyone)
+        return self._savers[everyone]
 
     def watch(self, seconds: float) -> None:
         """End this process, with its stacks on stderr, unless `rest` or `watch` is called in this time.
@@ -127,11 +133,15 @@ class ProcessGroup(World):
             raise WorldError(f"another process is gone ({error})") from error
 
 
-def join(backend: str) -> World:
+def join(backend: str, mesh: Callable[[int], Mesh] = lambda size: Mesh(data=size)) -> World:
     """Return the world of the processes that a launcher has started, this one being one of them.
 
+    Args:
+        backend: What the processes talk over: `gloo` or `nccl`.
+        mesh: Returns the mesh of so many processes; default: one along `data`.
+
     Raises:
-        InputError: No launcher has.
+        InputError: No launcher has, or so many processes form no mesh.
         WorldError: The processes do not find each other.
     """
     ranks = ranks_of_environment()
@@ -139,7 +149,7 @@ def join(backend: str) -> World:
         return World()  # one process is left of several
     if ranks is None:
         raise InputError("no launcher has started this process: RANK and WORLD_SIZE are not set")
-    return ProcessGroup(*ranks, backend)
+    return ProcessGroup(*ranks, backend, mesh(ranks[1]))
 
 
 @contextmanager

@@ -112,7 +112,7 @@ class Bucket:
         return [*self._numels, len(self.parameters) + self._padding]
 
 
-class GradientExchange:
+class GradientAllReduce:
     """Sum the gradients of the virtual ranks of all processes.
 
     Args:
@@ -136,7 +136,7 @@ class GradientExchange:
         self._sent: list[Future[Tensor]] = []
         self._scratch: dict[torch.dtype, Tensor] = {}
         # One thread for all, so that the collective calls have the same order in every process.
-        self._thread = ThreadPoolExecutor(1, "trainwright-exchange")
+        self._thread = ThreadPoolExecutor(1, "trainwright-all-reduce")
         device = parameters[0].device
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._hooks = [
@@ -146,7 +146,7 @@ class GradientExchange:
         ]
 
     def close(self) -> None:
-        """Remove the hooks, and end the thread: another exchange comes in its place."""
+        """Remove the hooks, and end the thread: another all-reduce comes in its place."""
         for hook in self._hooks:
             hook.remove()
         self._thread.shutdown()

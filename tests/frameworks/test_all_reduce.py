@@ -15,8 +15,14 @@ from trainwright.config.schema import TrainingConfig
 from trainwright.errors import WorldError
 from trainwright.frameworks.support.ahead import Samples
 from trainwright.frameworks.torch.optim import build_optimizer
-from trainwright.frameworks.torch.parallel import exchange as module
-from trainwright.frameworks.torch.parallel.exchange import Bucket, GradientExchange, _buckets, gather_tensor
+from trainwright.frameworks.torch.parallel import all_reduce as module
+from trainwright.frameworks.torch.parallel.all_reduce import (
+    Bucket,
+    GradientAllReduce,
+    _buckets,
+    gather_tensor,
+)
+from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.virtual_ranks import GradientTree
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.step import StepSettings, TorchStep
@@ -60,10 +66,10 @@ class Collectives:
         self._slots: list[Any] = [None] * size
         self._rank = threading.local()
 
-    def connect(self, exchange: GradientExchange | None, rank: int) -> None:
-        """Tell an exchange's thread, of which there is one, its rank."""
-        assert exchange is not None
-        exchange._thread.submit(lambda: setattr(self._rank, "value", rank)).result()
+    def connect(self, all_reduce: GradientAllReduce | None, rank: int) -> None:
+        """Tell an all-reduce's thread, of which there is one, its rank."""
+        assert all_reduce is not None
+        all_reduce._thread.submit(lambda: setattr(self._rank, "value", rank)).result()
 
     def batch_isend_irecv(self, operations: list[Operation]) -> list[Any]:
         """Send; what is received arrives when it is waited for."""
@@ -101,7 +107,7 @@ class Member(World):
 
 @pytest.fixture
 def collectives(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Collectives]:
-    """Returns the collectives of so many processes, and lets the exchange use them, with small buckets."""
+    """Returns the collectives of so many processes, and lets the all-reduce use them, with small buckets."""
 
     def make(size: int) -> Collectives:
         made = Collectives(size)
@@ -175,9 +181,16 @@ def built(world: World, **settings: Any) -> tuple[Net, TorchStep]:
         update_of("adamw", model, clip=0.5),
         Precision("fp32", torch.device("cpu")),
         StepSettings(**values),
-        world=world,
+        strategy=DataParallel(world) if world.size > 1 else None,
     )
     return model, step
+
+
+def all_reduce_in(step: TorchStep) -> GradientAllReduce:
+    """The all-reduce of a step in one of several processes."""
+    assert isinstance(step._strategy, DataParallel)
+    assert step._strategy._all_reduce is not None
+    return step._strategy._all_reduce
 
 
 def train(model: Net, step: TorchStep) -> tuple[list[Tensor], dict[str, Tensor]]:
@@ -196,7 +209,7 @@ def test_the_bits_of_one_process(size: int, ranks: int, collectives: Callable[[i
     together = collectives(size)
     pairs = [built(Member(rank, size), virtual_ranks=ranks) for rank in range(size)]
     for rank, (_, step) in enumerate(pairs):
-        together.connect(step._exchange, rank)
+        together.connect(all_reduce_in(step), rank)
     for rank, (losses, weights) in enumerate(together.together(lambda rank: train(*pairs[rank]))):
         share = ranks // size
         for mine, whole in zip(losses, alone, strict=True):
@@ -216,13 +229,13 @@ def test_one_virtual_rank_is_what_nothing_is() -> None:
 # -- which gradients travel together, and when
 
 
-def exchange_of(
+def all_reduce_of(
     parameters: list[Tensor], collectives: Collectives, rank: int = 0
-) -> tuple[GradientExchange, Member]:
+) -> tuple[GradientAllReduce, Member]:
     world = Member(rank, len(collectives._slots))
-    exchange = GradientExchange(parameters, GradientTree(parameters), world)
-    collectives.connect(exchange, rank)
-    return exchange, world
+    all_reduce = GradientAllReduce(parameters, GradientTree(parameters), world)
+    collectives.connect(all_reduce, rank)
+    return all_reduce, world
 
 
 def weights(count: int, size: int = 4) -> list[Tensor]:
@@ -253,10 +266,10 @@ def test_buckets_are_full_when_they_have_no_room(monkeypatch: pytest.MonkeyPatch
 
 
 def backward(
-    exchange: GradientExchange, parameters: list[Tensor], *, used: list[Tensor] | None = None
+    all_reduce: GradientAllReduce, parameters: list[Tensor], *, used: list[Tensor] | None = None
 ) -> None:
     """The last backward pass of a step."""
-    exchange.arm()
+    all_reduce.arm()
     total(parameters if used is None else used).backward()
 
 
@@ -264,15 +277,15 @@ def test_gradients_set_out_during_the_backward_pass(collectives: Callable[[int],
     """From the second step on, and only in the last part of a step."""
     together = collectives(1)
     parameters = weights(8)  # of 16 bytes each: a bucket of 3, and one of 5
-    exchange, _ = exchange_of(parameters, together)
+    all_reduce, _ = all_reduce_of(parameters, together)
     for step in range(3):
         total(parameters).backward()
         assert all(parameter.grad is not None for parameter in parameters)
-        exchange._tree.take()
-        backward(exchange, parameters)
+        all_reduce._tree.take()
+        backward(all_reduce, parameters)
         gone = [parameter.grad is None for parameter in parameters]
         assert gone == [step > 0] * 8
-        exchange.finish()
+        all_reduce.finish()
         assert together.calls == 2 * 2 * (step + 1), "two for each bucket: there, and back"
         for parameter in parameters:
             assert parameter.grad is not None
@@ -284,20 +297,20 @@ def test_buckets_set_out_in_their_order(collectives: Callable[[int], Collectives
     """What the loss does not depend on waits for the end, and all that comes after it."""
     together = collectives(1)
     parameters = weights(8)
-    exchange, _ = exchange_of(parameters, together)
+    all_reduce, _ = all_reduce_of(parameters, together)
     for without in (None, 7, 1):
         used = [parameter for i, parameter in enumerate(parameters) if i != without]
-        backward(exchange, parameters, used=used)
+        backward(all_reduce, parameters, used=used)
         left = [i for i, parameter in enumerate(parameters) if parameter.grad is not None]
         # The first bucket has the last three.
         assert left == {None: list(range(8)), 7: list(range(7)), 1: [0, 2, 3, 4]}[without]
-        exchange.finish()
+        all_reduce.finish()
         assert [i for i, parameter in enumerate(parameters) if parameter.grad is None] == (
             [] if without is None else [without]
         )
         for parameter in parameters:
             parameter.grad = None
-    sizes = [bucket.numel for bucket in exchange._buckets]
+    sizes = [bucket.numel for bucket in all_reduce._buckets]
     assert sizes == [3 * 4 + 3, 5 * 4 + 5], "numbers, and for each gradient a flag"
     assert together.calls == 2 * 2 * 3
 
@@ -307,23 +320,23 @@ def test_gradients_that_come_in_two_parts(is_first: bool, collectives: Callable[
     """In the first step, all later ones wait for the end; after it, it is too late."""
     together = collectives(1)
     parameters = weights(8)
-    exchange, _ = exchange_of(parameters, together)
-    exchange.finish()  # of a process whose part is empty: it says nothing of the others
+    all_reduce, _ = all_reduce_of(parameters, together)
+    all_reduce.finish()  # of a process whose part is empty: it says nothing of the others
     if is_first:
         for _ in range(2):
             for parameter in parameters:
                 parameter.grad = None
-            backward(exchange, parameters)
+            backward(all_reduce, parameters)
             total(parameters).backward()
             assert all(parameter.grad is not None for parameter in parameters)
-            exchange.finish()
+            all_reduce.finish()
             assert [parameter.grad.tolist() for parameter in parameters if parameter.grad is not None] == [
                 [2.0] * 4
             ] * 8
     else:
-        backward(exchange, parameters)
-        exchange.finish()
-        backward(exchange, parameters)
+        backward(all_reduce, parameters)
+        all_reduce.finish()
+        backward(all_reduce, parameters)
         with pytest.raises(WorldError, match="a parameter got its gradient in two parts"):
             total(parameters).backward()
 
@@ -334,11 +347,11 @@ def test_one_parameter_in_two_processes(collectives: Callable[[int], Collectives
 
     def run(rank: int) -> Tensor | None:
         parameters = [torch.full((3,), -0.0, requires_grad=True)]
-        exchange, _ = exchange_of(parameters, together, rank)
+        all_reduce, _ = all_reduce_of(parameters, together, rank)
         if rank == 0:
-            exchange.arm()
+            all_reduce.arm()
             (parameters[0] * parameters[0].detach().clone().fill_(-0.0)).sum().backward()
-        exchange.finish()
+        all_reduce.finish()
         return parameters[0].grad
 
     for gradient in together.together(run):
@@ -371,16 +384,16 @@ def test_a_process_that_waits_for_another_is_not_watched(
 ) -> None:
     monkeypatch.setattr(module, "_QUIET_SECONDS", 0.01)
     together = collectives(2)
-    made = [exchange_of(weights(2), together, rank) for rank in range(2)]
+    made = [all_reduce_of(weights(2), together, rank) for rank in range(2)]
 
     def run(rank: int) -> list[Tensor | None]:
-        exchange, _ = made[rank]
-        parameters: Any = exchange._parameters
-        exchange.arm()
+        all_reduce, _ = made[rank]
+        parameters: Any = all_reduce._parameters
+        all_reduce.arm()
         total(parameters).backward()
         if rank == 1:
             assert made[0][1].rested.wait(30)
-        exchange.finish()
+        all_reduce.finish()
         return [parameter.grad for parameter in parameters]
 
     for gradients in together.together(run):
@@ -391,36 +404,36 @@ def test_a_process_that_is_gone_is_an_error_of_the_world(
     collectives: Callable[[int], Collectives], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = collectives(1)
-    exchange, _ = exchange_of(weights(2), together)
+    all_reduce, _ = all_reduce_of(weights(2), together)
 
     def gone(*_: Tensor) -> None:
         raise RuntimeError("Connection closed by peer")
 
     monkeypatch.setattr(together, "batch_isend_irecv", gone)
     with pytest.raises(WorldError, match="another process is gone"):
-        exchange.finish()
+        all_reduce.finish()
 
 
 def test_too_little_memory_is_no_lost_process(
     collectives: Callable[[int], Collectives], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = collectives(1)
-    exchange, _ = exchange_of(weights(2), together)
+    all_reduce, _ = all_reduce_of(weights(2), together)
 
     def full(*_: Tensor) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(together, "batch_isend_irecv", full)
     with pytest.raises(torch.OutOfMemoryError):
-        exchange.finish()
+        all_reduce.finish()
 
 
-def test_an_exchange_that_is_closed_leaves_the_parameters_alone(
+def test_an_all_reduce_that_is_closed_leaves_the_parameters_alone(
     collectives: Callable[[int], Collectives],
 ) -> None:
     """Another one, of fewer parameters, comes in its place."""
     parameters = weights(3)
-    first, _ = exchange_of(parameters, collectives(1))
+    first, _ = all_reduce_of(parameters, collectives(1))
     first.close()
     first.arm()
     total(parameters).backward()
@@ -564,7 +577,7 @@ def test_own_work_is_timed_where_it_can_be_told_from_waiting(
             update_of("sgd", model),
             Precision("fp32", torch.device("cpu")),
             StepSettings(seed=5, microbatch_size=3, virtual_ranks=2),
-            world=member,
+            strategy=DataParallel(member) if size > 1 else None,
             batch_norms=norms,
         )
         for member in members
@@ -573,7 +586,7 @@ def test_own_work_is_timed_where_it_can_be_told_from_waiting(
     assert together.calls == 0
 
 
-def test_a_timed_step_is_measured_from_its_begin_to_the_exchange(
+def test_a_timed_step_is_measured_from_its_begin_to_the_all_reduce(
     collectives: Callable[[int], Collectives],
 ) -> None:
     together = collectives(2)
@@ -584,7 +597,7 @@ def test_a_timed_step_is_measured_from_its_begin_to_the_exchange(
         marks[rank] += 1
 
     for rank, (_, step) in enumerate(pairs):
-        together.connect(step._exchange, rank)
+        together.connect(all_reduce_in(step), rank)
         step.stopwatch.mark = partial(count, rank)  # type: ignore[method-assign]
     together.together(lambda rank: train(*pairs[rank]))
     assert marks == [2 * len(BATCHES)] * 2
