@@ -1,14 +1,23 @@
 """The strategies keep their contract: the bits are those of one process."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 from safetensors import safe_open
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 import trainwright
+from trainwright.frameworks.torch.layout import address, local
+from trainwright.frameworks.torch.precision import Precision
+from trainwright.frameworks.torch.training_state import TrainingState
 from trainwright.testing.strategy_suite import StrategySuite
 from trainwright.world import Mesh
 
@@ -46,3 +55,31 @@ def test_the_coordinates_of_processes_on_a_mesh() -> None:
     numbers = [[place.pipeline, place.data, place.tensor] for place in map(mesh.coordinates, range(24))]
     assert numbers == np.stack(np.unravel_index(range(24), (2, 3, 4)), 1).tolist()
     assert {place.shard for place in map(mesh.coordinates, range(24))} == {0}
+
+
+def test_a_state_of_blocks_is_read_without_gathering_it(tmp_path: Path) -> None:
+    """PyTorch's FSDP2 makes `DTensor`s of the parameters, which have no memory of their own."""
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        whole = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2))
+        module = copy.deepcopy(whole)
+        fully_shard(module, mesh=init_device_mesh("cpu", (1,)))
+        states = [trained_state(one) for one in (whole, module)]
+        files, blocks = (one.files(weights_only=False) for one in states)
+        assert isinstance(blocks["weights.safetensors"]["0.weight"], DTensor)
+        for file, tensors in files.items():
+            for name, tensor in tensors.items():
+                assert torch.equal(local(blocks[file][name]), tensor), name
+        unsaved = [one.unsaved(has_trained=True).items() for one in states]
+        assert unsaved[0] <= unsaved[1], "besides what FSDP2 keeps in the modules"
+        assert address(module[0].weight) != address(module[1].weight)
+    finally:
+        dist.destroy_process_group()
+
+
+def trained_state(module: torch.nn.Module) -> TrainingState:
+    """The state after a step."""
+    optimizer = torch.optim.AdamW(module.parameters(), 0.1)
+    module(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    return TrainingState(module, optimizer, Precision("fp32", torch.device("cpu")))

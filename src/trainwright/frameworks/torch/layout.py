@@ -16,6 +16,18 @@ from torch.nn.parameter import is_lazy
 Strides = dict[str, list[int]]
 
 
+def local(tensor: Tensor) -> Tensor:
+    """Return what this process has in memory: of a `DTensor` its block, else the tensor itself."""
+    to_local = getattr(tensor, "to_local", None)
+    block: Tensor = tensor if to_local is None else to_local()
+    return block
+
+
+def address(tensor: Tensor) -> int:
+    """Return the address of the memory that a tensor is a part of."""
+    return local(tensor).untyped_storage().data_ptr()
+
+
 def is_dense(tensor: Tensor) -> bool:
     """Return whether the elements fill one block of memory, each once, in any order of the dimensions."""
     expected = 1
@@ -37,9 +49,9 @@ def is_expanded(tensor: Tensor) -> bool:
 
 def overlap(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors share memory."""
-    if one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
+    if address(one) != address(other):
         return False
-    (begin, end), (other_begin, other_end) = _extent(one), _extent(other)
+    (begin, end), (other_begin, other_end) = _extent(local(one)), _extent(local(other))
     return begin < other_end and other_begin < end
 
 

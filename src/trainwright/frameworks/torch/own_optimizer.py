@@ -14,6 +14,7 @@ from trainwright.config.schema import TrainingConfig
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.support.object_state import ObjectState
 from trainwright.frameworks.torch.groups import RATIO, Group
+from trainwright.frameworks.torch.layout import address
 from trainwright.frameworks.torch.own_state import OptimizerKinds, shared_generators
 from trainwright.require import import_path
 
@@ -206,7 +207,7 @@ def _address(value: Any) -> int:
     """Return the address of a tensor's memory; 0 if it has none."""
     if not isinstance(value, Tensor) or value.layout != torch.strided:
         return 0
-    return value.untyped_storage().data_ptr()
+    return address(value)
 
 
 def _is_plain(value: Any) -> bool:

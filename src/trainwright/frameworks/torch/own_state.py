@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from trainwright.frameworks.support.fingerprint import Fingerprint
 from trainwright.frameworks.support.object_state import Captured, Kinds, NotPlainError, ObjectState, none
 from trainwright.frameworks.torch.json_tensors import from_tensor, to_tensor
-from trainwright.frameworks.torch.layout import copy_into, is_dense, with_strides
+from trainwright.frameworks.torch.layout import address, copy_into, is_dense, with_strides
 from trainwright.frameworks.torch.snapshot import Tensors, has_dtype
 from trainwright.frameworks.torch.state_files import load_tensors
 from trainwright.frameworks.torch.unsaved import COMPILERS, HOOKS, INTERNAL, SavedMemory, TorchFingerprint
@@ -110,7 +110,7 @@ class TorchKinds(Kinds):
 
     def memory(self, value: Any) -> int:
         """Return the address of the memory of a tensor."""
-        return value.untyped_storage().data_ptr() if isinstance(value, Tensor) else 0
+        return address(value) if isinstance(value, Tensor) else 0
 
     def stored(self, array: np.ndarray[Any, Any]) -> Any:
         """Return bytes as a tensor."""

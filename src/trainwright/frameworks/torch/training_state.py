@@ -30,7 +30,14 @@ from trainwright.errors import ModelError
 from trainwright.frameworks.base import WEIGHTS_FILE
 from trainwright.frameworks.torch.ema import Average
 from trainwright.frameworks.torch.json_tensors import from_tensor, is_json, to_tensor
-from trainwright.frameworks.torch.layout import Strides, copy_into, unusual_strides, with_strides, writable
+from trainwright.frameworks.torch.layout import (
+    Strides,
+    copy_into,
+    local,
+    unusual_strides,
+    with_strides,
+    writable,
+)
 from trainwright.frameworks.torch.optimizer_state import OptimizerState
 from trainwright.frameworks.torch.own_state import LOSS_FILE, OwnLosses
 from trainwright.frameworks.torch.precision import Precision
@@ -280,9 +287,9 @@ def _named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]
 
 def _refuse_lossy(saved: Tensors, live: Tensors) -> None:
     """Refuse a `state_dict` of the user's own that leaves out tensors, or gives other values."""
-    held = {(value.data_ptr(), value.dtype) for value in saved.values() if value.layout == torch.strided}
+    held = {(local(one).data_ptr(), one.dtype) for one in saved.values() if one.layout == torch.strided}
     for name, tensor in live.items():
-        if tensor.layout != torch.strided or (tensor.data_ptr(), tensor.dtype) in held:
+        if tensor.layout != torch.strided or (local(tensor).data_ptr(), tensor.dtype) in held:
             continue  # maybe under another name
         value = saved.get(name)
         if value is None or value.dtype != tensor.dtype or not torch.equal(value, tensor):

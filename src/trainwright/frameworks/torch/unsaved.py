@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trainwright.frameworks.support.fingerprint import Fingerprint, fingerprint, kept_by_class
 from trainwright.frameworks.torch.generators import generators
-from trainwright.frameworks.torch.layout import is_dense
+from trainwright.frameworks.torch.layout import address, is_dense, local
 from trainwright.require import home_of
 
 INTERNAL = frozenset(vars(nn.Module()))  # parameters, buffers, hooks ... of every module
@@ -113,10 +113,11 @@ class SavedMemory:
         self._saved: dict[int, list[Tensor]] = {}  # by the address of their storage
         for tensor in saved:
             if tensor.layout == torch.strided:
-                self._saved.setdefault(tensor.untyped_storage().data_ptr(), []).append(tensor.detach())
+                self._saved.setdefault(address(tensor), []).append(local(tensor.detach()))
 
     def rest(self, tensor: Tensor) -> Tensor:
         """Return the bytes of a tensor that are not saved, (bytes,) uint8."""
+        tensor = local(tensor)
         storage = tensor.untyped_storage()
         saved = self._saved.get(storage.data_ptr(), []) if storage.nbytes() else []
         if any(is_dense(one) and _covers(one, tensor) for one in saved):
