@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 from trainwright.engine.checkpoint import Checkpoints
 from trainwright.frameworks.torch.precision import Precision
-from trainwright.frameworks.torch.training_state import TrainingState
+from trainwright.frameworks.torch.state.training import TrainingState
 from trainwright.stores.local import LocalStore
 
 WIDTH, LAYERS = 2236, 10  # 50 million parameters

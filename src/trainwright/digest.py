@@ -157,6 +157,13 @@ class FileRecord:
 _FILE_RECORD = TypeAdapter(FileRecord)
 
 
+def files_of(folder: Path, file: str) -> list[Path]:
+    """Return the files with the tensors of a file of the state: itself, and those of other processes."""
+    path = folder / file
+    others = sorted(folder.glob(f"{path.stem}.*{path.suffix}"))
+    return [path, *others] if path.exists() else others
+
+
 def sha256_bytes(data: bytes | memoryview) -> str:
     """Return the SHA-256 (hex) of bytes."""
     return hashlib.sha256(data).hexdigest()

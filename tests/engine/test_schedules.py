@@ -16,7 +16,7 @@ from small_runs import assert_same, whole_and_resumed
 from trainwright.config.schedules import ConstantSchedule, OwnSchedule, Schedule
 from trainwright.engine.schedules import learning_rate
 from trainwright.errors import InputError, ModelError
-from trainwright.frameworks.torch.schedule import torch_schedule
+from trainwright.frameworks.torch.optim.schedule import torch_schedule
 
 STEPS, BASE = 40, 0.3
 

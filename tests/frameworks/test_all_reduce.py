@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from trainwright.config.schema import TrainingConfig
 from trainwright.errors import WorldError
 from trainwright.frameworks.support.ahead import Samples
-from trainwright.frameworks.torch.optim import build_optimizer
+from trainwright.frameworks.torch.optim.build import build_optimizer
+from trainwright.frameworks.torch.optim.update import Clipping, Update
 from trainwright.frameworks.torch.parallel import all_reduce as module
 from trainwright.frameworks.torch.parallel.all_reduce import (
     Bucket,
@@ -26,7 +27,6 @@ from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.virtual_ranks import GradientTree
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.step import StepSettings, TorchStep
-from trainwright.frameworks.torch.update import Clipping, Update
 from trainwright.order import STEP, Cursor, stream_seed
 from trainwright.types import Ids
 from trainwright.world import ALONE, World

@@ -11,8 +11,8 @@ from torch.nn import functional
 import trainwright
 from small_runs import SMALL
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch import losses
-from trainwright.frameworks.torch.losses import LossOptions
+from trainwright.frameworks.torch.losses import base as losses
+from trainwright.frameworks.torch.losses.base import LossOptions
 from trainwright.tasks.classification import ClassificationTask
 from trainwright.tasks.multilabel import MultilabelTask
 from trainwright.types import TARGET, DataInfo, features_spec

@@ -22,7 +22,7 @@ import trainwright
 from small_runs import SignalAt
 from trainwright.errors import ChangedInputsError, ModelError
 from trainwright.frameworks.support.definition import describe_value
-from trainwright.frameworks.torch.definition import definition_of_object
+from trainwright.frameworks.torch.state.definition import definition_of_object
 from trainwright.records.manifest import WITHOUT_VALUE
 
 CONFIG = {"data": {"type": "wine"}, "training": {"threads": 1}, "logging": {"every_n_steps": 1}}

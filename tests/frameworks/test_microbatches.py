@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from trainwright.config import load
 from trainwright.frameworks.torch import outputs as torch_outputs
 from trainwright.frameworks.torch.learner import TorchLearner
-from trainwright.frameworks.torch.update import Update
+from trainwright.frameworks.torch.optim.update import Update
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import Objects
 from trainwright.runs.wiring import build

@@ -16,8 +16,8 @@ import trainwright
 from late import keras_in_one_thread
 from small_runs import SMALL, assert_same, crashed, whole_and_resumed
 from trainwright.errors import ChangedInputsError, ConfigError, ModelError
-from trainwright.frameworks.torch import losses
-from trainwright.frameworks.torch.losses import LossOptions
+from trainwright.frameworks.torch.losses import base as losses
+from trainwright.frameworks.torch.losses.base import LossOptions
 from trainwright.frameworks.torch.outputs import class_logits
 from trainwright.records.journal import losses as losses_of
 from trainwright.records.journal import read

@@ -12,7 +12,7 @@ import trainwright
 from small_runs import SMALL, assert_same, whole_and_resumed
 from trainwright.errors import ModelError
 from trainwright.frameworks.support.object_state import ObjectState
-from trainwright.frameworks.torch.own_state import TorchKinds
+from trainwright.frameworks.torch.state.custom import TorchKinds
 
 LOSSES = """
 import random

@@ -15,8 +15,8 @@ from trainwright.errors import WorldError
 from trainwright.frameworks.torch.parallel import saving as saving_module
 from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
-from trainwright.frameworks.torch.snapshot import Written
-from trainwright.frameworks.torch.training_state import OPTIMIZER_FILE
+from trainwright.frameworks.torch.state.snapshot import Written
+from trainwright.frameworks.torch.state.training import OPTIMIZER_FILE
 from trainwright.world import World
 
 

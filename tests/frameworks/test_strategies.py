@@ -15,9 +15,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 import trainwright
-from trainwright.frameworks.torch.layout import address, local
 from trainwright.frameworks.torch.precision import Precision
-from trainwright.frameworks.torch.training_state import TrainingState
+from trainwright.frameworks.torch.state.layout import address, local
+from trainwright.frameworks.torch.state.training import TrainingState
 from trainwright.testing.strategy_suite import StrategySuite
 from trainwright.world import Mesh
 

@@ -18,9 +18,9 @@ from trainwright.datasets.text import Windows
 from trainwright.frameworks.base import LearnerInputs
 from trainwright.frameworks.support.ahead import Samples
 from trainwright.frameworks.torch.compiling import compiled_token_loss
-from trainwright.frameworks.torch.labels import label_counts
 from trainwright.frameworks.torch.learner import TorchLearner
-from trainwright.frameworks.torch.losses import build_total_loss
+from trainwright.frameworks.torch.losses.base import build_total_loss
+from trainwright.frameworks.torch.losses.labels import label_counts
 from trainwright.frameworks.torch.models.gpt import Gpt
 from trainwright.order import SampleOrder
 from trainwright.registry import task_for

@@ -629,7 +629,7 @@ def test_a_hundred_million_items_are_not_read_through(
 @pytest.mark.parametrize("dampening", [0.0, 0.3])
 def test_a_parameter_gets_its_first_momentum_late(dampening: float) -> None:
     """As where layers are unfrozen while a model trains: torch's fused kernel refuses that."""
-    from trainwright.frameworks.torch.optim import build_optimizer, update_of
+    from trainwright.frameworks.torch.optim.build import build_optimizer, update_of
 
     options = {"momentum": 0.9, "dampening": dampening}
     training = TrainingConfig.model_validate(
@@ -659,7 +659,7 @@ def test_a_parameter_gets_its_first_momentum_late(dampening: float) -> None:
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_the_gathered_update_gives_the_bits_of_torchs_own_step(name: str) -> None:
     """Also where a parameter has no gradient at first, and after the state was replaced as a restore does it."""
-    from trainwright.frameworks.torch.optim import FusedAdam, build_optimizer, update_of
+    from trainwright.frameworks.torch.optim.build import FusedAdam, build_optimizer, update_of
 
     training = TrainingConfig.model_validate({"optimizer": {"type": name}, "weight_decay": 0.1})
     torch.manual_seed(0)

@@ -14,11 +14,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from small_runs import SMALL, assert_same, journal_values, whole_and_resumed
 from trainwright.config import load
 from trainwright.errors import ConfigError, ModelError
-from trainwright.frameworks.torch.groups import layer_factors
 from trainwright.frameworks.torch.learner import TorchLearner
+from trainwright.frameworks.torch.optim.groups import layer_factors
 from trainwright.frameworks.torch.patterns import matching_modules
 from trainwright.frameworks.torch.precision import Precision
-from trainwright.frameworks.torch.training_state import TrainingState
+from trainwright.frameworks.torch.state.training import TrainingState
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import Objects
 from trainwright.runs.wiring import Components, build

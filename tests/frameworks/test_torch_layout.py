@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from trainwright.frameworks.torch.layout import copy_into, is_dense, is_expanded, like, with_strides, writable
+from trainwright.frameworks.torch.state.layout import (
+    copy_into,
+    is_dense,
+    is_expanded,
+    like,
+    with_strides,
+    writable,
+)
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,8 @@ import torch
 from small_runs import SMALL
 from trainwright.config import load
 from trainwright.config.schema import TrainingConfig
-from trainwright.frameworks.torch.lion import Lion
-from trainwright.frameworks.torch.optim import build_optimizer
+from trainwright.frameworks.torch.optim.build import build_optimizer
+from trainwright.frameworks.torch.optim.lion import Lion
 from trainwright.frameworks.torch.params import OPTIMIZERS
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import Objects

@@ -17,7 +17,7 @@ from small_runs import SMALL, assert_same, whole_and_resumed
 from trainwright.config import load
 from trainwright.digest import tensor_records
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch.muon import hidden_matrices
+from trainwright.frameworks.torch.optim.muon import hidden_matrices
 from trainwright.runs.catalog import Catalog
 from trainwright.testing.framework_suite import new_folder
 

@@ -12,11 +12,11 @@ from torch import nn
 
 from trainwright.config.optimization import EmaConfig
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch import snapshot as module
-from trainwright.frameworks.torch.ema import Average
-from trainwright.frameworks.torch.layout import overlap
+from trainwright.frameworks.torch.optim.ema import Average
 from trainwright.frameworks.torch.precision import Precision
-from trainwright.frameworks.torch.training_state import TrainingState, saved_architecture
+from trainwright.frameworks.torch.state import snapshot as module
+from trainwright.frameworks.torch.state.layout import overlap
+from trainwright.frameworks.torch.state.training import TrainingState, saved_architecture
 
 FP32 = Precision("fp32", torch.device("cpu"))
 

@@ -26,13 +26,14 @@ from trainwright.digest import tensor_records
 from trainwright.errors import CheckpointError, ModelError
 from trainwright.frameworks.base import Learner, ModelInputs
 from trainwright.frameworks.support import fingerprint
-from trainwright.frameworks.torch import optimizer_state, training_state
-from trainwright.frameworks.torch.layout import is_dense
-from trainwright.frameworks.torch.optim import build_optimizer
-from trainwright.frameworks.torch.optimizer_state import OptimizerState
+from trainwright.frameworks.torch.optim.build import build_optimizer
 from trainwright.frameworks.torch.precision import Precision
-from trainwright.frameworks.torch.training_state import TrainingState
-from trainwright.frameworks.torch.unsaved import fingerprints
+from trainwright.frameworks.torch.state import optimizer as optimizer_state
+from trainwright.frameworks.torch.state import training as training_state
+from trainwright.frameworks.torch.state.layout import is_dense
+from trainwright.frameworks.torch.state.optimizer import OptimizerState
+from trainwright.frameworks.torch.state.training import TrainingState
+from trainwright.frameworks.torch.state.unsaved import fingerprints
 from trainwright.reports.summary import summary_table
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import Objects
@@ -1075,7 +1076,7 @@ def test_fingerprints_are_taken_six_times_however_many_steps_there_are(
         calls.append(None)
         return fingerprints(*args)
 
-    monkeypatch.setattr("trainwright.frameworks.torch.training_state.fingerprints", counted)
+    monkeypatch.setattr("trainwright.frameworks.torch.state.training.fingerprints", counted)
     train(tmp_path, own("Mean"))
     assert len(calls) == 6  # before and after the first step, before three saves, and at the end
 

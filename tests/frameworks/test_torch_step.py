@@ -24,14 +24,14 @@ from torch import Tensor, nn
 
 from trainwright.config.optimization import FreezeConfig
 from trainwright.frameworks.support.ahead import Samples
-from trainwright.frameworks.torch.freezing import Freezing
 from trainwright.frameworks.torch.generators import drawing_from
+from trainwright.frameworks.torch.optim.freezing import Freezing
+from trainwright.frameworks.torch.optim.update import Clipping, Update
 from trainwright.frameworks.torch.parallel.batch_norm import BatchNorms
 from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.lockstep import Lockstep
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.step import StepSettings, TorchStep
-from trainwright.frameworks.torch.update import Clipping, Update
 from trainwright.world import ALONE
 
 __all__ = ["collectives"]  # the fixture

@@ -23,7 +23,7 @@ import trainwright
 from small_runs import checkpoints
 from trainwright.cli.main import main
 from trainwright.errors import CheckpointError, DataError, InputError, ModelError
-from trainwright.frameworks.torch.losses import build_loss
+from trainwright.frameworks.torch.losses.base import build_loss
 from trainwright.frameworks.torch.models.gpt import Gpt
 from trainwright.records.journal import losses, read
 from trainwright.registry import task_for

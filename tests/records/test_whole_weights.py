@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainwright.digest import array_buffer, write_parts, write_tensors
-from trainwright.records.whole_weights import weights_files, write_whole
+from trainwright.digest import array_buffer, files_of, write_parts, write_tensors
+from trainwright.frameworks.base import WEIGHTS_FILE
+from trainwright.records.whole_weights import write_whole
 from trainwright.types import Block, NamedBuffer
 
 ARRAYS = {
@@ -49,6 +50,6 @@ def test_the_file_is_that_of_one_process(divided: Path, tmp_path: Path) -> None:
 
 def test_blocks_that_are_missing_are_named(divided: Path, tmp_path: Path) -> None:
     (divided / "weights.1.safetensors").unlink()
-    assert len(weights_files(divided)) == 1
+    assert len(files_of(divided, WEIGHTS_FILE)) == 1
     with pytest.raises(ValueError, match=r"blocks of .* do not make up"):
         write_whole(divided, tmp_path / "weights.safetensors")

@@ -12,7 +12,7 @@ import torch
 from late import Late
 from trainwright.errors import DataError, InputError
 from trainwright.evaluation.metrics import evaluate_predictions
-from trainwright.frameworks.torch.pixel_losses import pixel_counts
+from trainwright.frameworks.torch.losses.pixels import pixel_counts
 from trainwright.tasks.base import Task
 from trainwright.tasks.segmentation import SegmentationTask
 from trainwright.testing.task_suite import TaskSuite

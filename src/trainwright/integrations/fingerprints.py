@@ -24,7 +24,7 @@ def weights_digest(model: Any) -> str | None:
 
     Returns None if this process does not hold the weights as plain tensors: they are sharded, or quantized.
     """
-    from trainwright.frameworks.torch.snapshot import named_buffer
+    from trainwright.frameworks.torch.state.snapshot import named_buffer
 
     if _is_sharded(model):
         return None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainwright.digest import BLOCKS, ITEM_BYTES, FileRecord, write_tensors
+from trainwright.digest import BLOCKS, ITEM_BYTES, FileRecord, files_of, write_tensors
 from trainwright.frameworks.base import WEIGHTS_FILE
 from trainwright.records.commit import DEPTH
 from trainwright.safe_open import open_regular
@@ -29,13 +29,6 @@ class _Stored(NamedTuple):
     block: Block | None
 
 
-def weights_files(folder: Path) -> list[Path]:
-    """Return the files that hold the weights of a checkpoint: more than one if processes saved parts."""
-    path = folder / WEIGHTS_FILE
-    others = sorted(folder.glob(f"{path.stem}.*{path.suffix}"))
-    return [path, *others] if path.exists() else others
-
-
 def write_whole(folder: Path, target: Path) -> FileRecord:
     """Write the weights of a checkpoint as the file that a single process would have saved.
 
@@ -47,7 +40,7 @@ def write_whole(folder: Path, target: Path) -> FileRecord:
         ValueError: The blocks of a tensor do not make up the whole.
         OSError: A file cannot be read or written.
     """
-    stored = [one for path in weights_files(folder) for one in _tensors_in(path)]
+    stored = [one for path in files_of(folder, WEIGHTS_FILE) for one in _tensors_in(path)]
     whole = [one for one in stored if one.block is None]
     blocks: dict[str, list[_Stored]] = {}
     for one in stored:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.config.schema import RunConfig
-from trainwright.digest import sha256_bytes
+from trainwright.digest import files_of, sha256_bytes
 from trainwright.engine.checkpoint import RunCheckpoints
 from trainwright.engine.history import best_evaluations
 from trainwright.engine.state import evaluations_from_json
@@ -22,7 +22,7 @@ from trainwright.records.data import DataDescription
 from trainwright.records.listing import find_run, has_model
 from trainwright.records.manifest import Manifest, Parent
 from trainwright.records.run_dir import RunDir
-from trainwright.records.whole_weights import weights_files, write_whole
+from trainwright.records.whole_weights import write_whole
 from trainwright.runs.run_config import read_config
 from trainwright.runs.wiring import Components, run_checkpoints
 from trainwright.safe_open import read_regular
@@ -44,7 +44,7 @@ class StoredModel:
     @property
     def bytes(self) -> int:
         """The size of the files of the weights."""
-        return sum(path.stat().st_size for path in weights_files(self.folder))
+        return sum(path.stat().st_size for path in files_of(self.folder, WEIGHTS_FILE))
 
 
 def stored_model(run: RunDir) -> StoredModel:
@@ -141,7 +141,7 @@ def initialize(components: Components, source: Path) -> None:
     else:
         stored = stored_model(RunDir(source))
         _refuse_shifted(stored.data.info, components)
-        files = weights_files(stored.folder)
+        files = files_of(stored.folder, WEIGHTS_FILE)
     with tempfile.TemporaryDirectory() as folder:
         if len(files) == 1:
             (Path(folder) / WEIGHTS_FILE).symlink_to(files[0])

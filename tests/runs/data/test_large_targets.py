@@ -230,7 +230,7 @@ def test_metrics_that_a_keras_model_was_compiled_with(tmp_path: Path) -> None:
 
 def test_heads_whose_targets_float32_rounds_are_named(caplog: pytest.LogCaptureFixture) -> None:
     from trainwright.frameworks.torch.heads import Heads
-    from trainwright.frameworks.torch.own_state import OwnLosses
+    from trainwright.frameworks.torch.state.custom import OwnLosses
 
     inputs = {name: ArraySpec((), "float32") for name in ("when", "size")} | features_spec((2,))
     settings = RunConfig.model_validate(

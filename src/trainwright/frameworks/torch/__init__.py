@@ -97,9 +97,9 @@ class TorchFramework(Framework):
     @staticmethod
     def reset() -> None:
         """Undo what code of the user's may have set in torch for the whole process."""
-        from trainwright.frameworks.torch import settings
+        from trainwright.frameworks.torch.process import reset_settings
 
-        settings.reset()
+        reset_settings()
 
     @staticmethod
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:  # noqa: ARG004 - the same for all models
@@ -108,7 +108,7 @@ class TorchFramework(Framework):
         if not isinstance(schedule, OwnSchedule):
             return plan
         require_libraries()
-        from trainwright.frameworks.torch.schedule import torch_schedule
+        from trainwright.frameworks.torch.optim.schedule import torch_schedule
 
         return plan._replace(own_schedule=torch_schedule(schedule))
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.patterns import matching_modules
-from trainwright.frameworks.torch.structure import Held
+from trainwright.frameworks.torch.state.structure import Held
 
 
 def checkpoint_activations(model: nn.Module, patterns: Sequence[str], *, synchronized: bool) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.frameworks.torch.data import Tensors
-from trainwright.frameworks.torch.losses import Loss
+from trainwright.frameworks.torch.losses.base import Loss
 from trainwright.frameworks.torch.outputs import Outputs, as_float, first_output
 from trainwright.types import LABELS
 

@@ -14,11 +14,11 @@ from trainwright.config.optimization import HeadConfig
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import Split, known_arrays
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch import losses
 from trainwright.frameworks.torch.data import Tensors
+from trainwright.frameworks.torch.losses import base as losses
 from trainwright.frameworks.torch.outputs import Outputs, first_output
-from trainwright.frameworks.torch.own_state import OwnLosses
 from trainwright.frameworks.torch.predictions import to_predictions
+from trainwright.frameworks.torch.state.custom import OwnLosses
 from trainwright.registry import task_for
 from trainwright.tasks.base import Task
 from trainwright.tasks.support.heads import head_data

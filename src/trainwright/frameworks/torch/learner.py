@@ -19,31 +19,32 @@ from trainwright.errors import ModelError, TrainwrightError
 from trainwright.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot
 from trainwright.frameworks.support.ahead import Samples
 from trainwright.frameworks.support.inputs import require_plain_numbers
-from trainwright.frameworks.torch import layout, optim
 from trainwright.frameworks.torch.activations import checkpoint_activations
 from trainwright.frameworks.torch.compiling import compiled, compiled_token_loss
 from trainwright.frameworks.torch.data import TensorSource
-from trainwright.frameworks.torch.definition import definition_of_object
-from trainwright.frameworks.torch.ema import Average
-from trainwright.frameworks.torch.freezing import Freezing
 from trainwright.frameworks.torch.generators import seed_all
 from trainwright.frameworks.torch.huggingface.module import check_tokens, definition_of, versions_of
 from trainwright.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
-from trainwright.frameworks.torch.labels import TOKEN_LOSS, Counts, label_counts, named_loss
-from trainwright.frameworks.torch.losses import Loss
+from trainwright.frameworks.torch.losses.base import Loss
+from trainwright.frameworks.torch.losses.labels import TOKEN_LOSS, Counts, label_counts, named_loss
 from trainwright.frameworks.torch.model import LiveModel
 from trainwright.frameworks.torch.models import find_model
 from trainwright.frameworks.torch.network import Network, translated
+from trainwright.frameworks.torch.optim import build as optim
+from trainwright.frameworks.torch.optim.ema import Average
+from trainwright.frameworks.torch.optim.freezing import Freezing
+from trainwright.frameworks.torch.optim.update import Clipping, Update
 from trainwright.frameworks.torch.outputs import call_of, in_float
 from trainwright.frameworks.torch.parallel.batch_norm import batch_norms_of
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 from trainwright.frameworks.torch.parallel.world import ProcessGroup
 from trainwright.frameworks.torch.process import device_model
-from trainwright.frameworks.torch.snapshot import named_buffer
+from trainwright.frameworks.torch.state import layout
+from trainwright.frameworks.torch.state.definition import definition_of_object
+from trainwright.frameworks.torch.state.snapshot import named_buffer
+from trainwright.frameworks.torch.state.training import TrainingState
 from trainwright.frameworks.torch.step import StepSettings, TorchStep
-from trainwright.frameworks.torch.training_state import TrainingState
-from trainwright.frameworks.torch.update import Clipping, Update
 from trainwright.global_random import seed_global_random
 from trainwright.order import INIT, stream_seed
 from trainwright.registry import adapter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -18,7 +18,6 @@ from trainwright.errors import ModelError, TrainwrightError
 from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainwright.frameworks.support.ahead import Samples
 from trainwright.frameworks.support.torch_draws import OwnGenerators
-from trainwright.frameworks.torch import structure
 from trainwright.frameworks.torch.data import TensorSource
 from trainwright.frameworks.torch.generators import generators, seed_generators
 from trainwright.frameworks.torch.huggingface import module as huggingface
@@ -27,10 +26,10 @@ from trainwright.frameworks.torch.huggingface.params import MODELS as HUGGINGFAC
 from trainwright.frameworks.torch.network import Network, translated
 from trainwright.frameworks.torch.outputs import as_float, first_output
 from trainwright.frameworks.torch.params import FORMATS
-from trainwright.frameworks.torch.shared_lock import SharedLock
-from trainwright.frameworks.torch.snapshot import named_buffer
-from trainwright.frameworks.torch.training_state import TrainingState, saved_architecture
-from trainwright.frameworks.torch.unsaved import fingerprints
+from trainwright.frameworks.torch.state import structure
+from trainwright.frameworks.torch.state.snapshot import named_buffer
+from trainwright.frameworks.torch.state.training import TrainingState, saved_architecture
+from trainwright.frameworks.torch.state.unsaved import fingerprints
 from trainwright.tasks.support.accumulators import Accumulator
 from trainwright.types import INPUT_IDS, Array, Ids, Predictions
 from trainwright.world import ALONE, World
@@ -193,7 +192,7 @@ class LoadedModel(_TorchModel):
         super().__init__(network, state)
         self._state.load(folder, weights_only=True)
         self._module.eval()
-        self._lock = SharedLock()
+        self._lock = _SharedLock()
         self._is_examined = False  # whether the first call has set the following
         self._draws = self._changes_buffers = False
         self._loaded: structure.Held  # the buffers with which predictions begin, and their versions
@@ -345,3 +344,32 @@ def _with_architecture(inputs: ModelInputs, folder: Path) -> ModelInputs:
     if inputs.model is not None or inputs.config.model.type not in HUGGINGFACE:
         return inputs
     return replace(inputs, model_params={**inputs.model_params, ARCHITECTURE: saved_architecture(folder)})
+
+
+class _SharedLock:
+    """Let calls run together, or one of them alone (a readers-writer lock)."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._running = 0
+
+    @contextmanager
+    def shared(self, begin: Callable[[], None]) -> Iterator[None]:
+        """Hold the lock together with others; the first of them calls `begin`."""
+        with self._changed:
+            if not self._running:
+                begin()
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Wait for all others to end, and hold the lock alone; those that come meanwhile wait."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)
+            yield

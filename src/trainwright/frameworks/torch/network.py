@@ -15,20 +15,20 @@ from trainwright.datasets.base import Split
 from trainwright.errors import ModelError, TrainingError
 from trainwright.frameworks.base import ModelInputs
 from trainwright.frameworks.support.inputs import prediction_batch_size
-from trainwright.frameworks.torch import losses
 from trainwright.frameworks.torch.data import Tensors, TensorSource
 from trainwright.frameworks.torch.heads import Heads
 from trainwright.frameworks.torch.huggingface.module import architecture_of
 from trainwright.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
+from trainwright.frameworks.torch.losses import base as losses
+from trainwright.frameworks.torch.losses.custom_metrics import counts
 from trainwright.frameworks.torch.models import build_model
 from trainwright.frameworks.torch.outputs import Outputs, as_float, call_of, first_output, input_names
-from trainwright.frameworks.torch.own_metrics import counts
-from trainwright.frameworks.torch.own_state import OwnLosses
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.predictions import to_predictions
 from trainwright.frameworks.torch.process import device_of
-from trainwright.frameworks.torch.snapshot import check_dtype
-from trainwright.frameworks.torch.structure import Structure
+from trainwright.frameworks.torch.state.custom import OwnLosses
+from trainwright.frameworks.torch.state.snapshot import check_dtype
+from trainwright.frameworks.torch.state.structure import Structure
 from trainwright.order import PREDICT, stream_seed
 from trainwright.registry import task_for
 from trainwright.tasks.support.accumulators import Accumulator

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from trainwright.frameworks.torch import pixel_losses
 from trainwright.frameworks.torch.data import Tensors
+from trainwright.frameworks.torch.losses import pixels as pixel_losses
+from trainwright.frameworks.torch.losses.tokens import token_nll
 from trainwright.frameworks.torch.outputs import class_logits
-from trainwright.frameworks.torch.token_losses import token_nll
 from trainwright.tasks.base import Task
 from trainwright.types import LABELS, NO_LABEL, TARGET, TEXT_BYTES, DataInfo
 

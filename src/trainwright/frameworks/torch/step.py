@@ -12,16 +12,16 @@ from torch import Tensor, nn
 
 from trainwright.frameworks.support.ahead import Samples
 from trainwright.frameworks.torch.data import Tensors, TensorSource
-from trainwright.frameworks.torch.freezing import Freezing
 from trainwright.frameworks.torch.generators import drawing_from, generators, seed_generators
-from trainwright.frameworks.torch.losses import Loss
+from trainwright.frameworks.torch.losses.base import Loss
+from trainwright.frameworks.torch.optim.freezing import Freezing
+from trainwright.frameworks.torch.optim.update import Update
 from trainwright.frameworks.torch.outputs import Outputs
 from trainwright.frameworks.torch.parallel import virtual_ranks
 from trainwright.frameworks.torch.parallel.batch_norm import BatchNorms
 from trainwright.frameworks.torch.parallel.stopwatch import Stopwatch
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.precision import Precision
-from trainwright.frameworks.torch.update import Update
 from trainwright.order import STEP, SampleOrder, stream_seed
 from trainwright.types import Array, StepResult
 

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainwright.errors import WorldError
-from trainwright.frameworks.torch.layout import is_dense
 from trainwright.frameworks.torch.parallel.virtual_ranks import Gradients, GradientTree, tree_sum
+from trainwright.frameworks.torch.state.layout import is_dense
 from trainwright.world import World
 
 # Before torch 2.13 it has another name.

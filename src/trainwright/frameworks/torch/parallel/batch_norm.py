@@ -18,7 +18,7 @@ from trainwright.errors import ModelError
 from trainwright.frameworks.base import LearnerInputs
 from trainwright.frameworks.torch.generators import generators
 from trainwright.frameworks.torch.parallel.lockstep import Lockstep
-from trainwright.frameworks.torch.unsaved import INTERNAL, recomputed
+from trainwright.frameworks.torch.state.unsaved import INTERNAL, recomputed
 
 T = TypeVar("T")
 _OWN_FORWARDS = {_BatchNorm.forward, nn.SyncBatchNorm.forward}

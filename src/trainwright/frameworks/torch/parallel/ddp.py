@@ -9,8 +9,8 @@ from torch import Tensor
 from trainwright.frameworks.torch.parallel.all_reduce import GradientAllReduce
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
 from trainwright.frameworks.torch.parallel.strategy import Strategy
-from trainwright.frameworks.torch.snapshot import Files, Owned, Tensors
-from trainwright.frameworks.torch.training_state import OPTIMIZER_FILE
+from trainwright.frameworks.torch.state.snapshot import Files, Owned, Tensors
+from trainwright.frameworks.torch.state.training import OPTIMIZER_FILE
 from trainwright.world import World
 
 

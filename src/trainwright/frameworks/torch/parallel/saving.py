@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 from trainwright.digest import FileRecord, PartHashes, damage, join_parts
 from trainwright.errors import WorldError
 from trainwright.frameworks.base import Snapshot
-from trainwright.frameworks.torch.snapshot import TorchSnapshot, Written
+from trainwright.frameworks.torch.state.snapshot import TorchSnapshot, Written
 from trainwright.machine import machine_id
 from trainwright.world import World
 

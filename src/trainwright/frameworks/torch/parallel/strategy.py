@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from trainwright.frameworks.torch.optim import update_of
+from trainwright.frameworks.torch.optim.build import update_of
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
 from trainwright.frameworks.torch.parallel.virtual_ranks import GradientTree
-from trainwright.frameworks.torch.snapshot import Files, Owned
+from trainwright.frameworks.torch.state.snapshot import Files, Owned
 from trainwright.world import ALONE, Mesh, World
 
 

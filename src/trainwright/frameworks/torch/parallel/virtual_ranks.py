@@ -14,7 +14,7 @@ from typing import Protocol, Self, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from trainwright.frameworks.torch.layout import like
+from trainwright.frameworks.torch.state.layout import like
 
 Gradients: TypeAlias = list[Tensor | None]  # of each parameter; None where the loss does not depend on it
 

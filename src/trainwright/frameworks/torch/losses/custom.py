@@ -20,7 +20,7 @@ from torch import Tensor
 
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.torch.data import Tensors
-from trainwright.frameworks.torch.own_state import OwnLosses
+from trainwright.frameworks.torch.state.custom import OwnLosses
 from trainwright.require import import_path, is_class_of_functions, kind_of
 from trainwright.tasks.base import Task
 from trainwright.types import TARGET, DataInfo

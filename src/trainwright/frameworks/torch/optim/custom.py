@@ -13,9 +13,9 @@ from torch import Tensor
 from trainwright.config.schema import TrainingConfig
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.support.object_state import ObjectState
-from trainwright.frameworks.torch.groups import RATIO, Group
-from trainwright.frameworks.torch.layout import address
-from trainwright.frameworks.torch.own_state import OptimizerKinds, shared_generators
+from trainwright.frameworks.torch.optim.groups import RATIO, Group
+from trainwright.frameworks.torch.state.custom import OptimizerKinds, shared_generators
+from trainwright.frameworks.torch.state.layout import address
 from trainwright.require import import_path
 
 Json = dict[str, Any]

@@ -28,9 +28,12 @@ from safetensors import SafetensorError, safe_open
 
 from trainwright.errors import ModelError
 from trainwright.frameworks.base import WEIGHTS_FILE
-from trainwright.frameworks.torch.ema import Average
-from trainwright.frameworks.torch.json_tensors import from_tensor, is_json, to_tensor
-from trainwright.frameworks.torch.layout import (
+from trainwright.frameworks.torch.optim.ema import Average
+from trainwright.frameworks.torch.precision import Precision
+from trainwright.frameworks.torch.state.custom import LOSS_FILE, OwnLosses
+from trainwright.frameworks.torch.state.files import load_tensors
+from trainwright.frameworks.torch.state.json_tensors import from_tensor, is_json, to_tensor
+from trainwright.frameworks.torch.state.layout import (
     Strides,
     copy_into,
     local,
@@ -38,13 +41,10 @@ from trainwright.frameworks.torch.layout import (
     with_strides,
     writable,
 )
-from trainwright.frameworks.torch.optimizer_state import OptimizerState
-from trainwright.frameworks.torch.own_state import LOSS_FILE, OwnLosses
-from trainwright.frameworks.torch.precision import Precision
-from trainwright.frameworks.torch.snapshot import Files, Owned, SnapshotMemory, Tensors, TorchSnapshot
-from trainwright.frameworks.torch.state_files import load_tensors
-from trainwright.frameworks.torch.structure import Changes, Structure, set_buffer
-from trainwright.frameworks.torch.unsaved import fingerprints
+from trainwright.frameworks.torch.state.optimizer import OptimizerState
+from trainwright.frameworks.torch.state.snapshot import Files, Owned, SnapshotMemory, Tensors, TorchSnapshot
+from trainwright.frameworks.torch.state.structure import Changes, Structure, set_buffer
+from trainwright.frameworks.torch.state.unsaved import fingerprints
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 MODULE_FILE = "module.safetensors"

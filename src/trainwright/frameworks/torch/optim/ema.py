@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trainwright.config.optimization import EmaConfig
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch.layout import overlap
+from trainwright.frameworks.torch.state.layout import overlap
 
 
 class Average:

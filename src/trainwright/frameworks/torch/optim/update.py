@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.config.schema import TrainingConfig
-from trainwright.frameworks.torch.ema import Average
-from trainwright.frameworks.torch.groups import RATIO
-from trainwright.frameworks.torch.optim import is_built_in
+from trainwright.frameworks.torch.optim.build import is_built_in
+from trainwright.frameworks.torch.optim.ema import Average
+from trainwright.frameworks.torch.optim.groups import RATIO
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.precision import Precision
 

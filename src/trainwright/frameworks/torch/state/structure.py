@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch.layout import copy_into
+from trainwright.frameworks.torch.state.layout import copy_into
 
 Changes = dict[str, Any]  # JSON: `buffers`, `dropped`, `requires_grad`, `training`, each only if not empty
 _Kind = tuple[tuple[int, ...], torch.dtype]

@@ -13,19 +13,12 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from safetensors import safe_open
 
-from trainwright.digest import BLOCKS
+from trainwright.digest import BLOCKS, files_of
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch.snapshot import Tensors
+from trainwright.frameworks.torch.state.snapshot import Tensors
 from trainwright.types import Block
 
 _PLACES = TypeAdapter(dict[str, Block])
-
-
-def files_of(folder: Path, file: str) -> list[Path]:
-    """Return the files with the tensors of a file of the state: itself, and those of other processes."""
-    path = folder / file
-    others = sorted(folder.glob(f"{path.stem}.*{path.suffix}"))
-    return [path, *others] if path.exists() else others
 
 
 def load_tensors(folder: Path, file: str, *, optional: bool = False) -> Tensors:

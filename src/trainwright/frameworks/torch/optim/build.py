@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from trainwright.config.schema import TrainingConfig
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch.groups import parameter_groups
-from trainwright.frameworks.torch.layout import is_dense
-from trainwright.frameworks.torch.lion import Lion
-from trainwright.frameworks.torch.muon import Muon, hidden_matrices
-from trainwright.frameworks.torch.own_optimizer import build_own
+from trainwright.frameworks.torch.optim.custom import build_own
+from trainwright.frameworks.torch.optim.groups import parameter_groups
+from trainwright.frameworks.torch.optim.lion import Lion
+from trainwright.frameworks.torch.optim.muon import Muon, hidden_matrices
+from trainwright.frameworks.torch.state.layout import is_dense
 
 _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,

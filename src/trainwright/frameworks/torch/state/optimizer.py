@@ -7,14 +7,14 @@ from collections.abc import Mapping
 import torch
 
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch.ema import Average
-from trainwright.frameworks.torch.json_tensors import from_tensor, to_tensor
-from trainwright.frameworks.torch.layout import Strides, like, with_strides
-from trainwright.frameworks.torch.optim import is_built_in
-from trainwright.frameworks.torch.own_optimizer import OwnState
+from trainwright.frameworks.torch.optim.build import is_built_in
+from trainwright.frameworks.torch.optim.custom import OwnState
+from trainwright.frameworks.torch.optim.ema import Average
 from trainwright.frameworks.torch.precision import Precision
-from trainwright.frameworks.torch.snapshot import Tensors
-from trainwright.frameworks.torch.unsaved import optimizer_fingerprints
+from trainwright.frameworks.torch.state.json_tensors import from_tensor, to_tensor
+from trainwright.frameworks.torch.state.layout import Strides, like, with_strides
+from trainwright.frameworks.torch.state.snapshot import Tensors
+from trainwright.frameworks.torch.state.unsaved import optimizer_fingerprints
 
 _SCALER, _TRAINED, _GROUPS, _ATTRIBUTES, _VALUES = "scaler/", "trained/", "groups/", "attributes/", "values"
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from trainwright.frameworks.torch.data import Tensors
+from trainwright.frameworks.torch.losses.custom import by_names
 from trainwright.frameworks.torch.outputs import Outputs, first_output
-from trainwright.frameworks.torch.own_losses import by_names
 from trainwright.tasks.base import Task
 from trainwright.tasks.support.accumulators import Accumulator, State, parts_of
 from trainwright.types import TARGET, Array

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainwright.frameworks.torch.groups import Group
+from trainwright.frameworks.torch.optim.groups import Group
 from trainwright.frameworks.torch.patterns import matching_parameters
 
 _OF_MUON = ("momentum", "nesterov", "ns_steps", "adjust_lr_fn")

@@ -12,11 +12,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch import class_losses, pixel_losses, token_losses
 from trainwright.frameworks.torch.data import Tensors
+from trainwright.frameworks.torch.losses import classes as class_losses
+from trainwright.frameworks.torch.losses import pixels as pixel_losses
+from trainwright.frameworks.torch.losses import tokens as token_losses
+from trainwright.frameworks.torch.losses.custom import own_loss
 from trainwright.frameworks.torch.outputs import Outputs, class_logits, first_output
-from trainwright.frameworks.torch.own_losses import own_loss
-from trainwright.frameworks.torch.own_state import OwnLosses
+from trainwright.frameworks.torch.state.custom import OwnLosses
 from trainwright.tasks.base import Task
 from trainwright.types import TARGET, DataInfo
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trainwright.frameworks.support.fingerprint import Fingerprint, fingerprint, kept_by_class
 from trainwright.frameworks.torch.generators import generators
-from trainwright.frameworks.torch.layout import address, is_dense, local
+from trainwright.frameworks.torch.state.layout import address, is_dense, local
 from trainwright.require import home_of
 
 INTERNAL = frozenset(vars(nn.Module()))  # parameters, buffers, hooks ... of every module

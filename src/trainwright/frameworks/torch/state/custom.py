@@ -14,11 +14,17 @@ from torch.nn.parameter import is_lazy
 
 from trainwright.frameworks.support.fingerprint import Fingerprint
 from trainwright.frameworks.support.object_state import Captured, Kinds, NotPlainError, ObjectState, none
-from trainwright.frameworks.torch.json_tensors import from_tensor, to_tensor
-from trainwright.frameworks.torch.layout import address, copy_into, is_dense, with_strides
-from trainwright.frameworks.torch.snapshot import Tensors, has_dtype
-from trainwright.frameworks.torch.state_files import load_tensors
-from trainwright.frameworks.torch.unsaved import COMPILERS, HOOKS, INTERNAL, SavedMemory, TorchFingerprint
+from trainwright.frameworks.torch.state.files import load_tensors
+from trainwright.frameworks.torch.state.json_tensors import from_tensor, to_tensor
+from trainwright.frameworks.torch.state.layout import address, copy_into, is_dense, with_strides
+from trainwright.frameworks.torch.state.snapshot import Tensors, has_dtype
+from trainwright.frameworks.torch.state.unsaved import (
+    COMPILERS,
+    HOOKS,
+    INTERNAL,
+    SavedMemory,
+    TorchFingerprint,
+)
 
 LOSS_FILE = "loss.safetensors"
 _STATE, _EXTRA = "state", "extra state"

@@ -12,7 +12,7 @@ import torch
 
 from trainwright.config.schedules import OwnSchedule
 from trainwright.errors import InputError, ModelError
-from trainwright.frameworks.torch.optim import skip_compiler_import
+from trainwright.frameworks.torch.optim.build import skip_compiler_import
 from trainwright.global_random import preserved_global_random
 from trainwright.require import import_path
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainwright.frameworks.torch import class_losses
+from trainwright.frameworks.torch.losses import classes as class_losses
 from trainwright.types import NO_LABEL
 
 # Gets logits (rows, classes, height, width) and masks (rows, height, width) int64; returns (rows, 2).

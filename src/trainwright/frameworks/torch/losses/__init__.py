@@ -1,0 +1,1 @@
+"""Losses and metrics of models in torch."""

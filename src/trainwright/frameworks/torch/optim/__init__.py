@@ -1,0 +1,1 @@
+"""The optimizers of models in torch, and what they update."""
