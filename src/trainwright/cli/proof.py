@@ -1,4 +1,4 @@
-"""What `reproduce` answers, for people."""
+"""The answers of `reproduce`, for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of a run agree on between steps.
+"""The agreement of a run's processes between steps.
 
 Signals, clocks and requests reach one process at a time. Several processes must act on them after the same
 step, so each acts only on what all have agreed on, and the steps at which they agree depend on nothing else.
@@ -28,7 +28,7 @@ _FIRST_HANG_SECONDS = 1800.0  # for the first steps of an attempt, which may com
 
 
 class Agreement:
-    """What a single process acts on: nothing but what it knows itself.
+    """The agreement of a single process, which acts on nothing but its own knowledge.
 
     Args:
         signals: Say which signal has come.
@@ -43,7 +43,7 @@ class Agreement:
 
     @property
     def signal(self) -> Ended | None:
-        """What a signal asks for, if one came."""
+        """The request of a signal, if one came."""
         return self._signals.status
 
     def take_request(self) -> StopRequest | None:
@@ -73,7 +73,7 @@ class Agreement:
 
 
 class _Report(NamedTuple):
-    """What one process reports when the processes agree; the main process's numbers count."""
+    """The report of one process when the processes agree; the main process's numbers count."""
 
     signal: Ended | None
     request: StopRequest | None
@@ -86,7 +86,7 @@ class _Report(NamedTuple):
 
 
 class SharedAgreement(Agreement):
-    """What all processes agreed on when they last met.
+    """The agreement of several processes: the state of all when they last met.
 
     Args:
         own: What this process knows by itself.
@@ -118,7 +118,7 @@ class SharedAgreement(Agreement):
 
     @property
     def signal(self) -> Ended | None:
-        """What a signal to any of the processes asks for."""
+        """The request of a signal to any of the processes."""
         return self._signal
 
     def take_request(self) -> StopRequest | None:

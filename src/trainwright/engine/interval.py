@@ -1,4 +1,4 @@
-"""How long to train between two checkpoints, where a failure loses what was trained since the last one."""
+"""The interval between checkpoints that loses least: a failure loses all training after the last one."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from trainwright.safe_open import open_regular
 
 
 class Summary(Protocol):
-    """What sums up a segment while it is written."""
+    """The running summary of a segment that is being written."""
 
     def add(self, record: Line, line: bytes) -> None:
         """Take note of a line; `record` is what it holds."""
@@ -130,7 +130,7 @@ class Journal:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the file is closed: the attempt has ended, as far as the journal says."""
+        """True if the file is closed: the attempt has ended, as far as the journal says."""
         return self._file.closed
 
 

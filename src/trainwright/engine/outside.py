@@ -1,4 +1,4 @@
-"""What may end a run early: its time limit, a request to stop it, a verdict on an evaluation."""
+"""Causes from outside to end a run early: its time limit, a request to stop, a verdict on an evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is due at which step, and what the evaluations lead to, by the config of one run."""
+"""The rules of one run by its config: what is due at which step, and what the evaluations lead to."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Cadence(NamedTuple):
 
 
 class _EpochEnds(NamedTuple):
-    """Where epochs end: they have `steps` steps, and `over` of them are over after `step`."""
+    """The ends of epochs: these have `steps` steps, and `over` of them are over after `step`."""
 
     steps: int
     step: int
@@ -52,7 +52,7 @@ class _EpochEnds(NamedTuple):
 
 @dataclass(frozen=True)
 class Inherited:
-    """What a run takes over from its parent, which trained the steps up to `step`.
+    """The inheritance from a parent, which trained the steps up to `step`.
 
     `irregular` are the steps of the parent's evaluations that do not count for patience.
     """
@@ -214,7 +214,7 @@ class Rules:
 
 
 class _Consequences:
-    """What follows from the evaluations so far: best models, early stop, drops of the learning rate."""
+    """The consequences of the evaluations so far: best models, early stop, drops of the learning rate."""
 
     def __init__(self, config: RunConfig, schedule: ConstantSchedule, mode_of: Callable[[str], Mode]) -> None:
         def mode(metric: str, configured: Literal["auto", "min", "max"]) -> Mode:
@@ -238,12 +238,12 @@ class _Consequences:
 
     @property
     def stops(self) -> bool:
-        """Whether the training ends early."""
+        """True if the training ends early."""
         return self._stopping is not None and self._stopping.stale >= self._patience
 
     @property
     def drop_count(self) -> int:
-        """How often the plateau schedule has lowered the learning rate."""
+        """The number of times that the plateau schedule has lowered the learning rate."""
         return self._plateau.lost if self._plateau else 0
 
     def see(self, evaluation: Evaluation, *, is_regular: bool, has_model: bool) -> None:

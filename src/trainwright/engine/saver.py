@@ -1,4 +1,4 @@
-"""When checkpoints are saved, and which are kept."""
+"""The schedule of checkpoints, and the choice of those that are kept."""
 
 from __future__ import annotations
 
@@ -112,12 +112,12 @@ class Saver:
 
     @property
     def overdue(self) -> bool:
-        """Whether the clock asks for a save, and there is something to save before the next boundary."""
+        """True if the clock asks for a save, and there is something to save before the next boundary."""
         return self._overdue and (self._plan.boundary == 1 or self._has_unsaved_mark())
 
     @property
     def newest_is_committed(self) -> bool:
-        """Whether the newest resume checkpoint that was asked for is on disk; call `drain` first."""
+        """True if the newest resume checkpoint that was asked for is on disk; call `drain` first."""
         return self._committed >= self._newest
 
     def _has_unsaved_mark(self) -> bool:
@@ -271,7 +271,7 @@ class Saver:
 
     @cached_property
     def _is_small(self) -> bool:
-        """Whether copies of the weights may wait in memory for the next save."""
+        """True if copies of the weights may wait in memory for the next save."""
         count = self._learner.model().parameter_count
         return count is not None and count <= _SMALL
 

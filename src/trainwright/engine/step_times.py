@@ -1,4 +1,4 @@
-"""How long steps take in each of several processes, and which process the others wait for."""
+"""The times of steps in each of several processes, and the process that the others wait for."""
 
 from __future__ import annotations
 

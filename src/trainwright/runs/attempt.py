@@ -320,7 +320,7 @@ class _Attempt:
 
     @property
     def _has_page(self) -> bool:
-        """Whether the run writes its report when it ends.
+        """True if the run writes its report when it ends.
 
         A trial of a search does so only for its trackers: few pages of hundreds are ever opened, and
         `trainwright report RUN` writes one that is.

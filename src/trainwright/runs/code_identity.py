@@ -1,4 +1,4 @@
-"""What identifies the code of a run: the user's own modules, as they were imported."""
+"""The identity of a run's code: the user's own modules, as they were imported."""
 
 from __future__ import annotations
 

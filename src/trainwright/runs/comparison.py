@@ -50,7 +50,7 @@ class Comparison:
 
     @property
     def same_digest(self) -> bool:
-        """Whether both runs ended with the same weights."""
+        """True if both runs ended with the same weights."""
         return self.digests[0] is not None and self.digests[0] == self.digests[1]
 
     def to_json(self) -> dict[str, Any]:

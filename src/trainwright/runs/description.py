@@ -1,4 +1,4 @@
-"""What a run writes about its evaluation and its data, for the report."""
+"""The description of a run's evaluation and data, for the report."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ NO_DATA = "no data section: train needs one, for example `data: {type: csv, path
 
 @dataclass(frozen=True)
 class Objects:
-    """What was given in Python instead of being named in the config."""
+    """The objects that were given in Python instead of being named in the config."""
 
     model: Any = None
     data: DataBundle | None = None

@@ -79,7 +79,7 @@ class Reproduction:
 
     @property
     def complete(self) -> bool:
-        """Whether everything could be compared."""
+        """True if everything could be compared."""
         return not self.uncompared
 
     def to_json(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class _Side:
 
     @property
     def journal_damage(self) -> str | None:
-        """What is wrong with the journal; complete only once `losses` has been read to its end."""
+        """The damage of the journal; complete only once `losses` has been read to its end."""
         damaged = [one for one in self.damage if one.startswith(("journal/", "log:"))]
         return next(iter([*damaged, *self._journal]), None)
 
@@ -177,7 +177,7 @@ class _Side:
 
 @dataclass
 class _Found:
-    """What was found when two runs were compared."""
+    """The findings when two runs are compared."""
 
     step: int | None = None
     step_losses: tuple[float | None, float | None] | None = None

@@ -1,4 +1,4 @@
-"""What the numeric libraries resolved from the processor and the environment: the instructions they use.
+"""The instructions that the numeric libraries resolved from the processor and the environment.
 
 Only libraries that the process has already imported are asked; nothing is imported for it.
 """

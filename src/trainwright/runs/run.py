@@ -90,7 +90,7 @@ class Run:
 
     @property
     def decisions(self) -> list[dict[str, Any]]:
-        """What the run did that its inputs do not determine: `step`, `kind` and `detail` of each."""
+        """The decisions of the run that its inputs do not determine: `step`, `kind` and `detail` of each."""
         download_records(self._dir)
         made = journalled_decisions(self._dir.journal)
         return [{"step": one.step, "kind": one.kind, "detail": dict(one.detail)} for one in made]

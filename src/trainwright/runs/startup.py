@@ -56,7 +56,7 @@ class Replay(NamedTuple):
 
 @dataclass
 class Ready:
-    """What an attempt trains with.
+    """The parts that an attempt trains with.
 
     `state` is the state before the run's next own step. If steps of the parent are repeated first, it is
     None, and `replay` has what repeats them; `Startup.begin_own_steps` then restores the state that they lead
@@ -77,7 +77,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class _Earlier:
-    """What earlier attempts of a run have left behind: nothing, before the first one.
+    """The remains of earlier attempts of a run: none, before the first one.
 
     `saved` is the state of the loop in the newest valid checkpoint; `decisions` are those of the journals.
     """

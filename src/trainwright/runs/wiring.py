@@ -63,7 +63,7 @@ log = logging.getLogger("trainwright")
 
 @dataclass(frozen=True)
 class Components:
-    """What a run is computed with.
+    """The parts that a run is computed with.
 
     `inputs` are the arguments of the learner, `files` those that samples are read from, as they were when the
     data were loaded.
@@ -104,7 +104,7 @@ class Components:
 
     @property
     def plan(self) -> Plan:
-        """How the framework trains: batch size, number of steps, learning rate."""
+        """The plan of the framework: batch size, number of steps, learning rate."""
         return self.rules.plan
 
 

@@ -1,4 +1,4 @@
-"""Where a run works: its working directory, and the folders of the user's own project."""
+"""The working directory of a run, and the folders of the user's own project."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What proposes the parameters of a study's trials: one file for each engine."""
+"""Samplers propose the parameters of a study's trials: one file for each engine."""

@@ -19,7 +19,7 @@ from trainwright.types import Mode
 
 
 class Observation(NamedTuple):
-    """What a proposal may know of an earlier trial.
+    """An earlier trial, as far as a proposal may know of it.
 
     Attributes:
         params: Its parameters, by dotted key.

@@ -1,1 +1,1 @@
-"""What a model can be asked: one file per task."""
+"""The tasks, which say what a model is asked: one file per task."""

@@ -72,7 +72,7 @@ class Metric:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What metrics are computed from: the predictions and targets of at least one row; all are finite.
+    """The basis of metrics: the predictions and targets of at least one row; all are finite.
 
     Attributes:
         task: The task, whose `scores` method states the shapes and dtypes.
@@ -157,7 +157,7 @@ class ExplainedOutput(NamedTuple):
 
 
 class Task(ABC):
-    """What a model is asked.
+    """The contract of a task, which says what a model is asked.
 
     The defaults fit a task whose targets are numbers, and whose model gives one value for each of them.
     """
@@ -355,7 +355,7 @@ class Task(ABC):
 
     @property
     def has_parts(self) -> bool:
-        """Whether rows have parts with a class each, so that `guesses` returns the baselines."""
+        """True if rows have parts with a class each, so that `guesses` returns the baselines."""
         return self.has_inner_labels
 
     def guesses(self, batch: Batch) -> Sequence[Guess]:  # noqa: ARG002 - most rows have no parts

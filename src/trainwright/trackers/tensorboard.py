@@ -25,7 +25,7 @@ CARD = "trainwright/run"  # the text panel with params and tags
 
 
 class TensorboardParams(Section):
-    """Where the event files go."""
+    """The place of the event files."""
 
     log_dir: str | None = Field(
         None, description="holds a folder for each run; default: `tensorboard` in the run directory"

@@ -21,7 +21,7 @@ from trainwright.types import Mode
 
 
 class Point(NamedTuple):
-    """How far a trial is: the number of its last evaluation, from 1, and its step; both 0 at the start."""
+    """The progress of a trial: the number of its last evaluation, from 1, and its step; both 0 at first."""
 
     evaluation: int = 0
     step: int = 0
@@ -96,11 +96,11 @@ class Trials(Protocol):
 
     @property
     def space(self) -> Space:
-        """What is searched."""
+        """The space that is searched."""
 
     @property
     def mode(self) -> Mode:
-        """Whether the lowest or the highest value is best."""
+        """The direction of the metric: `min` or `max`."""
 
     @property
     def seed(self) -> int:
@@ -116,11 +116,11 @@ class Trials(Protocol):
 
     @property
     def resources(self) -> Mapping[str, float]:
-        """What a trial needs of a machine: `cpu` processors and `gpu` GPUs."""
+        """The needs of a trial: `cpu` processors and `gpu` GPUs."""
 
     @property
     def trainer(self) -> Trainer:
-        """What trains a trial, in any process."""
+        """The function that trains a trial, in any process."""
 
     @property
     def wanted(self) -> int:

@@ -1,4 +1,4 @@
-"""What to begin with: the proposal of a network for a table, and what is worth a search."""
+"""Advice on networks: a proposal for a table to begin with, and the options that are worth a search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is called with, and what it returns."""
+"""The arguments that a model is called with, and the outputs that it returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many multiplications a model makes for a sample, as far as its options tell; needs no torch."""
+"""The number of multiplications of a model for a sample, as far as its options tell; needs no torch."""
 
 from __future__ import annotations
 

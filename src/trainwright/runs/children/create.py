@@ -40,7 +40,7 @@ _TRIES = 3  # to copy a checkpoint of a run that is training
 
 @dataclass(frozen=True)
 class ChildRequest:
-    """What a child is made of.
+    """The request for a child run.
 
     `own` is the config of the parent, `resolved` that of the child; `step` is where the child's config begins
     to hold (None: at the newest state of the parent); `model` is the model object, if the parent was given

@@ -1,4 +1,4 @@
-"""Where a run begins: at step 0, or at the state of another run, of which it keeps a copy in `initial/`."""
+"""The origin of a run: step 0, or the state of another run, of which it keeps a copy in `initial/`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _STATEFUL = ("training.ema", "training.precision")  # keys with which the state 
 
 
 class Origin:
-    """Where a run begins.
+    """The origin of a run.
 
     Args:
         run: The run directory.
@@ -160,7 +160,7 @@ class Origin:
 
     @property
     def _has_replay(self) -> bool:
-        """Whether the run begins with steps of its parent that are repeated."""
+        """True if the run begins with steps of its parent that are repeated."""
         return self.initial is not None and self.initial.checkpoint_step < self.initial.step
 
     def parent_config(self) -> Resolved:

@@ -1,4 +1,4 @@
-"""What identifies the data of a run."""
+"""The identity of a run's data."""
 
 from __future__ import annotations
 

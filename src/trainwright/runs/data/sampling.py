@@ -1,4 +1,4 @@
-"""How training samples are drawn: each once in an epoch, or with replacement by weights."""
+"""The drawing of training samples: each once in an epoch, or with replacement by weights."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from trainwright.types import DataInfo, Ids, SplitName
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """What a run's model predicts for a split, and the model itself.
+    """The predictions of a run's model for a split, and the model itself.
 
     `positions` (rows,) are those of the rows in their source, None where there is more than one source.
     """
@@ -35,7 +35,7 @@ class Predicted:
 
     @property
     def scores(self) -> Scores:
-        """What metrics are computed from.
+        """The scores that metrics are computed from.
 
         Raises:
             ModelError: The model gave values that are not finite.

@@ -118,7 +118,7 @@ def _c_library() -> ctypes.CDLL | None:
 
 
 class _Mallinfo(ctypes.Structure):
-    """What mallinfo2(3) returns: ten numbers."""
+    """The result of mallinfo2(3): ten numbers."""
 
     _fields_: ClassVar = [
         ("before", ctypes.c_size_t * 8),

@@ -1,4 +1,4 @@
-"""Where an attempt computes: as the attempt before, unless it is given another placement."""
+"""The placement of an attempt: that of the attempt before, unless it is given another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a child that the user's code forks and lets return into our frames."""
+"""Children that the user's code forks and lets return into our frames."""
 
 from __future__ import annotations
 

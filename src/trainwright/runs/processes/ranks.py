@@ -45,7 +45,7 @@ _ELSEWHERE = "define them in a module that can be imported, or start your script
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How and when the attempt ended in one process; `is_retryable`: another try may succeed.
+    """The end of the attempt in one process; `is_retryable`: another try may succeed.
 
     `restart` counts the times that the processes were started again before.
     """

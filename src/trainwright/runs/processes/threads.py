@@ -1,4 +1,4 @@
-"""How many CPU threads a run can have, and how many it takes where its config says nothing."""
+"""The number of CPU threads that a run can have, and that it takes where its config says nothing."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the adapters of stores share."""
+"""Code that the adapters of stores share."""

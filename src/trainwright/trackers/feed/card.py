@@ -22,7 +22,7 @@ _CONTEXTS = {"train": "training", "val": "validation", "test": "test"}  # as MLf
 
 
 class FeedInputs(NamedTuple):
-    """What a feeder needs of a run: `trackers` are the type and options of each, secrets unexpanded."""
+    """The inputs of a feeder: `trackers` are the type and options of each, secrets unexpanded."""
 
     card: RunCard
     trackers: list[tuple[str, dict[str, Any]]]

@@ -150,7 +150,7 @@ class Feeder:
 
 
 class _Batch:
-    """What is sent together, and what the state will be when it is sent."""
+    """The points that are sent together, and the state after that."""
 
     def __init__(self, state: State, wants_histograms: bool) -> None:
         self.points: list[Point] = []

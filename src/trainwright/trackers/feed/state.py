@@ -1,4 +1,4 @@
-"""How far one tracker has been fed: `RUN_DIR/trackers/<index>-<type>.json`."""
+"""The state of feeding one tracker: `RUN_DIR/trackers/<index>-<type>.json`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START = Position()
 
 @dataclass
 class State:
-    """What a feeder remembers from one process to the next.
+    """The memory of a feeder from one process to the next.
 
     Attributes:
         position: Everything before it was sent.

@@ -48,7 +48,7 @@ ENVIRONMENT = {
 
 
 class MlflowParams(Section):
-    """Where MLflow is, and what the run is called there."""
+    """The place of MLflow, and the name of the run there."""
 
     uri: str | None = Field(
         None, description="default: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db in the working directory"

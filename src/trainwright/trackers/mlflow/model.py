@@ -46,7 +46,7 @@ Json = dict[str, Any]
 
 
 class Logged(NamedTuple):
-    """What MLflow knows of a model that is logged to it: its ids, and the run that made it."""
+    """A model that is logged to MLflow: its ids there, and the run that made it."""
 
     model_id: str | None = None
     run_id: str | None = None

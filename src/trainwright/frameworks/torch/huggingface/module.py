@@ -1,4 +1,4 @@
-"""What is asked of a module that may be a model of transformers; nothing is imported to answer it."""
+"""Answers about modules that may be models of transformers; nothing is imported for them."""
 
 from __future__ import annotations
 

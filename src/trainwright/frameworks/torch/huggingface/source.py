@@ -1,4 +1,4 @@
-"""Where the weights of a model of transformers are: a folder, or a commit of a model of the hub."""
+"""The source of the weights of a model of transformers: a folder, or a commit of a model of the hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user's own metrics that add up by themselves count of a module's outputs."""
+"""A user's own metrics that add up by themselves, and their counts of a module's outputs."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Rotation = tuple[Tensor, Tensor]  # cosines and sines, (length, head size / 2) e
 
 @dataclass(frozen=True)
 class _Form:
-    """What the layers of a model have in common."""
+    """The options that the layers of a model have in common."""
 
     hidden_size: int
     num_heads: int

@@ -1,4 +1,4 @@
-"""What models over tokens share: which tokens count, and what stands for all tokens of a text."""
+"""The parts that models over tokens share: which tokens count, and what stands for all tokens of a text."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ class FusedAdam:
 
 @dataclass
 class _Gathered:
-    """What a kernel of Adam takes: lists of one parameter group, device and dtype."""
+    """The arguments of a kernel of Adam: lists of one parameter group, device and dtype."""
 
     options: dict[str, Any]
     parameters: list[Tensor] = field(default_factory=list)

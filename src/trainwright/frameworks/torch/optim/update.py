@@ -1,4 +1,4 @@
-"""What a step does with the gradients: clip them, update the weights, and average these."""
+"""The end of a step: clip the gradients, update the weights, and average these."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainwright.frameworks.torch.precision import Precision
 
 @dataclass(frozen=True)
 class Clipping:
-    """How gradients are clipped, by their global norm or by value, and whether the norm is measured."""
+    """The clipping of gradients, by their global norm or by value, and whether the norm is measured."""
 
     norm: float | None = None
     value: float | None = None

@@ -1,4 +1,4 @@
-"""How the work of a step and the state of a run are spread over the processes of an attempt."""
+"""Strategies spread the work of a step and the state of a run over the processes of an attempt."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Strategy:
 
     @property
     def savers(self) -> int:
-        """How many processes save."""
+        """The number of processes that save."""
         return 1 if self.saving is None else len(self.saving.ranks)
 
     def held(self, files: Files) -> Owned:

@@ -20,7 +20,7 @@ Gradients: TypeAlias = list[Tensor | None]  # of each parameter; None where the 
 
 
 class Rows(Protocol):
-    """What has a length and can be cut, (n, ...)."""
+    """A sequence that can be cut, (n, ...)."""
 
     def __len__(self) -> int: ...
 

@@ -1,4 +1,4 @@
-"""What defines a module that is given in Python, besides its weights and the code of its classes."""
+"""The definition of a module that is given in Python, besides its weights and the code of its classes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _SCALER, _TRAINED, _GROUPS, _ATTRIBUTES, _VALUES = "scaler/", "trained/", "group
 
 
 class OptimizerState:
-    """What an optimizer resumes with: its own state, the gradient scaler's, and the weights that it trains.
+    """The state that an optimizer resumes with: its own, the scaler's, and the weights that it trains.
 
     Args:
         optimizer: The optimizer.

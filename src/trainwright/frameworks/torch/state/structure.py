@@ -1,4 +1,4 @@
-"""What training may change in a module apart from values: its buffers, what is frozen, and its modes."""
+"""The structure of a module that training may change: its buffers, what is frozen, and its modes."""
 
 from __future__ import annotations
 
