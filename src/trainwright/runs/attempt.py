@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
 from os import F_OK, access
+from typing import TypeVar
 
 from trainwright.config.schema import RunConfig
 from trainwright.engine.journal import Journal
@@ -33,7 +37,6 @@ from trainwright.runs.manifest import lower_tier, unsaved_reason
 from trainwright.runs.outcome import evaluate_outcome, result_so_far
 from trainwright.runs.processes.isolation import keeping_freed_memory, one_at_a_time
 from trainwright.runs.processes.placement import placed_config
-from trainwright.runs.processes.process_forks import in_owner
 from trainwright.runs.processes.ranks import is_launched, launch, lead
 from trainwright.runs.processes.state import weights_digest
 from trainwright.runs.request import Request
@@ -348,3 +351,32 @@ class _Attempt:
             raise TrainingError(
                 f"{error}; what was committed is untouched: fix this, then resume run {run.id}"
             ) from error
+
+
+T = TypeVar("T")
+
+
+def in_owner(phase: Callable[[], T]) -> T:
+    """Run a phase of an attempt; a forked child that comes out of it, however it does, ends here.
+
+    The run belongs to the parent. A child must not write to it, and cannot wait for threads that only its
+    parent has.
+    """
+    owner = os.getpid()
+    try:
+        return phase()
+    finally:
+        if os.getpid() != owner:
+            _end_child(sys.exc_info()[1])
+
+
+def _end_child(error: BaseException | None) -> None:
+    """End this process as Python would, but run no handlers of its parent."""
+    code = 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        traceback.print_exception(error)
+        code = 1
+    sys.stderr.flush()
+    os._exit(code)
