@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainwright.config.spellings import Refusal, Setting, Spellings, device, each, spelled
-from trainwright.frameworks.support.booster_spellings import (
+from trainwright.frameworks.boosting.spellings import (
     CALLBACKS,
     COLUMNS,
     FILES,

@@ -27,7 +27,6 @@ import numpy as np
 
 from trainwright.errors import TrainingError
 from trainwright.frameworks.lightgbm.data import Rows, Scores
-from trainwright.frameworks.lightgbm.objective import Gradients
 from trainwright.frameworks.lightgbm.trees import Trees, split_model
 from trainwright.order import INIT, STEP, stream_seed
 from trainwright.types import Array
@@ -53,7 +52,7 @@ class RoundParams:
 
     params: dict[str, Any]
     seed: int
-    gradients: Gradients | None = None
+    gradients: Callable[[Array, Any], tuple[Array, Array]] | None = None
 
     @property
     def replays(self) -> bool:

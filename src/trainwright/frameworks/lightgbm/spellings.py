@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainwright.config.spellings import Refusal, Spellings, each, spelled
-from trainwright.frameworks.support.booster_spellings import (
+from trainwright.frameworks.boosting.spellings import (
     CALLBACKS,
     COLUMNS,
     DISTRIBUTED,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainwright.config.spellings import Refusal, Setting, Spellings, device, each, spelled
-from trainwright.frameworks.support.booster_spellings import (
+from trainwright.frameworks.boosting.spellings import (
     CALLBACKS,
     COLUMNS,
     FROM_DATA,
