@@ -10,9 +10,8 @@ from trainwright.datasets.rows.arrays import Arrays
 from trainwright.evaluation import baselines
 from trainwright.evaluation.baselines import Baseline, compared
 from trainwright.evaluation.metrics import EvaluationResult
-from trainwright.evaluation.origin import with_origin
 from trainwright.evaluation.profile import profile
-from trainwright.evaluation.tables import tables
+from trainwright.evaluation.tables import tables, with_origin
 from trainwright.records.document import dump
 from trainwright.records.run_dir import RunDir
 from trainwright.registry import task_for
