@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trainwright.config.schema import TrainingConfig
 from trainwright.errors import WorldError
-from trainwright.frameworks.support.ahead import Samples
+from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.torch.optim import build_optimizer
 from trainwright.frameworks.torch.parallel import exchange as module
 from trainwright.frameworks.torch.parallel.exchange import Bucket, GradientExchange, _buckets, gather_tensor

@@ -13,7 +13,7 @@ from test_exchange import BATCHES, FEATURES, Batches, Collectives, Member, built
 from torch import Tensor, nn
 
 from trainwright.config.optimization import FreezeConfig
-from trainwright.frameworks.support.ahead import Samples
+from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.torch.freezing import Freezing
 from trainwright.frameworks.torch.generators import drawing_from
 from trainwright.frameworks.torch.parallel.batch_norm import BatchNorms

@@ -138,7 +138,7 @@ class Snapshot(Protocol):
 
 @dataclass(frozen=True)
 class Advice:
-    """What users are advised to begin with, and to try, by the short names of a framework's models.
+    """Advice on what to begin with, and to try, by the short names of a framework's models.
 
     Attributes:
         proposals: Returns proposals for a table (`trainwright init`).
@@ -158,7 +158,7 @@ NO_ADVICE = Advice()
 
 
 class Processes(ABC):
-    """How the processes of a run are started, and find each other."""
+    """The start of a run's processes, and their rendezvous."""
 
     @abstractmethod
     def join(self, config: RunConfig) -> World:
@@ -636,7 +636,7 @@ class Model(ABC):
 
     @property
     def parameter_count(self) -> int | None:
-        """How many numbers were trained, for searches among small models; None for models such as trees."""
+        """The number of trained parameters, for searches among small models; None for trees and the like."""
         return None
 
     def importance(self) -> Mapping[str, Array]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from trainwright.config.schema import RunConfig
 from trainwright.frameworks.base import Framework, Plan
 from trainwright.frameworks.boosting.estimators import ModelSpec
-from trainwright.frameworks.support.plans import OWN_FUNCTIONS_HINT, rounds_work
+from trainwright.frameworks.support.plans import CUSTOM_FUNCTIONS_HINT, rounds_work
 from trainwright.types import DataInfo, FeatureForm
 
 _TASKS = {"Classifier": "classification", "Regressor": "regression"}  # by the ends of the names of estimators
@@ -21,7 +21,7 @@ class BoosterFramework(Framework):
     short_names: ClassVar[Sequence[str]]  # other names that a config may give the model
     class_prefixes: ClassVar[Sequence[str]]  # such as `XGB` of `XGBClassifier`; also of names that are in use
     takes_weights: ClassVar[bool] = True
-    unsaved_hint: ClassVar[str] = OWN_FUNCTIONS_HINT
+    unsaved_hint: ClassVar[str] = CUSTOM_FUNCTIONS_HINT
     exports_with_columns: ClassVar[bool] = True
 
     @classmethod

@@ -8,8 +8,8 @@ from typing import Any, Generic
 
 from trainwright.frameworks.base import Learner, LearnerInputs, Snapshot
 from trainwright.frameworks.boosting.estimators import ModelSpec, Options, check_estimator
+from trainwright.frameworks.support.custom_functions import CustomFunctions
 from trainwright.frameworks.support.definition import of_estimator
-from trainwright.frameworks.support.own_functions import OwnFunctions
 from trainwright.frameworks.support.stored import Files, StoredSnapshot, buffers
 from trainwright.types import NamedBuffer
 
@@ -30,7 +30,7 @@ class BoosterLearner(Learner, Generic[Options]):
         self._inputs = inputs
         self._spec = spec
         self._device = device
-        self._custom = OwnFunctions({"objective": spec.objective, "metric": spec.metric})
+        self._custom = CustomFunctions({"objective": spec.objective, "metric": spec.metric})
 
     def describe(self) -> Mapping[str, str]:
         """Return the library's version and the device."""

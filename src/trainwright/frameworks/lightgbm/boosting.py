@@ -56,12 +56,12 @@ class RoundParams:
 
     @property
     def replays(self) -> bool:
-        """Whether a resume must replay all rounds, as their state does not follow from the trees."""
+        """Return whether a resume must replay all rounds, as their state does not follow from the trees."""
         return self.changes_trees or bool(self.params["data_sample_strategy"] == "goss")
 
     @property
     def changes_trees(self) -> bool:
-        """Whether a round changes the output of earlier trees."""
+        """Return whether a round changes the output of earlier trees."""
         return bool(self.params["boosting"] != "gbdt")
 
     @property
@@ -71,7 +71,7 @@ class RoundParams:
 
     @property
     def samples(self) -> bool:
-        """Whether rows, features or thresholds are sampled."""
+        """Return whether rows, features or thresholds are sampled."""
         fractions = (self.params["feature_fraction"], self.params["feature_fraction_bynode"])
         return bool(self.bagging_interval or min(fractions) < 1 or self.params["extra_trees"])
 
@@ -186,7 +186,7 @@ class Boosting:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there was no step yet since `begin`."""
+        """Return whether there was no step yet since `begin`."""
         return self._booster is None
 
     def _create_booster(self) -> None:

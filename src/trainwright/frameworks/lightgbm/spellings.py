@@ -1,4 +1,4 @@
-"""What LightGBM's other names of options mean, for configs and for its estimators."""
+"""Meanings of LightGBM's other names of options, for configs and for its estimators."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class LiveModel(EstimatorModel):
 
 
 class LearnerContext:
-    """What the calls to scikit-learn by a learner have around them."""
+    """The context of a learner's calls to scikit-learn."""
 
     def __init__(self, threads: int) -> None:
         # After the estimator is built, whose class may load libraries.

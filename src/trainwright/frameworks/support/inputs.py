@@ -1,4 +1,4 @@
-"""What frameworks check of the inputs of their learners, and take from them."""
+"""Checks of the inputs of learners, and what is derived from these."""
 
 from __future__ import annotations
 
