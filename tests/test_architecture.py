@@ -36,6 +36,7 @@ LAYERS = (
     ("evaluation", "reports", "trackers.feed"),
     ("engine",),
     ("frameworks", "datasets", "trackers", "stores", "samplers", "tuners", "callbacks"),
+    ("frameworks.boosting",),
     ("frameworks.support", "datasets.rows", "stores.support"),
     (
         "records",
@@ -74,6 +75,7 @@ LAYERS = (
     ),
 )
 SHARED = (
+    "frameworks.boosting",
     "frameworks.support",
     "datasets.rows",
     "stores.support",

@@ -23,6 +23,7 @@ class Part(NamedTuple):
     sources: tuple[str, ...]
 
 
+_BOOSTING = ("frameworks/boosting", "frameworks/support")
 PARTS: dict[str, Part] = {
     "order": Part(1, "the order of the samples", ("order.py",)),
     "streams": Part(1, "the random streams of a seed", ("order.py", "engine/state.py")),
@@ -39,14 +40,14 @@ PARTS: dict[str, Part] = {
     "metrics": Part(
         4,
         "losses and metrics of an evaluation",
-        ("evaluation/own.py", "evaluation/metrics.py", "tasks"),
+        ("evaluation/custom.py", "evaluation/metrics.py", "tasks"),
     ),
-    "catboost": Part(2, "a step of CatBoost", ("frameworks/catboost", "frameworks/support")),
+    "catboost": Part(2, "a step of CatBoost", ("frameworks/catboost", *_BOOSTING)),
     "keras": Part(1, "a step of Keras", ("frameworks/keras", "frameworks/support")),
-    "lightgbm": Part(1, "a step of LightGBM", ("frameworks/lightgbm", "frameworks/support")),
+    "lightgbm": Part(1, "a step of LightGBM", ("frameworks/lightgbm", *_BOOSTING)),
     "sklearn": Part(2, "a step of scikit-learn", ("frameworks/sklearn", "frameworks/support")),
     "torch": Part(5, "a step of PyTorch", ("frameworks/torch", "frameworks/support")),
-    "xgboost": Part(2, "a step of XGBoost", ("frameworks/xgboost", "frameworks/support")),
+    "xgboost": Part(2, "a step of XGBoost", ("frameworks/xgboost", *_BOOSTING)),
 }
 _OF_FRAMEWORKS = {name for name, part in PARTS.items() if f"frameworks/{name}" in part.sources}
 

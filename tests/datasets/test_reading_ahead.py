@@ -21,7 +21,7 @@ from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import SampleSplit
 from trainwright.datasets.rows.objects import from_objects
 from trainwright.errors import DataError, InputError, ModelError, TrainingError
-from trainwright.frameworks.support.ahead import Ahead, Samples
+from trainwright.frameworks.support.prefetcher import Prefetcher, Samples
 from trainwright.frameworks.torch.data import TensorSource
 from trainwright.order import SAMPLE, stream_seed
 
@@ -64,13 +64,13 @@ def split_of(dataset: Any, **settings: Any) -> SampleSplit:
 
 
 @contextmanager
-def reading(dataset: Any, *parts: Samples, **settings: Any) -> Iterator[Ahead]:
+def reading(dataset: Any, *parts: Samples, **settings: Any) -> Iterator[Prefetcher]:
     """Has the parts read ahead."""
 
     def copied(batch: Any) -> Any:
         return {name: array.copy() for name, array in batch.items()}
 
-    ahead = Ahead(split_of(dataset, **settings), 11, copied)
+    ahead = Prefetcher(split_of(dataset, **settings), 11, copied)
     try:
         ahead.expect(iter(parts))
         yield ahead
@@ -304,7 +304,7 @@ def test_a_run_may_go_on_without_workers(again: str, tmp_path: Path, monkeypatch
     short = {"training.max_steps": 6, "evaluation.every_n_steps": None, "data": {"workers": 1}}
     run = preempted(tmp_path, short, at=3, data={"train": Drawn()})
     without = short | {"data": {"workers": 0, "timeout": 9.0}}
-    monkeypatch.setattr(Ahead, "_started", None)  # which starts workers
+    monkeypatch.setattr(Prefetcher, "_started", None)  # which starts workers
     if again == "resume":
         run = trainwright.resume(run, {"data.workers": 0, "data.timeout": 9.0}, data={"train": Drawn()})
     else:

@@ -9,8 +9,8 @@ from trainwright.datasets.rows.arrays import Arrays
 from trainwright.evaluation.baselines import compared, fitted, kept_evaluations
 from trainwright.evaluation.linear import LinearModel
 from trainwright.evaluation.metrics import evaluate_predictions
-from trainwright.evaluation.origin import with_origin
 from trainwright.evaluation.profile import profile
+from trainwright.evaluation.tables import with_origin
 from trainwright.tasks.support import ranking
 from trainwright.tasks.support.links import softmax
 from trainwright.types import DataInfo, Predictions, features_spec

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trainwright.config.schema import TrainingConfig
 from trainwright.errors import WorldError
-from trainwright.frameworks.support.ahead import Samples
+from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.torch.optim.build import build_optimizer
 from trainwright.frameworks.torch.optim.update import Clipping, Update
 from trainwright.frameworks.torch.parallel import all_reduce as module

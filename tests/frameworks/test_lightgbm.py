@@ -17,10 +17,9 @@ from trainwright.config import load
 from trainwright.datasets.base import DataBundle
 from trainwright.digest import tensor_records
 from trainwright.errors import ConfigError, InputError, ModelError
-from trainwright.frameworks.lightgbm import layout as layouts
 from trainwright.frameworks.lightgbm import learner as adapter
 from trainwright.frameworks.lightgbm.data import safe_names
-from trainwright.frameworks.lightgbm.layout import faster_layout
+from trainwright.frameworks.lightgbm.learner import faster_layout
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.wiring import Components, Objects, build
 from trainwright.types import Array, Batch, DataInfo, Ids, SplitName, features_spec
@@ -348,7 +347,7 @@ def test_lightgbm_still_says_what_it_has_chosen(
 ) -> None:
     """Our test reads its log; a later version may phrase it in another way."""
     said: list[str] = []
-    monkeypatch.setattr(layouts._Messages, "info", lambda self, message: said.append(message))
+    monkeypatch.setattr(adapter._Messages, "info", lambda self, message: said.append(message))
     train = wide.splits["train"].arrays  # type: ignore[attr-defined]
     dataset = lightgbm.Dataset(train["features"], train["target"])
     faster_layout(lightgbm, dataset.construct(), {"objective": "regression", "verbosity": -1})

@@ -16,7 +16,7 @@ from trainwright.datasets.base import Split
 from trainwright.datasets.rows.arrays import Arrays
 from trainwright.datasets.text import Windows
 from trainwright.frameworks.base import LearnerInputs
-from trainwright.frameworks.support.ahead import Samples
+from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.torch.compiling import compiled_token_loss
 from trainwright.frameworks.torch.learner import TorchLearner
 from trainwright.frameworks.torch.losses.base import build_total_loss

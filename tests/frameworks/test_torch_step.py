@@ -23,7 +23,7 @@ from test_all_reduce import (
 from torch import Tensor, nn
 
 from trainwright.config.optimization import FreezeConfig
-from trainwright.frameworks.support.ahead import Samples
+from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.torch.generators import drawing_from
 from trainwright.frameworks.torch.optim.freezing import Freezing
 from trainwright.frameworks.torch.optim.update import Clipping, Update

@@ -21,7 +21,7 @@ from trainwright.datasets.rows.arrays import Arrays
 from trainwright.digest import digest, tensor_records
 from trainwright.errors import ConfigError, InputError, ModelError, TrainingError
 from trainwright.frameworks.base import LearnerInputs, Model, ModelInputs
-from trainwright.frameworks.xgboost import XgboostFramework, devices, matrices
+from trainwright.frameworks.xgboost import XgboostFramework, library, matrices
 from trainwright.frameworks.xgboost.learner import XgboostLearner
 from trainwright.order import SampleOrder
 from trainwright.runs.catalog import Catalog
@@ -725,27 +725,27 @@ def test_weights_of_other_data_are_refused(tmp_path: Path) -> None:
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xgb, "build_info", lambda: {"USE_CUDA": False})
-    assert (devices.chosen_device("cpu"), devices.chosen_device("auto")) == ("cpu", "cpu")
+    assert (library.chosen_device("cpu"), library.chosen_device("auto")) == ("cpu", "cpu")
     with pytest.raises(
         ModelError, match=r"training.device: cuda is not available: this xgboost was built without CUDA"
     ):
-        devices.chosen_device("cuda")
+        library.chosen_device("cuda")
     monkeypatch.setattr(xgb, "build_info", lambda: {"USE_CUDA": True})
-    monkeypatch.setattr(devices, "_cuda_devices", lambda: 0)
-    assert devices.chosen_device("auto") == "cpu"
+    monkeypatch.setattr(library, "_cuda_devices", lambda: 0)
+    assert library.chosen_device("auto") == "cpu"
     with pytest.raises(ModelError, match="there is no CUDA device"):
-        devices.chosen_device("cuda:0")
-    monkeypatch.setattr(devices, "_cuda_devices", lambda: 1)
-    assert devices.chosen_device("auto", "exact") == "cpu"
+        library.chosen_device("cuda:0")
+    monkeypatch.setattr(library, "_cuda_devices", lambda: 1)
+    assert library.chosen_device("auto", "exact") == "cpu"
     with pytest.raises(ModelError, match="tree_method: exact grows trees on the CPU alone"):
-        devices.chosen_device("cuda", "exact")
-    assert (devices.chosen_device("auto"), devices.chosen_device("cuda:0")) == ("cuda", "cuda:0")
+        library.chosen_device("cuda", "exact")
+    assert (library.chosen_device("auto"), library.chosen_device("cuda:0")) == ("cuda", "cuda:0")
     assert XgboostFramework.determinism(config_of({}, {"device": "auto"})).tier == "order"
     assert XgboostFramework.determinism(config_of({})).tier == "bitwise"
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(bool(devices._cuda_unavailable()), reason="needs CUDA")
+@pytest.mark.skipif(bool(library._cuda_unavailable()), reason="needs CUDA")
 @pytest.mark.parametrize("target", ["binary", "classes", "values"])
 @pytest.mark.parametrize("params", [SAMPLING, DART], ids=name_of)
 def test_cuda_learns_and_goes_on(target: str, params: dict[str, Any], tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from trainwright.frameworks.xgboost.devices import _cuda_unavailable
+from trainwright.frameworks.xgboost.library import _cuda_unavailable
 from trainwright.testing.framework_suite import FrameworkSuite, Kills
 
 pytestmark = [

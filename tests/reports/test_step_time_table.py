@@ -11,7 +11,7 @@ from trainwright.engine.journal import Journal
 from trainwright.reports import journal, segment_cache
 from trainwright.reports.html import write_report
 from trainwright.reports.journal import read_history
-from trainwright.reports.processes import section
+from trainwright.reports.pages import processes
 from trainwright.reports.rundir import RunFiles
 from trainwright.reports.step_times import StepTimesTotal, joined, of_window
 
@@ -65,7 +65,7 @@ def test_the_newest_attempt_of_several_processes_counts(
 def shown(times: StepTimesTotal | None) -> Any:
     run = RunFiles(Path("run"), "completed")
     run.__dict__["history"] = journal.History(step_times=times)
-    return section(run)
+    return processes(run)
 
 
 def test_the_table_names_the_slow_ones() -> None:

@@ -37,7 +37,7 @@ from trainwright.studies.tuning.view import Tuning
 from trainwright.testing.tuner_suite import TunerSuite
 from trainwright.tuners.base import Begun, Point
 from trainwright.tuners.ray import RayTuner, folders
-from trainwright.tuners.ray.session import own_folder
+from trainwright.tuners.ray.folders import own_folder
 from warm_commands import warm
 
 pytestmark = [

@@ -25,7 +25,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RunView:
-    """What a callback learns about the run at its start; `start_step` is above 0 for a resumed run."""
+    """The facts of a run that a callback gets at its start; `start_step` is above 0 for a resumed run."""
 
     run_id: str
     experiment: str

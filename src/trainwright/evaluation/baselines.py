@@ -1,4 +1,4 @@
-"""What a model is compared with: the best constant answer, and a linear model of the same features."""
+"""Baselines of a model: the best constant answer, and a linear model of the same features."""
 
 from __future__ import annotations
 

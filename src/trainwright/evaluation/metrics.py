@@ -20,7 +20,7 @@ from trainwright.config.metrics import metric_path, of_head, own_name
 from trainwright.config.schema import RunConfig
 from trainwright.config.words import SHORT, some
 from trainwright.errors import InputError
-from trainwright.evaluation.own import accumulator, own_metric
+from trainwright.evaluation.custom import accumulator, custom_metric
 from trainwright.registry import task_for, task_of
 from trainwright.tasks.base import UNBOUNDED, Bounds, Metric, Scores, Task
 from trainwright.tasks.support import metric_names
@@ -98,7 +98,7 @@ def check_metric(metric: str, task: str | None = None) -> str:
         InputError: The metric does not exist, or belongs to another task.
     """
     if ":" in metric:
-        own_metric(metric, None if task is None else task_of(task))
+        custom_metric(metric, None if task is None else task_of(task))
         return metric
     name = without_prefix(metric)
     known = {LOSS, *names(task)}
@@ -135,7 +135,7 @@ def find_metric(metric: str, task: type[Task]) -> Metric:
         metric: What `check_metric` returned, but not `loss`.
         task: The task.
     """
-    return own_metric(metric, task) if ":" in metric else task.metrics[metric]
+    return custom_metric(metric, task) if ":" in metric else task.metrics[metric]
 
 
 def bounds_of(metric: str, task: Task) -> Bounds:
@@ -156,7 +156,7 @@ def mode_of(metric: str) -> Mode:
     name = check_metric(metric)
     if name == LOSS:
         return "min"
-    mode = (own_metric(name) if ":" in name else next(iter(_metrics()[name].values()))).mode
+    mode = (custom_metric(name) if ":" in name else next(iter(_metrics()[name].values()))).mode
     if mode is None:
         function = name.rpartition(":")[2]
         raise InputError(
@@ -178,7 +178,7 @@ def explained_metric(config: RunConfig) -> str:
     is_own = ":" in metric
     if of_head(config, metric) is not None or (is_own and adds_up(metric)):
         return LOSS
-    return LOSS if is_own and own_metric(metric).mode is None else metric
+    return LOSS if is_own and custom_metric(metric).mode is None else metric
 
 
 def evaluate_predictions(

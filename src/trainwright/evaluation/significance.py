@@ -17,6 +17,9 @@ on every machine.
 With several models, all pairs are tested. Adjusting all these p-values with `holm` keeps the probability of
 any false positive at the level of a single test (Holm, 1979). Adjusting only the tests that involve the best
 model would not, because the best model is chosen on the same rows.
+
+The tests are written out, and not SciPy's: every installation compares models, and SciPy is a dependency of
+some extras only. The same resamples and signs serve all pairs. Our tests compare the results with SciPy's.
 """
 
 from __future__ import annotations
@@ -86,7 +89,7 @@ class Significance:
 
     @property
     def significant(self) -> bool:
-        """Whether `p_value` is below 5%."""
+        """Return whether `p_value` is below 5%."""
         return self.p_value < LEVEL
 
     def to_json(self) -> dict[str, Any]:

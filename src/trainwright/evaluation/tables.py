@@ -6,13 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import DataBundle
 from trainwright.evaluation.metrics import EvaluationResult
 from trainwright.records.journal import finite
+from trainwright.redact import redacted
 from trainwright.registry import task_for
-from trainwright.types import DataInfo
+from trainwright.tasks.support.columns import as_json
+from trainwright.types import DataInfo, SplitName
+
+Json = dict[str, Any]
 
 
-def tables(result: EvaluationResult, info: DataInfo) -> dict[str, Any]:
+def tables(result: EvaluationResult, info: DataInfo) -> Json:
     """Return the metrics of an evaluation and the tables that fit its task.
 
     Keys:
@@ -29,7 +35,7 @@ def tables(result: EvaluationResult, info: DataInfo) -> dict[str, Any]:
       `counts`}];
     - `thresholds`: of two classes, what follows from each threshold, see `ranking.thresholds`.
 
-    A run adds `origin` of the rows (`evaluation.origin`), and what it is `compared` with
+    A run adds `origin` of the rows (`with_origin`), and what it is `compared` with
     (`evaluation.baselines`).
 
     Tables that do not apply are None (`worst`: an empty list); without rows, or if an output is not finite,
@@ -53,3 +59,33 @@ def tables(result: EvaluationResult, info: DataInfo) -> dict[str, Any]:
     if len(result.ids) == 0 or not np.isfinite(result.outputs).all():
         return table
     return table | task.tables(result.scores(task), result.ids)
+
+
+def with_origin(table: Json, bundle: DataBundle, config: DataConfig | None, split: SplitName) -> Json:
+    """Return the tables of a split with the origin of the rows of `worst`.
+
+    Each gets `number`, its position in the source counted from 1 without a header, and `id`, its value in
+    the column of identifiers, where these are known. `origin` has the `file` of the rows and the `id` column.
+    """
+    positions, own = bundle.rows.get(split), bundle.identifiers.get(split)
+    file = _file(config, split)
+    worst = []
+    for row in table["worst"]:
+        at = row["row"]
+        number = int(positions[at]) + 1 if positions is not None else at + 1 if _is_whole(config) else None
+        known = {} if number is None else {"number": number}
+        worst.append({**row, **known, **({} if own is None else {"id": as_json(own.values[at])})})
+    origin = {"file": file and redacted(file), "id": own and own.column}
+    return {**table, "worst": worst, "origin": {key: value for key, value in origin.items() if value}}
+
+
+def _file(config: DataConfig | None, split: SplitName) -> str | None:
+    if config is None:
+        return None
+    files = {"train": config.train_path, "val": config.val_path, "test": config.test_path}
+    return files[split] or config.path
+
+
+def _is_whole(config: DataConfig | None) -> bool:
+    """Return whether each split is a file of its own with all its rows, whose order it keeps."""
+    return config is not None and config.train_path is not None and config.missing_target != "drop"

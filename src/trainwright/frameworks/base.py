@@ -138,7 +138,7 @@ class Snapshot(Protocol):
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice to users on what to begin with, and to try, by the short names of a framework's models.
+    """Advice on what to begin with, and to try, by the short names of a framework's models.
 
     Attributes:
         proposals: Returns proposals for a table (`trainwright init`).
@@ -158,7 +158,7 @@ NO_ADVICE = Advice()
 
 
 class Processes(ABC):
-    """The way in which the processes of a run are started, and find each other."""
+    """The start of a run's processes, and their rendezvous."""
 
     @abstractmethod
     def join(self, config: RunConfig) -> World:

@@ -246,7 +246,7 @@ class TrainerRun:
 
     @property
     def is_open(self) -> bool:
-        """Whether a training is being recorded."""
+        """Return whether a training is being recorded."""
         return self._attempt is not None
 
     def metrics(self, step: int, values: Mapping[str, Any]) -> None:

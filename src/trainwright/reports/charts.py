@@ -51,7 +51,7 @@ class Marker:
 
 @dataclass(frozen=True)
 class LineChart:
-    """What a line chart shows, each line with at most `points` points.
+    """The lines of a chart, each with at most `points` points.
 
     `log=None` chooses a logarithmic axis if the range needs one. The x axis shows at least `span`, so that
     charts next to each other agree.

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from trainwright.numerals import number
 from trainwright.redact import redacted
 from trainwright.registry import adapters
-from trainwright.reports import charts, costs, figures, history
+from trainwright.reports import charts, figures, history
 from trainwright.reports.rundir import Json, RunFiles, numbers, part
 
 Section = dict[str, Any]
+_RATIOS = (1, 2, 5, 10, 50)  # how many times as much as a false alarm a missed row costs
 
 MAX_CLASSES = 60  # rows of the table of classes; with more, the worst are shown
 
@@ -71,7 +73,7 @@ def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
         made["scatter"] = Markup(charts.scatter(points["true"], points["predicted"], title, target))
     if first:  # showing them for one split is enough
         made["figures"] = [figures.drawn(one) for one in (tables.get("figures") or [])[: figures.MAX_FIGURES]]
-        made["costs"] = costs.section(tables)
+        made["costs"] = _costs(tables)
         rows = tables.get("per_class") or []
         shown = rows if len(rows) <= MAX_CLASSES else sorted(rows, key=lambda row: row["f1"])[:MAX_CLASSES]
         made |= {"classes": [_class_row(row) for row in shown], "more_classes": len(rows) - len(shown)}
@@ -125,3 +127,42 @@ def _worst_names(tables: Json) -> tuple[list[str], str]:
     else:
         note = "Rows count from 0 within the split."
     return ["row", *own], note
+
+
+def _costs(tables: Json) -> Section | None:
+    """Return the rows of the table, and what a script needs for other costs; None without two classes."""
+    table = part(tables, "thresholds")
+    if not table:
+        return None
+    values = {name: np.array(table[name], np.float64) for name in ("threshold", "tp", "fp")}
+    positive, negative = float(table["positive"]), float(table["negative"])
+    missed = positive - values["tp"]
+    rows = []
+    for ratio in _RATIOS:
+        best = int(np.argmin(ratio * missed + values["fp"]))
+        rows.append(
+            {
+                "ratio": str(ratio),
+                "threshold": _threshold(float(values["threshold"][best])),
+                "found": f"{_whole(values['tp'][best])} of {_whole(positive)}",
+                "alarms": f"{_whole(values['fp'][best])} of {_whole(negative)}",
+            }
+        )
+    return {
+        "name": str(table["name"]),
+        "rows": rows,
+        "points": ";".join(
+            f"{threshold:.6g},{hits:.6g},{alarms:.6g}"
+            for threshold, hits, alarms in zip(*values.values(), strict=True)
+        ),
+        "positive": f"{positive:.6g}",
+        "negative": f"{negative:.6g}",
+    }
+
+
+def _threshold(value: float) -> str:
+    return "none" if value > 1 else f"{value:.3f}"
+
+
+def _whole(value: float) -> str:
+    return number(int(value) if float(value).is_integer() else float(value))

@@ -54,7 +54,7 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class Dependence:
-    """How outputs depend on a column: `grid` holds numbers, ascending, or the names of categories."""
+    """The dependence of outputs on a column: `grid` holds numbers, ascending, or the names of categories."""
 
     name: str
     grid: Sequence[float | str]

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.reports import (
-    config,
     diagnosis,
     evaluations,
     explanations,
     next_steps,
     pages,
-    processes,
     verdict,
 )
 from trainwright.reports.rundir import RunFiles, read_run, understanding
@@ -35,8 +33,8 @@ _SECTIONS: dict[str, Section] = {
     "repeat": pages.repeat,
     "inputs": pages.inputs,
     "attempts": pages.attempts,
-    "processes": processes.section,
-    "config": config.section,
+    "processes": pages.processes,
+    "config": pages.config,
 }
 
 

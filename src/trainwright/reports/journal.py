@@ -28,7 +28,7 @@ _BATCH_BYTES = 1 << 16  # that wait to be summed up: many lines at once cost hal
 
 @dataclass
 class History:
-    """What a journal holds, without what was superseded; the losses of single steps are the curve `loss`."""
+    """The contents of a journal, without what was superseded; losses of single steps are the curve `loss`."""
 
     curves: dict[str, Curve] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What to do next with a run: the commands that mend what was found, and those that use the model."""
+"""Next steps with a run: the commands that mend what was found, and those that use the model."""
 
 from __future__ import annotations
 

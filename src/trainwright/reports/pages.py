@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
-from collections.abc import Sequence
+import statistics
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from trainwright.config.emit import emit
 from trainwright.numerals import number
 from trainwright.records.result import Result
 from trainwright.records.status import FINAL
 from trainwright.redact import redacted
-from trainwright.reports import charts, distributions, history
+from trainwright.reports import charts, figures, history
 from trainwright.reports.next_steps import config_path, runs_option
-from trainwright.reports.rundir import RunFiles
+from trainwright.reports.rundir import Json, RunFiles, numbers, part
 from trainwright.reports.scales import duration
 
 Facts = list[tuple[str, str]]
@@ -25,6 +28,11 @@ Section = dict[str, Any]
 
 MAX_FEATURES = 80
 MAX_EVENTS = 12  # of one kind, that are described in words
+_PROFILE_VERSION = 1
+_APART = 0.1  # from this distance on, a caption says that a split differs
+_MOST_PROCESSES = 16
+_SLOW = 1.3  # times of the median, from which a process is marked
+_YAML_KEY = re.compile(r"^(\s*(?:- +)*)([^\s#'\"\[{:][^:#]*?)(:)(?=\s|$)(.*)$")
 _OF_POSITIVE = ("f1", "precision", "recall")  # metrics of the positive one of two classes
 _STATUS_SIGNS = {
     "completed": "✓",
@@ -163,7 +171,7 @@ def data(run: RunFiles) -> Section | None:
         ],
         "warnings": [redacted(warning) for warning in described.warnings],
         "content_hashed": described.content_hashed,
-        "distributions": distributions.section(run),
+        "distributions": _distributions(run),
     }
 
 
@@ -286,3 +294,99 @@ def attempts(run: RunFiles) -> list[dict[str, str]]:
         }
         for attempt in run.attempts
     ]
+
+
+def _distributions(run: RunFiles) -> Section | None:
+    """Return the figures; None where the run did not describe its data."""
+    profile = run.profile
+    if profile.get("version") != _PROFILE_VERSION:
+        return None
+    target = part(profile, "target")
+    splits = list(target["counts"])
+    return {
+        "legend": figures.split_legend(splits),
+        "target": _distribution(target),
+        "columns": [_distribution(column) for column in profile["columns"]],
+        "more": int(profile["more"]),
+    }
+
+
+def _distribution(described: Json) -> Section:
+    said = [
+        f"{'validation' if split == 'val' else split} differs from training by {shift:.2f}"
+        for split, shift in numbers(part(described, "shift")).items()
+        if shift >= _APART
+    ]
+    said += [
+        f"{share:.0%} missing in {split}"
+        for split, share in numbers(part(described, "missing")).items()
+        if share
+    ]
+    return {
+        "title": str(described["name"]),
+        "chart": Markup(figures.distribution(described)),
+        "caption": "; ".join(said),
+        "legend": [],
+    }
+
+
+def processes(run: RunFiles) -> Section | None:
+    """Return the table for the newest attempt with several processes, cut to the slowest 16 of them."""
+    times = run.history.step_times
+    if times is None or len(times.sums) < 2:
+        return None
+    hosts = [host for host, count in times.hosts for _ in range(count)]
+    medians = [total / times.steps for total in times.sums]
+    middle = statistics.median_low(medians)
+    ranks = sorted(range(len(medians)), key=lambda rank: -medians[rank])[:_MOST_PROCESSES]
+    return {
+        "rows": [
+            {
+                "rank": rank,
+                "host": hosts[rank],
+                "median": _step_time(medians[rank]),
+                "longest": _step_time(times.longest[rank]),
+                "factor": f"{medians[rank] / max(middle, 1e-9):.2f}",
+                "slow": medians[rank] > _SLOW * middle,
+            }
+            for rank in sorted(ranks)
+        ],
+        "count": len(medians),
+        "steps": times.steps,
+        "middle": _step_time(middle),
+    }
+
+
+def _step_time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def config(run: RunFiles) -> Section | None:
+    """Return the config with its keys highlighted: what the user set of it, where that is known, and all."""
+    if not run.config:
+        return None
+    chosen = _chosen(run.settings, "", run.set_keys) if run.set_keys else {}
+    return {"set": _highlighted(emit(chosen)) if chosen else None, "all": _highlighted(run.config)}
+
+
+def _chosen(values: Json, prefix: str, keys: Collection[str]) -> dict[str, Any]:
+    """Return the values that the user set, by section; the model's type is always shown."""
+    made: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if name in keys or name == "model.type":
+            made[key] = value
+        elif isinstance(value, Mapping) and (inner := _chosen(value, f"{name}.", keys)):
+            made[key] = inner
+    return made
+
+
+def _highlighted(source: str) -> Markup:
+    return Markup("\n").join(_yaml_line(line) for line in redacted(source).splitlines())
+
+
+def _yaml_line(line: str) -> Markup:
+    if line.lstrip().startswith("#"):
+        return Markup("<i>{}</i>").format(line)
+    match = _YAML_KEY.match(line)
+    return Markup("{}<b>{}</b>{}{}").format(*match.groups()) if match else Markup("{}").format(line)

@@ -30,7 +30,7 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What a run directory holds; a part that is missing is empty or None.
+    """The contents of a run directory; a part that is missing is empty or None.
 
     `status` is the status of the run, or `damaged` where its records do not tell. `problems` names the files
     that could not be read, or are not what was written. The journal is read once, when `history` is first
@@ -50,7 +50,7 @@ class RunFiles:
 
     @cached_property
     def history(self) -> History:
-        """What the journal holds."""
+        """The contents of the journal."""
         history = read_history(self.folder / "journal")
         if self.result and history.attempts and not history.attempts[-1].status:
             # A kill between writing the result and ending the journal leaves no `end` line.
@@ -103,7 +103,7 @@ class RunFiles:
 
     @property
     def determinism(self) -> DeterminismRecord | None:
-        """How exactly the run can be repeated: what its result says or, before the end, its manifest."""
+        """The determinism tier of the run, from its result or, before the end, its manifest."""
         if self.result and self.result.determinism:
             return self.result.determinism
         return self.manifest.determinism if self.manifest else None

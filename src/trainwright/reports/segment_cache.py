@@ -49,7 +49,7 @@ class Event(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a segment holds up to byte `size`, from its start or from the end of an earlier part."""
+    """The contents of a segment up to byte `size`, from its start or from the end of an earlier part."""
 
     attempt: Attempt
     curves: Mapping[str, Curve]

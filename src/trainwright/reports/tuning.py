@@ -16,8 +16,8 @@ from trainwright.numerals import number
 from trainwright.records.result import AttemptRecord
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import LoggedTrial, read_trials, status_of
-from trainwright.records.tuning_result import TuningResult
-from trainwright.reports import brackets, tuning_charts
+from trainwright.records.tuning_result import BracketSizes, TuningResult
+from trainwright.reports import tuning_charts
 from trainwright.reports.explanation_charts import Bar, bars
 from trainwright.reports.history import title as metric_title
 from trainwright.reports.scales import LOG_FROM, duration
@@ -28,6 +28,7 @@ _MOST_CURVES = 60
 _MOST_LINES = 200  # of the parallel coordinates
 _MOST_AXES = 12
 _MOST_ROWS = 500
+_MOST_BRACKETS = 30
 
 
 def section(folder: Path, result: TuningResult, metric: str, mode: str) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def section(folder: Path, result: TuningResult, metric: str, mode: str) -> dict[
         "commands": _commands(folder, result),
         "figures": _figures(trials, result, name),
         "pruned": any(trial.ending and trial.ending.status == "pruned" for trial in trials),
-        "brackets": brackets.section(trials, result, mode),
+        "brackets": _brackets(trials, result, mode),
         "picture": Markup(_history(trials, name, mode)) if valued else None,
         "importance": Markup(_importance(result.importance)) if result.importance else None,
         "slices": [Markup(chart) for chart in _slices(valued, name)],
@@ -333,3 +334,28 @@ def _measured(trials: Sequence[LoggedTrial], name: str) -> list[str]:
 
 def _text(value: Any, null: str = "") -> str:
     return null if value is None else number(value) if isinstance(value, float) else str(value)
+
+
+def _brackets(trials: Sequence[LoggedTrial], result: TuningResult, mode: str) -> dict[str, Any] | None:
+    """Return the table of the brackets; None for a study without, or before its end."""
+    brackets = [one for one in result.brackets if one.first < len(trials)]  # those that began
+    if not brackets:
+        return None
+    rows = [_bracket_row(index, one, trials, mode) for index, one in enumerate(brackets[:_MOST_BRACKETS])]
+    return {"unit": result.unit, "rows": rows, "more": len(brackets) - len(rows)}
+
+
+def _bracket_row(index: int, bracket: BracketSizes, trials: Sequence[LoggedTrial], mode: str) -> list[str]:
+    sizes, resources = bracket.sizes, bracket.resources
+    members = trials[bracket.first : bracket.first + sizes[0]]
+    reached = [sum(len(trial.jobs) > rung for trial in members) for rung in range(len(sizes))]
+    rungs = " → ".join(f"{count} to {length}" for count, length in zip(reached, resources, strict=True))
+    valued = [
+        (trial.ending.value, trial.number)
+        for trial in members
+        if trial.ending is not None and trial.ending.value is not None
+    ]
+    if not valued:
+        return [str(index + 1), rungs, "", ""]
+    best = min(valued) if mode == "min" else max(valued, key=lambda one: (one[0], -one[1]))
+    return [str(index + 1), rungs, number(best[0]), str(best[1])]

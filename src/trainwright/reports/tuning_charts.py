@@ -30,7 +30,7 @@ class Axis(NamedTuple):
 
 
 class Span(NamedTuple):
-    """What a worker did: seconds since the epoch, a CSS class, and words."""
+    """A piece of a worker's work: seconds since the epoch, a CSS class, and words."""
 
     begin: float
     end: float

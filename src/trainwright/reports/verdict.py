@@ -24,7 +24,7 @@ _SIMPLE = ("linear", "table")  # the names of baselines that look at the rows
 
 
 class BaselineVerdict(NamedTuple):
-    """Whether a model is better than the baselines: in one word, one line, and sentences that say why."""
+    """A comparison of a model with the baselines: in one word, one line, and sentences that say why."""
 
     level: Level
     title: str

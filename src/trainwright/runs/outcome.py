@@ -16,9 +16,8 @@ from trainwright.errors import CheckpointError
 from trainwright.evaluation import baselines
 from trainwright.evaluation.baselines import Baseline, compared
 from trainwright.evaluation.metrics import EvaluationResult, explained_metric
-from trainwright.evaluation.origin import with_origin
 from trainwright.evaluation.profile import profile
-from trainwright.evaluation.tables import tables
+from trainwright.evaluation.tables import tables, with_origin
 from trainwright.global_random import preserved_global_random
 from trainwright.records.document import dump
 from trainwright.records.manifest import Manifest

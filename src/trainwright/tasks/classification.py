@@ -24,7 +24,6 @@ from trainwright.tasks.base import (
 from trainwright.tasks.support import classes, ranking
 from trainwright.tasks.support.columns import FEW, are_integers, as_json, distinct_labels, is_few, is_numeric
 from trainwright.tasks.support.links import sigmoid, softmax
-from trainwright.tasks.support.sureness import OF_PROBABILITIES
 from trainwright.tasks.support.worst import largest
 from trainwright.types import Array, Ids
 
@@ -99,7 +98,7 @@ class ClassificationTask(Task):
     metrics: ClassVar[Mapping[str, Metric]] = _metrics()
     default_metrics: ClassVar[Sequence[str]] = ("accuracy", "f1")
     judged_by: ClassVar[Sequence[str]] = ("accuracy", "log_loss")
-    judged_in_words: ClassVar[Mapping[str, str]] = OF_PROBABILITIES
+    judged_in_words: ClassVar[Mapping[str, str]] = ranking.OF_PROBABILITIES
     usual_metric: ClassVar[str] = "log_loss"
     losses: ClassVar[Sequence[str]] = ("cross_entropy", "focal")
     gives_probabilities: ClassVar[bool] = True

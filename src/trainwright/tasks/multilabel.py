@@ -23,7 +23,6 @@ from trainwright.tasks.base import (
 from trainwright.tasks.support import labels, ranking
 from trainwright.tasks.support.columns import as_json
 from trainwright.tasks.support.links import sigmoid
-from trainwright.tasks.support.sureness import OF_PROBABILITIES
 from trainwright.tasks.support.worst import largest
 from trainwright.types import Array, Ids
 
@@ -82,7 +81,7 @@ class MultilabelTask(Task):
     metrics: ClassVar[Mapping[str, Metric]] = _metrics()
     default_metrics: ClassVar[Sequence[str]] = ("f1", "subset_accuracy")
     judged_by: ClassVar[Sequence[str]] = ("hamming_loss", "log_loss")
-    judged_in_words: ClassVar[Mapping[str, str]] = OF_PROBABILITIES
+    judged_in_words: ClassVar[Mapping[str, str]] = ranking.OF_PROBABILITIES
     usual_metric: ClassVar[str] = "log_loss"
     losses: ClassVar[Sequence[str]] = ("binary_cross_entropy", "focal", "dice")
     gives_probabilities: ClassVar[bool] = True

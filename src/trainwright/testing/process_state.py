@@ -1,4 +1,4 @@
-"""What a library may change for a whole process: thread counts, flags, generators, filters."""
+"""State that a library may change for a whole process: thread counts, flags, generators, filters."""
 
 from __future__ import annotations
 

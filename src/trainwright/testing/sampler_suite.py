@@ -31,7 +31,7 @@ GRID: Space = [
 
 
 class SamplerSuite:
-    """What every sampler does; each test is one guarantee of `samplers.base`."""
+    """The contract of samplers; each test is one guarantee of `samplers.base`."""
 
     cls: ClassVar[type[Sampler]]
     params: ClassVar[Mapping[str, Any]] = {}

@@ -104,7 +104,7 @@ class MemoryTrials:
 
 
 class TunerSuite:
-    """What every tuner does; each test is one guarantee of `tuners.base`."""
+    """The contract of tuners; each test is one guarantee of `tuners.base`."""
 
     cls: ClassVar[type[Tuner]]
     params: ClassVar[Mapping[str, Any]] = {}

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from trainwright.config.schema import RunConfig
 from trainwright.config.spellings import Spellings
 from trainwright.errors import InputError
-from trainwright.frameworks.base import Advice, Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
-from trainwright.frameworks.catboost.advice import ADVICE
+from trainwright.frameworks.base import Advice, Learner, LearnerInputs, Model, ModelInputs, Plan
+from trainwright.frameworks.boosting.framework import BoosterFramework
 from trainwright.frameworks.catboost.params import (
     CatboostParams,
     changes_trees,
@@ -20,70 +20,60 @@ from trainwright.frameworks.catboost.params import (
     model_spec,
 )
 from trainwright.frameworks.catboost.spellings import SPELLINGS
-from trainwright.frameworks.support.plans import OWN_FUNCTIONS_HINT, rounds_plan
-from trainwright.types import Determinism, FeatureForm
+from trainwright.frameworks.support.advice import BOOSTED_RATE, boosted, linear, logarithmic
+from trainwright.frameworks.support.plans import rounds_plan
+from trainwright.types import DataInfo, Determinism, Proposal, Suggestion, TableShape
 
 CHUNK = 10  # rounds per call of `fit`; a snapshot then takes at most a tenth of their time
 
-# Other names of the models, with the task that a name implies.
-OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
-    "cat": ("catboost", None),
-    "CatBoostClassifier": ("catboost", "classification"),
-    "CatBoostRegressor": ("catboost", "regression"),
+
+_SPACE: Mapping[str, Suggestion] = {
+    "model.learning_rate": BOOSTED_RATE,
+    "model.max_depth": Suggestion(linear(4, 9), "depth of a tree; matters most"),
+    "model.reg_lambda": Suggestion(logarithmic(1.0, 30.0), "the penalty of large leaf values"),
+    "model.random_strength": Suggestion(logarithmic(0.1, 10.0), "noise in the choice of splits"),
 }
 
 
-class CatboostFramework(Framework):
-    """Describe models of CatBoost."""
+def _proposal(shape: TableShape) -> Proposal:
+    """Return what a config for a table begins with."""
+    return boosted({"max_depth": 6}, shape, {}, default_rank=3, comparison_rank=4)
+
+
+class CatboostFramework(BoosterFramework):
+    """Models of CatBoost."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"catboost": CatboostParams}
+    short_names: ClassVar[Sequence[str]] = ("cat",)
+    class_prefixes: ClassVar[Sequence[str]] = ("CatBoost",)
     tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
     spellings: ClassVar[Spellings] = SPELLINGS
-    takes_weights: ClassVar[bool] = True
     starts_from_weights: ClassVar[bool] = False
     base_modules: ClassVar[Sequence[str]] = ("catboost",)
-    advice: ClassVar[Advice] = ADVICE
+    advice: ClassVar[Advice] = Advice(lambda shape: {"catboost": _proposal(shape)}, {"catboost": _SPACE})
     model_bases: ClassVar[Sequence[str]] = ("catboost:CatBoost",)
     formats: ClassVar[Sequence[str]] = ("cbm", "json")
     hub_name: ClassVar[str] = "catboost"
-    unsaved_hint: ClassVar[str] = OWN_FUNCTIONS_HINT
-    exports_with_columns: ClassVar[bool] = True
     encodes_by_target: ClassVar[bool] = True
     data_classes: ClassVar[Collection[str]] = ("Pool",)
 
-    @staticmethod
-    def other_names() -> Mapping[str, tuple[str, str | None]]:
-        """Return the class names, and the usual short forms."""
-        return OTHER_NAMES
-
-    @staticmethod
-    def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - the only model
-        """Return config defaults: no scaling, category codes, missing values kept, 100 rounds."""
-        return {
-            "training.epochs": 100,
-            "data.standardize": False,
-            "data.encode": "category",
-            "data.impute": "keep",
-        }
-
-    @staticmethod
-    def feature_form(config: RunConfig, model: Any = None) -> FeatureForm:
-        """Return float32; targets are shifted where the objective depends on differences alone.
-
-        Raises:
-            ModelError: An option is wrong.
-        """
-        return FeatureForm(target="centered" if learns_differences(config, model) else "float32")
+    spec = staticmethod(model_spec)
+    learns_differences = staticmethod(learns_differences)
 
     @staticmethod
     def change_refusal(option: str, config: RunConfig) -> str | None:  # noqa: ARG004
         """Refuse all options but the learning rate."""
         return None if option == "learning_rate" else "CatBoost goes on only with the options that it had"
 
+    @classmethod
+    def training_keys(cls, model: str, params: Mapping[str, Any]) -> Collection[str]:
+        """Return the keys that have an effect; the learning rate is constant."""
+        return {*super().training_keys(model, params)} - {"scheduler"}
+
     @staticmethod
-    def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004
-        """Return the keys that have an effect; `n_estimators` replaces `epochs` and `max_steps`."""
-        return {"device"} if params.get("n_estimators") else {"device", "epochs", "max_steps"}
+    def step_work(config: RunConfig, info: DataInfo, plan: Plan, model: Any = None) -> float | None:  # noqa: ARG004
+        """Return None: a run takes all processors."""
+        return None
 
     @staticmethod
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from trainwright.datasets.base import ArraySplit, Split
+from trainwright.datasets.base import Split
+from trainwright.frameworks.support.inputs import arrays_of
 from trainwright.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo, Ids
 
 
@@ -17,10 +18,7 @@ def rows_of(split: Split, ids: Ids | None = None) -> Batch:
         split: The split.
         ids: (n,) positions of the rows to return; None for all.
     """
-    if ids is None and isinstance(split, ArraySplit):
-        batch = split.arrays
-    else:
-        batch = split.take(np.arange(len(split), dtype=np.int64) if ids is None else ids)
+    batch = arrays_of(split, ids)
     features = batch[FEATURES].reshape(len(batch[FEATURES]), -1).astype(np.float32, copy=False)
     weights = {WEIGHT: batch[WEIGHT]} if WEIGHT in batch else {}
     return {FEATURES: features, TARGET: batch[TARGET], **weights}

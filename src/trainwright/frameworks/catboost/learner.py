@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,28 +12,19 @@ import numpy as np
 from trainwright.config.schema import RunConfig
 from trainwright.digest import FileRecord, write_file
 from trainwright.errors import ModelError, TrainingError, TrainwrightError
-from trainwright.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Plan, Snapshot
+from trainwright.frameworks.base import WEIGHTS_FILE, LearnerInputs, Plan, Snapshot
+from trainwright.frameworks.boosting.learner import BoosterLearner
 from trainwright.frameworks.catboost.canonical import from_bytes
 from trainwright.frameworks.catboost.data import make_pool, rows_of
 from trainwright.frameworks.catboost.library import catboost, translated
 from trainwright.frameworks.catboost.model import LiveModel
 from trainwright.frameworks.catboost.objective import build_objective
-from trainwright.frameworks.catboost.params import catboost_params, changes_trees, model_spec
+from trainwright.frameworks.catboost.params import CatboostParams, catboost_params, changes_trees, model_spec
 from trainwright.frameworks.catboost.rounds import Rounds
-from trainwright.frameworks.support.definition import of_estimator
-from trainwright.frameworks.support.estimators import check_estimator
 from trainwright.frameworks.support.inputs import loss_sample
-from trainwright.frameworks.support.own_functions import OwnFunctions
-from trainwright.frameworks.support.stored import (
-    Files,
-    StoredSnapshot,
-    buffers,
-    bytes_array,
-    read_arrays,
-    read_model,
-)
+from trainwright.frameworks.support.stored import Files, StoredSnapshot, bytes_array, read_arrays, read_model
 from trainwright.tasks.support.precision import learned
-from trainwright.types import FEATURES, TARGET, WEIGHT, NamedBuffer, StepResult
+from trainwright.types import FEATURES, TARGET, WEIGHT, StepResult
 
 _PROGRESS_FILE = "progress.safetensors"
 # CatBoost's own snapshot. It contains times, so it is a file of the checkpoint but no tensor of the state.
@@ -41,8 +32,8 @@ _SNAPSHOT_FILE = "training.snapshot"
 _NEVER = 1 << 30  # rounds: CatBoost computes no metrics itself
 
 
-class CatboostLearner(Learner):
-    """Train a CatBoost model.
+class CatboostLearner(BoosterLearner[CatboostParams]):
+    """A CatBoost model in training.
 
     Args:
         inputs: The inputs of the learner.
@@ -50,50 +41,17 @@ class CatboostLearner(Learner):
     """
 
     def __init__(self, inputs: LearnerInputs, plan: Plan) -> None:
-        self._library = catboost()
-        self._inputs = inputs
-        self._spec = model_spec(inputs.config, inputs.model)
-        check_estimator(inputs, self._spec.task)
-        self._own = OwnFunctions({"objective": self._spec.objective, "metric": self._spec.metric})
-        params, custom = self._spec.params, self._spec.objective
-        self._objective = build_objective(
-            params.objective, inputs.info, custom=custom, metric=self._spec.metric
-        )
-        self._changes_trees = changes_trees(params)
+        library, spec = catboost(), model_spec(inputs.config, inputs.model)
+        device, _ = _device(inputs.config)
+        super().__init__(library, inputs, spec, device.lower())
+        self._objective = build_objective(spec, inputs.info)
+        self._changes_trees = changes_trees(spec.params)
         self._training_rows = len(inputs.splits["train"])
         self._sample = rows_of(inputs.splits["train"], loss_sample(inputs, 50))
-        self._sample_pool = make_pool(
-            self._library, inputs.info, self._sample[FEATURES], None, inputs.threads
-        )
+        self._sample_pool = make_pool(library, inputs.info, self._sample[FEATURES], None, inputs.threads)
         with translated("this model cannot be trained", ModelError):
             self._rounds = self._build_rounds(plan)
-        self._model = LiveModel(self._library, inputs, self._objective, self._rounds)
-
-    def describe(self) -> Mapping[str, str]:
-        """Return the library's version and the device."""
-        device, _ = _device(self._inputs.config)
-        return {"catboost": self._library.__version__, "device": device.lower()}
-
-    def why_inexact(self) -> str:
-        """Return what the user's objective or metric is seen to keep from call to call."""
-        targets, weights = self._sample[TARGET], self._sample.get(WEIGHT)
-        raw = np.zeros((len(targets), self._objective.width))  # as before the first round
-        calls: list[Callable[[], Any]] = [partial(self._objective.loss, raw, targets, weights)]
-        for name in ("calc_ders_range", "calc_ders_multi", "calc_ders_multi_target"):
-            if (function := getattr(self._spec.objective, name, None)) is not None:
-                rows = slice(None) if name == "calc_ders_range" else 0  # it takes all rows at once
-                values = raw[:, 0] if name == "calc_ders_range" else raw[0]
-                weight = None if weights is None else weights[rows]
-                calls.append(partial(function, values, learned(targets, self._inputs.info)[rows], weight))
-        return self._own.why_inexact(*calls)
-
-    def unsaved_state(self) -> Mapping[str, str]:
-        """Return a hash of each part of the state of the user's objective and metric."""
-        return self._own.unsaved()
-
-    def definition(self) -> Mapping[str, str]:
-        """Return the class and options of an estimator that was passed in Python, else nothing."""
-        return {} if self._inputs.model is None else of_estimator(self._inputs.model)
+        self._model = LiveModel(library, inputs, self._objective, spec.metric, self._rounds)
 
     def step(self, step: int, lr: float) -> StepResult:  # noqa: ARG002 - it is constant
         """Ensure that the round exists; return its loss, or the number of rounds for `read`.
@@ -138,9 +96,17 @@ class CatboostLearner(Learner):
         self._model.restore(rounds, data)
         self._rounds.resume(model, rounds, snapshot)
 
-    def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
-        """Yield the serialized model and the number of rounds."""
-        return buffers(self._files(weights_only))
+    def _custom_calls(self) -> Sequence[Callable[[], Any]]:
+        targets, weights = self._sample[TARGET], self._sample.get(WEIGHT)
+        raw = np.zeros((len(targets), self._objective.width))  # as before the first round
+        calls: list[Callable[[], Any]] = [partial(self._model.loss, raw, targets, weights)]
+        for name in ("calc_ders_range", "calc_ders_multi", "calc_ders_multi_target"):
+            if (function := getattr(self._spec.objective, name, None)) is not None:
+                rows = slice(None) if name == "calc_ders_range" else 0  # it takes all rows at once
+                values = raw[:, 0] if name == "calc_ders_range" else raw[0]
+                weight = None if weights is None else weights[rows]
+                calls.append(partial(function, values, learned(targets, self._inputs.info)[rows], weight))
+        return calls
 
     def _build_rounds(self, plan: Plan) -> Rounds:
         inputs, params = self._inputs, self._spec.params
@@ -166,7 +132,7 @@ class CatboostLearner(Learner):
     def _loss(self, rounds: int) -> float:
         with translated("a prediction failed", TrainingError):
             raw = self._model.raw(self._sample_pool, rounds)
-            return self._objective.loss(raw, self._sample[TARGET], self._sample.get(WEIGHT))
+            return self._model.loss(raw, self._sample[TARGET], self._sample.get(WEIGHT))
 
     def _files(self, weights_only: bool, step: int | None = None) -> Files:
         rounds = self._model.rounds

@@ -12,17 +12,24 @@ import numpy as np
 from trainwright.datasets.base import Split
 from trainwright.errors import ModelError, TrainingError
 from trainwright.frameworks.base import WEIGHTS_FILE, LearnerInputs, Model, ModelInputs
+from trainwright.frameworks.boosting.calls import predicted_in_blocks
+from trainwright.frameworks.boosting.estimators import check_estimator
+from trainwright.frameworks.boosting.objective import Objective, mean_loss
 from trainwright.frameworks.catboost.canonical import from_bytes, to_bytes
 from trainwright.frameworks.catboost.data import make_pool, rows_of
 from trainwright.frameworks.catboost.library import catboost, translated
-from trainwright.frameworks.catboost.objective import Objective, build_objective
+from trainwright.frameworks.catboost.objective import build_objective
 from trainwright.frameworks.catboost.params import model_spec
 from trainwright.frameworks.catboost.rounds import Rounds
-from trainwright.frameworks.support.estimators import check_estimator
 from trainwright.frameworks.support.stored import check_features, read_model
+from trainwright.tasks.support.precision import learned
 from trainwright.types import FEATURES, TARGET, WEIGHT, Array, Predictions
 
-_BLOCK = 1 << 16  # rows per yielded block of predictions
+_ESTIMATORS = {  # CatBoost's class of the models of a task
+    "classification": "CatBoostClassifier",
+    "multilabel": "CatBoostClassifier",
+    "regression": "CatBoostRegressor",
+}
 PoolOfSplit = tuple[Any, Array, Array | None]  # the pool, the targets, and the weights if there are any
 
 
@@ -33,13 +40,15 @@ class CatboostModel(Model):
         library: The module `catboost`.
         inputs: What the model is built from.
         objective: Its objective.
+        metric: A metric of the user's that is reported as the loss, or None.
     """
 
-    def __init__(self, library: Any, inputs: ModelInputs, objective: Objective) -> None:
+    def __init__(self, library: Any, inputs: ModelInputs, objective: Objective, metric: Any = None) -> None:
         self.rounds = 0  # of the model; more may have been trained ahead
         self._library = library
         self._inputs = inputs
         self._objective = objective
+        self._metric = metric
 
     def predict(self, split: Split) -> Iterator[Predictions]:
         """Yield the outputs for all rows of a split, block by block.
@@ -48,17 +57,28 @@ class CatboostModel(Model):
             TrainingError: CatBoost or the user's metric fails.
         """
         with translated("a prediction failed", TrainingError):
-            pool, targets, counts = self._pool_of(split)
+            pool, targets, weights = self._pool_of(split)
             raw = self.raw(pool, self.rounds)
-        for start in range(0, len(split), _BLOCK):
-            values, labels = raw[start : start + _BLOCK], targets[start : start + _BLOCK]
-            weights = None if counts is None else counts[start : start + _BLOCK]
-            total = len(values) if weights is None else float(weights.sum())
-            with translated("a prediction failed", TrainingError):
-                loss = self._objective.loss(values, labels, weights) * total
-            ids = np.arange(start, start + len(values), dtype=np.int64)
-            outputs = self._objective.answers(values)
-            yield Predictions(ids, outputs, labels, loss, weights=weights)
+        yield from predicted_in_blocks(raw, targets, weights, self._evaluate)
+
+    def _evaluate(self, raw: Array, targets: Array, weights: Array | None) -> tuple[Array, float]:
+        with translated("a prediction failed", TrainingError):
+            loss = self.loss(raw, targets, weights)
+        return self._objective.answers(self._objective.predictions(raw)), loss
+
+    def loss(self, raw: Array, targets: Array, weights: Array | None = None) -> float:
+        """Return the mean over the rows of the user's metric, or of the objective's loss; 0 without weight.
+
+        Args:
+            raw: (rows, width) raw values.
+            targets: (rows,) class indices or values, or (rows, outputs) values, as the data hold them.
+            weights: (rows,) weights of the rows; None: all count the same.
+        """
+        objective, targets = self._objective, learned(targets, self._inputs.info)
+        if self._metric is not None:
+            sums = self._metric.evaluate(list(raw.T.copy()), targets, weights)
+            return float(self._metric.get_final_error(*sums))
+        return mean_loss(objective.losses(objective.outputs(objective.predictions(raw)), targets), weights)
 
     def raw(self, pool: Any, rounds: int) -> Array:
         """Return (rows, width) float64 raw values of the first `rounds` rounds for a pool."""
@@ -74,7 +94,9 @@ class CatboostModel(Model):
     @property
     def native(self) -> Any:
         """A `catboost.CatBoostClassifier` or `CatBoostRegressor`; a new one at each call."""
-        return from_bytes(self.serialized(self.rounds), getattr(self._library, self._objective.estimator))
+        return from_bytes(
+            self.serialized(self.rounds), getattr(self._library, _ESTIMATORS[self._inputs.info.task])
+        )
 
     @property
     def link(self) -> str:
@@ -115,11 +137,14 @@ class LiveModel(CatboostModel):
         library: The module `catboost`.
         inputs: The inputs of the learner.
         objective: Its objective.
+        metric: A metric of the user's that is reported as the loss, or None.
         source: The growing model.
     """
 
-    def __init__(self, library: Any, inputs: LearnerInputs, objective: Objective, source: Rounds) -> None:
-        super().__init__(library, inputs, objective)
+    def __init__(
+        self, library: Any, inputs: LearnerInputs, objective: Objective, metric: Any, source: Rounds
+    ) -> None:
+        super().__init__(library, inputs, objective, metric)
         self._owns = inputs.owns
         self._source = source
         self._pools: dict[int, PoolOfSplit] = {}
@@ -156,11 +181,14 @@ class LoadedModel(CatboostModel):
         library: The module `catboost`.
         inputs: What the model is built from.
         objective: Its objective.
+        metric: A metric of the user's that is reported as the loss, or None.
         data: The serialized model.
     """
 
-    def __init__(self, library: Any, inputs: ModelInputs, objective: Objective, data: bytes) -> None:
-        super().__init__(library, inputs, objective)
+    def __init__(
+        self, library: Any, inputs: ModelInputs, objective: Objective, metric: Any, data: bytes
+    ) -> None:
+        super().__init__(library, inputs, objective, metric)
         self._data = data
         self._model = from_bytes(data, library.CatBoost) if data else None
         if self._model is not None:
@@ -180,6 +208,7 @@ def load_model(inputs: ModelInputs, folder: Path) -> LoadedModel:
     library = catboost()
     spec = model_spec(inputs.config, inputs.model)
     check_estimator(inputs, spec.task)
-    objective = build_objective(spec.params.objective, inputs.info, custom=spec.objective, metric=spec.metric)
+    objective = build_objective(spec, inputs.info)
     with translated("these weights cannot be loaded", ModelError):
-        return LoadedModel(library, inputs, objective, read_model(folder / WEIGHTS_FILE, "a CatBoost"))
+        data = read_model(folder / WEIGHTS_FILE, "a CatBoost")
+        return LoadedModel(library, inputs, objective, spec.metric, data)

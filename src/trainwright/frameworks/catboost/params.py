@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import RunConfig
-from trainwright.errors import InputError, ModelError
+from trainwright.errors import ModelError
+from trainwright.frameworks.boosting import estimators
+from trainwright.frameworks.boosting.estimators import (
+    ModelSpec,
+    import_custom,
+    task_of,
+    translated_options,
+    validated,
+)
 from trainwright.frameworks.catboost.spellings import SPELLINGS
-from trainwright.frameworks.support.estimators import estimator_of, task_of, translated_options, validated
-from trainwright.require import import_path, require
+from trainwright.require import require
 from trainwright.tasks.support.class_weights import of_classes
 from trainwright.types import DataInfo
 
@@ -175,17 +180,9 @@ _OF_DIFFERENCES = ("RMSE", "MAE", "Quantile", "Expectile", "Huber", "LogCosh", "
 _ROUNDS = 1000  # CatBoost's default for an estimator
 
 
-@dataclass(frozen=True)
-class ModelSpec:
-    """The options of a model, and the user's objects for objective and metric.
-
-    `task` is the estimator's, or None without one.
-    """
-
-    params: CatboostParams
-    objective: Any = None
-    metric: Any = None
-    task: str | None = None
+CatboostSpec = ModelSpec[
+    CatboostParams
+]  # objective and metric are objects of the user's, as CatBoost takes them
 
 
 def changes_trees(params: CatboostParams) -> bool:
@@ -208,55 +205,29 @@ def catboost_params(params: CatboostParams, info: DataInfo) -> dict[str, Any]:
     return {_RENAMED.get(name, name): value for name, value in options.items()}
 
 
-def model_spec(config: RunConfig, model: Any = None) -> ModelSpec:
-    """Return the spec of a run's model: of its estimator (see `estimator_of`), or of its options.
-
-    Raises:
-        ModelError: An option is wrong, or cannot be used in a run.
-    """
-    if (estimator := estimator_of(config, model)) is not None:
-        return _of_estimator(estimator)
-    params = CatboostParams.model_validate(dict(config.model.params))
-    return ModelSpec(params, _object("objective", params.objective), _object("metric", params.metric))
+def model_spec(config: RunConfig, model: Any = None) -> CatboostSpec:
+    """Return the spec of a run's model; see `estimators.model_spec`."""
+    return estimators.model_spec(config, model, CatboostParams, _of_estimator, _custom)
 
 
-def learns_differences(config: RunConfig, model: Any = None) -> bool:
-    """Return whether a model learns the same of targets to which a constant is added, but for this constant.
-
-    Raises:
-        ModelError: An option is wrong.
-    """
-    by_user = model is not None or ":" in config.model.type
-    spec = model_spec(config, model) if by_user else None
-    params = CatboostParams.model_validate(dict(config.model.params)) if spec is None else spec.params
-    has_functions = params.metric is not None or (
-        spec is not None and (spec.objective is not None or spec.metric is not None)
-    )
+def learns_differences(spec: CatboostSpec, config: RunConfig) -> bool:  # noqa: ARG001 - it starts from no weights
+    """Return whether the objective is of differences, and neither it nor the metric is the user's."""
+    params = spec.params
+    has_functions = params.metric is not None or spec.objective is not None or spec.metric is not None
     return (params.objective or "RMSE").partition(":")[0] in _OF_DIFFERENCES and not has_functions
 
 
-def _object(option: str, path: str | None) -> Any:
+def _custom(option: str, path: str | None) -> Any:
     """Return an instance of `package.module:Class`, or None for CatBoost's own (`Quantile:alpha=0.3`)."""
     if path is None or (option == "objective" and (":" not in path or "=" in path)):
         return None
-    if ":" not in path:
-        raise ModelError(
-            f"model.params.{option}: {path!r} is not of the form package.module:Class; use evaluation.metrics"
-        )
-    try:
-        target = import_path(path)
-    except InputError as error:
-        raise ModelError(f"model.params.{option}: {error}") from error
+    target = import_custom(option, path, "Class")
     return target() if isinstance(target, type) else target
 
 
-def _of_estimator(model: Any) -> ModelSpec:
+def _of_estimator(model: Any) -> CatboostSpec:
     library, name = require("catboost", "catboost"), type(model).__name__
-    tasks: Mapping[type, str] = {
-        library.CatBoostClassifier: "classification",
-        library.CatBoostRegressor: "regression",
-    }
-    task = task_of(model, tasks, "catboost")
+    task = task_of(model, library.CatBoostClassifier, library.CatBoostRegressor, "catboost")
     options = translated_options(name, model.get_params(), SPELLINGS)
     options.setdefault("n_estimators", _ROUNDS)
     objects = {
@@ -266,9 +237,5 @@ def _of_estimator(model: Any) -> ModelSpec:
         raise ModelError(f"{name}(eval_metric={options['metric']!r}): list it in evaluation.metrics")
     if options.get("objective") == type(model)().get_params().get("loss_function"):
         options.pop("objective", None)  # the class's default: the data decides
-    return ModelSpec(
-        validated(CatboostParams, name, options),
-        objects.get("objective"),
-        objects.get("metric"),
-        task,
-    )
+    params = validated(CatboostParams, name, options)
+    return ModelSpec(params, objects.get("objective"), objects.get("metric"), task)

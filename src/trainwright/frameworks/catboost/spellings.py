@@ -1,11 +1,11 @@
-"""What CatBoost's other names of options mean, for configs and for its estimators."""
+"""Meanings of CatBoost's other names of options, for configs and for its estimators."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from trainwright.config.spellings import Refusal, Setting, Spellings, device, each, spelled
-from trainwright.frameworks.support.booster_spellings import (
+from trainwright.frameworks.boosting.spellings import (
     CALLBACKS,
     COLUMNS,
     FILES,

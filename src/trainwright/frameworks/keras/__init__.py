@@ -11,14 +11,14 @@ from pydantic import BaseModel
 from trainwright.config.schema import RunConfig, TrainingConfig
 from trainwright.config.spellings import Spellings
 from trainwright.frameworks.base import Advice, Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
-from trainwright.frameworks.keras.advice import ADVICE
 from trainwright.frameworks.keras.params import COMPILED, LOSSES, MODELS, OPTIMIZERS
+from trainwright.frameworks.support.advice import BATCH, DROPOUT, RATE, WIDTHS
 from trainwright.frameworks.support.inputs import network_form
 from trainwright.frameworks.support.network_spellings import NETWORKS
 from trainwright.frameworks.support.optimizers import SPELLINGS
 from trainwright.frameworks.support.plans import minibatch_plan
 from trainwright.require import require
-from trainwright.types import Determinism, FeatureForm
+from trainwright.types import Determinism, FeatureForm, Suggestion
 
 # Other names of the models, with the task that a name implies.
 OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
@@ -34,6 +34,18 @@ _TORCH_ALONE = {
 }
 
 
+_NETWORK = {"training.learning_rate": RATE, "training.batch_size": BATCH}
+
+_SPACES: Mapping[str, Mapping[str, Suggestion]] = {
+    "keras_mlp": {**_NETWORK, "model.hidden": WIDTHS, "model.dropout": DROPOUT},
+    "keras_cnn": {
+        **_NETWORK,
+        "model.filters": Suggestion([[16, 32], [32, 64], [32, 64, 128]], "channels of the layers"),
+        "model.dropout": DROPOUT,
+    },
+}
+
+
 class KerasFramework(Framework):
     """A run trains a `keras.Model` on one device."""
 
@@ -46,7 +58,7 @@ class KerasFramework(Framework):
     aliases: ClassVar[Collection[str]] = ("tensorflow", "tf", "tf.keras")
     takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("keras",)
-    advice: ClassVar[Advice] = ADVICE
+    advice: ClassVar[Advice] = Advice(spaces=_SPACES)
     model_bases: ClassVar[Sequence[str]] = ("keras:Model",)
     formats: ClassVar[Sequence[str]] = ("keras", "saved_model")
     hub_name: ClassVar[str] = "keras"

@@ -31,7 +31,7 @@ _UNUSED_METHODS = ("train_step", "test_step", "predict_step", "compute_loss")
 
 
 class Compiled(NamedTuple):
-    """What a model was compiled with; all None if it was not compiled."""
+    """The arguments that a model was compiled with; all None if it was not compiled."""
 
     loss: Any = None
     optimizer: Any = None
@@ -420,7 +420,7 @@ def _of_classes(keras: Any, model: Any, loss: Any, outputs: Array, inputs: Model
 
 
 class _Targets(NamedTuple):
-    """What the targets of a task are called, and how the meaning of a model's outputs is found."""
+    """The words for the targets of a task, and the rule that finds the meaning of a model's outputs."""
 
     noun: str
     meaning: Callable[[Any, Any, Any, Array, ModelInputs], Outputs]

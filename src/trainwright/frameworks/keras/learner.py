@@ -14,9 +14,9 @@ from trainwright.errors import ModelError
 from trainwright.frameworks.base import Learner, LearnerInputs, Snapshot
 from trainwright.frameworks.keras import backend, building, optim, trainers
 from trainwright.frameworks.keras.backend_trainer import seeded, seeds_for
+from trainwright.frameworks.keras.custom_state import OWN_FILE, CustomState
 from trainwright.frameworks.keras.model import LiveModel
 from trainwright.frameworks.keras.network import Network, contiguous, translated
-from trainwright.frameworks.keras.own_state import OWN_FILE, OwnState
 from trainwright.frameworks.keras.state import TrainingState
 from trainwright.frameworks.support.stored import StoredSnapshot, buffers
 from trainwright.order import STEP, stream_seed
@@ -35,7 +35,7 @@ class KerasLearner(Learner):
             self._network = network = Network(inputs, self._backend, [_dtype(inputs)])
             building.check_trainable(network.model, inputs)
             optimizer = self._optimizer()
-            self._own = OwnState(self._backend, network, optimizer)
+            self._own = CustomState(self._backend, network, optimizer)
             compilation = network.compilation(optimizer, self._own.of_loss)
             self._trainer = trainers.make_trainer(self._backend, compilation)
             if network.metrics is not None:

@@ -15,9 +15,9 @@ from trainwright.errors import ModelError
 from trainwright.frameworks.base import Model, ModelInputs
 from trainwright.frameworks.keras import backend, trainers
 from trainwright.frameworks.keras.backend_trainer import BackendTrainer
+from trainwright.frameworks.keras.custom_state import CustomState
 from trainwright.frameworks.keras.draws import OwnDraws
 from trainwright.frameworks.keras.network import Network
-from trainwright.frameworks.keras.own_state import OwnState
 from trainwright.frameworks.keras.state import TrainingState
 from trainwright.frameworks.support.object_state import Captured
 from trainwright.types import Predictions
@@ -26,7 +26,7 @@ _BUILDING = threading.Lock()  # Keras is not made for models to be built by seve
 
 
 class _KerasModel(Model):
-    """What both kinds have in common."""
+    """A Keras model that predicts, live or loaded."""
 
     _network: Network
 
@@ -69,7 +69,7 @@ class _KerasModel(Model):
 class LiveModel(_KerasModel):
     """The view of a model in training."""
 
-    def __init__(self, network: Network, trainer: BackendTrainer, own: OwnState) -> None:
+    def __init__(self, network: Network, trainer: BackendTrainer, own: CustomState) -> None:
         self._network, self._trainer, self._own = network, trainer, own
 
     @property

@@ -27,7 +27,6 @@ import numpy as np
 
 from trainwright.errors import TrainingError
 from trainwright.frameworks.lightgbm.data import Rows, Scores
-from trainwright.frameworks.lightgbm.objective import Gradients
 from trainwright.frameworks.lightgbm.trees import Trees, split_model
 from trainwright.order import INIT, STEP, stream_seed
 from trainwright.types import Array
@@ -53,16 +52,16 @@ class RoundParams:
 
     params: dict[str, Any]
     seed: int
-    gradients: Gradients | None = None
+    gradients: Callable[[Array, Any], tuple[Array, Array]] | None = None
 
     @property
     def replays(self) -> bool:
-        """Whether a resume must replay all rounds, as their state does not follow from the trees."""
+        """Return whether a resume must replay all rounds, as their state does not follow from the trees."""
         return self.changes_trees or bool(self.params["data_sample_strategy"] == "goss")
 
     @property
     def changes_trees(self) -> bool:
-        """Whether a round changes the output of earlier trees."""
+        """Return whether a round changes the output of earlier trees."""
         return bool(self.params["boosting"] != "gbdt")
 
     @property
@@ -72,7 +71,7 @@ class RoundParams:
 
     @property
     def samples(self) -> bool:
-        """Whether rows, features or thresholds are sampled."""
+        """Return whether rows, features or thresholds are sampled."""
         fractions = (self.params["feature_fraction"], self.params["feature_fraction_bynode"])
         return bool(self.bagging_interval or min(fractions) < 1 or self.params["extra_trees"])
 
@@ -187,7 +186,7 @@ class Boosting:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there was no step yet since `begin`."""
+        """Return whether there was no step yet since `begin`."""
         return self._booster is None
 
     def _create_booster(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,31 +12,21 @@ import numpy as np
 
 from trainwright.digest import FileRecord
 from trainwright.errors import ModelError, TrainingError
-from trainwright.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot
+from trainwright.frameworks.base import WEIGHTS_FILE, LearnerInputs, Snapshot
+from trainwright.frameworks.boosting.learner import BoosterLearner
 from trainwright.frameworks.lightgbm.boosting import Boosting, RoundParams, bin_seed
 from trainwright.frameworks.lightgbm.data import Rows, Scores, make_dataset
-from trainwright.frameworks.lightgbm.estimators import model_spec
-from trainwright.frameworks.lightgbm.layout import faster_layout
 from trainwright.frameworks.lightgbm.library import lightgbm, translated
 from trainwright.frameworks.lightgbm.model import LiveModel
 from trainwright.frameworks.lightgbm.objective import build_objective
-from trainwright.frameworks.lightgbm.params import device_of, library_params, monotone_signs
+from trainwright.frameworks.lightgbm.params import LightgbmParams, device_of, library_params, monotone_signs
+from trainwright.frameworks.lightgbm.spec import model_spec
 from trainwright.frameworks.lightgbm.trees import Trees, join_model
-from trainwright.frameworks.support.definition import of_estimator
-from trainwright.frameworks.support.estimators import check_estimator
 from trainwright.frameworks.support.inputs import loss_sample
-from trainwright.frameworks.support.own_functions import OwnFunctions
-from trainwright.frameworks.support.stored import (
-    Files,
-    StoredSnapshot,
-    buffers,
-    bytes_array,
-    read_arrays,
-    read_model,
-)
+from trainwright.frameworks.support.stored import Files, StoredSnapshot, bytes_array, read_arrays, read_model
 from trainwright.tasks.support.class_weights import of_classes
 from trainwright.tasks.support.precision import learned
-from trainwright.types import Array, NamedBuffer, StepResult
+from trainwright.types import Array, StepResult
 
 log = logging.getLogger("trainwright")
 _READ_VALUES = 1 << 22  # predictions held at once for the losses of many rounds
@@ -48,51 +38,22 @@ _MEASURED_VALUES = (
 _ROW_WISE_ROWS = 1000  # rows per feature from which the rule takes `row_wise`
 
 
-class LightgbmLearner(Learner):
-    """Train gradient boosted trees."""
+class LightgbmLearner(BoosterLearner[LightgbmParams]):
+    """Gradient boosted trees in training."""
 
     def __init__(self, inputs: LearnerInputs) -> None:
-        self._library = lightgbm()
-        self._inputs = inputs
-        self._spec = model_spec(inputs.config, inputs.model)
-        check_estimator(inputs, self._spec.task)
-        self._own = OwnFunctions({"objective": self._spec.gradients, "metric": self._spec.metric})
-        params, custom = self._spec.params, self._spec.gradients is not None
-        self._objective = build_objective(params.objective, params.alpha, inputs.info, custom=custom)
-        self._trees = Trees(self._library, self._objective.width, inputs.threads)
+        library, spec = lightgbm(), model_spec(inputs.config, inputs.model)
+        super().__init__(library, inputs, spec, device_of(inputs.config, spec.params))
+        self._objective = build_objective(spec, inputs.info)
+        self._trees = Trees(library, self._objective.width, inputs.threads)
         # Whether a round changes the output of earlier ones, so that the loss of a step must be read at once.
-        self._changes_trees = params.boosting != "gbdt"
+        self._changes_trees = spec.params.boosting != "gbdt"
         self._choices = dict(inputs.choices)
         self._training_rows = len(inputs.splits["train"])
         self._sample = Scores(Rows(inputs.splits["train"], loss_sample(inputs, 100)), self._objective.width)
         with translated("this model cannot be trained", ModelError):
             self._boosting = self._build_boosting()
-        self._model = LiveModel(inputs, self._spec, self._objective, self._trees, self._boosting)
-
-    def describe(self) -> Mapping[str, str]:
-        """Return the library's version and the device."""
-        return {
-            "lightgbm": self._library.__version__,
-            "device": device_of(self._inputs.config, self._spec.params),
-        }
-
-    def why_inexact(self) -> str:
-        """Return what the user's objective or metric is seen to keep from call to call."""
-        rows, width = self._sample.rows, self._objective.width
-        raw = np.zeros((len(rows), width))  # as before the first round
-        label = learned(rows.targets, self._inputs.info)
-        dataset = self._library.Dataset(np.empty((len(rows), 0)), label=label, weight=rows.weights)
-        functions = [one for one in (self._spec.gradients, self._spec.metric) if one is not None]
-        given = (raw[:, 0] if width == 1 else raw, dataset)
-        return self._own.why_inexact(*(partial(one, *given) for one in functions))
-
-    def unsaved_state(self) -> Mapping[str, str]:
-        """Return a hash of each part of the state of the user's objective and metric."""
-        return self._own.unsaved()
-
-    def definition(self) -> Mapping[str, str]:
-        """Return the class and options of an estimator that was passed in Python, else nothing."""
-        return {} if self._inputs.model is None else of_estimator(self._inputs.model)
+        self._model = LiveModel(inputs, spec, self._objective, self._trees, self._boosting)
 
     def choices(self) -> Mapping[str, str]:
         """Return the layout of histograms, if LightGBM's own test chose it."""
@@ -153,9 +114,13 @@ class LightgbmLearner(Learner):
             rounds_after = progress["ends"].tolist() if progress else [self._trees.rounds]
             self._boosting.begin(rounds_after, int(progress["made"][0]) if progress else 0)
 
-    def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
-        """Yield the model's text as bytes, and the progress of the training."""
-        return buffers(self._parts(weights_only).files())
+    def _custom_calls(self) -> Sequence[Callable[[], Any]]:
+        rows, width = self._sample.rows, self._objective.width
+        raw = np.zeros((len(rows), width))  # as before the first round
+        label = learned(rows.targets, self._inputs.info)
+        dataset = self._library.Dataset(np.empty((len(rows), 0)), label=label, weight=rows.weights)
+        functions = [one for one in (self._spec.objective, self._spec.metric) if one is not None]
+        return [partial(one, raw[:, 0] if width == 1 else raw, dataset) for one in functions]
 
     def _build_boosting(self) -> Boosting:
         inputs, params = self._inputs, self._params()
@@ -181,7 +146,7 @@ class LightgbmLearner(Learner):
             )
         return Boosting(
             self._library,
-            RoundParams(params, seed, self._spec.gradients),
+            RoundParams(params, seed, self._spec.objective),
             dataset,
             train,
             self._trees,
@@ -205,15 +170,18 @@ class LightgbmLearner(Learner):
         params |= {"num_threads": inputs.threads, "data_random_seed": bin_seed(inputs.config.experiment.seed)}
         if objective.width > 1:
             params["num_class"] = objective.width
-        device, _, number = device_of(inputs.config, options).partition(":")
+        device, _, number = self._device.partition(":")
         params |= {"device_type": device} | ({"gpu_device_id": int(number)} if number else {})
         return params
 
     def _sample_loss(self, boosting: Boosting) -> float:
         """Return the loss on the sample by LightGBM's own scores, where a round changes earlier trees."""
         values = boosting.sample_predictions()
-        predictions = values if self._spec.gradients is None else self._objective.predictions(values)
+        predictions = values if self._spec.objective is None else self._objective.predictions(values)
         return self._model.losses(predictions, self._sample.rows.targets, 1)[0]
+
+    def _files(self, weights_only: bool, step: int | None = None) -> Files:
+        return self._parts(weights_only, step).files()
 
     def _parts(self, weights_only: bool, step: int | None = None) -> _Parts:
         boosting = self._boosting
@@ -258,3 +226,36 @@ def _balanced_weights(targets: Array) -> Array:
     counts = np.bincount(targets)
     weights: Array = len(targets) / (np.count_nonzero(counts) * counts[targets])
     return weights
+
+
+def faster_layout(library: Any, dataset: Any, params: Mapping[str, Any]) -> str:
+    """Return `row_wise` or `col_wise`, whichever LightGBM finds to be faster here.
+
+    LightGBM times both when a booster is made, and only its log says which one it has taken. The layouts
+    differ in the order of sums, and hence in the last bits of the trees.
+
+    Args:
+        library: The module `lightgbm`.
+        dataset: The training rows as a constructed `lightgbm.Dataset`.
+        params: The parameters of the training, without a layout.
+    """
+    messages = _Messages()
+    library.register_logger(messages)
+    try:
+        library.Booster({**params, "verbosity": 1}, dataset)
+    finally:
+        library.register_logger(logging.getLogger("lightgbm"))
+    return "row_wise" if "Auto-choosing row-wise" in messages.text else "col_wise"
+
+
+class _Messages:
+    """A logger that collects what LightGBM says."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def info(self, message: str) -> None:
+        """Collect a message; LightGBM requires this method."""
+        self.text += message
+
+    warning = info

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from ctypes import c_int
 from typing import Any
 
-from trainwright.errors import TrainwrightError
+from trainwright.frameworks.boosting.calls import HINT, translator
 from trainwright.require import require
 
 
@@ -22,25 +22,18 @@ def lightgbm() -> Any:
     return require("lightgbm", "lightgbm", spare="sklearn")
 
 
-@contextmanager
-def translated(what: str, kind: type[TrainwrightError]) -> Iterator[None]:
-    """Raise errors of the library and of the user's functions as `kind`, in one line."""
-    try:
-        yield
-    except TrainwrightError:
-        raise
-    except Exception as error:
-        name = "" if type(error).__name__ == "LightGBMError" else f"{type(error).__name__}: "
-        message = (str(error).splitlines() or [""])[0].rstrip(".")
-        hint = "see where with --debug"
-        if "num_features" in message:
-            message, hint = (
-                "no feature can be split",
-                "give more rows, or lower model.params.min_child_samples",
-            )
-        if "was not enabled in this build" in message or "OpenCL" in message:
-            hint = "use training.device: cpu, device_type: gpu (OpenCL), or a LightGBM built for the device"
-        raise kind(f"{what}: {name}{message}; {hint}") from error
+def _readable(text: str) -> tuple[str, str]:
+    """Return the first line, or what it means, and a hint."""
+    message = (text.splitlines() or [""])[0].rstrip(".")
+    if "num_features" in message:
+        return "no feature can be split", "give more rows, or lower model.params.min_child_samples"
+    if "was not enabled in this build" in message or "OpenCL" in message:
+        hint = "use training.device: cpu, device_type: gpu (OpenCL), or a LightGBM built for the device"
+        return message, hint
+    return message, HINT
+
+
+translated = translator("LightGBMError", _readable)
 
 
 class ThreadNumber:

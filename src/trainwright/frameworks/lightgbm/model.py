@@ -12,18 +12,18 @@ import numpy as np
 from trainwright.datasets.base import Split
 from trainwright.errors import ModelError, TrainingError
 from trainwright.frameworks.base import WEIGHTS_FILE, LearnerInputs, Model, ModelInputs
+from trainwright.frameworks.boosting.calls import predicted_in_blocks
+from trainwright.frameworks.boosting.estimators import check_estimator
+from trainwright.frameworks.boosting.objective import Objective, mean_loss
 from trainwright.frameworks.lightgbm.boosting import Boosting
 from trainwright.frameworks.lightgbm.data import Rows, Scores
-from trainwright.frameworks.lightgbm.estimators import ModelSpec, model_spec
 from trainwright.frameworks.lightgbm.library import lightgbm, translated
-from trainwright.frameworks.lightgbm.objective import Objective, build_objective
+from trainwright.frameworks.lightgbm.objective import build_objective
+from trainwright.frameworks.lightgbm.spec import LightgbmSpec, model_spec
 from trainwright.frameworks.lightgbm.trees import Trees
-from trainwright.frameworks.support.estimators import check_estimator
 from trainwright.frameworks.support.stored import check_features, read_model
 from trainwright.tasks.support.precision import learned
 from trainwright.types import Array, Predictions
-
-_BLOCK = 1 << 16  # rows per yielded block of predictions
 
 
 class LightgbmModel(Model):
@@ -35,7 +35,7 @@ class LightgbmModel(Model):
         objective: Its objective.
     """
 
-    def __init__(self, library: Any, spec: ModelSpec, objective: Objective) -> None:
+    def __init__(self, library: Any, spec: LightgbmSpec, objective: Objective) -> None:
         self._library = library
         self._spec = spec
         self._objective = objective
@@ -51,16 +51,13 @@ class LightgbmModel(Model):
             raw, rows = scores.raw, scores.rows
             if self._spec.params.boosting == "rf":
                 raw = raw / max(1, scores.rounds)
-        for start in range(0, len(split), _BLOCK):
-            targets = rows.targets[start : start + _BLOCK]
-            weights = None if rows.weights is None else rows.weights[start : start + _BLOCK]
-            with translated("a prediction failed", TrainingError):
-                predictions = self._objective.predictions(raw[start : start + _BLOCK])
-                (loss,) = self.losses(predictions, targets, 1, weights)
-            ids = np.arange(start, start + len(predictions), dtype=np.int64)
-            total = len(predictions) if weights is None else float(weights.sum())
-            outputs = self._objective.answers(predictions)
-            yield Predictions(ids, outputs, targets, loss * total, weights=weights)
+        yield from predicted_in_blocks(raw, rows.targets, rows.weights, self._evaluate)
+
+    def _evaluate(self, raw: Array, targets: Array, weights: Array | None) -> tuple[Array, float]:
+        with translated("a prediction failed", TrainingError):
+            predictions = self._objective.predictions(raw)
+            (loss,) = self.losses(predictions, targets, 1, weights)
+        return self._objective.answers(predictions), loss
 
     def losses(
         self, predictions: Array, targets: Array, count: int, weights: Array | None = None
@@ -79,10 +76,7 @@ class LightgbmModel(Model):
         targets = learned(targets, self._objective.info)
         if self._spec.metric is None:
             losses = self._objective.losses(self._objective.outputs(predictions), np.tile(targets, count))
-            by_model = losses.reshape(count, -1)  # (count, rows)
-            if weights is None:
-                return [float(mean) for mean in by_model.mean(axis=1)]
-            return [float(weights @ row / (weights.sum() or 1.0)) for row in by_model]
+            return [mean_loss(of_model, weights) for of_model in losses.reshape(count, -1)]
         single = predictions[:, 0] if self._objective.width == 1 else predictions
         # The metric gets a dataset that holds targets and weights, but neither features nor bins.
         empty = np.empty((len(targets), 0))
@@ -137,7 +131,12 @@ class LiveModel(LightgbmModel):
     """
 
     def __init__(
-        self, inputs: LearnerInputs, spec: ModelSpec, objective: Objective, trees: Trees, boosting: Boosting
+        self,
+        inputs: LearnerInputs,
+        spec: LightgbmSpec,
+        objective: Objective,
+        trees: Trees,
+        boosting: Boosting,
     ) -> None:
         super().__init__(trees.library, spec, objective)
         self._inputs = inputs
@@ -185,7 +184,7 @@ class LoadedModel(LightgbmModel):
         text: The model in LightGBM's format.
     """
 
-    def __init__(self, library: Any, spec: ModelSpec, objective: Objective, text: str) -> None:
+    def __init__(self, library: Any, spec: LightgbmSpec, objective: Objective, text: str) -> None:
         super().__init__(library, spec, objective)
         self._text = text
         self._trees = Trees(library, objective.width, threads=None)
@@ -216,8 +215,7 @@ def load_model(inputs: ModelInputs, folder: Path) -> LoadedModel:
     library = lightgbm()
     spec = model_spec(inputs.config, inputs.model)
     check_estimator(inputs, spec.task)
-    options, custom = spec.params, spec.gradients is not None
-    objective = build_objective(options.objective, options.alpha, inputs.info, custom=custom)
+    objective = build_objective(spec, inputs.info)
     text = read_model(folder / WEIGHTS_FILE, "a LightGBM").decode()
     with translated("these weights cannot be loaded", ModelError):
         model = LoadedModel(library, spec, objective, text)

@@ -1,9 +1,9 @@
-"""What LightGBM's other names of options mean, for configs and for its estimators."""
+"""Meanings of LightGBM's other names of options, for configs and for its estimators."""
 
 from __future__ import annotations
 
 from trainwright.config.spellings import Refusal, Spellings, each, spelled
-from trainwright.frameworks.support.booster_spellings import (
+from trainwright.frameworks.boosting.spellings import (
     CALLBACKS,
     COLUMNS,
     DISTRIBUTED,

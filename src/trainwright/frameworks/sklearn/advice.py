@@ -1,4 +1,4 @@
-"""What is known of scikit-learn's models: proposals for tables, what is worth a search or holds them back."""
+"""Advice on scikit-learn's models: proposals for tables, what is worth a search or holds them back."""
 
 from __future__ import annotations
 

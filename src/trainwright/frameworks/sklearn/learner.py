@@ -6,12 +6,15 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trainwright.datasets.base import ArraySplit, Split
 from trainwright.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot
-from trainwright.frameworks.sklearn import storage, unsaved
+from trainwright.frameworks.sklearn import storage
 from trainwright.frameworks.sklearn.estimator import build_estimator, check_data, without_future_warnings
 from trainwright.frameworks.sklearn.model import EstimatorModel, is_users, read_estimator, sklearn_errors
 from trainwright.frameworks.sklearn.outputs import OutputCache, flatten_features, take_all, total_loss
@@ -26,11 +29,13 @@ from trainwright.frameworks.sklearn.steps import (
     weight_options,
 )
 from trainwright.frameworks.support.definition import of_estimator
+from trainwright.frameworks.support.fingerprint import LIMIT, Fingerprint, fingerprint, kept_by_class
 from trainwright.frameworks.support.stored import Files, StoredSnapshot, buffers, read_arrays
 from trainwright.require import require
-from trainwright.types import FEATURES, TARGET, WEIGHT, Batch, NamedBuffer, Predictions, StepResult
+from trainwright.types import FEATURES, TARGET, WEIGHT, Array, Batch, NamedBuffer, Predictions, StepResult
 
 log = logging.getLogger("trainwright")
+_MAX_WORK = 10_000  # of finding out whether two views of one array overlap
 TRAINING_FILE = "training.safetensors"  # what a resume needs in addition to the model
 SAMPLE = 2000  # approximate number of training rows on which the loss of a full-data step is estimated
 EXPECTED_WARNINGS = (  # not logged, since they warn of what Trainwright does on purpose
@@ -129,8 +134,8 @@ class SklearnLearner(Learner):
         yield from buffers(self._files(weights_only, None))
 
     def unsaved_state(self) -> Mapping[str, str]:
-        """Return a fingerprint of what `partial_fit` may change and no checkpoint holds; see `unsaved`."""
-        return unsaved.fingerprints(self._stepper.estimator) if self._kind == "batches" else {}
+        """Return a fingerprint of what `partial_fit` may change and no checkpoint holds."""
+        return _unsaved(self._stepper.estimator) if self._kind == "batches" else {}
 
     def _files(self, weights_only: bool, step: int | None) -> Files:
         """Pack the model, as after `step` steps, and the training state into arrays by file."""
@@ -188,7 +193,7 @@ class LiveModel(EstimatorModel):
 
 
 class LearnerContext:
-    """What the calls to scikit-learn by a learner have around them."""
+    """The context of a learner's calls to scikit-learn."""
 
     def __init__(self, threads: int) -> None:
         # After the estimator is built, whose class may load libraries.
@@ -222,3 +227,48 @@ def _stepper(estimator: Any, inputs: LearnerInputs) -> Stepper:
     config = inputs.config
     settings = StepSettings(config.experiment.seed, inputs.threads, inputs.info, iterations_per_step(config))
     return STEPPERS[step_kind(estimator)](estimator, settings)
+
+
+def _unsaved(estimator: Any) -> dict[str, str]:
+    """Return a hash of what the user's classes keep, and which arrays share memory, by name.
+
+    Arrays that are views of one another are stored one by one, so after a resume they share nothing.
+    """
+    hashes = dict(
+        fingerprint(value, name, Fingerprint()) for name, value in kept_by_class(type(estimator)).items()
+    )
+    if type(estimator).__module__.partition(".")[0] == "sklearn":  # which makes its views again in each step
+        return hashes
+    by_owner: dict[int, dict[str, Array]] = {}
+    for name, array in islice(_arrays(vars(estimator)), LIMIT):
+        by_owner.setdefault(id(_owner(array)), {})[name] = array
+    for arrays in by_owner.values():
+        for (name, array), (other, view) in islice(combinations(arrays.items(), 2), LIMIT):
+            if array is not view and _overlap(array, view):
+                hashes[f"{name} (which shares memory with {other})"] = "shared"
+    return hashes
+
+
+def _arrays(values: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
+    """Yield the arrays among values, and in lists, tuples and dictionaries of them, with their names."""
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            yield name, value
+        elif isinstance(value, Mapping):
+            yield from _arrays({f"{name}[{key!r}]": item for key, item in value.items()})
+        elif isinstance(value, list | tuple):
+            yield from _arrays({f"{name}[{index}]": item for index, item in enumerate(value)})
+
+
+def _owner(array: Array) -> Any:
+    """Return the object to which the memory of an array belongs."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array if array.base is None else array.base
+
+
+def _overlap(one: Array, other: Array) -> bool:
+    try:
+        return np.shares_memory(one, other, max_work=_MAX_WORK)  # type: ignore[arg-type]  # a number, too
+    except np.exceptions.TooHardError:
+        return True

@@ -38,7 +38,7 @@ FORMATS = ("skops",)
 
 
 class EstimatorModel(Model):
-    """What the models of this framework share."""
+    """A model of this framework, live or loaded."""
 
     def __init__(self, config: RunConfig, info: DataInfo) -> None:
         self._config = config

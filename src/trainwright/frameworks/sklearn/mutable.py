@@ -1,4 +1,4 @@
-"""What predictions change: parts of some estimators, and settings of the process."""
+"""State that predictions change: parts of some estimators, and settings of the process."""
 
 from __future__ import annotations
 

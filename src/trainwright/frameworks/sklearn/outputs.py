@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from trainwright.datasets.base import ArraySplit, Split
+from trainwright.datasets.base import Split
 from trainwright.frameworks.sklearn.steps import FAMILIES, ensemble_family, temporary_parameters
 from trainwright.frameworks.sklearn.targets import targets_of
+from trainwright.frameworks.support.inputs import arrays_of
 from trainwright.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo, Ids
 
 ROWS = 4096  # rows predicted together
@@ -38,9 +39,7 @@ def is_frame(features: Any) -> bool:
 
 def take_all(split: Split, info: DataInfo) -> Batch:
     """Return all rows of a split as (rows, features); arrays in memory are copied only if necessary."""
-    if isinstance(split, ArraySplit):
-        return flatten_features(split.arrays, info)
-    return flatten_features(split.take(np.arange(len(split), dtype=np.int64)), info)
+    return flatten_features(arrays_of(split), info)
 
 
 def row_ranges(rows: int, size: int) -> Iterator[Ids]:

@@ -1,4 +1,4 @@
-"""What scikit-learn's names of options mean that a short name does not take: the run sets them.
+"""Meanings of scikit-learn's options that a short name does not take: the run sets them.
 
 Classes and objects keep them: `{type: sklearn.linear_model:Ridge, random_state: 3}` is Ridge(random_state=3).
 """

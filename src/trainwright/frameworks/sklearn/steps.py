@@ -1,4 +1,4 @@
-"""How one step trains an estimator, by kind of step.
+"""Steps of the training of an estimator, by kind.
 
 `growth`: ensembles that can continue to grow (`warm_start`). A step adds some iterations, so the model after
 a step is a prefix of every later one. The final model equals that of a single `fit` by scikit-learn.
@@ -161,7 +161,7 @@ def weight_options(estimator: Any, weights: Array | None, kind: Kind) -> dict[st
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What a step needs to know about the run; `per_step` is the number of iterations that a step adds."""
+    """The settings of a run that a step needs; `per_step` is the number of iterations that a step adds."""
 
     seed: int
     threads: int

@@ -271,7 +271,7 @@ def _is_value(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class Trust:
-    """What the user's own model makes trustworthy.
+    """Types and functions that are trusted as the user's own model has them.
 
     `seen` are the (loader, module, name) of the types and functions in the model. `packages` are the
     top-level packages that they come from: all classes defined there are trusted, if they are already

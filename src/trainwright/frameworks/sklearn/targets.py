@@ -1,4 +1,4 @@
-"""What the targets of each task are to scikit-learn: its kind of estimators, their outputs, and the loss."""
+"""Targets of each task as scikit-learn takes them: its kind of estimators, their outputs, and the loss."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Targets:
 
     @property
     def several(self) -> bool:
-        """Whether a row has several targets."""
+        """Return whether a row has several targets."""
         return self.info.outputs > 1
 
     def fit(self, estimator: Any) -> bool:

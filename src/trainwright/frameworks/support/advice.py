@@ -1,4 +1,4 @@
-"""What frameworks propose for tables, and advise to search: the parts that several of them share.
+"""Proposals for tables and ranges to search that several frameworks share.
 
 Ranges are round numbers, about a factor of ten to both sides of what the libraries use where a scale is
 logarithmic.

@@ -1,14 +1,15 @@
-"""What frameworks check of the inputs of their learners, and take from them."""
+"""Checks of the inputs of learners, and what is derived from these."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from trainwright.config.schema import RunConfig
+from trainwright.datasets.base import ArraySplit, Split
 from trainwright.errors import ModelError
 from trainwright.frameworks.base import LearnerInputs, ModelInputs
 from trainwright.order import PREDICT, KeyedPermutation, stream_seed
-from trainwright.types import FeatureForm, Ids
+from trainwright.types import Batch, FeatureForm, Ids
 
 LOSS_SAMPLE = (1_000, 10_000)  # minimum and maximum number of rows in `loss_sample`
 
@@ -34,6 +35,13 @@ def require_plain_numbers(inputs: ModelInputs) -> None:
 def prediction_batch_size(config: RunConfig) -> int:
     """Return the number of rows that a network predicts together; the bits of its outputs depend on it."""
     return config.evaluation.batch_size or 4 * config.training.largest_microbatch
+
+
+def arrays_of(split: Split, ids: Ids | None = None) -> Batch:
+    """Return some rows of a split, or all of them: its own arrays where it has these in memory."""
+    if ids is None and isinstance(split, ArraySplit):
+        return split.arrays
+    return split.take(np.arange(len(split), dtype=np.int64) if ids is None else ids)
 
 
 def loss_sample(inputs: LearnerInputs, one_in: int) -> Ids | None:

@@ -1,4 +1,4 @@
-"""What other names of the options of neural networks mean; readable without any library."""
+"""Meanings of other names of the options of neural networks; readable without any library."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from trainwright.frameworks.base import Plan
 from trainwright.order import SampleOrder
 from trainwright.types import DataInfo
 
-OWN_FUNCTIONS_HINT = "compute objective and metric from their arguments alone"
+CUSTOM_FUNCTIONS_HINT = "compute objective and metric from their arguments alone"
 _WORK_OF_CELL = 30  # of a feature of a row in a boosting round, in multiplications
 
 

@@ -10,7 +10,7 @@ import torch
 
 from trainwright.datasets.base import ArraySplit, SampleSplit, Split
 from trainwright.errors import DataError
-from trainwright.frameworks.support.ahead import Ahead, Samples
+from trainwright.frameworks.support.prefetcher import Prefetcher, Samples
 from trainwright.tasks.support.precision import learned
 from trainwright.types import TARGET, Array, Batch, DataInfo, Ids
 
@@ -51,13 +51,13 @@ class TensorSource:
         self._device = device
         self._seed = seed
         self._arrays: Tensors | None = None
-        self._ahead: Ahead | None = None
+        self._ahead: Prefetcher | None = None
         if isinstance(split, ArraySplit):
             arrays = {name: _tensor(name, array) for name, array in self._learned(split.arrays).items()}
             self._resident = _fits(arrays, device)
             self._arrays = self._moved(arrays) if self._resident else arrays
         elif isinstance(split, SampleSplit):
-            self._ahead = Ahead(split, seed, self._copied)
+            self._ahead = Prefetcher(split, seed, self._copied)
 
     def take(self, ids: Ids) -> Tensors:
         """Return samples on the device, without training's augmentation, (rows, ...) each."""

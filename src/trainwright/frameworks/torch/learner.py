@@ -17,8 +17,8 @@ from trainwright.datasets.base import Split, known_arrays
 from trainwright.digest import sha256_bytes
 from trainwright.errors import ModelError, TrainwrightError
 from trainwright.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot
-from trainwright.frameworks.support.ahead import Samples
 from trainwright.frameworks.support.inputs import require_plain_numbers
+from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.torch.activations import checkpoint_activations
 from trainwright.frameworks.torch.compiling import compiled, compiled_token_loss
 from trainwright.frameworks.torch.data import TensorSource

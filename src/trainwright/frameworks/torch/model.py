@@ -16,7 +16,7 @@ from trainwright.datasets.base import Split
 from trainwright.digest import write_tensors
 from trainwright.errors import ModelError, TrainwrightError
 from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
-from trainwright.frameworks.support.ahead import Samples
+from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.support.torch_draws import OwnGenerators
 from trainwright.frameworks.torch.data import TensorSource
 from trainwright.frameworks.torch.generators import generators, seed_generators

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from trainwright.frameworks.support.ahead import Samples
+from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.torch.data import Tensors, TensorSource
 from trainwright.frameworks.torch.generators import drawing_from, generators, seed_generators
 from trainwright.frameworks.torch.losses.base import Loss

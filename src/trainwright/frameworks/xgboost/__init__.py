@@ -10,72 +10,58 @@ from pydantic import BaseModel
 
 from trainwright.config.schema import RunConfig
 from trainwright.config.spellings import Spellings
-from trainwright.frameworks.base import Advice, Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
-from trainwright.frameworks.support.plans import OWN_FUNCTIONS_HINT, rounds_plan, rounds_work
-from trainwright.frameworks.xgboost.advice import ADVICE
-from trainwright.frameworks.xgboost.devices import chosen_device
+from trainwright.frameworks.base import Advice, Learner, LearnerInputs, Model, ModelInputs, Plan
+from trainwright.frameworks.boosting.framework import BoosterFramework
+from trainwright.frameworks.support.advice import (
+    BOOSTED_RATE,
+    COLUMNS,
+    LEAF_PENALTY,
+    ROWS,
+    SAMPLED_ROWS,
+    boosted,
+    linear,
+    logarithmic,
+)
+from trainwright.frameworks.support.plans import rounds_plan
+from trainwright.frameworks.xgboost.library import chosen_device
 from trainwright.frameworks.xgboost.params import XgboostParams
 from trainwright.frameworks.xgboost.spec import learns_differences, model_spec
 from trainwright.frameworks.xgboost.spellings import SPELLINGS
-from trainwright.types import DataInfo, Determinism, FeatureForm
+from trainwright.types import Determinism, Proposal, Suggestion, TableShape
 
-DEFAULT_ROUNDS = 100
-
-# Other names of the models, with the task that a name implies.
-OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
-    "xgb": ("xgboost", None),
-    "XGBClassifier": ("xgboost", "classification"),
-    "XGBRegressor": ("xgboost", "regression"),
-    "XGBoostClassifier": ("xgboost", "classification"),
-    "XGBoostRegressor": ("xgboost", "regression"),
+_SPACE: Mapping[str, Suggestion] = {
+    "model.learning_rate": BOOSTED_RATE,
+    "model.max_depth": Suggestion(linear(2, 10), "depth of a tree; matters most"),
+    "model.min_child_weight": Suggestion(logarithmic(1.0, 100.0), "weight of a leaf: more is smoother"),
+    "model.subsample": ROWS,
+    "model.colsample_bytree": COLUMNS,
+    "model.reg_lambda": LEAF_PENALTY,
 }
 
 
-class XgboostFramework(Framework):
-    """Describe models of XGBoost."""
+def _proposal(shape: TableShape) -> Proposal:
+    """Return what a config for a table begins with."""
+    return boosted({"max_depth": 6, "subsample": 0.8}, shape, SAMPLED_ROWS, default_rank=2, comparison_rank=6)
+
+
+class XgboostFramework(BoosterFramework):
+    """Models of XGBoost."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"xgboost": XgboostParams}
+    short_names: ClassVar[Sequence[str]] = ("xgb",)
+    class_prefixes: ClassVar[Sequence[str]] = ("XGB", "XGBoost")
     tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
     spellings: ClassVar[Spellings] = SPELLINGS
     aliases: ClassVar[Collection[str]] = ("xgb",)
-    takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("xgboost",)
-    advice: ClassVar[Advice] = ADVICE
+    advice: ClassVar[Advice] = Advice(lambda shape: {"xgboost": _proposal(shape)}, {"xgboost": _SPACE})
     model_bases: ClassVar[Sequence[str]] = ("xgboost:XGBModel",)
     formats: ClassVar[Sequence[str]] = ("ubj", "json")
     hub_name: ClassVar[str] = "xgboost"
-    unsaved_hint: ClassVar[str] = OWN_FUNCTIONS_HINT
-    exports_with_columns: ClassVar[bool] = True
     data_classes: ClassVar[Collection[str]] = ("DMatrix", "QuantileDMatrix", "ExtMemQuantileDMatrix")
 
-    @staticmethod
-    def other_names() -> Mapping[str, tuple[str, str | None]]:
-        """Return the class names, and the usual short forms."""
-        return OTHER_NAMES
-
-    @staticmethod
-    def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - the only model
-        """Return config defaults: no scaling, category codes, missing values kept, 100 rounds."""
-        return {
-            "data.standardize": False,
-            "data.encode": "category",
-            "data.impute": "keep",
-            "training.epochs": DEFAULT_ROUNDS,
-        }
-
-    @staticmethod
-    def feature_form(config: RunConfig, model: Any = None) -> FeatureForm:
-        """Return float32; targets are shifted where the objective depends on differences alone.
-
-        Raises:
-            ModelError: An option is wrong.
-        """
-        return FeatureForm(target="centered" if learns_differences(config, model) else "float32")
-
-    @staticmethod
-    def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004
-        """Return the keys that have an effect; `n_estimators` replaces `epochs` and `max_steps`."""
-        return {"device", "scheduler"} | (set() if params.get("n_estimators") else {"epochs", "max_steps"})
+    spec = staticmethod(model_spec)
+    learns_differences = staticmethod(learns_differences)
 
     @staticmethod
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:
@@ -83,11 +69,6 @@ class XgboostFramework(Framework):
         params = model_spec(config, model).params
         plan = rounds_plan(config, rows, params.n_estimators, params.learning_rate)
         return plan._replace(boundary=params.boundary(rows), cumulative=params.booster != "dart")
-
-    @staticmethod
-    def step_work(config: RunConfig, info: DataInfo, plan: Plan, model: Any = None) -> float | None:  # noqa: ARG004
-        """Return the work of a round: some operations for each cell, for each of several classes."""
-        return rounds_work(info, plan)
 
     @staticmethod
     def determinism(config: RunConfig) -> Determinism:

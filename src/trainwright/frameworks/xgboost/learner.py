@@ -13,36 +13,27 @@ order of the trees, and have the same bits whether the trees are added one at a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainwright.errors import ModelError, TrainingError
-from trainwright.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot
-from trainwright.frameworks.support.definition import of_estimator
-from trainwright.frameworks.support.estimators import check_estimator
-from trainwright.frameworks.support.own_functions import OwnFunctions
-from trainwright.frameworks.support.stored import (
-    Files,
-    StoredSnapshot,
-    buffers,
-    bytes_array,
-    read_arrays,
-    read_model,
-)
-from trainwright.frameworks.xgboost.devices import chosen_device
-from trainwright.frameworks.xgboost.library import translated, xgboost
+from trainwright.frameworks.base import WEIGHTS_FILE, LearnerInputs
+from trainwright.frameworks.boosting.learner import BoosterLearner
+from trainwright.frameworks.support.stored import Files, bytes_array, read_arrays, read_model
+from trainwright.frameworks.xgboost.library import chosen_device, translated, xgboost
 from trainwright.frameworks.xgboost.matrices import Matrices
 from trainwright.frameworks.xgboost.model import XgboostModel
 from trainwright.frameworks.xgboost.native import check_categories, check_initial_model, constraints
-from trainwright.frameworks.xgboost.spec import model_spec
+from trainwright.frameworks.xgboost.params import XgboostParams
+from trainwright.frameworks.xgboost.spec import built_in_objective, model_spec, reported_loss
 from trainwright.frameworks.xgboost.targets import targets_of
 from trainwright.order import STEP, stream_seed
 from trainwright.require import require
-from trainwright.types import NamedBuffer, StepResult
+from trainwright.types import StepResult
 
 if TYPE_CHECKING:
     import xgboost as xgb
@@ -51,49 +42,27 @@ _STATE_FILE = "boosting.safetensors"
 _OTHER_METHOD = {"hist": "approx", "approx": "hist", "exact": "hist"}
 
 
-class XgboostLearner(Learner):
-    """Train an `xgboost.Booster`."""
+class XgboostLearner(BoosterLearner[XgboostParams]):
+    """An `xgboost.Booster` in training."""
 
     def __init__(self, inputs: LearnerInputs) -> None:
-        self._library = xgboost()
+        library = xgboost()
         require("safetensors", "xgboost")
-        self._inputs = inputs
-        self._spec = model_spec(inputs.config, inputs.model)
-        self._device = chosen_device(inputs.config.training.device, self._spec.params.grown_by)
-        check_estimator(inputs, self._spec.task)
-        self._own = OwnFunctions({"objective": self._spec.gradients, "metric": self._spec.metric})
-        self._loss = self._spec.loss(inputs.info)
-        check_categories(self._spec.params, inputs.info)
-        self._matrices = Matrices(inputs, self._spec.params)
-        self._boundary = self._spec.params.boundary(inputs.order.samples)
+        spec = model_spec(inputs.config, inputs.model)
+        device = chosen_device(inputs.config.training.device, spec.params.grown_by)
+        super().__init__(library, inputs, spec, device)
+        self._objective = built_in_objective(spec.params, inputs.info)
+        self._loss = reported_loss(spec, inputs.info)
+        check_categories(spec.params, inputs.info)
+        self._matrices = Matrices(inputs, spec.params)
+        self._boundary = spec.params.boundary(inputs.order.samples)
         self._initial_rounds = 0  # rounds that came with the initial weights
         self._has_grown = False  # whether this booster has grown a tree since it was built
         self._learning_rate: float | None = None
         with translated("this model cannot be built", ModelError):
             self._sample = self._matrices.sample()
             self._booster = self._build_booster()
-        self._model = XgboostModel(inputs, self._spec, self._matrices.of, self._booster)
-
-    def describe(self) -> Mapping[str, str]:
-        """Return the library's version and the device."""
-        return {"xgboost": self._library.__version__, "device": self._device}
-
-    def why_inexact(self) -> str:
-        """Return what the user's objective or metric is seen to keep from call to call."""
-        info, matrix = self._inputs.info, self._sample
-        width = targets_of(info).width(self._spec.objective(info))
-        margins = np.zeros((matrix.num_row(), width), np.float32)  # as before the first round
-        functions = [one for one in (self._spec.gradients, self._spec.metric) if one is not None]
-        given = (margins[:, 0] if width == 1 else margins, matrix)
-        return self._own.why_inexact(*(partial(one, *given) for one in functions))
-
-    def unsaved_state(self) -> Mapping[str, str]:
-        """Return a hash of each part of the state of the user's objective and metric."""
-        return self._own.unsaved()
-
-    def definition(self) -> Mapping[str, str]:
-        """Return the class and options of an estimator that was passed in Python, else nothing."""
-        return {} if self._inputs.model is None else of_estimator(self._inputs.model)
+        self._model = XgboostModel(inputs, spec, self._matrices.of, self._booster)
 
     def step(self, step: int, lr: float) -> StepResult:
         """Run one boosting round and return the loss on a sample of the training rows.
@@ -111,19 +80,15 @@ class XgboostLearner(Learner):
                 self._booster.set_param({"learning_rate": lr})
                 self._learning_rate = lr
             train = self._matrices.train
-            if self._spec.gradients is not None:
+            if self._spec.objective is not None:
                 # With custom gradients the library draws the trees that dart drops before it seeds the round.
                 self._booster.set_param({"seed": _step_seed(self._inputs, step)})
-            self._booster.update(train, self._initial_rounds + step, self._spec.gradients)
+            self._booster.update(train, self._initial_rounds + step, self._spec.objective)
             return StepResult(self._model.mean_loss(self._sample), len(self._inputs.splits["train"]))
 
     def model(self) -> XgboostModel:
         """Return the view of the live booster; it keeps the margins of the run's own splits."""
         return self._model
-
-    def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:
-        """Copy the model, or with `step` its first rounds, in XGBoost's UBJSON format."""
-        return StoredSnapshot(self._files(weights_only, step))
 
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
         """Restore the model from the files in `folder`.
@@ -139,13 +104,16 @@ class XgboostLearner(Learner):
         if not weights_only:
             self._initial_rounds = int(read_arrays(folder / _STATE_FILE)["first"][0])
 
-    def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
-        """Yield the serialized model, and the number of rounds that came with the initial weights."""
-        return buffers(self._files(weights_only))
+    def _custom_calls(self) -> Sequence[Callable[[], Any]]:
+        info, matrix = self._inputs.info, self._sample
+        width = targets_of(info).width(self._objective)
+        margins = np.zeros((matrix.num_row(), width), np.float32)  # as before the first round
+        functions = [one for one in (self._spec.objective, self._spec.metric) if one is not None]
+        return [partial(one, margins[:, 0] if width == 1 else margins, matrix) for one in functions]
 
     def _build_booster(self, raw: bytearray | None = None) -> xgb.Booster:
         """Return a booster with the run's options; `raw` is a serialized model that it starts from."""
-        inputs, objective = self._inputs, self._spec.objective(self._inputs.info)
+        inputs, objective = self._inputs, self._objective
         options = self._spec.params.native() | constraints(self._spec.params, inputs.info)
         options |= {"nthread": inputs.threads, "device": self._device, "eval_metric": self._loss.metric}
         options |= {"objective": objective, "seed": _seed(inputs), "seed_per_iteration": True}

@@ -1,13 +1,13 @@
-"""The import of XGBoost, and the translation of its errors."""
+"""The import of XGBoost, the device that it computes on, and the translation of its errors."""
 
 from __future__ import annotations
 
+import ctypes
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from trainwright.errors import TrainwrightError
+from trainwright.errors import ModelError
+from trainwright.frameworks.boosting.calls import HINT, translator
 from trainwright.require import require
 
 # The time, source file and line before the library's message.
@@ -26,15 +26,50 @@ def xgboost() -> Any:
     return require("xgboost", "xgboost", spare="sklearn")
 
 
-@contextmanager
-def translated(what: str, kind: type[TrainwrightError]) -> Iterator[None]:
-    """Raise errors of the library and of the user's functions as `kind`, in one line without a C++ stack."""
+def _readable(text: str) -> tuple[str, str]:
+    """Return the message without the C++ stack, and a hint."""
+    return _LOG_PREFIX.sub("", (text.splitlines() or [""])[0]), HINT
+
+
+translated = translator("XGBoostError", _readable)
+
+
+def chosen_device(name: str, method: str = "hist") -> str:
+    """Return `cpu`, `cuda` or `cuda:NUMBER` for a value of `training.device`.
+
+    `auto` prefers CUDA, where XGBoost has every tree method but `exact`.
+
+    Raises:
+        MissingExtraError: XGBoost is not installed.
+        ModelError: XGBoost cannot compute on that device.
+    """
+    if name == "cpu" or (name == "auto" and method == "exact"):
+        return "cpu"
+    if method == "exact":
+        raise ModelError(
+            f"training.device: {name} given, but tree_method: exact grows trees on the CPU alone; use hist, "
+            "or training.device: cpu"
+        )
+    reason = _cuda_unavailable()
+    if name == "auto":
+        return "cpu" if reason else "cuda"
+    if reason:
+        raise ModelError(f"training.device: {name} is not available: {reason}; use cpu or auto")
+    return name
+
+
+def _cuda_unavailable() -> str:
+    """Return why CUDA cannot be used, or an empty string."""
+    if not xgboost().build_info()["USE_CUDA"]:
+        return "this xgboost was built without CUDA (install the package xgboost instead of xgboost-cpu)"
+    return "" if _cuda_devices() else "there is no CUDA device"
+
+
+def _cuda_devices() -> int:
+    """Return how many devices the driver reports; it respects CUDA_VISIBLE_DEVICES."""
+    count = ctypes.c_int(0)
     try:
-        yield
-    except TrainwrightError:
-        raise
-    except Exception as error:
-        lines = str(error).splitlines() or [""]
-        message = _LOG_PREFIX.sub("", lines[0])
-        name = "" if type(error).__name__ == "XGBoostError" else f"{type(error).__name__}: "
-        raise kind(f"{what}: {name}{message}; see where with --debug") from error
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    return count.value if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0

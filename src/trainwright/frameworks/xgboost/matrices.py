@@ -14,7 +14,7 @@ import numpy as np
 
 from trainwright.datasets.base import ArraySplit, Split
 from trainwright.frameworks.base import LearnerInputs, ModelInputs
-from trainwright.frameworks.support.inputs import loss_sample
+from trainwright.frameworks.support.inputs import arrays_of, loss_sample
 from trainwright.frameworks.xgboost.params import XgboostParams
 from trainwright.tasks.support.precision import learned
 from trainwright.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo
@@ -67,7 +67,7 @@ class Matrices:
     def sample(self) -> xgb.DMatrix:
         """Return a matrix of the training rows on which the loss of a step is computed."""
         split, ids = self._inputs.splits["train"], loss_sample(self._inputs, 100)
-        return _plain(self._inputs, _all_rows(split) if ids is None else split.take(ids), names=None).matrix
+        return _plain(self._inputs, arrays_of(split, ids), names=None).matrix
 
     def _build(self, split: Split) -> Rows:
         if split is self._inputs.splits["train"] and self._params.grown_by == "hist":
@@ -75,7 +75,7 @@ class Matrices:
         if self._params.external_memory:
             return self._binned(split, self.train)
         # There are no names: XGBoost would compare those of booster and matrix in every call.
-        return _plain(self._inputs, _all_rows(split), names=None)
+        return _plain(self._inputs, arrays_of(split), names=None)
 
     def _binned(self, split: Split, like: xgb.DMatrix | None = None) -> Rows:
         """Return the rows of a split in a quantile matrix, with the bins of the matrix `like`, if any."""
@@ -107,7 +107,7 @@ class Matrices:
 
 def named_matrix(inputs: ModelInputs, split: Split) -> Rows:
     """Return the rows of a split in a matrix with the names of its columns, for a booster that has them."""
-    return _plain(inputs, _all_rows(split), feature_names(inputs.info))
+    return _plain(inputs, arrays_of(split), feature_names(inputs.info))
 
 
 def _plain(inputs: ModelInputs, batch: Batch, names: list[str] | None) -> Rows:
@@ -123,12 +123,6 @@ def _plain(inputs: ModelInputs, batch: Batch, names: list[str] | None) -> Rows:
         feature_types=_feature_types(inputs.info),
     )
     return Rows(matrix, batch[TARGET])
-
-
-def _all_rows(split: Split) -> Batch:
-    if isinstance(split, ArraySplit):
-        return split.arrays
-    return split.take(np.arange(len(split), dtype=np.int64))
 
 
 def _feature_types(info: DataInfo) -> list[str] | None:

@@ -13,12 +13,11 @@ import numpy as np
 from trainwright.datasets.base import ArraySplit, Split
 from trainwright.errors import ModelError, TrainingError
 from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
-from trainwright.frameworks.support.estimators import check_estimator
+from trainwright.frameworks.boosting.estimators import check_estimator
 from trainwright.frameworks.support.stored import check_features, read_model
-from trainwright.frameworks.xgboost.devices import chosen_device
-from trainwright.frameworks.xgboost.library import translated, xgboost
+from trainwright.frameworks.xgboost.library import chosen_device, translated, xgboost
 from trainwright.frameworks.xgboost.matrices import Rows, feature_names, named_matrix
-from trainwright.frameworks.xgboost.spec import ModelSpec, model_spec
+from trainwright.frameworks.xgboost.spec import XgboostSpec, model_spec, reported_loss
 from trainwright.frameworks.xgboost.targets import targets_of
 from trainwright.require import require
 from trainwright.tasks.support.precision import restored
@@ -44,7 +43,7 @@ class XgboostModel(Model):
     def __init__(
         self,
         inputs: ModelInputs,
-        spec: ModelSpec,
+        spec: XgboostSpec,
         rows_of: Callable[[Split], Rows],
         booster: xgb.Booster,
     ) -> None:
@@ -53,7 +52,7 @@ class XgboostModel(Model):
         self._spec = spec
         self._rows_of = rows_of
         self._targets = targets_of(inputs.info)
-        self._power = spec.loss(inputs.info).power
+        self._power = reported_loss(spec, inputs.info).power
         self._metrics = threading.Lock()
 
     def predict(self, split: Split) -> Iterator[Predictions]:
@@ -138,7 +137,7 @@ def load_model(inputs: ModelInputs, folder: Path) -> XgboostModel:
     options = {
         "nthread": inputs.threads,  # of this booster only
         "device": chosen_device(inputs.config.training.device, spec.params.grown_by),
-        "eval_metric": spec.loss(inputs.info).metric,
+        "eval_metric": reported_loss(spec, inputs.info).metric,
     }
     if options["eval_metric"] == "quantile":  # which has the quantile from the options, not from the file
         options["quantile_alpha"] = spec.params.quantile_alpha

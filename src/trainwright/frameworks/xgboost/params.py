@@ -233,7 +233,7 @@ class XgboostParams(Section):
 
     @property
     def samples(self) -> bool:
-        """Whether rows or features are sampled."""
+        """Return whether rows or features are sampled."""
         return min(self.subsample, self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode) < 1
 
     def boundary(self, rows: int) -> int:

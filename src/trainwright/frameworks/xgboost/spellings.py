@@ -1,9 +1,9 @@
-"""What XGBoost's other names of options mean, for configs and for its estimators."""
+"""Meanings of XGBoost's other names of options, for configs and for its estimators."""
 
 from __future__ import annotations
 
 from trainwright.config.spellings import Refusal, Setting, Spellings, device, each, spelled
-from trainwright.frameworks.support.booster_spellings import (
+from trainwright.frameworks.boosting.spellings import (
     CALLBACKS,
     COLUMNS,
     FROM_DATA,

@@ -1,4 +1,4 @@
-"""What the targets of each task are to XGBoost: their objectives, and the form of targets and outputs."""
+"""Targets of each task as XGBoost takes them: their objectives, and the form of targets and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the answers of a model tell: a class never given, rows known by heart, too few rows."""
+"""Findings from the answers of a model: a class never given, rows known by heart, too few rows."""
 
 from __future__ import annotations
 

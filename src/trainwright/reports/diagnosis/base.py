@@ -1,4 +1,4 @@
-"""What a diagnosis consists of, and what its rules look up in a run."""
+"""The findings of a diagnosis, and the facts of a run that its rules look up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Kind = Literal[
 
 
 class Finding(NamedTuple):
-    """What is wrong with a run: in a line, what was seen to say so, and what mends it.
+    """A fault of a run: in a line, what was seen to say so, and what mends it.
 
     `mend` is a line of config, or a command with CONFIG in place of the config's path.
     """

@@ -1,4 +1,4 @@
-"""What the curves of a training tell: it diverged, does not learn, overfits, or ended too early."""
+"""Findings from the curves of a training: it diverged, does not learn, overfits, or ended too early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the data tell: a column that gives the target away, rows in two splits, splits that are not alike."""
+"""Findings from the data: a column that gives the target away, rows in two splits, unlike splits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which option of a model holds it back: the line of config that mends overfitting, by what the model has."""
+"""Options that restrain a model: the line of config that mends overfitting, by what the model has."""
 
 from __future__ import annotations
 

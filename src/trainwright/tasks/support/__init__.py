@@ -1,1 +1,1 @@
-"""What tasks share: the functions of metrics, columns of targets, link functions and the worst rows."""
+"""Parts of several tasks: the functions of metrics, columns of targets, link functions and the worst rows."""

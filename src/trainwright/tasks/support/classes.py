@@ -14,7 +14,8 @@ They agree with scikit-learn's functions of the same names. Edge cases:
 - `f1_binary`, `precision_binary` and `recall_binary` refer to the second class, and are NaN unless there are
   two.
 
-Weights of rows count as `sample_weight` does in scikit-learn.
+Weights of rows count as `sample_weight` does in scikit-learn, whose functions are not called: every
+installation evaluates its runs, without scikit-learn where no extra brings it.
 """
 
 from __future__ import annotations

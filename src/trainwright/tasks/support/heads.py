@@ -1,4 +1,4 @@
-"""What a head of a model is asked, by its targets: one of the named arrays, or the target itself."""
+"""The task of a head of a model, by its targets: one of the named arrays, or the target itself."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """The figures and tables of probabilities of yes and no: ROC, precision and recall, calibration, lift, costs.
 
 `positive` is (rows,) bool, `probability` (rows,) of the positive class, `weights` (rows,) float64 or None.
-Curves have at most POINTS points, whatever the number of rows.
+Curves have at most POINTS points, whatever the number of rows. scikit-learn's functions of the same figures
+are not called: not every installation has it, and here one sort of the rows serves all figures of a class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,6 +21,13 @@ from trainwright.types import Array
 POINTS = 120
 CURVES = 4  # classes that one figure shows; of more, those that are told apart worst
 _BINS = 10  # of the calibration, with about equally many rows each
+# Words for what probabilities say beyond the answers that follow from them.
+OF_PROBABILITIES: Mapping[str, str] = {
+    "worse": "Its probabilities are worse than the constant answer's: it is far too sure of wrong "
+    "answers, so do not use them as they are.",
+    "better": "Its probabilities do tell more than chance: rank rows by them, or answer from another "
+    "threshold (below).",
+}
 
 
 class Answers(NamedTuple):

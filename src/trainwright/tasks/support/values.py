@@ -1,6 +1,7 @@
 """Metrics of predicted values.
 
-They agree with scikit-learn's functions of the same names. With several outputs, each metric is the mean over
+They agree with scikit-learn's functions of the same names, which are not called: it is a dependency of some
+extras only. With several outputs, each metric is the mean over
 the outputs (`max_error`: the maximum). `r2` and `explained_variance` are NaN for fewer than two rows; for a
 constant target they are 1.0 if the predictions are exact, else 0.0; so is `d2_absolute_error`. Metrics of
 logarithms and ratios are NaN where a target or a prediction is out of their domain (`rmsle`: -1 or less,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,10 @@ from ray.tune.search.optuna import OptunaSearch
 
 from trainwright.environ import temporary_environment
 from trainwright.errors import OF_DISKS, CheckpointError, InputError, TrainingError
-from trainwright.records.lock import Lock
 from trainwright.tuners.base import Begun, Trials
 from trainwright.tuners.ray import schedulers
 from trainwright.tuners.ray.actor import ERROR, EVALUATION, OBJECTIVE, TrialActor, config_of, trial_of
+from trainwright.tuners.ray.folders import own_folder
 from trainwright.tuners.ray.params import HyperbandScheduler, PbtScheduler, RayParams
 from trainwright.tuners.ray.space import decoded, domains, encoded
 
@@ -341,40 +339,3 @@ def _removed(folder: Path) -> Iterator[None]:
         yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-_PREFIX, _LOCK = "trainwright-ray-", "driver.lock"
-_LONGEST = 107  # bytes of the path of a Unix socket
-_SOCKET = "/session_2026-01-31_23-59-59_999999_1234567/sockets/plasma_store"  # Ray's, in our folder
-_SHORT = Path("/tmp")
-
-
-@contextlib.contextmanager
-def own_folder() -> Iterator[str]:
-    """Make a temporary folder, and remove it at the end; remove the folders of killed studies first."""
-    parent = _parent()
-    _sweep(parent)
-    made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))
-    lock = Lock(made / _LOCK)
-    lock.acquire()
-    folder = made.rename(made.with_name(made.name.removeprefix(".")))  # no sweep sees it without its lock
-    try:
-        yield str(folder)
-    finally:
-        lock.release()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _parent() -> Path:
-    """Return the folder of temporary files; `/tmp` where the paths of sockets would be too long there."""
-    usual = Path(tempfile.gettempdir())
-    longest = os.fsencode(f"{usual}/{_PREFIX}12345678{_SOCKET}")
-    return usual if len(longest) <= _LONGEST else _SHORT
-
-
-def _sweep(folder: Path) -> None:
-    """Remove the folders whose process has ended: the system has released their locks."""
-    for path in folder.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError, CheckpointError):  # another user's
-            if (path / _LOCK).exists() and not Lock(path / _LOCK).is_held():
-                shutil.rmtree(path, ignore_errors=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from trainwright.datasets.base import ArraySplit, Draw, EvenLabels, LabelSplit, SampleSplit, Split
-from trainwright.frameworks.support.ahead import Samples
+from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.torch.losses.pixels import BY_PIXEL
 from trainwright.tasks.base import Task
 from trainwright.types import NO_LABEL, Array, Ids

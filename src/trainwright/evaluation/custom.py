@@ -27,7 +27,7 @@ PROBABILITIES = ("y_score", "y_proba", "y_prob", "proba")  # parameters that get
 _MORE = ("sample_weight", "pos_label")  # parameters that get what there is of them
 
 
-def own_metric(path: str, task: type[Task] | None = None) -> Metric:
+def custom_metric(path: str, task: type[Task] | None = None) -> Metric:
     """Import a metric; no function is called.
 
     Args:

@@ -55,7 +55,7 @@ class Samples:
         return np.empty(0, np.int64) if self.numbers is None else self.numbers
 
 
-class Ahead:
+class Prefetcher:
     """The batches of a split.
 
     What is taken never depends on what was expected: a batch that no worker has read is read when it is
@@ -77,7 +77,7 @@ class Ahead:
 
     @property
     def has_workers(self) -> bool:
-        """Whether worker processes, or a thread, read ahead."""
+        """Return whether worker processes, or a thread, read ahead."""
         return self._split.reading.workers > 0 or self._split.reading.in_thread
 
     def expect(self, upcoming: Iterator[Samples]) -> None:

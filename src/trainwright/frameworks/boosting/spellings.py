@@ -1,4 +1,4 @@
-"""What options of several boosting libraries mean; readable without any library."""
+"""Meanings of options that several boosting libraries have; readable without any library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objectives and metrics of the user's, of which no checkpoint holds a state: find those that have one.
+"""Custom objectives and metrics, of which no checkpoint holds a state: find those that have one.
 
 Their code does not show it (`state[key] += 1`, `random.gauss()`, a counter of a library), so they are called
 once before the training, and what they can reach is compared with what it was. Then it is put back.
@@ -26,7 +26,7 @@ from trainwright.frameworks.support.fingerprint import (
     names_in,
 )
 from trainwright.frameworks.support.object_state import ObjectState, none
-from trainwright.frameworks.support.plans import OWN_FUNCTIONS_HINT
+from trainwright.frameworks.support.plans import CUSTOM_FUNCTIONS_HINT
 from trainwright.global_random import preserved_global_random
 from trainwright.module_sources import is_installed
 
@@ -34,8 +34,8 @@ _GENERATORS = "the random generators of the process"
 _NAMED = 3  # parts of the state that a message names
 
 
-class OwnFunctions:
-    """The objective and the metric of a run that are the user's.
+class CustomFunctions:
+    """The custom objective and metric of a run.
 
     Args:
         functions: Functions and objects by `objective` and `metric`; what is None or a name is left out.
@@ -46,7 +46,7 @@ class OwnFunctions:
             f"{name} {index}" if index else name: root
             for name, one in functions.items()
             if callable(one) or is_users(type(one))
-            for index, root in enumerate({id(part): part for part in own_parts(one)}.values())
+            for index, root in enumerate({id(part): part for part in custom_parts(one)}.values())
         }
         self._states = {name: ObjectState(root) for name, root in self._roots.items()}
         self._torch = sys.modules.get("torch")  # a function may import it later, which is no change
@@ -74,7 +74,7 @@ class OwnFunctions:
         held.put_back()
         return (
             f"the objective or metric of the model keeps state from call to call ({_listed(changed)}), which "
-            f"no checkpoint holds; {OWN_FUNCTIONS_HINT}"
+            f"no checkpoint holds; {CUSTOM_FUNCTIONS_HINT}"
         )
 
     def unsaved(self) -> dict[str, str]:
@@ -96,7 +96,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class _Held:
-    """What functions and objects may change when they are called, and copies of it.
+    """The state that functions and objects may change when they are called, and copies of it.
 
     These are closures, variables, defaults, and attributes of functions, classes and objects. What cannot be
     copied is left as the call leaves it.
@@ -190,19 +190,19 @@ def _numpy_state() -> str:
     return f"{state['state']['key'].tolist()} {state['state']['pos']} {state['gauss']}"
 
 
-def own_parts(value: Any) -> Iterator[Any]:
+def custom_parts(value: Any) -> Iterator[Any]:
     """Yield the user's functions and objects that a callable is made of; ours may be around them."""
     if isinstance(value, partial):
         for part in (value.func, *value.args, *value.keywords.values()):
-            yield from own_parts(part)
+            yield from custom_parts(part)
     elif isinstance(value, MethodType):
-        yield from own_parts(value.__self__)
+        yield from custom_parts(value.__self__)
     elif isinstance(value, FunctionType):
         if not (value.__module__ or "").startswith("trainwright."):
             yield value
             return
         for cell in value.__closure__ or ():
             if callable(cell.cell_contents):
-                yield from own_parts(cell.cell_contents)
+                yield from custom_parts(cell.cell_contents)
     elif is_users(type(value)) and not isinstance(value, type):
         yield value

@@ -12,9 +12,9 @@ import numpy as np
 from trainwright.frameworks.keras.backend import Backend
 from trainwright.frameworks.keras.backend_trainer import others_of
 from trainwright.frameworks.keras.network import Network
+from trainwright.frameworks.support.custom_functions import custom_parts
 from trainwright.frameworks.support.fingerprint import Fingerprint, is_users
 from trainwright.frameworks.support.object_state import Captured, Kept, Kinds, NotPlainError, ObjectState
-from trainwright.frameworks.support.own_functions import own_parts
 from trainwright.frameworks.support.stored import bytes_array, read_arrays
 from trainwright.types import Array
 
@@ -105,7 +105,7 @@ class _Fingerprint(Fingerprint):
         return super()._parts(value)
 
 
-class OwnState:
+class CustomState:
     """The state of objects of the user's: of the layers, the loss, the compiled metrics and the optimizer.
 
     Attributes of Python are read while a graph is made on TensorFlow and JAX, and not in each step: there
@@ -129,7 +129,7 @@ class OwnState:
         roots |= {f"optimizer {index}": one for index, one in enumerate([optimizer]) if is_users(type(one))}
         named = {"metric": network.own_metrics, "loss": [network.loss]}
         for name, values in named.items():
-            parts = [part for value in values for part in own_parts(value)]
+            parts = [part for value in values for part in custom_parts(value)]
             roots |= {f"{name} {index}" if index else name: one for index, one in enumerate(parts)}
         self._states: dict[str, ObjectState] = {}
         known = 0

@@ -14,7 +14,7 @@ import torch
 
 import trainwright
 from trainwright.errors import InputError
-from trainwright.frameworks.support.own_functions import OwnFunctions
+from trainwright.frameworks.support.custom_functions import CustomFunctions
 
 CALLS: list[int] = []
 FACTORS = {"a": 0.5}
@@ -158,7 +158,7 @@ KEEPING = [
 
 @pytest.mark.parametrize("function", [pure, Object(), Unhashable(), Object().__call__, None, "name"])
 def test_functions_without_state_keep_the_tier(function: Any) -> None:
-    own = OwnFunctions({"objective": function, "metric": None})
+    own = CustomFunctions({"objective": function, "metric": None})
     assert own.why_inexact(lambda: function(MARGINS)) == ""
 
 
@@ -168,9 +168,9 @@ def test_state_is_found_by_a_call_and_put_back(function: Any) -> None:
         return function(margins)
 
     for one in [around, function]:
-        own = OwnFunctions({"objective": one})
+        own = CustomFunctions({"objective": one})
         assert "keeps state from call to call (objective" in own.why_inexact(partial(one, MARGINS))
-    own = OwnFunctions({"objective": function})
+    own = CustomFunctions({"objective": function})
     before = own.unsaved()
     own.why_inexact(lambda: function(MARGINS))
     assert own.unsaved() == before
@@ -181,14 +181,14 @@ def test_state_is_found_by_a_call_and_put_back(function: Any) -> None:
 
 @pytest.mark.parametrize("function", [draws, draws_in_python, draws_in_torch])
 def test_draws_from_generators_of_the_process_are_found_and_put_back(function: Any) -> None:
-    own = OwnFunctions({"metric": function})
+    own = CustomFunctions({"metric": function})
     before = own.unsaved()
     assert "the random generators of the process" in own.why_inexact(lambda: function(MARGINS))
     assert own.unsaved() == before
 
 
 def test_a_call_that_fails_says_nothing_of_its_own() -> None:
-    own = OwnFunctions({"objective": pure})
+    own = CustomFunctions({"objective": pure})
     assert own.why_inexact(lambda: pure(None)) == ""
 
 

@@ -1,20 +1,81 @@
-"""Estimators that follow scikit-learn's conventions, as the boosting libraries provide them."""
+"""The definition of a model, read from a config's options or from an estimator of a library."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from inspect import signature
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from trainwright.config.schema import RunConfig
 from trainwright.config.spellings import METRICS, Spellings
-from trainwright.errors import ModelError
+from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.base import ModelInputs
 from trainwright.require import import_path
 
 Options = TypeVar("Options", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class ModelSpec(Generic[Options]):
+    """The options of a model, and the user's functions or objects for objective and metric.
+
+    `task` is the estimator's, or None without one.
+    """
+
+    params: Options
+    objective: Any = None
+    metric: Any = None
+    task: str | None = None
+
+
+def model_spec(
+    config: RunConfig,
+    model: Any,
+    options: type[Options],
+    of_estimator: Callable[[Any], ModelSpec[Options]],
+    custom: Callable[[str, str | None], Any],
+) -> ModelSpec[Options]:
+    """Return the spec of a run's model: of its estimator (see `estimator_of`), or of its options.
+
+    Args:
+        config: The resolved config.
+        model: The object that the user passed in Python, or None.
+        options: The pydantic model of the options.
+        of_estimator: Returns the spec of an estimator.
+        custom: Returns the user's function or object of the options `objective` and `metric`, or None.
+
+    Raises:
+        ModelError: An option is wrong, or cannot be used in a run.
+    """
+    if (estimator := estimator_of(config, model)) is not None:
+        return of_estimator(estimator)
+    params: Any = options.model_validate(dict(config.model.params))
+    return ModelSpec(params, custom("objective", params.objective), custom("metric", params.metric))
+
+
+def import_custom(option: str, path: str, form: str) -> Any:
+    """Import what the user gives for an option.
+
+    Args:
+        option: `objective` or `metric`.
+        path: The option's value.
+        form: `function` or `Class`, for the message.
+
+    Raises:
+        ModelError: The path does not lead to anything.
+    """
+    if ":" not in path:
+        raise ModelError(
+            f"model.params.{option}: {path!r} is not of the form package.module:{form}; "
+            "use evaluation.metrics"
+        )
+    try:
+        return import_path(path)
+    except InputError as error:
+        raise ModelError(f"model.params.{option}: {error}") from error
 
 
 def estimator_of(config: RunConfig, model: Any = None) -> Any:
@@ -36,31 +97,42 @@ def estimator_of(config: RunConfig, model: Any = None) -> Any:
         raise ModelError(f"model {config.model.type}: {error}") from error
 
 
-def takes_targets_first(objective: Any) -> bool:
-    """Return whether a function of the user's is called as estimators call it: `f(y_true, y_pred)` of arrays.
+def booster_objective(objective: Any, *, of_estimator: bool = False) -> Any:
+    """Return an objective as boosters call it: with the predictions, and their own form of the data.
 
-    Boosters themselves call it with the predictions and their own form of the data.
+    One of an estimator, or whose first argument is `y_true`, is called with arrays: targets, predictions.
+
+    Args:
+        objective: A function of the user's, or a name or None, for which None is returned.
+        of_estimator: Whether an estimator has it.
     """
-    return objective is not None and next(iter(signature(objective).parameters), "") == "y_true"
+    if not callable(objective):
+        return None
+    if not of_estimator and next(iter(signature(objective).parameters), "") != "y_true":
+        return objective
+    return lambda predictions, data: objective(data.get_label(), predictions)
 
 
-def task_of(model: Any, tasks: Mapping[type, str], framework: str) -> str:
+def task_of(model: Any, classifier: type, regressor: type, framework: str) -> str:
     """Return the task of an estimator.
 
     Args:
         model: The estimator.
-        tasks: Estimator classes -> their tasks.
+        classifier: The library's class for classification.
+        regressor: The library's class for regression.
         framework: Name of the framework, for the message.
 
     Raises:
-        ModelError: The estimator is of none of these classes.
+        ModelError: The estimator is of neither class.
     """
-    if (task := next((task for cls, task in tasks.items() if isinstance(model, cls)), None)) is None:
-        known = ", ".join(cls.__name__ for cls in tasks)
-        raise ModelError(
-            f"model {type(model).__name__} is not supported; use {known}, or set model.type: {framework}"
-        )
-    return task
+    if isinstance(model, classifier):
+        return "classification"
+    if isinstance(model, regressor):
+        return "regression"
+    known = f"{classifier.__name__}, {regressor.__name__}"
+    raise ModelError(
+        f"model {type(model).__name__} is not supported; use {known}, or set model.type: {framework}"
+    )
 
 
 # An estimator of classes may also do labels, if its framework does.

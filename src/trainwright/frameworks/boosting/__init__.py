@@ -1,0 +1,1 @@
+"""Parts of adapters for libraries of boosted trees, where a step is a boosting round over all rows."""
