@@ -217,11 +217,12 @@ def test_two_processes_do_not_work_on_one_study(tmp_path: Path) -> None:
     owner.acquire()
     try:
         assert cut.status == "running"
-        from trainwright.studies.running import run_study
-        from trainwright.studies.study import Study, StudyPlan, StudyRequest
+        from trainwright.studies.driver import drive
+        from trainwright.studies.running import TrialRuns
+        from trainwright.studies.study import Study, StudyRequest
 
         with pytest.raises(RunLockedError, match=f"study {cut.id} is owned by another process"):
-            run_study(Study(cut.path), [], StudyRequest(tmp_path), StudyPlan(lambda _: {}, lambda _: None))
+            drive(TrialRuns(Study(cut.path), [], StudyRequest(tmp_path), lambda _: {}))
     finally:
         owner.release()
 

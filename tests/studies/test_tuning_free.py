@@ -10,11 +10,11 @@ from small_runs import SMALL
 from trainwright import registry
 from trainwright.errors import ConfigError
 from trainwright.records.trials import LoggedTrial, TrialLog, read_trials
+from trainwright.studies.driver import InProcess
 from trainwright.studies.tuning import tune
 from trainwright.studies.tuning.conclusion import observation
-from trainwright.studies.tuning.jobs import Job
+from trainwright.studies.tuning.jobs import Job, JobOutcome
 from trainwright.studies.tuning.space import read_space
-from trainwright.studies.tuning.workers import InProcess, Outcome
 
 SPACE: dict[str, Any] = {"training.learning_rate": {"low": 1e-3, "high": 0.1, "log": True}}
 TUNED: dict[str, Any] = {
@@ -31,7 +31,7 @@ TUNED: dict[str, Any] = {
 }
 
 
-class Several(InProcess):
+class Several(InProcess[Job, JobOutcome]):
     """Two workers, of which the one that began last ends first, but for every third end: no order of numbers."""
 
     slots = 2
@@ -44,7 +44,7 @@ class Several(InProcess):
     def submit(self, job: Job) -> None:
         self._jobs.append(job)
 
-    def wait(self) -> Outcome:
+    def wait(self) -> JobOutcome:
         self._ends += 1
         super().submit(self._jobs.pop(0 if self._ends % 3 == 0 else -1))
         return super().wait()
@@ -60,10 +60,10 @@ def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def several(search: Any) -> Several:
         if not executors or not executors[0]._jobs:
-            executors[:] = [Several(search._request.bundle)]
+            executors[:] = [Several(search.run)]
         return executors[0]
 
-    monkeypatch.setattr(tune._Search, "_new_executor", several)
+    monkeypatch.setattr(tune._TuningPlan, "_new_executor", several)
 
 
 def test_each_trial_is_proposed_from_what_had_ended(two_workers: None, tmp_path: Path) -> None:

@@ -26,15 +26,16 @@ from trainwright.numerals import number
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study_results import BenchmarkResult
 from trainwright.redact import printable
-from trainwright.reports.studies import benchmark_table, markdown_table, write_report
+from trainwright.reports.studies import benchmark_table, markdown_table
 from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.prediction.split_predictions import predicted
 from trainwright.runs.run import Run
 from trainwright.runs.trust import of_own_config
+from trainwright.studies.driver import drive
 from trainwright.studies.metrics import with_metric
 from trainwright.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of
-from trainwright.studies.running import run_study
-from trainwright.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, open_study
+from trainwright.studies.running import TrialRuns
+from trainwright.studies.study import Json, Study, StudyRequest, StudyView, Trial, open_study
 from trainwright.studies.trials import MOST_FOLDS, StudyConfig
 from trainwright.studies.unchanged import CurrentData, warn_of_changes
 from trainwright.types import FEATURES
@@ -136,10 +137,15 @@ def benchmark(
         "params": {model: dict(params) for model, params in selection.params.items()},
     }
     study = open_study(request, base.resolved.config.experiment.name, KIND, question)
-    plan = StudyPlan(
-        lambda failures: _conclude(study, trials, request, selection, failures), write_report, by="model"
+    drive(
+        TrialRuns(
+            study,
+            trials,
+            request,
+            lambda failures: _conclude(study, trials, request, selection, failures),
+            by="model",
+        )
     )
-    run_study(study, trials, request, plan)
     return Benchmark(study.path)
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from pydantic import TypeAdapter
 
@@ -19,7 +19,7 @@ from trainwright.datasets.base import DataBundle
 from trainwright.digest import sha256_bytes
 from trainwright.engine.outside import VerdictFunction
 from trainwright.engine.rules import TrainingShare
-from trainwright.engine.signals import STATUS_OF
+from trainwright.engine.signals import STATUS_OF, Stopped
 from trainwright.errors import (
     DataError,
     InputError,
@@ -33,7 +33,7 @@ from trainwright.records.manifest import Parent
 from trainwright.records.ownership import is_own
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
-from trainwright.records.status import FINAL
+from trainwright.records.status import FINAL, Ended
 from trainwright.records.trials import Ending
 from trainwright.runs.attempt import run_attempt
 from trainwright.runs.objects import Objects
@@ -148,6 +148,37 @@ def train(
         if statuses[-1] in STATUS_OF.values():
             break
     return "paused" if "paused" in statuses[:-1] and statuses[-1] == "completed" else statuses[-1]
+
+
+class JobOutcome(NamedTuple):
+    """How the attempt of a job has ended: a status of runs, or `failed` with an error."""
+
+    job: Job
+    status: str
+    error: str | None = None
+
+
+def do(
+    job: Job,
+    bundle: Callable[[Resolved], DataBundle | None] = no_bundle,
+    callbacks: Sequence[Callback] = (),
+) -> JobOutcome:
+    """Do a job in this process; see `train`.
+
+    Raises:
+        InputError, TrainingError: The trial cannot be trained for now, which is no result of it.
+        Stopped: A signal came.
+    """
+    try:
+        status = train(job, bundle, callbacks)
+    except (TrainwrightError, OSError) as error:
+        message = hidden(job.runs[0], error)
+        if is_own_failure(job, error, bundle):
+            return JobOutcome(job, "failed", message)
+        raise unfinished(job, message, is_input=isinstance(error, InputError)) from error
+    if status in STATUS_OF.values():
+        raise Stopped(cast("Ended", status))
+    return JobOutcome(job, status)
 
 
 def _train_run(

@@ -13,93 +13,20 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, cast
 
-from trainwright.callbacks.base import Callback
-from trainwright.config import Resolved
-from trainwright.datasets.base import DataBundle
 from trainwright.engine.signals import STATUS_OF, Stopped
-from trainwright.errors import InputError, TrainwrightError
+from trainwright.errors import TrainwrightError
 from trainwright.records.status import Ended
 from trainwright.runs.data.shared import sharing_data
-from trainwright.studies.running import log_warnings_once
-from trainwright.studies.tuning.jobs import Job, failure, hidden, is_own_failure, train, unfinished
+from trainwright.studies.driver import log_warnings_once
+from trainwright.studies.tuning.jobs import Job, JobOutcome, failure, train, unfinished
 from trainwright.studies.tuning.joined import LEFT, JoinedWorker, JoinedWorkers
 from trainwright.studies.tuning.resources import visible_gpus
 from trainwright.studies.tuning.worker_process import WorkerProcess, received
 
 _POLL_SECONDS = 0.2  # between two checks whether a signal has come
 _MOST_DEATHS = 3  # of workers at one job, after which its trial has failed
-
-
-class Outcome(NamedTuple):
-    """How the attempt of a job has ended: a status of runs, or `failed` with an error."""
-
-    job: Job
-    status: str
-    error: str | None = None
-
-
-class Executor(Protocol):
-    """Do jobs, as many at once as it has `slots`."""
-
-    @property
-    def slots(self) -> int:
-        """The number of jobs that it can do at once now."""
-
-    def submit(self, job: Job) -> None:
-        """Begin a job; there is a free slot."""
-
-    def wait(self) -> Outcome | None:
-        """Return how the next job has ended; None if there are more slots now. Some job has been submitted.
-
-        Raises:
-            Stopped: A signal has come, and no job is being done any more.
-            InputError, TrainingError: The trial cannot be trained for now, which is no result of it.
-        """
-
-    def close(self) -> None:
-        """End all workers; jobs in progress save and stop."""
-
-
-class InProcess:
-    """Do one job at a time, in this process.
-
-    Args:
-        bundle: Returns the data that were given as objects, if any, as a config prepares them.
-        callbacks: Observers of the runs.
-    """
-
-    slots = 1
-
-    def __init__(
-        self, bundle: Callable[[Resolved], DataBundle | None], callbacks: Sequence[Callback] = ()
-    ) -> None:
-        self._bundle, self._callbacks = bundle, callbacks
-        self._job: Job | None = None
-
-    def submit(self, job: Job) -> None:
-        """Begin a job; see `Executor.submit`."""
-        self._job = job
-
-    def wait(self) -> Outcome:
-        """Do the job; see `Executor.wait`."""
-        job, self._job = self._job, None
-        assert job is not None
-        try:
-            status = train(job, self._bundle, self._callbacks)
-        except (TrainwrightError, OSError) as error:
-            message = hidden(job.runs[0], error)
-            if is_own_failure(job, error, self._bundle):
-                return Outcome(job, "failed", message)
-            is_input = isinstance(error, InputError)
-            raise unfinished(job, message, is_input=is_input) from error
-        if status in STATUS_OF.values():
-            raise Stopped(cast("Ended", status))
-        return Outcome(job, status)
-
-    def close(self) -> None:
-        """Do nothing; see `Executor.close`."""
 
 
 @dataclass
@@ -183,7 +110,7 @@ class WorkerProcesses:
         free = [share for share in self.gpus if all(worker.gpus != share for worker in self._workers)]
         return _Worker.start(self.log_level, next(iter(free), None))
 
-    def wait(self) -> Outcome | None:
+    def wait(self) -> JobOutcome | None:
         """Return how the next job has ended; see `Executor.wait`."""
         slots = self.slots
         while True:
@@ -209,7 +136,7 @@ class WorkerProcesses:
                     selector.register(worker.process.messages, selectors.EVENT_READ, worker)
             return [key.data for key, _ in selector.select(_POLL_SECONDS)]
 
-    def _outcome(self, worker: _Worker | JoinedWorker, answer: dict[str, Any]) -> Outcome | None:
+    def _outcome(self, worker: _Worker | JoinedWorker, answer: dict[str, Any]) -> JobOutcome | None:
         """Return what an answer says; None if the worker is gone, and another one continues its job.
 
         Raises:
@@ -221,12 +148,12 @@ class WorkerProcesses:
         if answer.get("is_from_outside"):
             raise unfinished(job, answer["error"], is_input=answer["is_input"])
         if answer and answer["status"] != LEFT:
-            return Outcome(job, answer["status"], answer.get("error"))
+            return JobOutcome(job, answer["status"], answer.get("error"))
         if not answer:
             how = self._ended(worker)
             self._deaths[job.trial] = deaths = self._deaths.get(job.trial, 0) + 1
             if deaths >= _MOST_DEATHS:
-                return Outcome(job, "failed", f"its process died {deaths} times, the last time {how}")
+                return JobOutcome(job, "failed", f"its process died {deaths} times, the last time {how}")
         self.submit(job)
         return None
 

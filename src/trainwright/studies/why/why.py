@@ -12,21 +12,20 @@ from typing import Any
 
 from trainwright.config import Resolved
 from trainwright.engine.signals import Signals, Stopped
-from trainwright.errors import InputError, TrainingError, TrainwrightError, is_from_outside
+from trainwright.errors import InputError, TrainingError, is_from_outside
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import TESTED
 from trainwright.reports.why import write_report
 from trainwright.require import import_path, import_paths, importing_by
-from trainwright.runs.cleanup import discard_folder
 from trainwright.runs.objects import Objects
 from trainwright.runs.processes.isolation import as_fresh_process
 from trainwright.runs.reuse import CompletedRuns, harmful_differences
-from trainwright.runs.session import report
 from trainwright.runs.trust import RunImports
 from trainwright.runs.workdir import own_code, working_in
-from trainwright.studies.running import log_warnings_once, train_trial
-from trainwright.studies.study import RESULT, Json, Study, StudyRequest, StudyView, Trial, open_study
+from trainwright.studies.driver import StudyPlan, drive
+from trainwright.studies.running import train_trial
+from trainwright.studies.study import Json, Study, StudyRequest, StudyView, Trial, open_study
 from trainwright.studies.unchanged import check_completed_runs
 from trainwright.studies.why import code
 from trainwright.studies.why.answer import document
@@ -38,6 +37,8 @@ from trainwright.studies.why.sides import Side, changes_between, metric_between,
 log = logging.getLogger("trainwright")
 KIND = "why"
 MAX_RUNS = 60
+Measurement = tuple[Changes, int]  # the changes, and the seed
+MeasuredValue = tuple[Measurement, float | None]
 # What a measurement does not need, and what says nothing about the bits.
 _QUIET: Mapping[KeyPath, Any] = {("tracking",): [], ("tuning",): None, ("evaluation", "explain"): False}
 
@@ -96,7 +97,7 @@ def why(first: RunDir, second: RunDir, request: WhyRequest) -> Why:
     study = open_study(request.study, first.experiment, KIND, question, completed=True)
     names = ", ".join(factor.name for factor in factors) or "no change, only the seed"
     log.info("what can be substituted: %s; at most %d runs are trained", names, request.max_runs)
-    _Study(study, (before, after), factors, metric, request).run(notes)
+    drive(_WhyPlan(study, (before, after), (factors, notes), metric, request))
     return Why(study.path)
 
 
@@ -248,56 +249,76 @@ class _Measurements:
         return self._completed[1].find(resolved, Objects())
 
 
-class _Study:
-    """Make the measurements of a study, and write what they say."""
+class _UnknownValueError(Exception):
+    """The search needs a value that was not measured yet: of these changes, under this seed."""
+
+    def __init__(self, changes: Changes, seed: int) -> None:
+        super().__init__(changes, seed)
+        self.measurement = (changes, seed)
+
+
+class _WhyPlan(StudyPlan[Measurement, MeasuredValue | None]):
+    """The measurements that a search asks for, and what they say."""
+
+    write_report = staticmethod(write_report)
 
     def __init__(
         self,
         study: Study,
         sides: tuple[Side, Side],
-        factors: Sequence[Factor],
+        changes: tuple[Sequence[Factor], Sequence[str]],
         metric: str,
         request: WhyRequest,
     ) -> None:
-        self._study, self._sides, self._factors = study, sides, factors
-        self._metric, self._request = metric, request
-        self._measurements = _Measurements(study, sides, factors, metric, request)
+        super().__init__(study)
+        self._sides, self._metric, self._request = sides, metric, request
+        self._factors, self._notes = changes
+        self._measurements = _Measurements(study, sides, self._factors, metric, request)
         self._seeds = seeds_between(*sides, LOOKS[-1])
+        self._values: dict[Measurement, float | None] = {}
+        self._is_spent = False
+        self._findings: Findings
 
-    def run(self, notes: Sequence[str]) -> None:
-        """Measure, conclude, and record the status.
+    def begin(self, signals: Signals, stack: ExitStack) -> None:  # noqa: ARG002 - as in `StudyPlan`
+        """Check out the code; see `StudyPlan.begin`."""
+        self._measurements.open(stack)
 
-        Raises:
-            TrainwrightError: One of the two runs cannot be trained here.
-            RunLockedError: Another process works on this study.
-        """
-        study = self._study
-        with study.owned(), log_warnings_once():
-            study.check_seals()
-            study.update(status="running", error=None)
-            try:
-                with Signals(), ExitStack() as stack:
-                    self._measurements.open(stack)
-                    study.write(RESULT, self._document(self._search(), notes))
-                status = "completed"
-            except Stopped as signal:
-                status = signal.status
-            except TrainwrightError as error:
-                if isinstance(error, InputError) and not study.record.runs:
-                    discard_folder(study.path)
-                else:
-                    study.update(status="failed", error=str(error))
-                    report(study.path, write_report)
-                raise
-            study.update(status=status)
-            report(study.path, write_report)
+    def ask(self) -> Measurement | None:
+        """Search with the values that are known, up to the first one that is not; see `StudyPlan.ask`."""
+        names, measurements = [factor.name for factor in self._factors], self._measurements
+        try:
+            self._findings = Search(names, self._seeds, self._known, measurements.seeds_change_nothing).run()
+        except _UnknownValueError as unknown:
+            return unknown.measurement
+        return None
 
-    def _search(self) -> Findings:
-        names = [factor.name for factor in self._factors]
-        measurements = self._measurements
-        return Search(names, self._seeds, measurements.measure, measurements.seeds_change_nothing).run()
+    def _known(self, changes: Changes, seed: int) -> float | None:
+        if (changes, seed) in self._values:
+            return self._values[changes, seed]
+        if self._is_spent:
+            raise BudgetSpentError
+        raise _UnknownValueError(changes, seed)
 
-    def _document(self, findings: Findings, notes: Sequence[str]) -> Json:
+    def run(self, measurement: Measurement) -> MeasuredValue | None:
+        """Measure; return None if the budget is spent. See `StudyPlan.run`."""
+        try:
+            return measurement, self._measurements.measure(*measurement)
+        except BudgetSpentError:
+            return None
+
+    def tell(self, outcome: MeasuredValue | None) -> None:
+        """Take a value; see `StudyPlan.tell`."""
+        if outcome is None:
+            self._is_spent = True
+        else:
+            measurement, value = outcome
+            self._values[measurement] = value
+
+    def conclude(self) -> Json:
+        """Return what the search has found; see `StudyPlan.conclude`."""
+        return self._document(self._findings)
+
+    def _document(self, findings: Findings) -> Json:
         before, after = self._sides
         measured = [
             {
@@ -311,11 +332,11 @@ class _Study:
         ]
         return {
             "status": "completed",
-            "study_id": self._study.id,
-            "experiment": self._study.path.parent.name,
+            "study_id": self.study.id,
+            "experiment": self.study.path.parent.name,
             "trained": self._measurements.trained,
             "max_runs": self._request.max_runs,
-            "notes": list(notes),
+            "notes": list(self._notes),
             "measured": measured,
         } | document(
             (before.run.id, after.run.id),
