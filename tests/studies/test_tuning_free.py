@@ -12,8 +12,8 @@ from trainwright.errors import ConfigError
 from trainwright.records.trials import LoggedTrial, TrialLog, read_trials
 from trainwright.studies.driver import InProcess
 from trainwright.studies.tuning import tune
-from trainwright.studies.tuning.conclusion import observation
 from trainwright.studies.tuning.jobs import Job, JobOutcome
+from trainwright.studies.tuning.proposals import observation
 from trainwright.studies.tuning.space import read_space
 
 SPACE: dict[str, Any] = {"training.learning_rate": {"low": 1e-3, "high": 0.1, "log": True}}

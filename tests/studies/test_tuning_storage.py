@@ -77,7 +77,7 @@ def test_a_server_that_is_killed_and_comes_back_has_all_trials(
 
 def _frozen(study: Tuning) -> tuple[list[Any], list[Any]]:
     from trainwright.samplers.optuna import frozen
-    from trainwright.studies.tuning.conclusion import observation
+    from trainwright.studies.tuning.proposals import observation
     from trainwright.studies.tuning.space import read_space
 
     trials = read_trials(study.path)

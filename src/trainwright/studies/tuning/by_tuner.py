@@ -18,7 +18,7 @@ from trainwright import registry
 from trainwright.engine.signals import Signals
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.records.run_dir import RunDir
-from trainwright.records.trials import TIME_LIMIT, Ending, LoggedJob, LoggedTrial, LoggedTrials, TrialLog
+from trainwright.records.trials import TIME_LIMIT, Ending, LoggedJob, LoggedTrial, TrialLog
 from trainwright.runs.children.config import child_config
 from trainwright.runs.children.create import ChildRequest, create_child
 from trainwright.runs.pruning import prune_paused
@@ -36,11 +36,11 @@ from trainwright.studies.tuning.served import WorkerTrainer
 from trainwright.studies.tuning.space import read_space
 from trainwright.studies.tuning.trial_configs import TrialConfigs
 from trainwright.studies.tuning.tuner_checks import forkable_keys, tuner_of
+from trainwright.studies.tuning.view import FORK
 from trainwright.tuners.base import Begun, Point
 from trainwright.types import Mode
 
 log = logging.getLogger("trainwright")
-_FORK = "fork"  # the kind of a note: a trial began with the state of another one
 _OVER = ("completed", "stopped", "pruned")
 
 
@@ -137,7 +137,7 @@ class StudyTrials:
 
     @property
     def _forks(self) -> list[Json]:
-        return [note for note in self.log.notes if note["kind"] == _FORK]
+        return [note for note in self.log.notes if note["kind"] == FORK]
 
     def _is_enough(self) -> bool:
         """Return whether no trial begins any more, by the target or the time limit."""
@@ -181,7 +181,7 @@ class StudyTrials:
         with of_own_config(parent, own):
             resolved = child_config(parent, changed)
             run = create_child(ChildRequest(parent, own, resolved, "fork", at.step))
-        self.log.note(kind=_FORK, trial=number, of=donor.number, instead_of=instead_of, start=list(at))
+        self.log.note(kind=FORK, trial=number, of=donor.number, instead_of=instead_of, start=list(at))
         self._leaving[instead_of] = None
         return self._begin(LoggedTrial(number, dict(params), run.id, jobs=(LoggedJob(number),)))
 
@@ -257,12 +257,6 @@ class StudyTrials:
                         raise unfinished(job, message, is_input=is_input) from error
                     self._leaving[number] = message
                 self._settle(number)
-
-
-def counted(log: LoggedTrials) -> list[LoggedTrial]:
-    """Return the trials of a study without those in whose place a fork has begun."""
-    replaced = {note["instead_of"] for note in log.notes if note["kind"] == _FORK}
-    return [trial for trial in log.trials if trial.number not in replaced]
 
 
 def make_by_tuner(trials: StudyTrials) -> None:

@@ -8,34 +8,12 @@ from collections.abc import Sequence
 from trainwright.digest import sha256_bytes
 from trainwright.errors import TrainingError
 from trainwright.records.run_dir import RunDir
-from trainwright.records.trials import Ending, LoggedTrial, TrialStatus
+from trainwright.records.trials import Ending, LoggedTrial
 from trainwright.records.tuning_result import BestTrial, TuningResult
-from trainwright.samplers.base import Observation
 from trainwright.studies.study import Json
 from trainwright.studies.tuning.goals import Goals
 
 _FIRST = 3  # a study whose first trials all fail ends
-
-
-def observation(trial: LoggedTrial, end: Ending | None, goals: Goals | None = None) -> Observation:
-    """Return what a later trial may know of this one; a paused one is like one that was pruned there.
-
-    Args:
-        trial: The trial.
-        end: How it has ended, if the later trial may know that; else None.
-        goals: The goals, so that a study with several metrics or constraints tells all values.
-    """
-    if end is None:
-        return Observation(trial.params, "running")
-    status: TrialStatus = "pruned" if end.status == "paused" else end.status
-    status = "failed" if end.value is None and status == "completed" else status
-    seen = Observation(trial.params, status, end.value, end.curve)
-    if status not in ("completed", "pruned") or goals is None or not goals.measured:
-        return seen
-    values = goals.values(end)
-    if not values:
-        return seen._replace(status="failed")
-    return seen._replace(values=values, violations=goals.violations(end))
 
 
 def check_first_trials(trials: Sequence[LoggedTrial], number: int, total: int, metric: str) -> None:

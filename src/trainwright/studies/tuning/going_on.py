@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from trainwright.errors import InputError
 from trainwright.records.trials import read_log
 from trainwright.studies.study import Study
-from trainwright.studies.tuning.by_tuner import counted
+from trainwright.studies.tuning.view import counted
 
 log = logging.getLogger("trainwright")
 

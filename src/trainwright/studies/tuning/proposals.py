@@ -6,11 +6,11 @@ import math
 import time
 from collections.abc import Sequence
 
-from trainwright.records.trials import TIME_LIMIT, Ending, LoggedTrial, TrialLog
+from trainwright.records.trials import TIME_LIMIT, Ending, LoggedTrial, TrialLog, TrialStatus
 from trainwright.samplers.base import Observation
 from trainwright.studies.study import Json
 from trainwright.studies.tuning.agenda import Agenda, Turn
-from trainwright.studies.tuning.conclusion import observation
+from trainwright.studies.tuning.goals import Goals
 from trainwright.studies.tuning.question import SearchPlan
 
 
@@ -70,3 +70,24 @@ class Proposals:
         """Return the earlier trials as the proposal of a trial may know them."""
         known = self._agenda.known(self._log.trials, turn.job)[: turn.trial]
         return [*self._plan.earlier, *self.observations(self._log.trials, known)]
+
+
+def observation(trial: LoggedTrial, end: Ending | None, goals: Goals | None = None) -> Observation:
+    """Return what a later trial may know of this one; a paused one is like one that was pruned there.
+
+    Args:
+        trial: The trial.
+        end: How it has ended, if the later trial may know that; else None.
+        goals: The goals, so that a study with several metrics or constraints tells all values.
+    """
+    if end is None:
+        return Observation(trial.params, "running")
+    status: TrialStatus = "pruned" if end.status == "paused" else end.status
+    status = "failed" if end.value is None and status == "completed" else status
+    seen = Observation(trial.params, status, end.value, end.curve)
+    if status not in ("completed", "pruned") or goals is None or not goals.measured:
+        return seen
+    values = goals.values(end)
+    if not values:
+        return seen._replace(status="failed")
+    return seen._replace(values=values, violations=goals.violations(end))

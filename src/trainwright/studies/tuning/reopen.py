@@ -27,8 +27,7 @@ from trainwright.studies.study import Study, StudyRequest
 from trainwright.studies.tuning.going_on import length_so_far
 from trainwright.studies.tuning.question import FROM, SearchConfig, read_search
 from trainwright.studies.tuning.storage import lacks_password
-from trainwright.studies.tuning.tuner_checks import CONFIG
-from trainwright.studies.tuning.view import KIND
+from trainwright.studies.tuning.view import CONFIG, KIND
 
 log = logging.getLogger("trainwright")
 _LEAD_OUTSIDE = {"extends", "rdzv_endpoint", "address"}  # keys of another file, and of hosts without a scheme

@@ -10,7 +10,7 @@ from trainwright.records.listing import runs_folder
 from trainwright.records.ownership import is_own
 from trainwright.require import import_paths
 from trainwright.safe_open import read_regular
-from trainwright.studies.tuning.tuner_checks import CONFIG
+from trainwright.studies.tuning.view import CONFIG
 
 _WORDS = re.compile(r"[^\s'\",\[\]{}]+")
 

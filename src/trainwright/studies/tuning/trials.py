@@ -13,11 +13,11 @@ from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import LoggedTrial, TrialLog
 from trainwright.studies.driver import Outcome, Piece, StudyPlan
 from trainwright.studies.study import Json, Study, StudyRequest
-from trainwright.studies.tuning.by_tuner import counted
 from trainwright.studies.tuning.conclusion import check_first_trials, result_of, summary_of
 from trainwright.studies.tuning.goals import Goals
 from trainwright.studies.tuning.progress import Progress
 from trainwright.studies.tuning.projection import Projector
+from trainwright.studies.tuning.view import counted
 
 
 class LoggedPlan(StudyPlan[Piece, Outcome]):

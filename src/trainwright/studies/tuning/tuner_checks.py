@@ -14,9 +14,9 @@ from trainwright.runs.frameworks import framework_name
 from trainwright.samplers.base import Space
 from trainwright.studies.trials import StudyConfig
 from trainwright.studies.tuning.goals import Goals
+from trainwright.studies.tuning.view import CONFIG
 from trainwright.tuners.base import Tuner
 
-CONFIG = "search.yaml"  # the config of the search; `config.yaml` would make the folder look like a run
 _WITHOUT_WEIGHTS = ("dropout",)  # options of networks that change the shape of no weight
 # What a tuner does itself, and where its options say how.
 _INSTEAD = {

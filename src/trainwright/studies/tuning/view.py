@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 from trainwright.numerals import number
 from trainwright.records.run_dir import RunDir
-from trainwright.records.trials import LoggedTrial, read_trials, status_of
+from trainwright.records.trials import LoggedTrial, LoggedTrials, read_trials, status_of
 from trainwright.records.tuning_result import TuningResult, metrics_of
 from trainwright.runs.run import Run
 from trainwright.studies.study import Json, StudyView
 
 KIND = "tune"
 BEST = "best.yaml"
+CONFIG = "search.yaml"  # the config of the search; `config.yaml` would make the folder look like a run
+FORK = "fork"  # the kind of a note: a trial began with the state of another one
 
 
 class TrialSummary(NamedTuple):
@@ -142,3 +144,9 @@ def _summary(trial: LoggedTrial, folder: Path) -> TrialSummary:
 def rows(folder: Path) -> list[Json]:
     """Return the trials of a study as rows of a table."""
     return [trial.to_row() for trial in trials_of(folder)]
+
+
+def counted(log: LoggedTrials) -> list[LoggedTrial]:
+    """Return the trials of a study without those in whose place a fork has begun."""
+    replaced = {note["instead_of"] for note in log.notes if note["kind"] == FORK}
+    return [trial for trial in log.trials if trial.number not in replaced]
