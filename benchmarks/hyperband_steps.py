@@ -19,7 +19,7 @@ from harness import machine, table
 from sklearn.datasets import load_digits
 
 from trainwright.records.trials import Ending, LoggedJob, LoggedTrial
-from trainwright.studies.tuning.rungs import Rungs, hyperband
+from trainwright.studies.tuning.pruning import Rungs, hyperband
 
 EPOCHS, FACTOR, CHANCE, SHARE = 27, 3, 0.1, 0.95
 Curve = Sequence[float]  # the score after each epoch

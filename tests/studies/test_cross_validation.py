@@ -255,7 +255,7 @@ def test_wrong_input_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_the_number_of_folds_is_given_or_that_of_the_config() -> None:
-    from trainwright.studies.trials import StudyConfig
+    from trainwright.studies.configs import StudyConfig
 
     plain = StudyConfig.read(TOY, (), Path("runs"), objects=False)
     chosen = StudyConfig.read(TOY, {"data.split.folds": 4, "data.split.fold": 0}, Path("runs"), objects=False)

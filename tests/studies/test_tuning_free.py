@@ -13,8 +13,8 @@ from trainwright.records.trials import LoggedTrial, TrialLog, read_trials
 from trainwright.studies.driver import InProcess
 from trainwright.studies.tuning import tune
 from trainwright.studies.tuning.jobs import Job, JobOutcome
-from trainwright.studies.tuning.proposals import observation
-from trainwright.studies.tuning.space import read_space
+from trainwright.studies.tuning.sampling import observation
+from trainwright.studies.tuning.search_space import read_space
 
 SPACE: dict[str, Any] = {"training.learning_rate": {"low": 1e-3, "high": 0.1, "log": True}}
 TUNED: dict[str, Any] = {

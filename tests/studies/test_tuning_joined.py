@@ -20,7 +20,7 @@ from trainwright.studies.study import Study
 from trainwright.studies.tuning import joined, tune
 from trainwright.studies.tuning.jobs import train
 from trainwright.studies.tuning.joined import OwnFolder, leading
-from trainwright.studies.tuning.view import Tuning
+from trainwright.studies.tuning.study import Tuning
 from trainwright.studies.tuning.workers import WorkerProcesses, answer_to
 
 TUNED: dict[str, Any] = {

@@ -31,12 +31,11 @@ from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.prediction.split_predictions import predicted
 from trainwright.runs.run import Run
 from trainwright.runs.trust import of_own_config
+from trainwright.studies.configs import MOST_FOLDS, StudyConfig, with_metric
 from trainwright.studies.driver import drive
-from trainwright.studies.metrics import with_metric
 from trainwright.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of
 from trainwright.studies.running import TrialRuns
 from trainwright.studies.study import Json, Study, StudyRequest, StudyView, Trial, open_study
-from trainwright.studies.trials import MOST_FOLDS, StudyConfig
 from trainwright.studies.unchanged import CurrentData, warn_of_changes
 from trainwright.types import FEATURES
 

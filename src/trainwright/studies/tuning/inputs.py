@@ -15,8 +15,8 @@ from trainwright.runs.run_config import usable_config
 from trainwright.runs.trust import of_own_config
 from trainwright.samplers.base import Space
 from trainwright.studies.study import Study, StudyRequest
-from trainwright.studies.tuning.resuming import resuming
-from trainwright.studies.tuning.trial_configs import TrialConfigs
+from trainwright.studies.tuning.study import resuming
+from trainwright.studies.tuning.trial import TrialConfigs
 from trainwright.studies.unchanged import changes_of, refuse
 
 log = logging.getLogger("trainwright")

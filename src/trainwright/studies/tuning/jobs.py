@@ -44,7 +44,7 @@ from trainwright.runs.run_config import read_config, usable_config
 from trainwright.runs.trust import of_own_config
 from trainwright.runs.wiring import load_data
 from trainwright.studies.tuning.pruning import Curve, pruning_rule
-from trainwright.studies.tuning.resuming import resuming
+from trainwright.studies.tuning.study import resuming
 from trainwright.trackers.feed import send_rest
 from trainwright.types import Mode
 

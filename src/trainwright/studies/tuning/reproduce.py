@@ -15,12 +15,11 @@ from trainwright.records.trials import LENGTH, LoggedTrial, TrialLog, read_log, 
 from trainwright.records.tuning_result import SETTINGS
 from trainwright.runs.reproduce import Reproduction, Verdict, compare_bits
 from trainwright.studies.study import Json, Study, StudyRequest
-from trainwright.studies.tuning.earlier import FILE as EARLIER
-from trainwright.studies.tuning.question import RECORDED
-from trainwright.studies.tuning.reopen import REPEATS, check_search, kept_config, working_for
-from trainwright.studies.tuning.resuming import resuming
+from trainwright.studies.tuning.plan import RECORDED
+from trainwright.studies.tuning.resume import REPEATS, check_search, kept_config, working_for
+from trainwright.studies.tuning.study import KIND, Tuning, resuming
 from trainwright.studies.tuning.tune import search
-from trainwright.studies.tuning.view import KIND, Tuning
+from trainwright.studies.tuning.warm_start import FILE as EARLIER
 
 
 @dataclass(frozen=True)

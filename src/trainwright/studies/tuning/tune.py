@@ -30,10 +30,6 @@ from trainwright.samplers.optuna import frozen, importances
 from trainwright.studies.driver import Executor, InProcess, drive
 from trainwright.studies.study import Json, Study, StudyRequest, open_study
 from trainwright.studies.tuning.agenda import Agenda, Turn
-from trainwright.studies.tuning.by_tuner import StudyTrials, make_by_tuner
-from trainwright.studies.tuning.earlier import FILE as EARLIER
-from trainwright.studies.tuning.earlier import check_learns, learned
-from trainwright.studies.tuning.going_on import going_on
 from trainwright.studies.tuning.inputs import TrialInputs
 from trainwright.studies.tuning.jobs import (
     Job,
@@ -47,16 +43,15 @@ from trainwright.studies.tuning.jobs import (
     unfinished,
 )
 from trainwright.studies.tuning.joined import JoinedWorkers, leading
-from trainwright.studies.tuning.measures import measured
-from trainwright.studies.tuning.order import agenda_of, brackets_in
-from trainwright.studies.tuning.proposals import Proposals, observation
-from trainwright.studies.tuning.question import FROM, SearchConfig, SearchPlan, plan_of, read_search
-from trainwright.studies.tuning.resources import Threads, shares_of_gpus
-from trainwright.studies.tuning.resuming import resuming
-from trainwright.studies.tuning.trial_configs import TrialConfigs
-from trainwright.studies.tuning.trial_data import TrialData
-from trainwright.studies.tuning.trials import LoggedPlan
-from trainwright.studies.tuning.view import BEST, CONFIG, KIND, Tuning
+from trainwright.studies.tuning.plan import FROM, SearchConfig, SearchPlan, plan_of, read_search
+from trainwright.studies.tuning.resources import Threads, TrialData, shares_of_gpus
+from trainwright.studies.tuning.sampling import Proposals, agenda_of, brackets_in, observation
+from trainwright.studies.tuning.study import BEST, CONFIG, KIND, Tuning, going_on, resuming
+from trainwright.studies.tuning.trial import TrialConfigs
+from trainwright.studies.tuning.trials import LoggedPlan, measured
+from trainwright.studies.tuning.tuner_trials import StudyTrials, make_by_tuner
+from trainwright.studies.tuning.warm_start import FILE as EARLIER
+from trainwright.studies.tuning.warm_start import check_learns, learned
 from trainwright.studies.tuning.workers import WorkerProcesses
 
 log = logging.getLogger("trainwright")

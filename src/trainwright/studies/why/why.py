@@ -30,8 +30,7 @@ from trainwright.studies.unchanged import check_completed_runs
 from trainwright.studies.why import code
 from trainwright.studies.why.answer import document
 from trainwright.studies.why.factors import Factor, KeyPath
-from trainwright.studies.why.search import LOOKS, BudgetSpentError, Findings, Search
-from trainwright.studies.why.shares import Changes
+from trainwright.studies.why.search import LOOKS, BudgetSpentError, Changes, Findings, Search
 from trainwright.studies.why.sides import Side, changes_between, metric_between, seeds_between
 
 log = logging.getLogger("trainwright")

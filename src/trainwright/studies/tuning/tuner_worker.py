@@ -25,7 +25,7 @@ from trainwright.records.status import FINAL, Ended
 from trainwright.records.trials import read_trials
 from trainwright.runs.data.shared import sharing_data
 from trainwright.studies.tuning.jobs import Job, curve_of, failure, train
-from trainwright.studies.tuning.worker_process import WorkerProcess, received
+from trainwright.studies.tuning.workers import WorkerProcess, received
 from trainwright.tuners.base import Begun, Point, Report
 from trainwright.types import Mode
 

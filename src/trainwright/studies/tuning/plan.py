@@ -13,16 +13,15 @@ from trainwright.datasets.base import DataBundle
 from trainwright.errors import ConfigError, InputError, Problem
 from trainwright.records.tuning_result import SETTINGS
 from trainwright.samplers.base import Observation, Sampler, Space
-from trainwright.studies.metrics import with_metric
+from trainwright.studies.configs import StudyConfig, with_metric
 from trainwright.studies.study import Json, Study, StudyRequest
-from trainwright.studies.trials import StudyConfig
 from trainwright.studies.tuning.checks import check_tuning, located, make_sampler
-from trainwright.studies.tuning.earlier import FILE as EARLIER
-from trainwright.studies.tuning.earlier import observations
 from trainwright.studies.tuning.goals import MEASURES, Goals, check_task
-from trainwright.studies.tuning.lengths import with_length
 from trainwright.studies.tuning.resources import most_threads, overrides_of, shares_of_gpus
 from trainwright.studies.tuning.storage import storable
+from trainwright.studies.tuning.trial import with_length
+from trainwright.studies.tuning.warm_start import FILE as EARLIER
+from trainwright.studies.tuning.warm_start import observations
 from trainwright.types import Mode
 
 log = logging.getLogger("trainwright")

@@ -1,17 +1,23 @@
-"""Decide the next job of a study, and the parameters of a trial that begins with it."""
+"""The next job of a search, and the parameters that its sampler proposes for a trial that begins."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Sequence
+from typing import Any
 
-from trainwright.records.trials import TIME_LIMIT, Ending, LoggedTrial, TrialLog, TrialStatus
+from trainwright.config.schema import RunConfig
+from trainwright.config.tuning import HalvingPruner, HyperbandPruner, TuningConfig
+from trainwright.records.trials import LENGTH, TIME_LIMIT, Ending, LoggedTrial, TrialLog, TrialStatus
 from trainwright.samplers.base import Observation
 from trainwright.studies.study import Json
-from trainwright.studies.tuning.agenda import Agenda, Turn
+from trainwright.studies.tuning.agenda import Agenda, Free, InOrder, Turn
 from trainwright.studies.tuning.goals import Goals
-from trainwright.studies.tuning.question import SearchPlan
+from trainwright.studies.tuning.plan import SearchPlan
+from trainwright.studies.tuning.pruning import Rungs, hyperband
+from trainwright.studies.tuning.trial import length_key, length_of
+from trainwright.types import Mode
 
 
 class Proposals:
@@ -91,3 +97,53 @@ def observation(trial: LoggedTrial, end: Ending | None, goals: Goals | None = No
     if not values:
         return seen._replace(status="failed")
     return seen._replace(values=values, violations=goals.violations(end))
+
+
+def agenda_of(
+    tuning: TuningConfig,
+    config: RunConfig,
+    trials: int,
+    horizon: int,
+    log: TrialLog,
+    mode: Mode,
+    recorded: Sequence[Sequence[int]] | None = None,
+) -> Agenda:
+    """Return the order of the jobs of a study.
+
+    The log keeps the numbers of trials that the study has had: of one with rungs, whose order depends on
+    them, each; of another, those since it has gone on.
+
+    Args:
+        tuning: The options.
+        config: The config of a trial.
+        trials: The number of trials.
+        horizon: After how many jobs a result is known.
+        log: The log.
+        mode: Whether the lowest or the highest value is best.
+        recorded: In free order, of a study that repeats another one: what each trial did not know there.
+    """
+    pruner = tuning.pruner
+    limits = log.lengths()
+    if trials > max(limits, default=0) and (log.trials or isinstance(pruner, HalvingPruner)):
+        log.note(kind=LENGTH, trials=trials)
+        limits.append(trials)
+    if tuning.order == "free":
+        return Free(trials, recorded)
+    if not isinstance(pruner, HalvingPruner):
+        return InOrder(trials, horizon)
+    cycle = hyperband(pruner.min_resource, length_of(config), pruner.reduction_factor)
+    if not isinstance(pruner, HyperbandPruner):
+        cycle = cycle[:1]
+    return Rungs.plan(cycle, limits, pruner.reduction_factor, horizon, mode)
+
+
+def brackets_in(agenda: Agenda, config: RunConfig) -> dict[str, Any]:
+    """Return what `result.json` says of the brackets of a study with rungs; nothing for one without."""
+    if not isinstance(agenda, Rungs):
+        return {}
+    unit = {"training.epochs": "epochs", "training.max_steps": "steps"}.get(length_key(config), "rounds")
+    brackets = [
+        {"first": one.first, "sizes": list(one.sizes), "resources": list(one.resources)}
+        for one in agenda.brackets
+    ]
+    return {"unit": unit, "brackets": brackets}

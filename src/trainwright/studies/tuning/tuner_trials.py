@@ -26,17 +26,16 @@ from trainwright.runs.run_config import read_config
 from trainwright.runs.trust import of_own_config
 from trainwright.samplers.base import Observation, Sampler, Space
 from trainwright.studies.study import Json, Study
+from trainwright.studies.tuning.checks import forkable_keys, tuner_of
 from trainwright.studies.tuning.goals import Goals
 from trainwright.studies.tuning.inputs import TrialInputs
 from trainwright.studies.tuning.jobs import Job, ending_of, failed, hidden, is_own_failure, train, unfinished
-from trainwright.studies.tuning.question import DEFAULT_TRIALS
+from trainwright.studies.tuning.plan import DEFAULT_TRIALS
 from trainwright.studies.tuning.resources import most_threads
-from trainwright.studies.tuning.resuming import resuming
-from trainwright.studies.tuning.served import WorkerTrainer
-from trainwright.studies.tuning.space import read_space
-from trainwright.studies.tuning.trial_configs import TrialConfigs
-from trainwright.studies.tuning.tuner_checks import forkable_keys, tuner_of
-from trainwright.studies.tuning.view import FORK
+from trainwright.studies.tuning.search_space import read_space
+from trainwright.studies.tuning.study import FORK, resuming
+from trainwright.studies.tuning.trial import TrialConfigs
+from trainwright.studies.tuning.tuner_worker import WorkerTrainer
 from trainwright.tuners.base import Begun, Point
 from trainwright.types import Mode
 
