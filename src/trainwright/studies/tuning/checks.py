@@ -19,11 +19,10 @@ from trainwright.runs.frameworks import framework_name
 from trainwright.samplers.base import Sampler, Space
 from trainwright.studies.configs import StudyConfig
 from trainwright.studies.tuning.goals import Goals, goals_of
-from trainwright.studies.tuning.resources import check_resources
 from trainwright.studies.tuning.search_space import check_space, read_space
 from trainwright.studies.tuning.storage import check_storage
 from trainwright.studies.tuning.study import CONFIG
-from trainwright.studies.tuning.trial import check_trial_configs, with_length
+from trainwright.studies.tuning.trial import check_resources, check_trial_configs, with_length
 from trainwright.tuners.base import Tuner
 
 T = TypeVar("T")

@@ -12,16 +12,13 @@ from trainwright.config.tuning import HalvingPruner, TuningConfig
 from trainwright.datasets.base import DataBundle
 from trainwright.errors import ConfigError, InputError, Problem
 from trainwright.records.tuning_result import SETTINGS
-from trainwright.samplers.base import Observation, Sampler, Space
+from trainwright.samplers.base import Sampler, Space
 from trainwright.studies.configs import StudyConfig, with_metric
 from trainwright.studies.study import Json, Study, StudyRequest
 from trainwright.studies.tuning.checks import check_tuning, located, make_sampler
 from trainwright.studies.tuning.goals import MEASURES, Goals, check_task
-from trainwright.studies.tuning.resources import most_threads, overrides_of, shares_of_gpus
 from trainwright.studies.tuning.storage import storable
-from trainwright.studies.tuning.trial import with_length
-from trainwright.studies.tuning.warm_start import FILE as EARLIER
-from trainwright.studies.tuning.warm_start import observations
+from trainwright.studies.tuning.trial import most_threads, overrides_of, shares_of_gpus, with_length
 from trainwright.types import Mode
 
 log = logging.getLogger("trainwright")
@@ -52,7 +49,6 @@ class SearchPlan:
     threads: int
     threads_by_step: bool = False
     recorded: Sequence[Sequence[int]] | None = None
-    earlier: Sequence[Observation] = ()  # the trials of another study, known to all
 
     @property
     def metric(self) -> str:
@@ -193,5 +189,4 @@ def plan_of(study: Study, asked: SearchConfig) -> SearchPlan:
         settings["threads"],
         settings["threads_by_step"],
         settings.get(RECORDED),
-        observations(study.settings(EARLIER)),
     )

@@ -17,9 +17,9 @@ from trainwright.runs.reproduce import Reproduction, Verdict, compare_bits
 from trainwright.studies.study import Json, Study, StudyRequest
 from trainwright.studies.tuning.plan import RECORDED
 from trainwright.studies.tuning.resume import REPEATS, check_search, kept_config, working_for
+from trainwright.studies.tuning.sampling import EARLIER
 from trainwright.studies.tuning.study import KIND, Tuning, resuming
 from trainwright.studies.tuning.tune import search
-from trainwright.studies.tuning.warm_start import FILE as EARLIER
 
 
 @dataclass(frozen=True)

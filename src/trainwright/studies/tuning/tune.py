@@ -44,14 +44,20 @@ from trainwright.studies.tuning.jobs import (
 )
 from trainwright.studies.tuning.joined import JoinedWorkers, leading
 from trainwright.studies.tuning.plan import FROM, SearchConfig, SearchPlan, plan_of, read_search
-from trainwright.studies.tuning.resources import Threads, TrialData, shares_of_gpus
-from trainwright.studies.tuning.sampling import Proposals, agenda_of, brackets_in, observation
+from trainwright.studies.tuning.sampling import (
+    EARLIER,
+    Proposals,
+    agenda_of,
+    brackets_in,
+    check_learns,
+    learned,
+    observation,
+    observations,
+)
 from trainwright.studies.tuning.study import BEST, CONFIG, KIND, Tuning, going_on, resuming
-from trainwright.studies.tuning.trial import TrialConfigs
+from trainwright.studies.tuning.trial import Threads, TrialConfigs, TrialData, shares_of_gpus
 from trainwright.studies.tuning.trials import LoggedPlan, measured
 from trainwright.studies.tuning.tuner_trials import StudyTrials, make_by_tuner
-from trainwright.studies.tuning.warm_start import FILE as EARLIER
-from trainwright.studies.tuning.warm_start import check_learns, learned
 from trainwright.studies.tuning.workers import WorkerProcesses
 
 log = logging.getLogger("trainwright")
@@ -180,7 +186,8 @@ class _TuningPlan(LoggedPlan[Job, JobOutcome]):
             plan.mode,
             plan.recorded,
         )
-        self._proposals = Proposals(plan, self._log, self._agenda, self._before)
+        earlier = observations(self.study.settings(EARLIER))
+        self._proposals = Proposals(plan, self._log, self._agenda, self._before, earlier)
         super().begin(signals, stack)
         if plan.tuning.tuner is None:
             self._begun = [trial for trial in self._log.trials if trial.ending is None]

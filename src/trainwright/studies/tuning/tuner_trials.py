@@ -31,10 +31,9 @@ from trainwright.studies.tuning.goals import Goals
 from trainwright.studies.tuning.inputs import TrialInputs
 from trainwright.studies.tuning.jobs import Job, ending_of, failed, hidden, is_own_failure, train, unfinished
 from trainwright.studies.tuning.plan import DEFAULT_TRIALS
-from trainwright.studies.tuning.resources import most_threads
 from trainwright.studies.tuning.search_space import read_space
 from trainwright.studies.tuning.study import FORK, resuming
-from trainwright.studies.tuning.trial import TrialConfigs
+from trainwright.studies.tuning.trial import TrialConfigs, most_threads
 from trainwright.studies.tuning.tuner_worker import WorkerTrainer
 from trainwright.tuners.base import Begun, Point
 from trainwright.types import Mode

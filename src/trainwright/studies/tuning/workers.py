@@ -24,7 +24,7 @@ from trainwright.runs.data.shared import sharing_data
 from trainwright.studies.driver import log_warnings_once
 from trainwright.studies.tuning.jobs import Job, JobOutcome, failure, train, unfinished
 from trainwright.studies.tuning.joined import LEFT, JoinedWorker, JoinedWorkers
-from trainwright.studies.tuning.resources import visible_gpus
+from trainwright.studies.tuning.trial import visible_gpus
 
 _POLL_SECONDS = 0.2  # between two checks whether a signal has come
 _MOST_DEATHS = 3  # of workers at one job, after which its trial has failed
