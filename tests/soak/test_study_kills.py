@@ -76,7 +76,7 @@ def table(study: Tuning) -> list[Any]:
             one.params,
             one.same_as,
             one.running,
-            [(job.number, timeless(job.ending)) for job in one.jobs],
+            [(stint.number, timeless(stint.ending)) for stint in one.stints],
         )
         for one in read_trials(study.path)
     ]

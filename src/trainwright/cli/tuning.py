@@ -69,24 +69,24 @@ def tune(
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
 
 
-@click.command("do-jobs", hidden=True)
+@click.command("do-stints", hidden=True)
 @click.argument("answers", type=int)
 @click.argument("parent", type=int)
 @click.argument("log_level", type=int)
 @click.pass_context
-def do_jobs(ctx: click.Context, answers: int, parent: int, log_level: int) -> None:
+def do_stints(ctx: click.Context, answers: int, parent: int, log_level: int) -> None:
     """Train the trials that arrive on stdin, and write to the descriptor ANSWERS how each ended."""
-    from trainwright.studies.tuning.workers import do_jobs as do
+    from trainwright.studies.tuning.workers import do_stints as do
 
     _as_worker(ctx, do, answers, parent, log_level)
 
 
-@click.command("serve-jobs", hidden=True)
+@click.command("serve-stints", hidden=True)
 @click.argument("answers", type=int)
 @click.argument("parent", type=int)
 @click.argument("log_level", type=int)
 @click.pass_context
-def serve_jobs(ctx: click.Context, answers: int, parent: int, log_level: int) -> None:
+def serve_stints(ctx: click.Context, answers: int, parent: int, log_level: int) -> None:
     """Train the trials that arrive on stdin, and ask on the descriptor ANSWERS after each evaluation."""
     from trainwright.studies.tuning.tuner_worker import serve
 

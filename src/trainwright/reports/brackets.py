@@ -24,7 +24,7 @@ def section(trials: Sequence[LoggedTrial], result: TuningResult, mode: str) -> d
 def _row(index: int, bracket: BracketSizes, trials: Sequence[LoggedTrial], mode: str) -> list[str]:
     sizes, resources = bracket.sizes, bracket.resources
     members = trials[bracket.first : bracket.first + sizes[0]]
-    reached = [sum(len(trial.jobs) > rung for trial in members) for rung in range(len(sizes))]
+    reached = [sum(len(trial.stints) > rung for trial in members) for rung in range(len(sizes))]
     rungs = " → ".join(f"{count} to {length}" for count, length in zip(reached, resources, strict=True))
     valued = [
         (trial.ending.value, trial.number)

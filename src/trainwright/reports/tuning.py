@@ -259,7 +259,7 @@ def _timeline(folder: Path, trials: Sequence[LoggedTrial]) -> dict[str, Any] | N
 
 def _is_end_of_pause(trial: LoggedTrial, attempt: AttemptRecord) -> bool:
     """Return whether an attempt only ended a trial that was paused at a rung: it trained nothing."""
-    last = trial.jobs[-1].ending if trial.jobs else None
+    last = trial.stints[-1].ending if trial.stints else None
     return attempt.status == "pruned" and last is not None and last.status == "paused"
 
 

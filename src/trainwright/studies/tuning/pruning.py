@@ -2,8 +2,8 @@
 
 A rule decides at each evaluation of a trial. Of halving, a bracket begins with some trials: all of them train
 up to its first rung, the best up to the second one, and so on; the last rung is the end of the training. The
-jobs of all brackets are in one order, which depends on the options and the number of trials alone: a rung is
-decided `horizon` jobs after the last one of the rung before it, and the next bracket begins meanwhile.
+stints of all brackets are in one order, which depends on the options and the number of trials alone: a rung
+is decided `horizon` stints after the last one of the rung before it, and the next bracket begins meanwhile.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Bracket(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A job: the trial with this rank in a bracket, counted from 0, trains up to a rung of it."""
+    """A stint: the trial with this rank in a bracket, counted from 0, trains up to a rung of it."""
 
     bracket: int
     rung: int
@@ -172,7 +172,7 @@ def brackets_of(cycle: Sequence[Bracket], limits: Sequence[int], factor: int) ->
 
 
 def schedule(groups: Sequence[Sequence[Bracket]], horizon: int) -> list[Slot | None]:
-    """Return the jobs by their numbers; None where none may begin, as the results of a rung are not known.
+    """Return the stints by their numbers; None where none may begin, as the results of a rung are not known.
 
     Of those that may, that of the oldest bracket comes first.
     """
@@ -181,7 +181,7 @@ def schedule(groups: Sequence[Sequence[Bracket]], horizon: int) -> list[Slot | N
     for group in groups:
         left = [_slots(begun + number, bracket) for number, bracket in enumerate(group)]
         upcoming = [next(one) for one in left]
-        ready = [len(slots)] * len(group)  # the number of the first job that may be that of the bracket
+        ready = [len(slots)] * len(group)  # the number of the first stint that may be that of the bracket
         while upcoming:
             at = next((at for at, number in enumerate(ready) if number <= len(slots)), None)
             if at is None:
@@ -208,7 +208,7 @@ def _slots(number: int, bracket: Bracket) -> Iterator[Slot]:
 
 @dataclass(frozen=True)
 class Rungs(ByHorizon):
-    """The jobs of a study with rungs, and what the results so far make of them.
+    """The stints of a study with rungs, and what the results so far make of them.
 
     `mode` says which values are better.
     """
@@ -220,13 +220,13 @@ class Rungs(ByHorizon):
 
     @staticmethod
     def plan(cycle: Sequence[Bracket], limits: Sequence[int], factor: int, horizon: int, mode: Mode) -> Rungs:
-        """Return the jobs of a study; see `brackets_of` and `schedule`."""
+        """Return the stints of a study; see `brackets_of` and `schedule`."""
         groups = brackets_of(cycle, limits, factor)
         return Rungs([one for group in groups for one in group], schedule(groups, horizon), horizon, mode)
 
     def next(self, trials: Sequence[LoggedTrial]) -> Turn | None:
-        """Return the next job if it can be decided; see `Agenda.next`."""
-        begun = max((job.number for trial in trials for job in trial.jobs), default=-1)
+        """Return the next stint if it can be decided; see `Agenda.next`."""
+        begun = max((stint.number for trial in trials for stint in trial.stints), default=-1)
         for number in range(begun + 1, len(self.slots)):
             slot = self.slots[number]
             if slot is None:
@@ -238,9 +238,9 @@ class Rungs(ByHorizon):
                 return Turn(number, trial)
         return None
 
-    def until(self, job: int) -> TrainingShare | None:
-        """Return after which share of its training a job pauses; None: it trains to the end."""
-        slot = self.slots[job]
+    def until(self, stint: int) -> TrainingShare | None:
+        """Return after which share of its training a stint pauses; None: it trains to the end."""
+        slot = self.slots[stint]
         assert slot is not None
         resources = self.brackets[slot.bracket].resources
         return None if slot.rung == len(resources) - 1 else (resources[slot.rung], resources[-1])
@@ -259,7 +259,7 @@ class Rungs(ByHorizon):
         return found
 
     def _trial(self, slot: Slot, trials: Sequence[LoggedTrial]) -> int | None:
-        """Return the number of the trial of a job; None if there is none of this rank."""
+        """Return the number of the trial of a stint; None if there is none of this rank."""
         bracket = self.brackets[slot.bracket]
         if slot.rung == 0:
             return bracket.first + slot.rank
@@ -282,15 +282,15 @@ class Rungs(ByHorizon):
         sign = 1.0 if self.mode == "min" else -1.0
         ranked = []
         for number in members:
-            ending = trials[number].jobs[rung].ending
+            ending = trials[number].stints[rung].ending
             if ending is not None and ending.status != "failed" and ending.value is not None:
                 ranked.append((sign * ending.value, number))
         return [number for _, number in sorted(ranked)[: bracket.sizes[rung + 1]]]
 
 
 def _have_ended(members: Sequence[int], rung: int, trials: Sequence[LoggedTrial]) -> bool:
-    jobs = [trials[number].jobs for number in members]
-    return all(len(one) > rung and one[rung].ending is not None for one in jobs)
+    stints = [trials[number].stints for number in members]
+    return all(len(one) > rung and one[rung].ending is not None for one in stints)
 
 
 def _is_paused(trial: LoggedTrial) -> bool:

@@ -84,7 +84,7 @@ def reproduce_study(study: Study, request: StudyRequest, *, trust: bool = False)
         free = asked.tuning.model_copy(
             update={"trials": len(trials), "max_minutes": None, "target": None}  # these are in `before`
         )
-        before = max((job.number for trial in trials for job in trial.jobs), default=-1) + 1
+        before = max((stint.number for trial in trials for stint in trial.stints), default=-1) + 1
         repeated = search(again, replace(asked, tuning=free), request, before)
     if repeated.status in ("preempted", "interrupted"):
         raise Stopped(repeated.status)

@@ -38,7 +38,7 @@ log = logging.getLogger("trainwright")
 _LEAD_OUTSIDE = {"extends", "rdzv_endpoint", "address"}  # keys of another file, and of hosts without a scheme
 REPEATS = "repeats"  # in the settings of a study: the one that it repeats
 MAY_CHANGE = tuple(f"tuning.{key}" for key in ("trials", "max_minutes", "target", "parallel", "storage"))
-_POLL_SECONDS = 0.2  # between two looks at whether there is a job
+_POLL_SECONDS = 0.2  # between two looks at whether there is a stint
 _ENDED = ("completed", "failed")
 
 
@@ -160,7 +160,7 @@ def resume_study(study: Study, overrides: Overrides, request: StudyRequest, *, t
 
 @sharing_data()
 def work_on(study: Study, request: StudyRequest, *, trust: bool = False) -> Tuning:
-    """Do jobs of a study until it has ended; see `trainwright.work_study`."""
+    """Do stints of a study until it has ended; see `trainwright.work_study`."""
     check_search(study, "work")
     with working_for(study):
         asked = kept_config(study, {"tuning.parallel": 1}, request, trust=trust)
@@ -178,7 +178,7 @@ def work_on(study: Study, request: StudyRequest, *, trust: bool = False) -> Tuni
 
 
 def _follow(study: Study) -> None:
-    """Do the jobs that the leader of a study gives, until the study has no leader any more.
+    """Do the stints that the leader of a study gives, until the study has no leader any more.
 
     Raises:
         Stopped: A signal came.
@@ -188,14 +188,14 @@ def _follow(study: Study) -> None:
     try:
         with Signals() as signals:
             while study.is_owned:
-                job = folder.next_job()
-                if job is None:
+                stint = folder.next_stint()
+                if stint is None:
                     time.sleep(_POLL_SECONDS)
                     continue
-                log.info("trial %d: run %s", job.trial, job.runs[0].name)
-                answer = answer_to(job)
+                log.info("trial %d: run %s", stint.trial, stint.runs[0].name)
+                answer = answer_to(stint)
                 if answer["status"] in STATUS_OF.values():
-                    folder.leave_job()
+                    folder.leave_stint()
                     raise Stopped(signals.status or answer["status"])
                 folder.answer(answer)
     finally:

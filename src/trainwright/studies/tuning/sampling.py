@@ -1,6 +1,6 @@
-"""What a search tries next: the order of its jobs, the parameters of a trial, and what its sampler knows.
+"""What a search tries next: the order of its stints, the parameters of a trial, and what its sampler knows.
 
-A sampler knows the trials before, as far as the order of the jobs shows them, and those of an earlier study
+A sampler knows the trials before, as far as the order of the stints shows them, and those of an earlier study
 that the new one starts from.
 """
 
@@ -42,13 +42,13 @@ EARLIER = "earlier.json"  # in the study's folder: the earlier study may go on, 
 
 
 class Proposals:
-    """Decide the jobs of a study one by one, from its plan and its log: a resumed study makes the same ones.
+    """The stints of a study, decided one by one from plan and log: a resumed study makes the same ones.
 
     Args:
         plan: What the trials are a function of.
         log: The log of the study.
-        agenda: The order of the jobs.
-        before: The number of the first job that is not done any more; None: all jobs are done.
+        agenda: The order of the stints.
+        before: The number of the first stint that is not done any more; None: all stints are done.
         earlier: The trials of another study, known to all.
     """
 
@@ -65,25 +65,25 @@ class Proposals:
         self._began = time.monotonic()
 
     def next(self) -> Turn | None:
-        """Return the next job; None if there is no more, or if it cannot be decided yet.
+        """Return the next stint; None if there is no more, or if it cannot be decided yet.
 
         A time limit that is reached is a decision, which is written to the log.
         """
         turn = self._agenda.next(self._log.trials)
-        if turn is None or turn.job >= self._before or self._log.is_over_time:
+        if turn is None or turn.stint >= self._before or self._log.is_over_time:
             return None
         target, goals = self._plan.tuning.target, self._plan.goals
-        known = self._agenda.known(self._log.trials, turn.job)
+        known = self._agenda.known(self._log.trials, turn.stint)
         if any(goals.is_reached(target, ending.value) for ending in known if ending is not None):
             return None
         limit = self._plan.tuning.max_minutes
         if limit is not None and time.monotonic() - self._began >= 60 * limit:
-            self._log.note(kind=TIME_LIMIT, before=turn.job)
+            self._log.note(kind=TIME_LIMIT, before=turn.stint)
             return None
         return turn
 
     def params(self, turn: Turn) -> Json:
-        """Return the parameters of the trial that begins with a job."""
+        """Return the parameters of the trial that begins with a stint."""
         return self._plan.sampler.propose(turn.trial, self._seen(turn))
 
     def replay(self) -> None:
@@ -93,7 +93,7 @@ class Proposals:
         """
         if getattr(self._plan.sampler, "keeps_state", False):
             for trial in self._log.trials:
-                self.params(Turn(trial.jobs[0].number, trial.number))
+                self.params(Turn(trial.stints[0].number, trial.number))
 
     def observations(
         self, trials: Sequence[LoggedTrial], known: Sequence[Ending | None]
@@ -103,7 +103,7 @@ class Proposals:
 
     def _seen(self, turn: Turn) -> list[Observation]:
         """Return the earlier trials as the proposal of a trial may know them."""
-        known = self._agenda.known(self._log.trials, turn.job)[: turn.trial]
+        known = self._agenda.known(self._log.trials, turn.stint)[: turn.trial]
         return [*self._earlier, *self.observations(self._log.trials, known)]
 
 
@@ -137,7 +137,7 @@ def agenda_of(
     mode: Mode,
     recorded: Sequence[Sequence[int]] | None = None,
 ) -> Agenda:
-    """Return the order of the jobs of a study.
+    """Return the order of the stints of a study.
 
     The log keeps the numbers of trials that the study has had: of one with rungs, whose order depends on
     them, each; of another, those since it has gone on.
@@ -146,7 +146,7 @@ def agenda_of(
         tuning: The options.
         config: The config of a trial.
         trials: The number of trials.
-        horizon: After how many jobs a result is known.
+        horizon: After how many stints a result is known.
         log: The log.
         mode: Whether the lowest or the highest value is best.
         recorded: In free order, of a study that repeats another one: what each trial did not know there.

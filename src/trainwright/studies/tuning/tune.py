@@ -1,6 +1,6 @@
 """The tuning study: which trials it makes, in which order, and what comes of it.
 
-Job n, a trial or one rung of it, is decided from the results of the jobs up to n - horizon, and from the
+Stint n, a trial or one rung of it, is decided from the results of the stints up to n - horizon, and from the
 parameters of all trials before it, which the sampler sees as running. So the trials do not depend on how many
 are trained at once, nor on which of them ends first. Each trial is a run. What was decided is in the log of
 the study before it has a consequence, so that a killed study goes on with the same trials.
@@ -19,7 +19,7 @@ from trainwright.config import Config, Overrides, Resolved
 from trainwright.engine.signals import Signals
 from trainwright.errors import CheckpointError, InputError, TrainingError, TrainwrightError
 from trainwright.records.run_dir import RunDir
-from trainwright.records.trials import FILE, LIMIT_LIFTED, Ending, LoggedJob, LoggedTrial
+from trainwright.records.trials import FILE, LIMIT_LIFTED, Ending, LoggedStint, LoggedTrial
 from trainwright.reports.html import write_report as write_run_report
 from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.pruning import prune_paused
@@ -31,17 +31,6 @@ from trainwright.studies.driver import Executor, InProcess, drive
 from trainwright.studies.study import Json, Study, StudyRequest, open_study
 from trainwright.studies.tuning.agenda import Agenda, Turn
 from trainwright.studies.tuning.inputs import TrialInputs
-from trainwright.studies.tuning.jobs import (
-    Job,
-    JobOutcome,
-    do,
-    ending_of,
-    failed,
-    hidden,
-    is_own_failure,
-    judges_by_curves,
-    unfinished,
-)
 from trainwright.studies.tuning.joined import JoinedWorkers, leading
 from trainwright.studies.tuning.plan import FROM, SearchConfig, SearchPlan, plan_of, read_search
 from trainwright.studies.tuning.sampling import (
@@ -53,6 +42,17 @@ from trainwright.studies.tuning.sampling import (
     learned,
     observation,
     observations,
+)
+from trainwright.studies.tuning.stints import (
+    Stint,
+    StintOutcome,
+    do,
+    ending_of,
+    failed,
+    hidden,
+    is_own_failure,
+    judges_by_curves,
+    unfinished,
 )
 from trainwright.studies.tuning.study import BEST, CONFIG, KIND, Tuning, going_on, resuming
 from trainwright.studies.tuning.trial import Threads, TrialConfigs, TrialData, shares_of_gpus
@@ -95,7 +95,7 @@ def search(
         study: Its folder.
         asked: What it is to find out.
         request: The arguments of the study.
-        before: The job that is not done any more, nor those after it; None: go on to the end.
+        before: The stint that is not done any more, nor those after it; None: go on to the end.
         lifts_limit: Give a study that ended by its time limit as many minutes again.
     """
     plan = plan_of(study, asked)
@@ -125,7 +125,7 @@ def _check_logged(trials: Sequence[LoggedTrial], space: Space, study: Study) -> 
                 )
 
 
-class _TuningPlan(LoggedPlan[Job, JobOutcome]):
+class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
     """The trials of a search, and what comes of them."""
 
     def __init__(
@@ -149,12 +149,12 @@ class _TuningPlan(LoggedPlan[Job, JobOutcome]):
         self._agenda: Agenda
         self._proposals: Proposals
         self._signals: Signals
-        self._executor: Executor[Job, JobOutcome] | None = None
+        self._executor: Executor[Stint, StintOutcome] | None = None
         alone = request.data is not None or request.callbacks  # no other process has these
         self._joined = None if alone else JoinedWorkers(study.path)
         self._begun: list[LoggedTrial] = []  # by an earlier process, and not ended
         self._made: dict[str, Resolved] = {}  # the configs of the runs of the trial that has just begun
-        self._final: Job | None = None  # trains the best configuration once more
+        self._final: Stint | None = None  # trains the best configuration once more
 
     @property
     def resolved(self) -> Resolved:
@@ -194,13 +194,13 @@ class _TuningPlan(LoggedPlan[Job, JobOutcome]):
             self._progress.resumed(self._log.trials)
             self._proposals.replay()
 
-    def executor(self) -> Executor[Job, JobOutcome]:
-        """Return what trains the jobs now: this process alone, unless there are other workers."""
+    def executor(self) -> Executor[Stint, StintOutcome]:
+        """Return what trains the stints now: this process alone, unless there are other workers."""
         if self._executor is None or isinstance(self._executor, InProcess):
             self._executor = self._new_executor()  # someone may have joined since the last trial
         return self._executor
 
-    def _new_executor(self) -> Executor[Job, JobOutcome]:
+    def _new_executor(self) -> Executor[Stint, StintOutcome]:
         own, request = self._plan.tuning.parallel, self._request
         if self._joined is not None:
             for _ in self._joined.poll():
@@ -219,20 +219,20 @@ class _TuningPlan(LoggedPlan[Job, JobOutcome]):
             shares_of_gpus(self._plan.tuning),
         )
 
-    def ask(self) -> Job | None:
-        """Return the next job: of a trial, or the last training of the best one; see `StudyPlan.ask`."""
+    def ask(self) -> Stint | None:
+        """Return the next stint: of a trial, or the last training of the best one; see `StudyPlan.ask`."""
         if self._plan.tuning.tuner is not None and self._final is None:
             self._make_by_tuner()
-        elif (job := self._ask_trial()) is not None:
-            return job
+        elif (stint := self._ask_trial()) is not None:
+            return stint
         return None if self._running or self._final is not None else self._ask_final()
 
     def _make_by_tuner(self) -> None:
         goals = self._plan.goals
         make_by_tuner(StudyTrials(self._log, self._configs, goals, self._end, self._signals, self._inputs))
 
-    def _ask_trial(self) -> Job | None:
-        """Return the next job of a trial; None if there is none now."""
+    def _ask_trial(self) -> Stint | None:
+        """Return the next stint of a trial; None if there is none now."""
         while self._final is None:
             trial = self._next()
             if trial is None:
@@ -241,7 +241,7 @@ class _TuningPlan(LoggedPlan[Job, JobOutcome]):
                     return None
             elif trial.same_as is None:
                 self._running.add(trial.number)
-                return self._job(trial)
+                return self._stint(trial)
         return None
 
     def _settle(self) -> None:
@@ -249,23 +249,23 @@ class _TuningPlan(LoggedPlan[Job, JobOutcome]):
         self._prune()
         self._copy_endings()
 
-    def run(self, job: Job) -> JobOutcome:
-        """Do a job in this process; see `StudyPlan.run`."""
-        return do(job, self._request.bundle, self._request.callbacks)
+    def run(self, stint: Stint) -> StintOutcome:
+        """Do a stint in this process; see `StudyPlan.run`."""
+        return do(stint, self._request.bundle, self._request.callbacks)
 
-    def tell(self, outcome: JobOutcome) -> None:
-        """Log how a job has ended; see `StudyPlan.tell`."""
-        job, status, error = outcome
-        if job is self._final:
+    def tell(self, outcome: StintOutcome) -> None:
+        """Log how a stint has ended; see `StudyPlan.tell`."""
+        stint, status, error = outcome
+        if stint is self._final:
             if status == "failed":
                 raise TrainingError(f"the best configuration cannot be trained again: {error}")
-            run = RunDir(job.runs[0])
-            self._request.watch({"best_trial": job.trial, "run_id": run.id, "status": run.status()})
+            run = RunDir(stint.runs[0])
+            self._request.watch({"best_trial": stint.trial, "run_id": run.id, "status": run.status()})
             return
         self._settle()
-        self._running.discard(job.trial)
-        ending = failed(error or status) if status == "failed" else self._measured(job, ending_of(job))
-        self._end(job.trial, ending)
+        self._running.discard(stint.trial)
+        ending = failed(error or status) if status == "failed" else self._measured(stint, ending_of(stint))
+        self._end(stint.trial, ending)
 
     def completed_runs(self) -> Sequence[RunDir]:
         """Return the runs of all trials, and that of the best configuration; see `StudyPlan`."""
@@ -273,22 +273,22 @@ class _TuningPlan(LoggedPlan[Job, JobOutcome]):
         runs = [RunDir(path) for trial in trained for path in self._runs(trial)]
         return runs + ([final] if (final := self._final_run()) is not None else [])
 
-    def _measured(self, job: Job, ending: Ending) -> Ending:
+    def _measured(self, stint: Stint, ending: Ending) -> Ending:
         """Return an ending with the values of all metrics and constraints, if there are several."""
         names = self._plan.goals.measured
         if not names or ending.step is None or ending.status == "paused":
             return ending
-        (path,) = job.runs  # several metrics or constraints exclude folds and repeats
-        (resolved,) = self._configs.of(self._log.trials[job.trial].params)
+        (path,) = stint.runs  # several metrics or constraints exclude folds and repeats
+        (resolved,) = self._configs.of(self._log.trials[stint.trial].params)
         try:
             with of_own_config(RunDir(path), resolved):
                 bundle = self._request.bundle(resolved)
                 return ending._replace(values=measured(RunDir(path), names, ending.step, bundle))
         except TrainwrightError as error:
-            if is_own_failure(job, error, self._request.bundle):
+            if is_own_failure(stint, error, self._request.bundle):
                 return failed(hidden(path, error))
             is_input = isinstance(error, InputError)
-            raise unfinished(job, hidden(path, error), is_input=is_input) from error
+            raise unfinished(stint, hidden(path, error), is_input=is_input) from error
 
     def _next(self) -> LoggedTrial | None:
         """Return the next trial to train: one that was begun before, or another if it can be decided."""
@@ -299,21 +299,21 @@ class _TuningPlan(LoggedPlan[Job, JobOutcome]):
             return None
         if turn.trial == len(self._log.trials):
             return self._begin(turn)
-        self._log.promote(turn.trial, turn.job)
+        self._log.promote(turn.trial, turn.stint)
         return self._log.trials[turn.trial]
 
     def _begin(self, turn: Turn) -> LoggedTrial:
         """Decide a trial, and create its run."""
         number, trials = turn.trial, self._log.trials
         params = self._proposals.params(turn)
-        jobs, running = (LoggedJob(turn.job),), self._agenda.running(trials, turn.job)
+        stints, running = (LoggedStint(turn.stint),), self._agenda.running(trials, turn.stint)
         first = next((trial for trial in trials if trial.params == params and trial.same_as is None), None)
         if first is not None:
-            trial = LoggedTrial(number, params, first.run_id, first.number, jobs=jobs, running=running)
+            trial = LoggedTrial(number, params, first.run_id, first.number, stints=stints, running=running)
         else:
             self._made = {self._create(resolved).id: resolved for resolved in self._configs.of(params)}
             run, *others = self._made
-            trial = LoggedTrial(number, params, run, jobs=jobs, others=tuple(others), running=running)
+            trial = LoggedTrial(number, params, run, stints=stints, others=tuple(others), running=running)
         self._log.begin(trial)
         return trial
 
@@ -324,18 +324,18 @@ class _TuningPlan(LoggedPlan[Job, JobOutcome]):
     def _runs(self, trial: LoggedTrial) -> list[Path]:
         return [self.study.path.parent / run_id for run_id in (trial.run_id, *trial.others)]
 
-    def _job(self, trial: LoggedTrial) -> Job:
-        """Return the newest job of a trial, with the curves that its pruner compares it with."""
-        job = trial.jobs[-1].number
-        return Job(
+    def _stint(self, trial: LoggedTrial) -> Stint:
+        """Return the newest stint of a trial, with the curves that its pruner compares it with."""
+        stint = trial.stints[-1].number
+        return Stint(
             trial.number,
             self._runs(trial),
             self.study.id,
             self._plan.metric,
             self._plan.mode,
             self._plan.tuning.pruner,
-            self._curves(job) if judges_by_curves(self._plan.tuning.pruner) else {},
-            self._agenda.until(job),
+            self._curves(stint) if judges_by_curves(self._plan.tuning.pruner) else {},
+            self._agenda.until(stint),
             self._inputs.alike(trial),
             self._inputs.searches_data,
             self._request.allow_change,
@@ -343,10 +343,10 @@ class _TuningPlan(LoggedPlan[Job, JobOutcome]):
             self._trusted,
         )
 
-    def _curves(self, job: int) -> dict[str, list[Sequence[tuple[int, float]]]]:
-        """Return the curves of the trials that a job may know, by status."""
+    def _curves(self, stint: int) -> dict[str, list[Sequence[tuple[int, float]]]]:
+        """Return the curves of the trials that a stint may know, by status."""
         curves: dict[str, list[Sequence[tuple[int, float]]]] = {"completed": [], "pruned": []}
-        for other, ending in zip(self._log.trials, self._agenda.known(self._log.trials, job), strict=True):
+        for other, ending in zip(self._log.trials, self._agenda.known(self._log.trials, stint), strict=True):
             if ending is not None and ending.status in curves and other.same_as is None:
                 curves[ending.status].append(ending.curve)
         return curves
@@ -367,7 +367,7 @@ class _TuningPlan(LoggedPlan[Job, JobOutcome]):
                 prune_paused(RunDir(run), trackers)
             self._log.prune(number)
 
-    def _ask_final(self) -> Job | None:
+    def _ask_final(self) -> Stint | None:
         """Return the training of the best configuration, where the study asks for it.
 
         A note in the log names its run before it begins.
@@ -380,7 +380,7 @@ class _TuningPlan(LoggedPlan[Job, JobOutcome]):
             run = self._create(self._configs.final(best, self.study.path.parent))
             self._log.note(kind=_FINAL, trial=best.number, run_id=run.id)
         plan = self._plan
-        self._final = Job(
+        self._final = Stint(
             best.number, [run.path], self.study.id, plan.metric, plan.mode, trusted=self._trusted
         )
         return self._final

@@ -18,7 +18,7 @@ from trainwright import registry
 from trainwright.engine.signals import Signals
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.records.run_dir import RunDir
-from trainwright.records.trials import TIME_LIMIT, Ending, LoggedJob, LoggedTrial, TrialLog
+from trainwright.records.trials import TIME_LIMIT, Ending, LoggedStint, LoggedTrial, TrialLog
 from trainwright.runs.children.config import child_config
 from trainwright.runs.children.create import ChildRequest, create_child
 from trainwright.runs.pruning import prune_paused
@@ -29,9 +29,17 @@ from trainwright.studies.study import Json, Study
 from trainwright.studies.tuning.checks import forkable_keys, tuner_of
 from trainwright.studies.tuning.goals import Goals
 from trainwright.studies.tuning.inputs import TrialInputs
-from trainwright.studies.tuning.jobs import Job, ending_of, failed, hidden, is_own_failure, train, unfinished
 from trainwright.studies.tuning.plan import DEFAULT_TRIALS
 from trainwright.studies.tuning.search_space import read_space
+from trainwright.studies.tuning.stints import (
+    Stint,
+    ending_of,
+    failed,
+    hidden,
+    is_own_failure,
+    train,
+    unfinished,
+)
 from trainwright.studies.tuning.study import FORK, resuming
 from trainwright.studies.tuning.trial import TrialConfigs, most_threads
 from trainwright.studies.tuning.tuner_worker import WorkerTrainer
@@ -169,7 +177,7 @@ class StudyTrials:
         (resolved,) = self.configs.of(own)
         folder = self.study.path.parent
         run = RunDir.create(folder.parent, folder.name, resolved.dump(), settings=resolved.settings)
-        return self._begin(LoggedTrial(number, own, run.id, jobs=(LoggedJob(number),)))
+        return self._begin(LoggedTrial(number, own, run.id, stints=(LoggedStint(number),)))
 
     def fork(self, donor: Begun, at: Point, params: Mapping[str, Any], instead_of: int) -> Begun:
         """Begin a trial as a fork of another one's run; see `Trials.fork`."""
@@ -181,7 +189,7 @@ class StudyTrials:
             run = create_child(ChildRequest(parent, own, resolved, "fork", at.step))
         self.log.note(kind=FORK, trial=number, of=donor.number, instead_of=instead_of, start=list(at))
         self._leaving[instead_of] = None
-        return self._begin(LoggedTrial(number, dict(params), run.id, jobs=(LoggedJob(number),)))
+        return self._begin(LoggedTrial(number, dict(params), run.id, stints=(LoggedStint(number),)))
 
     def _begin(self, trial: LoggedTrial) -> Begun:
         self.log.begin(trial)
@@ -199,7 +207,7 @@ class StudyTrials:
 
     def cannot_go_on(self, number: int, error: str, *, is_input: bool = False) -> None:
         """End the study for now; see `Trials.cannot_go_on`."""
-        raise unfinished(self._job(number), error, is_input=is_input)
+        raise unfinished(self._stint(number), error, is_input=is_input)
 
     def tend(self) -> bool:
         """Write down what has ended; see `Trials.tend`."""
@@ -209,14 +217,14 @@ class StudyTrials:
 
     # -- how trials end
 
-    def _job(self, number: int) -> Job:
+    def _stint(self, number: int) -> Stint:
         run = self.study.path.parent / self.log.trials[number].run_id
-        return Job(number, [run], self.study.id, self.goals.metrics[0], self.mode)
+        return Stint(number, [run], self.study.id, self.goals.metrics[0], self.mode)
 
     def _settle(self, number: int) -> bool:
         """Write down how a trial has ended, if the process that trained it has left it; return whether."""
-        job, error = self._job(number), self._leaving[number]
-        run = RunDir(job.runs[0])
+        stint, error = self._stint(number), self._leaving[number]
+        run = RunDir(stint.runs[0])
         status = run.status()
         if error is not None:
             ending = failed(error)
@@ -224,9 +232,9 @@ class StudyTrials:
             ending = failed(self._error(run))
         elif status == "paused":
             prune_paused(run, [item.type for item in self.configs.base.resolved.config.tracking])
-            ending = ending_of(job)
+            ending = ending_of(stint)
         elif status in _OVER:
-            ending = ending_of(job)
+            ending = ending_of(stint)
         else:
             return False  # its process is still at it, or has died
         del self._leaving[number]
@@ -245,14 +253,14 @@ class StudyTrials:
         """
         for number in [*self._leaving]:
             if not self._settle(number):
-                job = self._job(number)
+                stint = self._stint(number)
                 try:
-                    train(job, judge=lambda *_: lambda *_: "pause")
+                    train(stint, judge=lambda *_: lambda *_: "pause")
                 except (TrainwrightError, OSError) as error:
-                    message = hidden(job.runs[0], error)
-                    if not is_own_failure(job, error):
+                    message = hidden(stint.runs[0], error)
+                    if not is_own_failure(stint, error):
                         is_input = isinstance(error, InputError)
-                        raise unfinished(job, message, is_input=is_input) from error
+                        raise unfinished(stint, message, is_input=is_input) from error
                     self._leaving[number] = message
                 self._settle(number)
 

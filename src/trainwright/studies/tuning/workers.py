@@ -1,7 +1,7 @@
-"""The executor of a search's jobs by worker processes, and by workers that have joined.
+"""The executor of a search's stints by worker processes, and by workers that have joined.
 
-Jobs go to a worker process, and messages come back, as lines of JSON in pipes. A worker process that dies is
-replaced, and any free worker continues its job from the newest checkpoint.
+Stints go to a worker process, and messages come back, as lines of JSON in pipes. A worker process that dies
+is replaced, and any free worker continues its stint from the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ from trainwright.errors import TrainwrightError
 from trainwright.records.status import Ended
 from trainwright.runs.data.shared import sharing_data
 from trainwright.studies.driver import log_warnings_once
-from trainwright.studies.tuning.jobs import Job, JobOutcome, failure, train, unfinished
 from trainwright.studies.tuning.joined import LEFT, JoinedWorker, JoinedWorkers
+from trainwright.studies.tuning.stints import Stint, StintOutcome, failure, train, unfinished
 from trainwright.studies.tuning.trial import visible_gpus
 
 _POLL_SECONDS = 0.2  # between two checks whether a signal has come
-_MOST_DEATHS = 3  # of workers at one job, after which its trial has failed
+_MOST_DEATHS = 3  # of workers at one stint, after which its trial has failed
 
 
 @dataclass
 class _Worker:
-    """A worker process, the GPUs that it sees, and its job."""
+    """A worker process, the GPUs that it sees, and its stint."""
 
     process: WorkerProcess
     gpus: str | None = None
-    job: Job | None = None
+    stint: Stint | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Whether it may be given a job."""
-        return self.job is None
+        """Whether it may be given a stint."""
+        return self.stint is None
 
     @staticmethod
     def start(log_level: int, gpus: str | None = None) -> _Worker:
         """Start a process, which sees these GPUs, or all."""
         stdout = sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL
         environment = visible_gpus(gpus)
-        process = WorkerProcess.start("do-jobs", log_level, stdout=stdout, environment=environment)
+        process = WorkerProcess.start("do-stints", log_level, stdout=stdout, environment=environment)
         return _Worker(process, gpus)
 
-    def send(self, job: Job) -> None:
-        """Give the worker a job."""
-        self.job = job
-        self.process.send(job.to_json())
+    def send(self, stint: Stint) -> None:
+        """Give the worker a stint."""
+        self.stint = stint
+        self.process.send(stint.to_json())
 
 
 @dataclass
 class WorkerProcesses:
-    """Do jobs in worker processes, which make one run after another, and by workers that have joined.
+    """Do stints in worker processes, which make one run after another, and by workers that have joined.
 
     Args:
         own: The number of processes of this one's own.
@@ -76,32 +76,32 @@ class WorkerProcesses:
     gpus: Sequence[str] = ()
     _workers: list[_Worker] = field(default_factory=list)
     _deaths: dict[int, int] = field(default_factory=dict)
-    _waiting: list[Job] = field(default_factory=list)
+    _waiting: list[Stint] = field(default_factory=list)
 
     @property
     def slots(self) -> int:
         """The number of workers; see `Executor.slots`."""
         return self.own + len(self.joined.workers)
 
-    def submit(self, job: Job) -> None:
-        """Begin a job; see `Executor.submit`."""
-        self._waiting.append(job)
+    def submit(self, stint: Stint) -> None:
+        """Begin a stint; see `Executor.submit`."""
+        self._waiting.append(stint)
         self._give()
 
     def _give(self) -> None:
-        """Give the jobs that wait to workers that are free."""
-        for job in list(self._waiting):
-            worker = self._worker_for(job)
+        """Give the stints that wait to workers that are free."""
+        for stint in list(self._waiting):
+            worker = self._worker_for(stint)
             if worker is not None:
-                self._waiting.remove(job)
-                worker.send(job)
+                self._waiting.remove(stint)
+                worker.send(stint)
 
-    def _worker_for(self, job: Job) -> _Worker | JoinedWorker | None:
-        """Return the worker that is doing a job for an earlier leader of the study, or a free one."""
+    def _worker_for(self, stint: Stint) -> _Worker | JoinedWorker | None:
+        """Return the worker that is doing a stint for an earlier leader of the study, or a free one."""
         joined = self.joined.workers
-        for known in (worker for worker in joined if worker.job is None and worker.does(job)):
+        for known in (worker for worker in joined if worker.stint is None and worker.does(stint)):
             return known
-        if all(worker.job for worker in self._workers) and len(self._workers) < self.own:
+        if all(worker.stint for worker in self._workers) and len(self._workers) < self.own:
             self._workers.append(self._started())
         everyone: list[_Worker | JoinedWorker] = [*self._workers, *joined]
         return next((worker for worker in everyone if worker.is_idle), None)
@@ -111,8 +111,8 @@ class WorkerProcesses:
         free = [share for share in self.gpus if all(worker.gpus != share for worker in self._workers)]
         return _Worker.start(self.log_level, next(iter(free), None))
 
-    def wait(self) -> JobOutcome | None:
-        """Return how the next job has ended; see `Executor.wait`."""
+    def wait(self) -> StintOutcome | None:
+        """Return how the next stint has ended; see `Executor.wait`."""
         slots = self.slots
         while True:
             if status := self.signal_status():
@@ -133,29 +133,29 @@ class WorkerProcesses:
         """Wait a moment, and return the worker processes that have written something, or died."""
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
-                if worker.job is not None:
+                if worker.stint is not None:
                     selector.register(worker.process.messages, selectors.EVENT_READ, worker)
             return [key.data for key, _ in selector.select(_POLL_SECONDS)]
 
-    def _outcome(self, worker: _Worker | JoinedWorker, answer: dict[str, Any]) -> JobOutcome | None:
-        """Return what an answer says; None if the worker is gone, and another one continues its job.
+    def _outcome(self, worker: _Worker | JoinedWorker, answer: dict[str, Any]) -> StintOutcome | None:
+        """Return what an answer says; None if the worker is gone, and another one continues its stint.
 
         Raises:
             InputError, TrainingError: The trial cannot be trained for now.
         """
-        job, worker.job = worker.job, None
-        if job is None:  # an earlier leader of the study has given it
+        stint, worker.stint = worker.stint, None
+        if stint is None:  # an earlier leader of the study has given it
             return None
         if answer.get("is_from_outside"):
-            raise unfinished(job, answer["error"], is_input=answer["is_input"])
+            raise unfinished(stint, answer["error"], is_input=answer["is_input"])
         if answer and answer["status"] != LEFT:
-            return JobOutcome(job, answer["status"], answer.get("error"))
+            return StintOutcome(stint, answer["status"], answer.get("error"))
         if not answer:
             how = self._ended(worker)
-            self._deaths[job.trial] = deaths = self._deaths.get(job.trial, 0) + 1
+            self._deaths[stint.trial] = deaths = self._deaths.get(stint.trial, 0) + 1
             if deaths >= _MOST_DEATHS:
-                return JobOutcome(job, "failed", f"its process died {deaths} times, the last time {how}")
-        self.submit(job)
+                return StintOutcome(stint, "failed", f"its process died {deaths} times, the last time {how}")
+        self.submit(stint)
         return None
 
     def _ended(self, worker: _Worker | JoinedWorker) -> str:
@@ -168,7 +168,7 @@ class WorkerProcesses:
     def close(self) -> None:
         """Ask the workers to save and stop, and wait for them; see `Executor.close`."""
         for worker in self._workers:
-            if worker.job is not None:
+            if worker.stint is not None:
                 worker.process.terminate()
         for worker in self._workers:
             worker.process.end()
@@ -184,27 +184,27 @@ def _has_descriptor(stream: Any) -> bool:
 
 
 @sharing_data()
-def do_jobs(answers: int) -> Ended | None:
-    """Do the jobs that arrive on stdin, one after the other, and write how each ended.
+def do_stints(answers: int) -> Ended | None:
+    """Do the stints that arrive on stdin, one after the other, and write how each ended.
 
     Returns:
         The status that a signal asked for, if one came.
     """
     with log_warnings_once():
         for message in received():
-            answer = answer_to(Job.from_json(message))
+            answer = answer_to(Stint.from_json(message))
             if answer["status"] in STATUS_OF.values():
                 return cast("Ended", answer["status"])
             os.write(answers, json.dumps(answer).encode() + b"\n")
     return None
 
 
-def answer_to(job: Job) -> dict[str, Any]:
-    """Do a job, and return how it has ended, which may be by a signal."""
+def answer_to(stint: Stint) -> dict[str, Any]:
+    """Do a stint, and return how it has ended, which may be by a signal."""
     try:
-        return {"status": train(job)}
+        return {"status": train(stint)}
     except (TrainwrightError, OSError) as error:
-        return failure(job, error)
+        return failure(stint, error)
     except Stopped as stopped:
         return {"status": stopped.status}
 
@@ -224,7 +224,7 @@ class WorkerProcess:
 
     @staticmethod
     def start(
-        command: Literal["do-jobs", "serve-jobs"],
+        command: Literal["do-stints", "serve-stints"],
         log_level: int,
         *,
         stdout: int = subprocess.DEVNULL,
