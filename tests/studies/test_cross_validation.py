@@ -218,8 +218,8 @@ def test_two_processes_do_not_work_on_one_study(tmp_path: Path) -> None:
     try:
         assert cut.status == "running"
         from trainwright.studies.driver import drive
-        from trainwright.studies.running import TrialRuns
         from trainwright.studies.study import Study, StudyRequest
+        from trainwright.studies.trial_runs import TrialRuns
 
         with pytest.raises(RunLockedError, match=f"study {cut.id} is owned by another process"):
             drive(TrialRuns(Study(cut.path), [], StudyRequest(tmp_path), lambda _: {}))

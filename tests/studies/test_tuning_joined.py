@@ -18,7 +18,7 @@ from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import TrialLog, read_trials
 from trainwright.studies.study import Study
 from trainwright.studies.tuning import joined, tune
-from trainwright.studies.tuning.joined import OwnFolder, leading
+from trainwright.studies.tuning.joined import WorkerFolder, leading
 from trainwright.studies.tuning.stints import train
 from trainwright.studies.tuning.study import Tuning
 from trainwright.studies.tuning.workers import WorkerProcesses, answer_to
@@ -60,11 +60,11 @@ class Others:
         patch.setattr(tune, "WorkerProcesses", lambda own, *rest: monkeypatched(*rest))
         patch.setattr(WorkerProcesses, "_answering", self._act)
 
-    def join(self) -> OwnFolder:
+    def join(self) -> WorkerFolder:
         (study,) = self._folder.glob("*/tune-*")
-        return OwnFolder(study)
+        return WorkerFolder(study)
 
-    def work(self, worker: OwnFolder) -> None:
+    def work(self, worker: WorkerFolder) -> None:
         """Do the stint that a worker was given, if any, before each look of the leader from now on."""
 
         def act() -> None:
@@ -94,7 +94,7 @@ def test_workers_that_join_do_the_trials(alone: Tuning, others: Others, tmp_path
             others.work(others.join())
             others.acts.append(lambda: leave(leaver))
 
-    def leave(worker: OwnFolder) -> None:
+    def leave(worker: WorkerFolder) -> None:
         if worker.next_stint() is not None:
             worker.leave_stint()
 
@@ -113,7 +113,7 @@ def test_the_trial_of_a_dead_worker_goes_on_from_its_checkpoint(
             victim = others.join()
             others.acts.append(lambda: die(victim))
 
-    def die(worker: OwnFolder) -> None:
+    def die(worker: WorkerFolder) -> None:
         if (stint := worker.next_stint()) is None:
             return
         with every_save_on_disk(), pytest.raises(Crash):
@@ -134,7 +134,7 @@ def test_a_new_leader_lets_a_worker_end_the_trial_that_it_does(
     alone: Tuning, others: Others, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Any] = []
-    worker: list[OwnFolder] = []
+    worker: list[WorkerFolder] = []
 
     def watch(trial: Any) -> None:
         if trial["trial"] == 0:
@@ -152,7 +152,7 @@ def test_a_new_leader_lets_a_worker_end_the_trial_that_it_does(
     order = (next((study / joined.FOLDER).iterdir()) / "job.json").read_text()
     others.acts[:] = [lambda: end(worker[0])]
 
-    def end(folder: OwnFolder) -> None:
+    def end(folder: WorkerFolder) -> None:
         assert folder.next_stint() is None, "it is not asked again"
         assert (next((study / joined.FOLDER).iterdir()) / "job.json").read_text() == order
         folder.answer(answer_to(given[0]))

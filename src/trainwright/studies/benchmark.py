@@ -31,12 +31,12 @@ from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.prediction.split_predictions import predicted
 from trainwright.runs.run import Run
 from trainwright.runs.trust import of_own_config
+from trainwright.studies.changed_inputs import CurrentData, warn_of_changes
 from trainwright.studies.configs import MOST_FOLDS, StudyConfig, with_metric
 from trainwright.studies.driver import drive
 from trainwright.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of
-from trainwright.studies.running import TrialRuns
 from trainwright.studies.study import Json, Study, StudyRequest, StudyView, Trial, open_study
-from trainwright.studies.unchanged import CurrentData, warn_of_changes
+from trainwright.studies.trial_runs import TrialRuns
 from trainwright.types import FEATURES
 
 log = logging.getLogger("trainwright")
@@ -96,7 +96,7 @@ class Benchmark(StudyView):
 
 @dataclass(frozen=True)
 class ModelSelection:
-    """What a benchmark compares: the models with their options, on how many folds, by which metric.
+    """The models that a benchmark compares, with their options, the number of folds and the metric.
 
     Without `folds`, each model is trained once, on the splits of the config. Without `metric`, the models are
     ranked by the first one that the runs compute, on the test split.

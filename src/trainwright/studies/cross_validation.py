@@ -26,11 +26,11 @@ from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.prediction.split_predictions import Predicted, predicted
 from trainwright.runs.run import Run
 from trainwright.runs.trust import of_own_config
+from trainwright.studies.changed_inputs import CurrentData, warn_of_changes
 from trainwright.studies.configs import MOST_FOLDS, StudyConfig
 from trainwright.studies.driver import drive
-from trainwright.studies.running import TrialRuns
 from trainwright.studies.study import Json, Study, StudyRequest, StudyView, Trial, open_study
-from trainwright.studies.unchanged import CurrentData, warn_of_changes
+from trainwright.studies.trial_runs import TrialRuns
 from trainwright.tasks.base import UNBOUNDED, Bounds, Columns
 from trainwright.types import Array, Ids, Predictions
 

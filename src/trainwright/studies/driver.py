@@ -36,7 +36,7 @@ Outcome_co = TypeVar("Outcome_co", covariant=True)
 
 
 class Executor(Protocol[Piece_contra, Outcome_co]):
-    """Do pieces of work, as many at once as it has `slots`."""
+    """The worker of a driver: it does pieces of work, as many at once as it has `slots`."""
 
     @property
     def slots(self) -> int:
@@ -58,7 +58,7 @@ class Executor(Protocol[Piece_contra, Outcome_co]):
 
 
 class InProcess(Generic[Piece, Outcome]):
-    """Do one piece of work at a time, in this process.
+    """An executor that does one piece of work at a time, in this process.
 
     Args:
         run: Does it, and returns what came of it.

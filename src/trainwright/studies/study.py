@@ -154,7 +154,7 @@ class Study:
 
     @property
     def is_owned(self) -> bool:
-        """Whether some process works on it now, and decides its trials."""
+        """True while some process works on it, and decides its trials."""
         return self._dir.is_owned()
 
     def write(self, name: str, data: Json) -> None:

@@ -42,7 +42,7 @@ _BEAT = 5.0  # seconds between two heartbeats of the leader
 _SILENCE = 4 * _BEAT  # without a heartbeat, after which a leader on another machine counts as dead
 
 
-class OwnFolder:
+class WorkerFolder:
     """The folder of a worker, for the worker itself.
 
     Args:
@@ -99,7 +99,7 @@ class JoinedWorker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it may be given a stint."""
+        """True if it may be given a stint."""
         return self.stint is None and not self.unfinished
 
     def send(self, stint: Stint) -> None:

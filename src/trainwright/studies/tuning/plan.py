@@ -1,4 +1,4 @@
-"""Read what a search is asked for from its config, check it, and plan its trials."""
+"""The plan of a search: what its config asks for, checked, and what is fixed when it is created."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NO_VALIDATION = (
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What the trials of a study are a function of, besides the config that they share.
+    """The inputs that the trials of a study are a function of, besides the config that they share.
 
     `horizon` and `threads` are fixed when the study is created; with `threads_by_step`, a trial of small
     steps has one thread. In free order there is no horizon; if the study repeats another one, `recorded` says
@@ -103,7 +103,7 @@ class SearchConfig:
 
     @property
     def question(self) -> Json:
-        """What two studies must share to be the same; they may differ in the number of trials."""
+        """The inputs that make two studies the same; they may differ in the number of trials."""
         return self.base.question() | {"tuning": self.tuning.asked()}
 
 

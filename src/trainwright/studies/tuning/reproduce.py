@@ -1,4 +1,4 @@
-"""Make a search again, and compare the two trial by trial."""
+"""The reproduction of a search: it is made again, and compared trial by trial."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StudyReproduction:
 
     @property
     def complete(self) -> bool:
-        """Whether everything could be compared."""
+        """True if everything could be compared."""
         return not self.uncompared
 
     def to_json(self) -> Json:

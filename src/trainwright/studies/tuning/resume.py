@@ -1,4 +1,4 @@
-"""Open a search again by its name: to resume it, or to train trials of it beside other processes."""
+"""Searches by their names: to resume one, or to train trials of it beside other processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.workdir import working_in
 from trainwright.safe_open import read_regular
 from trainwright.studies.study import Study, StudyRequest
-from trainwright.studies.tuning.joined import OwnFolder
+from trainwright.studies.tuning.joined import WorkerFolder
 from trainwright.studies.tuning.plan import FROM, SearchConfig, read_search
 from trainwright.studies.tuning.storage import lacks_password
 from trainwright.studies.tuning.study import CONFIG, KIND, Tuning, length_so_far
@@ -183,7 +183,7 @@ def _follow(study: Study) -> None:
     Raises:
         Stopped: A signal came.
     """
-    folder = OwnFolder(study.path)
+    folder = WorkerFolder(study.path)
     log.info("study %s: this process has joined", study.id)
     try:
         with Signals() as signals:

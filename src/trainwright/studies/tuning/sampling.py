@@ -1,4 +1,4 @@
-"""What a search tries next: the order of its stints, the parameters of a trial, and what its sampler knows.
+"""The next trial of a search: the order of its stints, the parameters, and what the sampler knows.
 
 A sampler knows the trials before, as far as the order of the stints shows them, and those of an earlier study
 that the new one starts from.

@@ -204,7 +204,7 @@ def check_space(space: Space, load: Load) -> None:
 
 
 class _SpaceCheck:
-    """Load the config with values of the space; equal ones once."""
+    """The config with values of the space; equal ones are loaded once."""
 
     def __init__(self, space: Space, load: Load) -> None:
         self._space, self._load = space, load

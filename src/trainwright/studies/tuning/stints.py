@@ -116,6 +116,9 @@ class Stint:
         return Stint(**{**{name: plain[name] for name in _PLAIN}, **own, "until": until})
 
 
+Judge = Callable[[Stint, RunDir], VerdictFunction | None]
+
+
 def no_bundle(_: Resolved) -> None:
     """Return None: the config names the data."""
 
@@ -124,7 +127,7 @@ def train(
     stint: Stint,
     bundle: Callable[[Resolved], DataBundle | None] = no_bundle,
     callbacks: Sequence[Callback] = (),
-    judge: Callable[[Stint, RunDir], VerdictFunction | None] | None = None,
+    judge: Judge | None = None,
 ) -> str:
     """Train the runs of a stint, or continue them, each as a fresh process would.
 
@@ -151,7 +154,7 @@ def train(
 
 
 class StintOutcome(NamedTuple):
-    """How the attempt of a stint has ended: a status of runs, or `failed` with an error."""
+    """The end of the attempt of a stint: a status of runs, or `failed` with an error."""
 
     stint: Stint
     status: str
@@ -162,6 +165,7 @@ def do(
     stint: Stint,
     bundle: Callable[[Resolved], DataBundle | None] = no_bundle,
     callbacks: Sequence[Callback] = (),
+    judge: Judge | None = None,
 ) -> StintOutcome:
     """Do a stint in this process; see `train`.
 
@@ -170,12 +174,9 @@ def do(
         Stopped: A signal came.
     """
     try:
-        status = train(stint, bundle, callbacks)
+        status = train(stint, bundle, callbacks, judge)
     except (TrainwrightError, OSError) as error:
-        message = hidden(stint.runs[0], error)
-        if is_own_failure(stint, error, bundle):
-            return StintOutcome(stint, "failed", message)
-        raise unfinished(stint, message, is_input=isinstance(error, InputError)) from error
+        return failed_outcome(stint, error, bundle)
     if status in STATUS_OF.values():
         raise Stopped(cast("Ended", status))
     return StintOutcome(stint, status)
@@ -310,6 +311,22 @@ def is_own_failure(
     return not isinstance(error, InputError) or all(
         _has_inputs(stint, RunDir(run), bundle) for run in stint.runs
     )
+
+
+def failed_outcome(
+    stint: Stint,
+    error: TrainwrightError | OSError,
+    bundle: Callable[[Resolved], DataBundle | None] = no_bundle,
+) -> StintOutcome:
+    """Return the outcome of a stint that has failed.
+
+    Raises:
+        InputError, TrainingError: The trial cannot be trained for now, which is no result of it.
+    """
+    message = hidden(stint.runs[0], error)
+    if is_own_failure(stint, error, bundle):
+        return StintOutcome(stint, "failed", message)
+    raise unfinished(stint, message, is_input=isinstance(error, InputError)) from error
 
 
 def failure(stint: Stint, error: TrainwrightError | OSError) -> dict[str, Any]:

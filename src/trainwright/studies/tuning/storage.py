@@ -43,7 +43,7 @@ _SCHEMES = ("postgresql", "postgresql+psycopg")
 
 
 class Projector:
-    """Keep the storage of a study up to date; nothing is done where Optuna is not installed.
+    """The writer of a study's storage; nothing is done where Optuna is not installed.
 
     A server is written to by a thread, so that the study never waits for it.
 
@@ -201,7 +201,7 @@ class Projector:
 
     @property
     def _options(self) -> dict[str, Any]:
-        """How the engine connects: anew each time, as a server may have been started again."""
+        """The options of the engine: it connects anew each time, as a server may have been started again."""
         own = {} if self._is_file else {"connect_args": _SERVER}
         return {"poolclass": self._sqlalchemy.pool.NullPool, **own}
 

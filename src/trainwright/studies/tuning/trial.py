@@ -60,7 +60,7 @@ class TrialConfigs:
 
     @property
     def has_final(self) -> bool:
-        """Whether the best configuration is trained once more."""
+        """True if the best configuration is trained once more."""
         return self.tuning.refit or self.tuning.folds is not None
 
     def final(self, best: LoggedTrial, runs: Path) -> Resolved:

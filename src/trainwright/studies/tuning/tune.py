@@ -49,10 +49,8 @@ from trainwright.studies.tuning.stints import (
     do,
     ending_of,
     failed,
-    hidden,
-    is_own_failure,
+    failed_outcome,
     judges_by_curves,
-    unfinished,
 )
 from trainwright.studies.tuning.study import BEST, CONFIG, KIND, Tuning, going_on, resuming
 from trainwright.studies.tuning.trial import Threads, TrialConfigs, TrialData, shares_of_gpus
@@ -285,10 +283,7 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
                 bundle = self._request.bundle(resolved)
                 return ending._replace(values=measured(RunDir(path), names, ending.step, bundle))
         except TrainwrightError as error:
-            if is_own_failure(stint, error, self._request.bundle):
-                return failed(hidden(path, error))
-            is_input = isinstance(error, InputError)
-            raise unfinished(stint, hidden(path, error), is_input=is_input) from error
+            return failed(failed_outcome(stint, error, self._request.bundle).error or "")
 
     def _next(self) -> LoggedTrial | None:
         """Return the next trial to train: one that was begun before, or another if it can be decided."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from trainwright import registry
 from trainwright.engine.signals import Signals
-from trainwright.errors import InputError, TrainwrightError
+from trainwright.errors import InputError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import TIME_LIMIT, Ending, LoggedStint, LoggedTrial, TrialLog
 from trainwright.runs.children.config import child_config
@@ -33,11 +33,9 @@ from trainwright.studies.tuning.plan import DEFAULT_TRIALS
 from trainwright.studies.tuning.search_space import read_space
 from trainwright.studies.tuning.stints import (
     Stint,
+    do,
     ending_of,
     failed,
-    hidden,
-    is_own_failure,
-    train,
     unfinished,
 )
 from trainwright.studies.tuning.study import FORK, resuming
@@ -82,12 +80,12 @@ class StudyTrials:
 
     @cached_property
     def space(self) -> Space:
-        """What is searched."""
+        """The space of the search."""
         return read_space(self.configs.tuning.space)
 
     @property
     def mode(self) -> Mode:
-        """Whether the lowest or the highest value is best."""
+        """The mode of the metric: the lowest or the highest value is best."""
         return self.goals.modes[0]
 
     @property
@@ -107,13 +105,13 @@ class StudyTrials:
 
     @property
     def resources(self) -> Mapping[str, float]:
-        """What a trial takes of a machine."""
+        """The processors and GPUs that a trial takes."""
         tuning, config = self.configs.tuning, self.configs.base.resolved.config
         return {"cpu": most_threads(tuning, config), "gpu": tuning.resources.gpu}
 
     @cached_property
     def trainer(self) -> WorkerTrainer:
-        """What trains a trial, in any process."""
+        """The trainer of a trial, in any process."""
         return WorkerTrainer(
             self.study.id,
             self.goals.metrics[0],
@@ -254,14 +252,7 @@ class StudyTrials:
         for number in [*self._leaving]:
             if not self._settle(number):
                 stint = self._stint(number)
-                try:
-                    train(stint, judge=lambda *_: lambda *_: "pause")
-                except (TrainwrightError, OSError) as error:
-                    message = hidden(stint.runs[0], error)
-                    if not is_own_failure(stint, error):
-                        is_input = isinstance(error, InputError)
-                        raise unfinished(stint, message, is_input=is_input) from error
-                    self._leaving[number] = message
+                self._leaving[number] = do(stint, judge=lambda *_: lambda *_: "pause").error
                 self._settle(number)
 
 

@@ -1,4 +1,4 @@
-"""Train runs evaluation by evaluation, for a tuner that decides after each one whether the run continues.
+"""The training of runs for a tuner that decides after each evaluation whether the run continues.
 
 `WorkerTrainer` lives in a process of the tuner, and starts a worker process of ours, as a study with
 `parallel` does. That process runs `serve`: at each evaluation it waits for an instruction.
@@ -35,7 +35,7 @@ _LOCK_SECONDS = 60.0  # a process that has just died may still hold the run
 
 @dataclass
 class WorkerTrainer:
-    """Train trials in a worker process; see `tuners.base.Trainer`.
+    """A trainer of trials in a worker process; see `tuners.base.Trainer`.
 
     Args:
         study_id: The study.

@@ -40,7 +40,7 @@ class _Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it may be given a stint."""
+        """True if it may be given a stint."""
         return self.stint is None
 
     @staticmethod
@@ -59,7 +59,7 @@ class _Worker:
 
 @dataclass
 class WorkerProcesses:
-    """Do stints in worker processes, which make one run after another, and by workers that have joined.
+    """The workers of a study: processes that make one run after another, and workers that have joined.
 
     Args:
         own: The number of processes of this one's own.

@@ -48,7 +48,7 @@ class Factor:
 
     @property
     def is_code(self) -> bool:
-        """Whether it is the user's code, and no key of the config."""
+        """True if it is the user's code, and no key of the config."""
         return self.name == CODE
 
     def to_json(self) -> Json:

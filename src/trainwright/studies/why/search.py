@@ -53,7 +53,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Share:
-    """What a change has to do with the difference.
+    """The part of a change in the difference.
 
     `alone` is the effect of this change alone, `last` that of adding it to the others that matter, and
     `effect` its Shapley share; None where that could not be measured. `p` is that of the share, corrected.
@@ -67,7 +67,7 @@ class Share:
 
     @property
     def stands_out(self) -> bool:
-        """Whether the share is more than noise."""
+        """True if the share is more than noise."""
         return self.p is not None and self.p < ALPHA
 
 
@@ -120,7 +120,7 @@ def effect_of(values: Sequence[float], resolution: float = 0.0, *, exact: bool =
 
 
 class Search:
-    """Find which changes moved the metric.
+    """The search for the changes that moved the metric.
 
     Args:
         changes: The names of the changes.

@@ -23,10 +23,10 @@ from trainwright.runs.processes.isolation import as_fresh_process
 from trainwright.runs.reuse import CompletedRuns, harmful_differences
 from trainwright.runs.trust import RunImports
 from trainwright.runs.workdir import own_code, working_in
+from trainwright.studies.changed_inputs import check_completed_runs
 from trainwright.studies.driver import StudyPlan, drive
-from trainwright.studies.running import train_trial
 from trainwright.studies.study import Json, Study, StudyRequest, StudyView, Trial, open_study
-from trainwright.studies.unchanged import check_completed_runs
+from trainwright.studies.trial_runs import train_trial
 from trainwright.studies.why import code
 from trainwright.studies.why.answer import document
 from trainwright.studies.why.factors import Factor, KeyPath
@@ -101,7 +101,7 @@ def why(first: RunDir, second: RunDir, request: WhyRequest) -> Why:
 
 
 class _Measurements:
-    """Measure the metric under sets of changes, each by a run that is reused or trained.
+    """The metric under sets of changes, each measured by a run that is reused or trained.
 
     Args:
         study: The study that records the runs.
@@ -249,7 +249,7 @@ class _Measurements:
 
 
 class _UnknownValueError(Exception):
-    """The search needs a value that was not measured yet: of these changes, under this seed."""
+    """The need for a value that was not measured yet: of these changes, under this seed."""
 
     def __init__(self, changes: Changes, seed: int) -> None:
         super().__init__(changes, seed)

@@ -18,9 +18,9 @@ from trainwright.runs.request import Request
 from trainwright.runs.reuse import CompletedRuns
 from trainwright.runs.run_config import usable_config
 from trainwright.runs.trust import of_own_config
+from trainwright.studies.changed_inputs import check_completed_runs
 from trainwright.studies.driver import StudyPlan
 from trainwright.studies.study import Json, Study, StudyRequest, Trial
-from trainwright.studies.unchanged import check_completed_runs
 
 log = logging.getLogger("trainwright")
 TrialOutcome = tuple[Trial, Result | TrainwrightError]
