@@ -80,10 +80,10 @@ class StudyConfig:
             model: The value of `model.type`.
             params: Options of the model.
         """
-        own = self.resolved.config.model.type == model
+        is_same = self.resolved.config.model.type == model
         return self._with(
-            self.overrides if own else _without_model(self.overrides),
-            ({} if own else {"model.type": model})
+            self.overrides if is_same else _without_model(self.overrides),
+            ({} if is_same else {"model.type": model})
             | {f"model.params.{key}": value for key, value in params.items()},
         )
 

@@ -69,9 +69,9 @@ def tune_function(objective: Objective, overrides: Overrides, request: StudyRequ
         raise InputError("a function has its own data: leave data and callbacks out")
     goals = _goals(tuning)
     sampler = _sampler(tuning, goals, config.experiment.seed)
-    own = {key: value for key, value in tuning.asked().items() if key != "space"}
+    options = {key: value for key, value in tuning.asked().items() if key != "space"}
     question = {"function": name, "source": _source(objective), "seed": config.experiment.seed}
-    question |= {"tuning": own}
+    question |= {"tuning": options}
     study = open_study(request, config.experiment.name, KIND, question, completed=True)
     study.write(SETTINGS, {"metrics": dict(zip(goals.metrics, goals.modes, strict=True))})
     with going_on(

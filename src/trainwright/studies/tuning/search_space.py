@@ -242,10 +242,10 @@ class _SpaceCheck:
     def _problem(self, parameter: Parameter, value: Any, context: _Context) -> Problem | None:
         """Return why a parameter cannot have a value."""
         for problem in self._errors(context.params | {parameter.key: value}):
-            own = problem.path == parameter.key
-            message = problem.message if own else f"{problem.path}: {problem.message}"
+            is_of_key = problem.path == parameter.key
+            message = problem.message if is_of_key else f"{problem.path}: {problem.message}"
             meant = f"model.{parameter.key.rpartition('__')[2]}"  # pipelines of scikit-learn: clf__max_depth
-            if own and "." not in parameter.key and not self._errors(context.params | {meant: value}):
+            if is_of_key and "." not in parameter.key and not self._errors(context.params | {meant: value}):
                 return Problem(f"unknown key; write {meant}", f"tuning.space.{parameter.key}")
             return Problem(f"{value!r}: {message}", f"tuning.space.{parameter.key}")
         return None
@@ -312,9 +312,9 @@ class _SpaceCheck:
         """
         if {"model", "model.type"} & self._by_key.keys() - parameter.when.keys():
             return
-        own = [one.params for one in contexts if not one.key or one.key in parameter.when]
+        having = [one.params for one in contexts if not one.key or one.key in parameter.when]
         unused = [
-            self._without_effect(parameter.key, value, one) for value in _ends(parameter) for one in own
+            self._without_effect(parameter.key, value, one) for value in _ends(parameter) for one in having
         ]
         if all(unused):
             why = unused[0]

@@ -100,20 +100,20 @@ class Stint:
         plain = {"number": self.trial} | {name: getattr(self, name) for name in _PLAIN}
         # Another process may be on a machine without this user's key.
         trusted = self.trusted or all(map(is_own, self.runs))
-        own = {"runs": [str(run) for run in self.runs], "pruner": self.pruner.model_dump()}
-        return plain | own | {"trusted": trusted}
+        paths = {"runs": [str(run) for run in self.runs], "pruner": self.pruner.model_dump()}
+        return plain | paths | {"trusted": trusted}
 
     @staticmethod
     def from_json(plain: Mapping[str, Any]) -> Stint:
         """Read what `to_json` returned."""
-        own = {
+        read = {
             "trial": plain["number"],
             "runs": [Path(run) for run in plain["runs"]],
             "pruner": _PRUNER.validate_python(plain["pruner"]),
             "trusted": plain["trusted"],
         }
         until = plain["until"] and tuple(plain["until"])
-        return Stint(**{**{name: plain[name] for name in _PLAIN}, **own, "until": until})
+        return Stint(**{**{name: plain[name] for name in _PLAIN}, **read, "until": until})
 
 
 Judge = Callable[[Stint, RunDir], VerdictFunction | None]
@@ -295,7 +295,7 @@ def failed(error: str) -> Ending:
     return Ending("failed", error=error)
 
 
-def is_own_failure(
+def is_of_trial(
     stint: Stint,
     error: TrainwrightError | OSError,
     bundle: Callable[[Resolved], DataBundle | None] = no_bundle,
@@ -324,7 +324,7 @@ def failed_outcome(
         InputError, TrainingError: The trial cannot be trained for now, which is no result of it.
     """
     message = hidden(stint.runs[0], error)
-    if is_own_failure(stint, error, bundle):
+    if is_of_trial(stint, error, bundle):
         return StintOutcome(stint, "failed", message)
     raise unfinished(stint, message, is_input=isinstance(error, InputError)) from error
 
@@ -334,7 +334,7 @@ def failure(stint: Stint, error: TrainwrightError | OSError) -> dict[str, Any]:
     return {
         "status": "failed",
         "error": hidden(stint.runs[0], error),
-        "is_from_outside": not is_own_failure(stint, error),
+        "is_from_outside": not is_of_trial(stint, error),
         "is_input": isinstance(error, InputError),
     }
 

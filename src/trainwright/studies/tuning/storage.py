@@ -141,13 +141,13 @@ class Projector:
                 known = stored.get(logged.number)
                 if known is not None and known.state != _PAUSED:
                     continue
-                own = {"study_id": number, **_trial_row(trial, logged, self._folder.parent)}
+                columns = {"study_id": number, **_trial_row(trial, logged, self._folder.parent)}
                 if known is None:
-                    key = connection.execute(made.insert(), own).inserted_primary_key[0]
+                    key = connection.execute(made.insert(), columns).inserted_primary_key[0]
                 else:
                     key = known.trial_id
                     self._clear(connection, tables, key)
-                    connection.execute(made.update().where(made.c.trial_id == key), own)
+                    connection.execute(made.update().where(made.c.trial_id == key), columns)
                 for table, row in _rows(trial, logged):
                     rows[table].append({"trial_id": key, **row})
             for table, several in rows.items():
@@ -202,8 +202,8 @@ class Projector:
     @property
     def _options(self) -> dict[str, Any]:
         """The options of the engine: it connects anew each time, as a server may have been started again."""
-        own = {} if self._is_file else {"connect_args": _SERVER}
-        return {"poolclass": self._sqlalchemy.pool.NullPool, **own}
+        more = {} if self._is_file else {"connect_args": _SERVER}
+        return {"poolclass": self._sqlalchemy.pool.NullPool, **more}
 
 
 def _trial_row(trial: Any, logged: LoggedTrial, runs: Path) -> dict[str, Any]:
@@ -213,11 +213,11 @@ def _trial_row(trial: Any, logged: LoggedTrial, runs: Path) -> dict[str, Any]:
     """
     attempts = RunDir(runs / logged.run_id).attempts() if logged.run_id else []
     began = attempts[0].started if attempts else time.time()
-    own = {"number": logged.number, "datetime_start": _utc(began)}
+    row = {"number": logged.number, "datetime_start": _utc(began)}
     if _is_paused(logged):
-        return {**own, "state": _PAUSED, "datetime_complete": None}
+        return {**row, "state": _PAUSED, "datetime_complete": None}
     ended = (attempts[-1].ended or attempts[-1].started) if attempts else began
-    return {**own, "state": trial.state.name, "datetime_complete": _utc(ended)}
+    return {**row, "state": trial.state.name, "datetime_complete": _utc(ended)}
 
 
 def _is_paused(logged: LoggedTrial) -> bool:

@@ -148,8 +148,8 @@ def _summary(trial: LoggedTrial, folder: Path) -> TrialSummary:
     number, run_id, params, end = trial.number, trial.run_id, trial.params, trial.ending
     if end is None:
         return TrialSummary(number, status_of(trial, folder), None, None, None, run_id, params)
-    own = (end.status, end.value, end.step, end.seconds)
-    return TrialSummary(number, *own, run_id, params, end.values or {}, end.error)
+    result = (end.status, end.value, end.step, end.seconds)
+    return TrialSummary(number, *result, run_id, params, end.values or {}, end.error)
 
 
 def rows(folder: Path) -> list[Json]:

@@ -74,8 +74,8 @@ class TrialConfigs:
         assert best.ending.step is not None, "it has a value"
         whole = self._config(self.base, best.params, {}).config
         length = best_length(whole, RunDir(runs / best.run_id).require_result(), best.ending.step)
-        own = {"data.split.val": 0, "training.early_stopping": None, **length}
-        return self._config(self.base, {**best.params, **own}, {})
+        changes = {"data.split.val": 0, "training.early_stopping": None, **length}
+        return self._config(self.base, {**best.params, **changes}, {})
 
     def _config(self, split: StudyConfig, params: Params, more: Params) -> Resolved:
         resolved = split.with_overrides({**params, **more}).resolved
@@ -187,14 +187,14 @@ def check_resources(tuning: TuningConfig, config: RunConfig) -> None:
     Raises:
         ConfigError: It does not.
     """
-    given, own, device = tuning.resources, config.distributed, config.training.device
+    given, distributed, device = tuning.resources, config.distributed, config.training.device
     if given.nproc is not None and power_of_two(given.nproc) != given.nproc:
         what = f"{given.nproc} is not a power of two: 1, 2, 4, 8 ..."
         raise ConfigError([Problem(what, "tuning.resources.nproc")])
-    if given.nproc is not None and own.nproc not in (1, given.nproc):
-        what = f"is {given.nproc}, but distributed.nproc is {own.nproc}; leave one of them out"
+    if given.nproc is not None and distributed.nproc not in (1, given.nproc):
+        what = f"is {given.nproc}, but distributed.nproc is {distributed.nproc}; leave one of them out"
         raise ConfigError([Problem(what, "tuning.resources.nproc")])
-    if (given.nproc or own.nproc) != 1 and not isinstance(tuning.pruner, NoPruner | HalvingPruner):
+    if (given.nproc or distributed.nproc) != 1 and not isinstance(tuning.pruner, NoPruner | HalvingPruner):
         what = (
             f"is {tuning.pruner.type}, which judges a trial within its process, but trials are of several "
             "processes; allowed: none, halving, hyperband"
@@ -254,8 +254,8 @@ def visible_gpus(share: str | None) -> dict[str, str]:
 
 def most_threads(tuning: TuningConfig, config: RunConfig) -> int:
     """Return how many threads a process of a trial has, unless its steps are small."""
-    own = tuning.tuner is not None  # which trains as many trials at once as there are processors
-    fair = 1 if own else max(1, available_threads(config) // tuning.parallel)
+    has_tuner = tuning.tuner is not None  # which trains as many trials at once as there are processors
+    fair = 1 if has_tuner else max(1, available_threads(config) // tuning.parallel)
     return config.training.threads or tuning.resources.cpu or fair
 
 

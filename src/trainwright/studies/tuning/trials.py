@@ -232,10 +232,10 @@ class Progress:
 
     def _left(self, ended: int) -> float | None:
         """Return the seconds that are left at the pace so far; None before the first trial has ended."""
-        passed, own = self._clock() - self._began, ended - self._before
-        if own <= 0:
+        passed, done = self._clock() - self._began, ended - self._before
+        if done <= 0:
             return None
-        left = passed / own * max(0, self._total - ended)
+        left = passed / done * max(0, self._total - ended)
         return left if self._limit is None else min(left, max(0.0, self._limit - passed))
 
 

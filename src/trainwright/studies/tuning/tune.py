@@ -199,18 +199,18 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
         return self._executor
 
     def _new_executor(self) -> Executor[Stint, StintOutcome]:
-        own, request = self._plan.tuning.parallel, self._request
+        processes, request = self._plan.tuning.parallel, self._request
         if self._joined is not None:
             for _ in self._joined.poll():
                 pass
-        if own == 1 and (self._joined is None or not self._joined.workers):
+        if processes == 1 and (self._joined is None or not self._joined.workers):
             return InProcess(self.run)
         if request.callbacks:
             raise InputError("callbacks stay in this process; give tuning.parallel: 1 with them")
         signals, level = self._signals, log.getEffectiveLevel()
         signals.wake = lambda: None  # the executor looks for them
         return WorkerProcesses(
-            own,
+            processes,
             lambda: signals.status,
             level,
             self._joined or JoinedWorkers(),
@@ -405,8 +405,8 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
         of_space = importances(
             self._plan.space, [observation(trial, trial.ending) for trial in trials], self._plan.mode
         )
-        own = {"order": self._plan.tuning.order, "horizon": self._plan.horizon, "importance": of_space}
-        return self._result(final) | own | brackets_in(self._agenda, self.resolved.config)
+        more = {"order": self._plan.tuning.order, "horizon": self._plan.horizon, "importance": of_space}
+        return self._result(final) | more | brackets_in(self._agenda, self.resolved.config)
 
     def _frozen_trials(self) -> Sequence[Any]:
         ended = list(itertools.takewhile(lambda trial: trial.ending is not None, self._log.trials))

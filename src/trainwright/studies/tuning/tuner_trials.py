@@ -171,20 +171,20 @@ class StudyTrials:
         if self.wanted <= 0:
             return None
         number = len(self.log.trials)
-        own = dict(self._random.propose(number, []) if params is None else params)
-        (resolved,) = self.configs.of(own)
+        proposed = dict(self._random.propose(number, []) if params is None else params)
+        (resolved,) = self.configs.of(proposed)
         folder = self.study.path.parent
         run = RunDir.create(folder.parent, folder.name, resolved.dump(), settings=resolved.settings)
-        return self._begin(LoggedTrial(number, own, run.id, stints=(LoggedStint(number),)))
+        return self._begin(LoggedTrial(number, proposed, run.id, stints=(LoggedStint(number),)))
 
     def fork(self, donor: Begun, at: Point, params: Mapping[str, Any], instead_of: int) -> Begun:
         """Begin a trial as a fork of another one's run; see `Trials.fork`."""
         number, parent = len(self.log.trials), RunDir(Path(donor.run))
-        own = read_config(parent)
+        config = read_config(parent)
         changed = {key: value for key, value in params.items() if value != donor.params.get(key)}
-        with of_own_config(parent, own):
+        with of_own_config(parent, config):
             resolved = child_config(parent, changed)
-            run = create_child(ChildRequest(parent, own, resolved, "fork", at.step))
+            run = create_child(ChildRequest(parent, config, resolved, "fork", at.step))
         self.log.note(kind=FORK, trial=number, of=donor.number, instead_of=instead_of, start=list(at))
         self._leaving[instead_of] = None
         return self._begin(LoggedTrial(number, dict(params), run.id, stints=(LoggedStint(number),)))

@@ -62,14 +62,14 @@ class WorkerProcesses:
     """The workers of a study: processes that make one run after another, and workers that have joined.
 
     Args:
-        own: The number of processes of this one's own.
+        count: The number of processes that this one starts.
         signal_status: Returns what a signal to this process asks for, if one came.
         log_level: The level of the log that the workers write to stderr.
         joined: The workers that have joined the study.
         gpus: The GPUs that each process sees, as CUDA_VISIBLE_DEVICES; empty: all that there are.
     """
 
-    own: int
+    count: int
     signal_status: Callable[[], Ended | None]
     log_level: int
     joined: JoinedWorkers = field(default_factory=JoinedWorkers)
@@ -81,7 +81,7 @@ class WorkerProcesses:
     @property
     def slots(self) -> int:
         """The number of workers; see `Executor.slots`."""
-        return self.own + len(self.joined.workers)
+        return self.count + len(self.joined.workers)
 
     def submit(self, stint: Stint) -> None:
         """Begin a stint; see `Executor.submit`."""
@@ -101,7 +101,7 @@ class WorkerProcesses:
         joined = self.joined.workers
         for known in (worker for worker in joined if worker.stint is None and worker.does(stint)):
             return known
-        if all(worker.stint for worker in self._workers) and len(self._workers) < self.own:
+        if all(worker.stint for worker in self._workers) and len(self._workers) < self.count:
             self._workers.append(self._started())
         everyone: list[_Worker | JoinedWorker] = [*self._workers, *joined]
         return next((worker for worker in everyone if worker.is_idle), None)
@@ -242,19 +242,19 @@ class WorkerProcess:
             path: The `sys.path` from which it may import, too; default: that of this process.
             environment: Variables that are added to those of this process.
         """
-        messages, own = os.pipe()
+        messages, theirs = os.pipe()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "trainwright", command, str(own), str(os.getpid()), str(log_level)],
+                [sys.executable, "-m", "trainwright", command, str(theirs), str(os.getpid()), str(log_level)],
                 stdin=subprocess.PIPE,
                 stdout=stdout,
-                pass_fds=(own,),
+                pass_fds=(theirs,),
                 cwd=directory,
                 env=os.environ | (environment or {}),
                 start_new_session=True,  # Ctrl-C is for this process, which passes it on
             )
         finally:
-            os.close(own)
+            os.close(theirs)
         worker = WorkerProcess(process, messages)
         worker.send(list(sys.path if path is None else path))
         return worker

@@ -157,13 +157,13 @@ class _Measurements:
 
     def _check_imports(self, side: Side) -> None:
         """Refuse what a run's config may not import: the run directory may come from someone else."""
-        own = own_code(side.run, trust=self._request.trust)
-        if self._folders[0] != self._folders[1] and side.folder not in own:
+        folders_of_user = own_code(side.run, trust=self._request.trust)
+        if self._folders[0] != self._folders[1] and side.folder not in folders_of_user:
             raise InputError(
                 f"the code of run {side.run.id} is in {side.folder}: start from there, or give --trust"
             )
         for folder in dict.fromkeys(self._folders):
-            folders = own if folder == self._sides[0].folder else [folder, *own]
+            folders = folders_of_user if folder == self._sides[0].folder else [folder, *folders_of_user]
             rule = RunImports(side.run, folders, trusted=self._request.trust, started=side.folder)
             with as_fresh_process(), importing_by(rule), self._working_in(folder):
                 for path in import_paths(side.tree.load().config.model_dump()):
@@ -171,8 +171,10 @@ class _Measurements:
 
     def _working_in(self, folder: Path) -> AbstractContextManager[None]:
         """Work in a folder, and import the user's code from where it may come from."""
-        own = own_code(self._sides[0].run, trust=self._request.trust)
-        return working_in(folder, [folder, *own] if folder != self._sides[0].folder else own)
+        folders_of_user = own_code(self._sides[0].run, trust=self._request.trust)
+        return working_in(
+            folder, [folder, *folders_of_user] if folder != self._sides[0].folder else folders_of_user
+        )
 
     def measure(self, changes: Changes, seed: int) -> float | None:
         """Return the metric; None if this config cannot be trained.
@@ -205,9 +207,9 @@ class _Measurements:
         chosen = [factor for factor in self._factors if factor.name in changes]
         folder = self._folders[any(factor.is_code for factor in chosen)]
         before, after = self._sides
-        own = dict(_QUIET) | {("experiment", "seed"): seed, ("experiment", "name"): before.run.experiment}
+        quiet = dict(_QUIET) | {("experiment", "seed"): seed, ("experiment", "name"): before.run.experiment}
         placed = {tuple(key.split(".")): value for key, value in before.manifest.placement.items()}
-        tree = before.tree.with_changes(after.tree, chosen).with_values(own | placed)
+        tree = before.tree.with_changes(after.tree, chosen).with_values(quiet | placed)
         with as_fresh_process(), self._working_in(folder):
             result, run, reused = self._run(
                 Trial({"changes": self.label(changes), "seed": seed}, tree.load())
