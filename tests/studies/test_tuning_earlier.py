@@ -18,8 +18,8 @@ from trainwright.samplers.base import Observation, Parameter
 from trainwright.samplers.optuna import TpeParams, TpeSampler
 from trainwright.studies.study import Study
 from trainwright.studies.tuning.goals import Goals
+from trainwright.studies.tuning.results import Progress
 from trainwright.studies.tuning.sampling import learned, observations
-from trainwright.studies.tuning.trials import Progress
 
 LOSS = Goals(["val_loss"], ["min"])
 

@@ -33,6 +33,7 @@ from trainwright.studies.tuning.agenda import Agenda, Turn
 from trainwright.studies.tuning.inputs import TrialInputs
 from trainwright.studies.tuning.joined import JoinedWorkers, leading
 from trainwright.studies.tuning.plan import FROM, SearchConfig, SearchPlan, plan_of, read_search
+from trainwright.studies.tuning.results import LoggedPlan, measured
 from trainwright.studies.tuning.sampling import (
     EARLIER,
     Proposals,
@@ -52,9 +53,8 @@ from trainwright.studies.tuning.stints import (
     failed_outcome,
     judges_by_curves,
 )
-from trainwright.studies.tuning.study import BEST, CONFIG, KIND, Tuning, going_on, resuming
+from trainwright.studies.tuning.study import BEST, CONFIG, KIND, Tuning, counted, going_on, resuming
 from trainwright.studies.tuning.trial import Threads, TrialConfigs, TrialData, shares_of_gpus
-from trainwright.studies.tuning.trials import LoggedPlan, measured
 from trainwright.studies.tuning.tuner_trials import StudyTrials, make_by_tuner
 from trainwright.studies.tuning.workers import WorkerProcesses
 
@@ -103,7 +103,8 @@ def search(
     if plan.trials == plan.sampler.size:
         more = "its grid has no other points"
     with going_on(study, plan.trials, more):
-        drive(_TuningPlan(study, plan, asked, request, before, lifts_limit=lifts_limit))
+        kind = _TuningPlan if plan.tuning.tuner is None else _TunerPlan
+        drive(kind(study, plan, asked, request, before, lifts_limit=lifts_limit))
     return Tuning(study.path)
 
 
@@ -187,10 +188,9 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
         earlier = observations(self.study.settings(EARLIER))
         self._proposals = Proposals(plan, self._log, self._agenda, self._before, earlier)
         super().begin(signals, stack)
-        if plan.tuning.tuner is None:
-            self._begun = [trial for trial in self._log.trials if trial.ending is None]
-            self._progress.resumed(self._log.trials)
-            self._proposals.replay()
+        self._begun = [trial for trial in self._log.trials if trial.ending is None]
+        self._progress.resumed(counted(self._log))
+        self._proposals.replay()
 
     def executor(self) -> Executor[Stint, StintOutcome]:
         """Return what trains the stints now: this process alone, unless there are other workers."""
@@ -219,19 +219,14 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
 
     def ask(self) -> Stint | None:
         """Return the next stint: of a trial, or the last training of the best one; see `StudyPlan.ask`."""
-        if self._plan.tuning.tuner is not None and self._final is None:
-            self._make_by_tuner()
-        elif (stint := self._ask_trial()) is not None:
-            return stint
-        return None if self._running or self._final is not None else self._ask_final()
-
-    def _make_by_tuner(self) -> None:
-        goals = self._plan.goals
-        make_by_tuner(StudyTrials(self._log, self._configs, goals, self._end, self._signals, self._inputs))
+        if self._final is not None:
+            return None
+        stint = self._ask_trial()
+        return stint if stint is not None or self._running else self._ask_final()
 
     def _ask_trial(self) -> Stint | None:
         """Return the next stint of a trial; None if there is none now."""
-        while self._final is None:
+        while True:
             trial = self._next()
             if trial is None:
                 self._settle()
@@ -240,7 +235,6 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
             elif trial.same_as is None:
                 self._running.add(trial.number)
                 return self._stint(trial)
-        return None
 
     def _settle(self) -> None:
         """End the trials of which nothing is to be trained: those that are not promoted, and copies."""
@@ -293,11 +287,11 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
         if turn is None:
             return None
         if turn.trial == len(self._log.trials):
-            return self._begin(turn)
+            return self._begin_trial(turn)
         self._log.promote(turn.trial, turn.stint)
         return self._log.trials[turn.trial]
 
-    def _begin(self, turn: Turn) -> LoggedTrial:
+    def _begin_trial(self, turn: Turn) -> LoggedTrial:
         """Decide a trial, and create its run."""
         number, trials = turn.trial, self._log.trials
         params = self._proposals.params(turn)
@@ -412,3 +406,17 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
         ended = list(itertools.takewhile(lambda trial: trial.ending is not None, self._log.trials))
         seen = self._proposals.observations(ended, [trial.ending for trial in ended])
         return frozen(self._plan.space, seen, self._plan.goals.modes)
+
+
+class _TunerPlan(_TuningPlan):
+    """The trials of a search that a tuner makes, all at its own pace."""
+
+    @property
+    def running(self) -> int:
+        """The number of trials that have begun, and not ended."""
+        return sum(trial.ending is None for trial in counted(self._log))
+
+    def _ask_trial(self) -> None:
+        make_by_tuner(
+            StudyTrials(self._log, self._configs, self._goals, self._end, self._signals, self._inputs)
+        )

@@ -1,4 +1,4 @@
-"""The trials of a search as its log has them: their values, how they end, and the result that they make."""
+"""The results of a search: how its trials end, as the log has them, who is told, and what they come to."""
 
 from __future__ import annotations
 
@@ -65,6 +65,11 @@ class LoggedPlan(StudyPlan[Piece, Outcome]):
         """Return whether there is a trial; see `StudyPlan.has_begun`."""
         return bool(self._log.trials)
 
+    @property
+    def running(self) -> int:
+        """The number of trials that are being trained."""
+        return len(self._running)
+
     def _best(self) -> LoggedTrial | None:
         return self._goals.best(self._log.trials)
 
@@ -74,8 +79,8 @@ class LoggedPlan(StudyPlan[Piece, Outcome]):
         Raises:
             TrainingError: The first trials have all failed.
         """
-        trial, trials = self._log.trials[number], counted(self._log)
-        ending, best = trial.ending, self._best()
+        trial, best = self._log.trials[number], self._best()
+        ending = trial.ending
         assert ending is not None, "it has ended"
         run = {"run_id": trial.run_id} if trial.run_id else {}
         summary = {"trial": number, **run, "status": ending.status}
@@ -83,10 +88,8 @@ class LoggedPlan(StudyPlan[Piece, Outcome]):
         named |= ending.values or {}
         error = {"error": ending.error} if ending.error else {}
         top = {"best": best.ending.value} if best and best.ending else {}
-        running = len(self._running)
-        if self._tuning.tuner is not None:
-            running = sum(one.ending is None for one in trials)
-        self._request.watch(summary | named | error | top | self._progress.shown(trials, running))
+        progress = self._progress.shown(counted(self._log), self.running)
+        self._request.watch(summary | named | error | top | progress)
         self._project()
         check_first_trials(self._log.trials, number, self._count, self._goals.metrics[0])
 
