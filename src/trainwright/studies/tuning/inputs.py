@@ -16,7 +16,7 @@ from trainwright.runs.trust import of_own_config
 from trainwright.samplers.base import Space
 from trainwright.studies.changed_inputs import changes_of, refuse
 from trainwright.studies.study import Study, StudyRequest
-from trainwright.studies.tuning.study import resuming
+from trainwright.studies.tuning.study import resume_command
 from trainwright.studies.tuning.trial import TrialConfigs
 
 log = logging.getLogger("trainwright")
@@ -91,7 +91,7 @@ class TrialInputs:
             known.append(key)
             changed += [(run, self._changes(run)) for run in runs]
         if not self.allow_change:
-            refuse(self.study, changed, resuming(self.study.path, "--allow-change"))
+            refuse(self.study, changed, resume_command(self.study.path, "--allow-change"))
         return list(dict.fromkeys(str(one) for _, differences in changed for one in differences))
 
     def accept(self, changed: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from trainwright.studies.study import Json, Study, StudyRequest
 from trainwright.studies.tuning.plan import RECORDED
 from trainwright.studies.tuning.resume import REPEATS, check_search, kept_config, working_for
 from trainwright.studies.tuning.sampling import EARLIER
-from trainwright.studies.tuning.study import KIND, Tuning, resuming
+from trainwright.studies.tuning.study import KIND, Tuning, resume_command
 from trainwright.studies.tuning.tune import search
 
 
@@ -66,7 +66,7 @@ def reproduce_study(study: Study, request: StudyRequest, *, trust: bool = False)
     """Make all trials of a study again, and compare them; see `trainwright.reproduce_study`."""
     check_search(study, "reproduce")
     if study.status != "completed":
-        raise InputError(f"study {study.id} is {study.status}; resume it first: {resuming(study.path)}")
+        raise InputError(f"study {study.id} is {study.status}; resume it first: {resume_command(study.path)}")
     if problems := study.problems():
         raise CheckpointError(f"study {study.id} cannot be compared: {problems[0]}")
     with working_for(study):

@@ -44,7 +44,7 @@ from trainwright.runs.run_config import read_config, usable_config
 from trainwright.runs.trust import of_own_config
 from trainwright.runs.wiring import load_data
 from trainwright.studies.tuning.pruning import Curve, pruning_rule
-from trainwright.studies.tuning.study import resuming
+from trainwright.studies.tuning.study import resume_command
 from trainwright.trackers.feed import send_rest
 from trainwright.types import Mode
 
@@ -361,7 +361,7 @@ def unfinished(stint: Stint, message: str, *, is_input: bool = False) -> Trainwr
     """
     return (InputError if is_input else TrainingError)(
         f"trial {stint.trial} cannot be trained now: {message}; then go on with the same trials: "
-        f"{resuming(stint.runs[0].parent / stint.study_id)}"
+        f"{resume_command(stint.runs[0].parent / stint.study_id)}"
     )
 
 

@@ -199,7 +199,7 @@ def going_on(study: Study, wanted: int, more: str) -> Iterator[None]:
         log.info("study %s is completed: there is nothing left to do; %s", study.id, more)
 
 
-def resuming(study: Path, *options: str) -> str:
+def resume_command(study: Path, *options: str) -> str:
     """Return the command that goes on with a search.
 
     Args:

@@ -53,7 +53,7 @@ from trainwright.studies.tuning.stints import (
     failed_outcome,
     judges_by_curves,
 )
-from trainwright.studies.tuning.study import BEST, CONFIG, KIND, Tuning, counted, going_on, resuming
+from trainwright.studies.tuning.study import BEST, CONFIG, KIND, Tuning, counted, going_on, resume_command
 from trainwright.studies.tuning.trial import Threads, TrialConfigs, TrialData, shares_of_gpus
 from trainwright.studies.tuning.tuner_trials import StudyTrials, make_by_tuner
 from trainwright.studies.tuning.workers import WorkerProcesses
@@ -99,7 +99,7 @@ def search(
     plan = plan_of(study, asked)
     if not (study.path / CONFIG).exists():
         study.write_signed_config(CONFIG, asked.text)
-    more = f"for more trials: {resuming(study.path)} tuning.trials=..."
+    more = f"for more trials: {resume_command(study.path)} tuning.trials=..."
     if plan.trials == plan.sampler.size:
         more = "its grid has no other points"
     with going_on(study, plan.trials, more):

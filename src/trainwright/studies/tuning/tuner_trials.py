@@ -38,7 +38,7 @@ from trainwright.studies.tuning.stints import (
     failed,
     unfinished,
 )
-from trainwright.studies.tuning.study import FORK, resuming
+from trainwright.studies.tuning.study import FORK, resume_command
 from trainwright.studies.tuning.trial import TrialConfigs, most_threads
 from trainwright.studies.tuning.tuner_worker import WorkerTrainer
 from trainwright.tuners.base import Begun, Point
@@ -277,5 +277,5 @@ def make_by_tuner(trials: StudyTrials) -> None:
     if left:
         raise InputError(
             f"trial {left[0]} has not ended: the tuner has given it up; resume the study: "
-            f"{resuming(trials.study.path)}"
+            f"{resume_command(trials.study.path)}"
         )
