@@ -2,7 +2,7 @@
 
 `--configs` networks of random parameters are trained on digits for 27 epochs, with an evaluation after each.
 Searches by the same random parameters, in `--orders` orders, then read these curves: random search trains
-every trial to its end; Hyperband goes by the jobs of our studies, and trials that go on continue where they
+every trial to its end; Hyperband goes by the stints of our studies, and trials that go on continue where they
 paused. The table has the epochs until an evaluation reaches 95% of the best score of all curves, where a
 score is the accuracy above chance.
 """
@@ -18,8 +18,8 @@ import torch
 from harness import machine, table
 from sklearn.datasets import load_digits
 
-from trainwright.records.trials import Ending, LoggedJob, LoggedTrial
-from trainwright.studies.tuning.rungs import Rungs, hyperband
+from trainwright.records.trials import Ending, LoggedStint, LoggedTrial
+from trainwright.studies.tuning.pruning import Rungs, hyperband
 
 EPOCHS, FACTOR, CHANCE, SHARE = 27, 3, 0.1, 0.95
 Curve = Sequence[float]  # the score after each epoch
@@ -60,19 +60,21 @@ def random_search(curves: Sequence[Curve]) -> Iterator[float]:
 
 
 def hyperband_search(curves: Sequence[Curve]) -> Iterator[float]:
-    """Yield the score after each epoch that Hyperband trains, one job after the other."""
+    """Yield the score after each epoch that Hyperband trains, one stint after the other."""
     plan = Rungs.plan(hyperband(1, EPOCHS, FACTOR), [len(curves)], FACTOR, 1, "max")
     trials: list[LoggedTrial] = []
     while (turn := plan.next(trials)) is not None:
         if turn.trial == len(trials):
             trials.append(LoggedTrial(turn.trial, {}, ""))
-        trial, until = trials[turn.trial], plan.until(turn.job)
+        trial, until = trials[turn.trial], plan.until(turn.stint)
         before = trial.ending.step if trial.ending and trial.ending.step else 0
         end = until[0] if until else EPOCHS
         seen = curves[turn.trial][:end]
         yield from seen[before:]
         ending = Ending("paused" if until else "completed", max(seen), end)
-        trials[turn.trial] = trial._replace(jobs=(*trial.jobs, LoggedJob(turn.job, ending)), ending=ending)
+        trials[turn.trial] = trial._replace(
+            stints=(*trial.stints, LoggedStint(turn.stint, ending)), ending=ending
+        )
 
 
 def epochs_until(

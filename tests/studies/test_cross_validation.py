@@ -217,11 +217,12 @@ def test_two_processes_do_not_work_on_one_study(tmp_path: Path) -> None:
     owner.acquire()
     try:
         assert cut.status == "running"
-        from trainwright.studies.running import run_study
-        from trainwright.studies.study import Study, StudyPlan, StudyRequest
+        from trainwright.studies.driver import drive
+        from trainwright.studies.study import Study, StudyRequest
+        from trainwright.studies.trial_runs import TrialRuns
 
         with pytest.raises(RunLockedError, match=f"study {cut.id} is owned by another process"):
-            run_study(Study(cut.path), [], StudyRequest(tmp_path), StudyPlan(lambda _: {}, lambda _: None))
+            drive(TrialRuns(Study(cut.path), [], StudyRequest(tmp_path), lambda _: {}))
     finally:
         owner.release()
 
@@ -254,7 +255,7 @@ def test_wrong_input_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_the_number_of_folds_is_given_or_that_of_the_config() -> None:
-    from trainwright.studies.trials import StudyConfig
+    from trainwright.studies.configs import StudyConfig
 
     plain = StudyConfig.read(TOY, (), Path("runs"), objects=False)
     chosen = StudyConfig.read(TOY, {"data.split.folds": 4, "data.split.fold": 0}, Path("runs"), objects=False)

@@ -23,9 +23,9 @@ from trainwright.records.run_dir import RunDir
 from trainwright.records.seals import problems
 from trainwright.records.study import study_problems
 from trainwright.records.trials import FILE, LoggedTrial, TrialLog, read_trials
-from trainwright.studies.tuning import projection
-from trainwright.studies.tuning.rungs import Bracket, Slot, brackets_of, hyperband, schedule
-from trainwright.studies.tuning.view import Tuning
+from trainwright.studies.tuning import storage
+from trainwright.studies.tuning.pruning import Bracket, Slot, brackets_of, hyperband, schedule
+from trainwright.studies.tuning.study import Tuning
 
 # Rungs at 1, 3 and 9 epochs of 8 steps; brackets of 9, 5 and 3 trials.
 RUNGS: dict[str, Any] = {
@@ -181,7 +181,7 @@ def test_a_promoted_trial_has_the_bits_of_a_whole_run(tmp_path: Path) -> None:
 
 
 def test_a_pruned_trial_is_repeated_without_its_pauses(study: Tuning) -> None:
-    trial = next(one for one in read_trials(study.path) if one.ending and len(one.jobs) == 2)
+    trial = next(one for one in read_trials(study.path) if one.ending and len(one.stints) == 2)
     assert trial.ending is not None
     again = trainwright.reproduce(study.path.parent / trial.run_id)
     assert again.verdict == "identical"
@@ -232,7 +232,7 @@ def test_a_study_that_dies_at_a_line_of_its_log_goes_on_with_the_same_jobs(
             trainwright.tune(RUNGS, ONE_BRACKET, runs_dir=tmp_path)
     resumed = trainwright.tune(RUNGS, ONE_BRACKET, runs_dir=tmp_path, resume=True)
     assert resumed.digest == bracket.digest
-    assert [one.jobs for one in unlike(resumed)] == [one.jobs for one in unlike(bracket)]
+    assert [one.stints for one in unlike(resumed)] == [one.stints for one in unlike(bracket)]
 
 
 def unlike(study: Tuning) -> list[LoggedTrial]:
@@ -240,8 +240,9 @@ def unlike(study: Tuning) -> list[LoggedTrial]:
     trials = read_trials(study.path)
     return [
         one._replace(
-            jobs=tuple(
-                job._replace(ending=job.ending and job.ending._replace(seconds=0.0)) for job in one.jobs
+            stints=tuple(
+                stint._replace(ending=stint.ending and stint.ending._replace(seconds=0.0))
+                for stint in one.stints
             )
         )
         for one in trials
@@ -327,9 +328,9 @@ def test_the_pruner_may_say_how_long_a_trial_is(tmp_path: Path) -> None:
 def test_optuna_sees_in_the_end_how_a_paused_trial_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(projection, "_SECONDS", 0.0)  # it is written after each job
+    monkeypatch.setattr(storage, "_SECONDS", 0.0)  # it is written after each stint
     study = trainwright.tune(RUNGS, ONE_BRACKET, runs_dir=tmp_path)
-    theirs = optuna.load_study(study_name=study.id, storage=f"sqlite:///{study.path}/{projection.FILE}")
+    theirs = optuna.load_study(study_name=study.id, storage=f"sqlite:///{study.path}/{storage.FILE}")
     seen = [(one.number, one.state.name, one.intermediate_values) for one in theirs.trials]
     names = {"completed": "COMPLETE", "pruned": "PRUNED"}
     endings = [(one.number, one.ending) for one in read_trials(study.path) if one.ending]
@@ -354,7 +355,7 @@ def test_the_page_shows_the_brackets(study: Tuning) -> None:
 def test_more_workers_make_the_same_trials(workers: int, study: Tuning, tmp_path: Path) -> None:
     more = trainwright.tune(RUNGS, {"tuning.parallel": workers}, runs_dir=tmp_path)
     assert more.digest == study.digest
-    assert [one.jobs for one in unlike(more)] == [one.jobs for one in unlike(study)]
+    assert [one.stints for one in unlike(more)] == [one.stints for one in unlike(study)]
 
 
 @pytest.mark.slow

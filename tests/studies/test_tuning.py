@@ -25,11 +25,11 @@ from trainwright.errors import CheckpointError, TrainingError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import FILE, SEAL, Ending, LoggedTrial, TrialLog, read_trials
 from trainwright.samplers.base import Observation
-from trainwright.studies.tuning.conclusion import digest_of
-from trainwright.studies.tuning.jobs import Job, train
 from trainwright.studies.tuning.pruning import pruning_rule
-from trainwright.studies.tuning.space import read_space
-from trainwright.studies.tuning.view import Tuning, rows
+from trainwright.studies.tuning.results import digest_of
+from trainwright.studies.tuning.search_space import read_space
+from trainwright.studies.tuning.stints import Stint, train
+from trainwright.studies.tuning.study import Tuning, rows
 from trainwright.studies.tuning.workers import WorkerProcesses, answer_to
 from trainwright.trackers.feed import Feeders
 from trainwright.trackers.feed.state import State, state_file
@@ -268,21 +268,21 @@ def test_a_full_disk_is_no_result_of_a_trial(
         (path,) = tmp_path.rglob("tune-*")
         (begun,) = [trial for trial in read_trials(path) if trial.ending is None]
         assert rows(path)[begun.number]["status"] == "failed", "it does not run any more"
-        job = Job(begun.number, [path.parent / begun.run_id], path.name, "val_accuracy", "max")
-        answer = answer_to(job)  # of a worker process
+        stint = Stint(begun.number, [path.parent / begun.run_id], path.name, "val_accuracy", "max")
+        answer = answer_to(stint)  # of a worker process
         assert answer["is_from_outside"]
         with pytest.raises(TrainingError, match=f"trial {begun.number} cannot be trained now"):
-            WorkerProcesses(1, lambda: None, 0)._outcome(Idle(job), answer)
+            WorkerProcesses(1, lambda: None, 0)._outcome(Idle(stint), answer)
     resumed = trainwright.tune(TUNED, runs_dir=tmp_path, resume=True)
     assert resumed.path == path
     assert resumed.digest == study.digest
 
 
 class Idle:
-    """A worker that has done a job."""
+    """A worker that has done a stint."""
 
-    def __init__(self, job: Job) -> None:
-        self.job: Job | None = job
+    def __init__(self, stint: Stint) -> None:
+        self.stint: Stint | None = stint
 
 
 def test_where_the_first_trials_all_fail_the_study_ends(tmp_path: Path) -> None:
@@ -444,15 +444,15 @@ def test_the_tracker_of_a_trial_gets_what_it_lacked_when_all_was_killed(
 
     tracked = {**TOY, "tracking": ["tensorboard"]}
     run = RunDir(trainwright.create(tracked, runs_dir=tmp_path).path)
-    job = Job(0, [run.path], "tune-1", "val_loss", "min")
+    stint = Stint(0, [run.path], "tune-1", "val_loss", "min")
     with monkeypatch.context() as patch:
         patch.setattr(Feeders, "finish", killed)
         with pytest.raises(Crash):
-            train(job)
+            train(stint)
     assert run.status() == "completed"
     file = state_file(run.path, 0, "tensorboard")
     assert State.load(file).closed == ""
-    assert train(job) == "completed"
+    assert train(stint) == "completed"
     assert len(run.attempts()) == 1
     state = State.load(file)
     assert (state.closed, pending(run.journal, state)) == ("completed", 0)
@@ -464,9 +464,9 @@ def test_a_job_is_written_as_its_worker_reads_it() -> None:
         **{"until": None, "runs": ["/runs/1"], "pruner": {"type": "none"}},
         **{"alike": ["2"], "searches_data": True, "allow_change": True, "trusted": True},
     }
-    job = Job.from_json(plain)
-    assert (job.trial, job.runs, job.pruner) == (3, [Path("/runs/1")], NoPruner())
-    assert job.to_json() == plain
+    stint = Stint.from_json(plain)
+    assert (stint.trial, stint.runs, stint.pruner) == (3, [Path("/runs/1")], NoPruner())
+    assert stint.to_json() == plain
 
 
 @pytest.mark.slow

@@ -17,9 +17,9 @@ from trainwright.records.trials import Ending, LoggedTrial, TrialLog
 from trainwright.samplers.base import Observation, Parameter
 from trainwright.samplers.optuna import TpeParams, TpeSampler
 from trainwright.studies.study import Study
-from trainwright.studies.tuning.earlier import learned, observations
 from trainwright.studies.tuning.goals import Goals
-from trainwright.studies.tuning.progress import Progress
+from trainwright.studies.tuning.results import Progress
+from trainwright.studies.tuning.sampling import learned, observations
 
 LOSS = Goals(["val_loss"], ["min"])
 

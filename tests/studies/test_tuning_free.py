@@ -10,11 +10,11 @@ from small_runs import SMALL
 from trainwright import registry
 from trainwright.errors import ConfigError
 from trainwright.records.trials import LoggedTrial, TrialLog, read_trials
+from trainwright.studies.driver import InProcess
 from trainwright.studies.tuning import tune
-from trainwright.studies.tuning.conclusion import observation
-from trainwright.studies.tuning.jobs import Job
-from trainwright.studies.tuning.space import read_space
-from trainwright.studies.tuning.workers import InProcess, Outcome
+from trainwright.studies.tuning.sampling import observation
+from trainwright.studies.tuning.search_space import read_space
+from trainwright.studies.tuning.stints import Stint, StintOutcome
 
 SPACE: dict[str, Any] = {"training.learning_rate": {"low": 1e-3, "high": 0.1, "log": True}}
 TUNED: dict[str, Any] = {
@@ -31,22 +31,22 @@ TUNED: dict[str, Any] = {
 }
 
 
-class Several(InProcess):
+class Several(InProcess[Stint, StintOutcome]):
     """Two workers, of which the one that began last ends first, but for every third end: no order of numbers."""
 
     slots = 2
 
     def __init__(self, *words: Any) -> None:
         super().__init__(*words)
-        self._jobs: list[Job] = []
+        self._stints: list[Stint] = []
         self._ends = 0
 
-    def submit(self, job: Job) -> None:
-        self._jobs.append(job)
+    def submit(self, stint: Stint) -> None:
+        self._stints.append(stint)
 
-    def wait(self) -> Outcome:
+    def wait(self) -> StintOutcome:
         self._ends += 1
-        super().submit(self._jobs.pop(0 if self._ends % 3 == 0 else -1))
+        super().submit(self._stints.pop(0 if self._ends % 3 == 0 else -1))
         return super().wait()
 
 
@@ -59,11 +59,11 @@ def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     executors: list[Several] = []
 
     def several(search: Any) -> Several:
-        if not executors or not executors[0]._jobs:
-            executors[:] = [Several(search._request.bundle)]
+        if not executors or not executors[0]._stints:
+            executors[:] = [Several(search.run)]
         return executors[0]
 
-    monkeypatch.setattr(tune._Search, "_new_executor", several)
+    monkeypatch.setattr(tune._TuningPlan, "_new_executor", several)
 
 
 def test_each_trial_is_proposed_from_what_had_ended(two_workers: None, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from trainwright.reports.studies import _tuned
 from trainwright.samplers.base import Observation, Parameter, trial_seed
 from trainwright.samplers.optuna import frozen
 from trainwright.studies.study import Study
-from trainwright.studies.tuning.projection import FILE, Projector
-from trainwright.studies.tuning.view import rows
+from trainwright.studies.tuning.storage import FILE, Projector
+from trainwright.studies.tuning.study import rows
 
 FEW = {"tuning.trials": 14, "tuning.sampler": {"type": "tpe", "n_startup_trials": 4}, "experiment.seed": 5}
 

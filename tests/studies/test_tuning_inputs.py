@@ -13,7 +13,7 @@ import trainwright
 from trainwright.errors import ChangedInputsError, InputError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import read_log, read_trials
-from trainwright.studies.tuning.jobs import Job
+from trainwright.studies.tuning.stints import Stint
 from trainwright.studies.tuning.workers import answer_to
 
 MODEL = """
@@ -132,9 +132,9 @@ def test_a_worker_tells_what_is_not_the_fault_of_a_trial(
     (first,) = read_trials(study.path)
     path = study.path.parent / first.run_id
     new = RunDir.create(Path("runs"), "s", RunDir(path).config_file.read_text())
-    job = Job(1, [new.path], study.id, "val_rmse", "min", alike=[path.name])
+    stint = Stint(1, [new.path], study.id, "val_rmse", "min", alike=[path.name])
     change(Path("d.csv"))
-    answer = answer_to(Job.from_json(job.to_json()))
+    answer = answer_to(Stint.from_json(stint.to_json()))
     assert (answer["status"], answer["is_from_outside"], answer["is_input"]) == ("failed", True, True)
 
 

@@ -18,9 +18,9 @@ from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import TrialLog, read_trials
 from trainwright.studies.study import Study
 from trainwright.studies.tuning import joined, tune
-from trainwright.studies.tuning.jobs import train
-from trainwright.studies.tuning.joined import OwnFolder, leading
-from trainwright.studies.tuning.view import Tuning
+from trainwright.studies.tuning.joined import WorkerFolder, leading
+from trainwright.studies.tuning.stints import train
+from trainwright.studies.tuning.study import Tuning
 from trainwright.studies.tuning.workers import WorkerProcesses, answer_to
 
 TUNED: dict[str, Any] = {
@@ -60,17 +60,17 @@ class Others:
         patch.setattr(tune, "WorkerProcesses", lambda own, *rest: monkeypatched(*rest))
         patch.setattr(WorkerProcesses, "_answering", self._act)
 
-    def join(self) -> OwnFolder:
+    def join(self) -> WorkerFolder:
         (study,) = self._folder.glob("*/tune-*")
-        return OwnFolder(study)
+        return WorkerFolder(study)
 
-    def work(self, worker: OwnFolder) -> None:
-        """Do the job that a worker was given, if any, before each look of the leader from now on."""
+    def work(self, worker: WorkerFolder) -> None:
+        """Do the stint that a worker was given, if any, before each look of the leader from now on."""
 
         def act() -> None:
-            if (job := worker.next_job()) is not None:
-                self.done.append(job.trial)
-                worker.answer(answer_to(job))
+            if (stint := worker.next_stint()) is not None:
+                self.done.append(stint.trial)
+                worker.answer(answer_to(stint))
 
         self.acts.append(act)
 
@@ -86,7 +86,7 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Others:
 
 
 def test_workers_that_join_do_the_trials(alone: Tuning, others: Others, tmp_path: Path) -> None:
-    """The second one leaves with its first job undone."""
+    """The second one leaves with its first stint undone."""
 
     def watch(trial: Any) -> None:
         if trial["trial"] == 0:
@@ -94,9 +94,9 @@ def test_workers_that_join_do_the_trials(alone: Tuning, others: Others, tmp_path
             others.work(others.join())
             others.acts.append(lambda: leave(leaver))
 
-    def leave(worker: OwnFolder) -> None:
-        if worker.next_job() is not None:
-            worker.leave_job()
+    def leave(worker: WorkerFolder) -> None:
+        if worker.next_stint() is not None:
+            worker.leave_stint()
 
     study = trainwright.tune(TUNED, runs_dir=tmp_path, watch=watch)
     assert study.digest == alone.digest
@@ -113,11 +113,11 @@ def test_the_trial_of_a_dead_worker_goes_on_from_its_checkpoint(
             victim = others.join()
             others.acts.append(lambda: die(victim))
 
-    def die(worker: OwnFolder) -> None:
-        if (job := worker.next_job()) is None:
+    def die(worker: WorkerFolder) -> None:
+        if (stint := worker.next_stint()) is None:
             return
         with every_save_on_disk(), pytest.raises(Crash):
-            train(job, callbacks=[CrashAt(13)])
+            train(stint, callbacks=[CrashAt(13)])
         others.acts.clear()
         worker.leave(is_led=True)  # as the system gives its lock up
         others.work(others.join())
@@ -134,7 +134,7 @@ def test_a_new_leader_lets_a_worker_end_the_trial_that_it_does(
     alone: Tuning, others: Others, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Any] = []
-    worker: list[OwnFolder] = []
+    worker: list[WorkerFolder] = []
 
     def watch(trial: Any) -> None:
         if trial["trial"] == 0:
@@ -142,8 +142,8 @@ def test_a_new_leader_lets_a_worker_end_the_trial_that_it_does(
             others.acts.append(die)
 
     def die() -> None:
-        if (job := worker[0].next_job()) is not None:
-            given.append(job)
+        if (stint := worker[0].next_stint()) is not None:
+            given.append(stint)
             raise Killed  # the leader, while the worker trains
 
     with pytest.raises(Killed):
@@ -152,8 +152,8 @@ def test_a_new_leader_lets_a_worker_end_the_trial_that_it_does(
     order = (next((study / joined.FOLDER).iterdir()) / "job.json").read_text()
     others.acts[:] = [lambda: end(worker[0])]
 
-    def end(folder: OwnFolder) -> None:
-        assert folder.next_job() is None, "it is not asked again"
+    def end(folder: WorkerFolder) -> None:
+        assert folder.next_stint() is None, "it is not asked again"
         assert (next((study / joined.FOLDER).iterdir()) / "job.json").read_text() == order
         folder.answer(answer_to(given[0]))
         others.acts.clear()

@@ -30,8 +30,7 @@ from trainwright.records.trials import (
 from trainwright.reports.studies import write_report
 from trainwright.runs.run import Run
 from trainwright.studies.tuning.reproduce import compare_studies, first_difference
-from trainwright.studies.tuning.tuner_checks import CONFIG
-from trainwright.studies.tuning.view import Tuning
+from trainwright.studies.tuning.study import CONFIG, Tuning
 
 TUNED: dict[str, Any] = {
     **TOY,
@@ -400,7 +399,7 @@ def test_trackers_get_what_they_lack_of_the_last_training_too(
     def tell(study: Any, resolved: Any, runs: Sequence[RunDir] = ()) -> None:
         told.extend(run.id for run in runs)
 
-    monkeypatch.setattr("trainwright.studies.tuning.tune.tell_trackers", tell)
+    monkeypatch.setattr("trainwright.studies.driver.tell_trackers", tell)
     tuning = {"trials": 2, "refit": True, "space": {"training.learning_rate": [0.05, 0.1]}}
     study = trainwright.tune({**TOY, "tuning": tuning}, runs_dir=tmp_path)
     assert study.best_run is not None

@@ -9,7 +9,7 @@ import trainwright
 from small_runs import SMALL
 from trainwright.errors import ConfigError, InputError
 from trainwright.samplers.base import Parameter, exists
-from trainwright.studies.tuning.space import read_space
+from trainwright.studies.tuning.search_space import read_space
 
 
 def test_a_space_is_read_in_the_order_of_its_conditions() -> None:

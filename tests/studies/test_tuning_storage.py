@@ -14,9 +14,9 @@ from study_configs import TOY
 from trainwright.config.tuning import SQLITE
 from trainwright.errors import ConfigError
 from trainwright.records.trials import read_trials
-from trainwright.studies.tuning import projection
-from trainwright.studies.tuning.projection import FILE
-from trainwright.studies.tuning.view import Tuning
+from trainwright.studies.tuning import storage
+from trainwright.studies.tuning.storage import FILE
+from trainwright.studies.tuning.study import Tuning
 
 TUNED: dict[str, Any] = {
     **TOY,
@@ -34,9 +34,9 @@ TUNED: dict[str, Any] = {
 }
 
 
-def seen(study: Tuning, storage: str) -> list[Any]:
+def seen(study: Tuning, url: str) -> list[Any]:
     """The trials as Optuna reads them."""
-    theirs = optuna.load_study(study_name=study.id, storage=storage)
+    theirs = optuna.load_study(study_name=study.id, storage=url)
     assert theirs.direction == optuna.study.StudyDirection.MAXIMIZE
     assert theirs.metric_names == ["val_accuracy"]
     return [
@@ -53,7 +53,7 @@ def test_a_server_that_is_killed_and_comes_back_has_all_trials(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It is there for the first trial, away for the next three, and has at the end what the file would have."""
-    monkeypatch.setattr(projection, "_SECONDS", 0.0)  # it is written to after each trial
+    monkeypatch.setattr(storage, "_SECONDS", 0.0)  # it is written to after each trial
     monkeypatch.setenv("DATABASE_PASSWORD", "open%20sesame")
 
     def watch(trial: Mapping[str, Any]) -> None:
@@ -62,8 +62,8 @@ def test_a_server_that_is_killed_and_comes_back_has_all_trials(
         if trial["trial"] == 4:
             postgres.start()
 
-    storage = {"tuning.storage": postgres.url("${env:DATABASE_PASSWORD}")}
-    study = trainwright.tune(TUNED, storage, runs_dir=tmp_path, watch=watch)
+    server = {"tuning.storage": postgres.url("${env:DATABASE_PASSWORD}")}
+    study = trainwright.tune(TUNED, server, runs_dir=tmp_path, watch=watch)
     assert study.status == "completed"
     shown = f"postgresql://trainwright:${{env:DATABASE_PASSWORD}}@127.0.0.1:{postgres.port}/postgres"
     assert f"{shown} cannot be written: OperationalError" in caplog.text
@@ -71,14 +71,14 @@ def test_a_server_that_is_killed_and_comes_back_has_all_trials(
     on_server = seen(study, postgres.url())
     assert [number for number, *_ in on_server] == [0, 1, 2, 3, 4]
 
-    projection.Projector(study.path, {"val_accuracy": "max"}).write(*_frozen(study))
+    storage.Projector(study.path, {"val_accuracy": "max"}).write(*_frozen(study))
     assert on_server == seen(study, f"sqlite:///{study.path}/{FILE}")
 
 
 def _frozen(study: Tuning) -> tuple[list[Any], list[Any]]:
     from trainwright.samplers.optuna import frozen
-    from trainwright.studies.tuning.conclusion import observation
-    from trainwright.studies.tuning.space import read_space
+    from trainwright.studies.tuning.sampling import observation
+    from trainwright.studies.tuning.search_space import read_space
 
     trials = read_trials(study.path)
     space = read_space(TUNED["tuning"]["space"])
@@ -121,7 +121,7 @@ def test_other_storages_are_refused(storage: str) -> None:
 
 def test_the_storage_is_no_part_of_the_question(tmp_path: Path) -> None:
     from trainwright.studies.study import StudyRequest
-    from trainwright.studies.tuning.question import read_search
+    from trainwright.studies.tuning.plan import read_search
 
     questions = [
         json.dumps(read_search(TUNED, {"tuning.storage": one}, StudyRequest(tmp_path)).question)

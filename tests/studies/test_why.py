@@ -20,8 +20,17 @@ from trainwright.errors import InputError
 from trainwright.records.run_dir import RunDir
 from trainwright.studies.study import Study
 from trainwright.studies.why.factors import Factor, merge_invalid
-from trainwright.studies.why.search import LOOKS, BudgetSpentError, Findings, Search, effect_of
-from trainwright.studies.why.shares import Changes, orders_of, shares, subsets_of
+from trainwright.studies.why.search import (
+    LOOKS,
+    BudgetSpentError,
+    Changes,
+    Findings,
+    Search,
+    effect_of,
+    orders_of,
+    shares,
+    subsets_of,
+)
 from trainwright.studies.why.sides import Side, changes_between
 
 # -- shares

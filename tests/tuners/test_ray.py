@@ -30,10 +30,10 @@ from trainwright.records.manifest import Parent
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import LoggedTrial, TrialLog, read_log, read_trials
 from trainwright.runs.run import Run
-from trainwright.studies.tuning import served
-from trainwright.studies.tuning.jobs import Job
-from trainwright.studies.tuning.served import WorkerTrainer
-from trainwright.studies.tuning.view import Tuning
+from trainwright.studies.tuning import tuner_worker
+from trainwright.studies.tuning.stints import Stint
+from trainwright.studies.tuning.study import Tuning
+from trainwright.studies.tuning.tuner_worker import WorkerTrainer
 from trainwright.testing.tuner_suite import TunerSuite
 from trainwright.tuners.base import Begun, Point
 from trainwright.tuners.ray import RayTuner, folders
@@ -268,19 +268,19 @@ def test_a_trainer_tells_a_full_disk_from_a_failure(
 def test_the_process_that_trains_tells_a_full_disk_from_a_failure(
     begun: Begun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = b"".join(
-        json.dumps(Job(number, [Path(begun.run)], "tune-1", "val_loss", "min").to_json()).encode() + b"\n"
+    stints = b"".join(
+        json.dumps(Stint(number, [Path(begun.run)], "tune-1", "val_loss", "min").to_json()).encode() + b"\n"
         for number in range(2)
     )
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"[]\n" + jobs)))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"[]\n" + stints)))
     errors: list[Exception] = [OSError(errno.ENOSPC, "No space left on device"), TrainingError("NaN")]
 
-    def train(job: Job, **how: Any) -> str:
-        raise errors[job.trial]
+    def train(stint: Stint, **how: Any) -> str:
+        raise errors[stint.trial]
 
-    monkeypatch.setattr(served, "train", train)
+    monkeypatch.setattr(tuner_worker, "train", train)
     read, write = os.pipe()
-    served.serve(write)
+    tuner_worker.serve(write)
     os.close(write)
     with open(read, "rb") as answers:
         told = [json.loads(line) for line in answers]

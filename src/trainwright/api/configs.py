@@ -29,7 +29,7 @@ def check(config: Config, overrides: Overrides = ()) -> Resolved:
     resolved = load_resolved(config, overrides, Catalog())
     _check_tokens(resolved)
     if resolved.config.tuning is not None:
-        from trainwright.studies.trials import StudyConfig
+        from trainwright.studies.configs import StudyConfig
         from trainwright.studies.tuning.checks import check_tuning
 
         check_tuning(StudyConfig(config, overrides, resolved, objects=False))

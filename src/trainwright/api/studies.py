@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainwright.studies.cross_validation import CrossValidation
     from trainwright.studies.study import Study, StudyRequest, TrialWatcher
     from trainwright.studies.tuning.reproduce import StudyReproduction
-    from trainwright.studies.tuning.view import Tuning
+    from trainwright.studies.tuning.study import Tuning
 
 
 def cross_validate(
@@ -167,7 +167,7 @@ def tune(
         TrainingError: The first three trials have all failed.
     """
     from trainwright.studies.study import find_study
-    from trainwright.studies.tuning.functions import tune_function
+    from trainwright.studies.tuning.objective import tune_function
     from trainwright.studies.tuning.tune import tune as run_study
 
     given = {f"tuning.{key}": value for key, value in tuning.items()}
@@ -193,7 +193,7 @@ def suggest_tuning(config: Config, overrides: Overrides = ()) -> str:
         ConfigError: The config has problems.
         InputError: Nothing is known of this model.
     """
-    from trainwright.studies.tuning.suggested import suggest
+    from trainwright.studies.tuning.suggest import suggest
 
     with working_in(Path.cwd()):
         return suggest(config, overrides)
@@ -264,7 +264,7 @@ def work_study(
         TrainingError: The first three trials have all failed.
         Stopped: A signal came.
     """
-    from trainwright.studies.tuning.work import work_on
+    from trainwright.studies.tuning.resume import work_on
 
     chosen = _study(study, runs_dir)
     return work_on(

@@ -21,7 +21,7 @@ from trainwright.require import close_process
 if TYPE_CHECKING:
     from trainwright.records.tuning_result import TuningResult
     from trainwright.studies.study import Study
-    from trainwright.studies.tuning.view import Tuning
+    from trainwright.studies.tuning.study import Tuning
 
 log = logging.getLogger("trainwright")
 _SHOWN = 10  # trials of the final table
@@ -69,26 +69,26 @@ def tune(
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
 
 
-@click.command("do-jobs", hidden=True)
+@click.command("do-stints", hidden=True)
 @click.argument("answers", type=int)
 @click.argument("parent", type=int)
 @click.argument("log_level", type=int)
 @click.pass_context
-def do_jobs(ctx: click.Context, answers: int, parent: int, log_level: int) -> None:
+def do_stints(ctx: click.Context, answers: int, parent: int, log_level: int) -> None:
     """Train the trials that arrive on stdin, and write to the descriptor ANSWERS how each ended."""
-    from trainwright.studies.tuning.workers import do_jobs as do
+    from trainwright.studies.tuning.workers import do_stints as do
 
     _as_worker(ctx, do, answers, parent, log_level)
 
 
-@click.command("serve-jobs", hidden=True)
+@click.command("serve-stints", hidden=True)
 @click.argument("answers", type=int)
 @click.argument("parent", type=int)
 @click.argument("log_level", type=int)
 @click.pass_context
-def serve_jobs(ctx: click.Context, answers: int, parent: int, log_level: int) -> None:
+def serve_stints(ctx: click.Context, answers: int, parent: int, log_level: int) -> None:
     """Train the trials that arrive on stdin, and ask on the descriptor ANSWERS after each evaluation."""
-    from trainwright.studies.tuning.served import serve
+    from trainwright.studies.tuning.tuner_worker import serve
 
     _as_worker(ctx, serve, answers, parent, log_level)
 
@@ -135,7 +135,7 @@ def show_study(study: str, runs_dir: str | None, as_json: bool) -> None:
     """Show a study: its trials, and where its report is."""
     from trainwright.records.listing import local_runs_folder
     from trainwright.studies.study import find_study
-    from trainwright.studies.tuning.view import Tuning, trials_of
+    from trainwright.studies.tuning.study import Tuning, trials_of
 
     chosen = find_study(study, local_runs_folder(runs_dir, "studies"))
     document: dict[str, Any] = _brief(chosen) | {"path": str(chosen.path), "result": chosen.result}
@@ -184,7 +184,7 @@ def _label(label: dict[str, Any]) -> str:
 
 def study_summary(study: Tuning) -> Iterator[str]:
     """Yield what came of a study, for people."""
-    from trainwright.studies.tuning.view import rows
+    from trainwright.studies.tuning.study import rows
 
     trials = rows(study.path)
     yield ""

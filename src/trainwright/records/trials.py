@@ -1,8 +1,8 @@
-"""The log of a tuning study: one line for each job that is begun, and one for each that has ended.
+"""The log of a tuning study: one line for each stint that is begun, and one for each that has ended.
 
-A trial is one job, or one for each rung that it trains up to. A line is durable before it has a consequence:
-the parameters of a trial before its run is trained, and its result before a later trial is decided. The last
-line may be torn by a kill, and is then cut off. Each line ends with its checksum.
+A trial is one stint, or one for each rung that it trains up to. A line is durable before it has a
+consequence: the parameters of a trial before its run is trained, and its result before a later trial is
+decided. The last line may be torn by a kill, and is then cut off. Each line ends with its checksum.
 
 `trials.seal` beside it has the length and the SHA-256 of the log, so that a line that is gone or changed is
 noticed. It is written after each line, so it may be older than the log: the lines behind it are checked by
@@ -37,7 +37,7 @@ Json = dict[str, Any]
 
 
 class Ending(NamedTuple):
-    """How a trial, or one of its jobs, has ended.
+    """How a trial, or one of its stints, has ended.
 
     Attributes:
         status: `completed`, `paused` at a rung, `pruned` or `failed`.
@@ -60,8 +60,8 @@ class Ending(NamedTuple):
     values: Mapping[str, float] | None = None
 
 
-class LoggedJob(NamedTuple):
-    """A job of a trial: its number, which orders all jobs of the study, and how it has ended."""
+class LoggedStint(NamedTuple):
+    """A stint of a trial: its number, which orders all stints of the study, and how it has ended."""
 
     number: int
     ending: Ending | None = None
@@ -70,8 +70,8 @@ class LoggedJob(NamedTuple):
 class LoggedTrial(NamedTuple):
     """A trial as the log knows it; `same_as` is the number of an earlier trial with the same parameters.
 
-    `jobs` has one entry for each rung that was begun, or a single one. `ending` is None while one of them is
-    being trained. `others` are its runs after the first. A trial of a Python function has no run; its
+    `stints` has one entry for each rung that was begun, or a single one. `ending` is None while one of them
+    is being trained. `others` are its runs after the first. A trial of a Python function has no run; its
     `distributions` are Optuna's, as text. `running` are the trials that were not known to have ended when
     this one was decided, where that depends on the clock.
     """
@@ -81,7 +81,7 @@ class LoggedTrial(NamedTuple):
     run_id: str
     same_as: int | None = None
     ending: Ending | None = None
-    jobs: tuple[LoggedJob, ...] = ()
+    stints: tuple[LoggedStint, ...] = ()
     others: tuple[str, ...] = ()
     distributions: Mapping[str, str] | None = None
     running: tuple[int, ...] | None = None
@@ -138,21 +138,21 @@ class LoggedTrials:
             self.trials[trial.number] = trial._replace(ending=trial.ending._replace(status="pruned"))
         elif "params" not in line:
             trial = self.trials[line["trial"]]
-            assert trial.jobs[-1].number != line["job"], "a job begins once"
+            assert trial.stints[-1].number != line["job"], "a stint begins once"
             self.trials[trial.number] = trial._replace(
-                ending=None, jobs=(*trial.jobs, LoggedJob(line["job"]))
+                ending=None, stints=(*trial.stints, LoggedStint(line["job"]))
             )
         else:
             number: int = line["trial"]
             assert number == len(self.trials), "trials begin in the order of their numbers"
-            jobs = (LoggedJob(line.get("job", number)),)
+            stints = (LoggedStint(line.get("job", number)),)
             self.trials.append(
                 LoggedTrial(
                     number,
                     line["params"],
                     line["run_id"],
                     line.get("same_as"),
-                    jobs=jobs,
+                    stints=stints,
                     others=tuple(line.get("others", ())),
                     distributions=line.get("distributions"),
                     running=None if line.get("running") is None else tuple(line["running"]),
@@ -161,9 +161,9 @@ class LoggedTrials:
 
     def _change(self, number: int, ending: Ending) -> None:
         trial = self.trials[number]
-        assert trial.ending is None, "a job ends once"
-        jobs = (*trial.jobs[:-1], trial.jobs[-1]._replace(ending=ending))
-        self.trials[number] = trial._replace(ending=ending, jobs=jobs)
+        assert trial.ending is None, "a stint ends once"
+        stints = (*trial.stints[:-1], trial.stints[-1]._replace(ending=ending))
+        self.trials[number] = trial._replace(ending=ending, stints=stints)
 
 
 class TrialLog(LoggedTrials):
@@ -189,22 +189,22 @@ class TrialLog(LoggedTrials):
         self._file.close()
 
     def begin(self, trial: LoggedTrial) -> None:
-        """Record that a trial begins, with its first job; durable when this returns."""
+        """Record that a trial begins, with its first stint; durable when this returns."""
         line: Json = {"trial": trial.number, "params": trial.params, "run_id": trial.run_id}
         more: Json = {"same_as": trial.same_as, "distributions": trial.distributions}
         more["running"] = trial.running
-        if trial.jobs and trial.jobs[0].number != trial.number:
-            more["job"] = trial.jobs[0].number
+        if trial.stints and trial.stints[0].number != trial.number:
+            more["job"] = trial.stints[0].number
         if trial.others:
             more["others"] = trial.others
         self._write(line | {key: value for key, value in more.items() if value is not None})
 
-    def promote(self, number: int, job: int) -> None:
-        """Record that a paused trial is promoted: its next job begins; durable when this returns."""
-        self._write({"trial": number, "job": job})
+    def promote(self, number: int, stint: int) -> None:
+        """Record that a paused trial is promoted: its next stint begins; durable when this returns."""
+        self._write({"trial": number, "job": stint})
 
     def end(self, number: int, ending: Ending) -> None:
-        """Record how a trial, or its last job, has ended; durable when this returns."""
+        """Record how a trial, or its last stint, has ended; durable when this returns."""
         self._write({"trial": number, "end": ending._asdict()})
 
     def prune(self, number: int) -> None:

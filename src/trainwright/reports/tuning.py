@@ -260,7 +260,7 @@ def _timeline(folder: Path, trials: Sequence[LoggedTrial]) -> dict[str, Any] | N
 
 def _is_end_of_pause(trial: LoggedTrial, attempt: AttemptRecord) -> bool:
     """Return whether an attempt only ended a trial that was paused at a rung: it trained nothing."""
-    last = trial.jobs[-1].ending if trial.jobs else None
+    last = trial.stints[-1].ending if trial.stints else None
     return attempt.status == "pruned" and last is not None and last.status == "paused"
 
 
@@ -348,7 +348,7 @@ def _brackets(trials: Sequence[LoggedTrial], result: TuningResult, mode: str) ->
 def _bracket_row(index: int, bracket: BracketSizes, trials: Sequence[LoggedTrial], mode: str) -> list[str]:
     sizes, resources = bracket.sizes, bracket.resources
     members = trials[bracket.first : bracket.first + sizes[0]]
-    reached = [sum(len(trial.jobs) > rung for trial in members) for rung in range(len(sizes))]
+    reached = [sum(len(trial.stints) > rung for trial in members) for rung in range(len(sizes))]
     rungs = " → ".join(f"{count} to {length}" for count, length in zip(reached, resources, strict=True))
     valued = [
         (trial.ending.value, trial.number)

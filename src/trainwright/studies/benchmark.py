@@ -26,17 +26,17 @@ from trainwright.numerals import number
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study_results import BenchmarkResult
 from trainwright.redact import printable
-from trainwright.reports.studies import benchmark_table, markdown_table, write_report
+from trainwright.reports.studies import benchmark_table, markdown_table
 from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.prediction.split_predictions import predicted
 from trainwright.runs.run import Run
 from trainwright.runs.trust import of_own_config
-from trainwright.studies.metrics import with_metric
+from trainwright.studies.changed_inputs import CurrentData, warn_of_changes
+from trainwright.studies.configs import MOST_FOLDS, StudyConfig, with_metric
+from trainwright.studies.driver import drive
 from trainwright.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of
-from trainwright.studies.running import run_study
-from trainwright.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, open_study
-from trainwright.studies.trials import MOST_FOLDS, StudyConfig
-from trainwright.studies.unchanged import CurrentData, warn_of_changes
+from trainwright.studies.study import Json, Study, StudyRequest, StudyView, Trial, open_study
+from trainwright.studies.trial_runs import TrialRuns
 from trainwright.types import FEATURES
 
 log = logging.getLogger("trainwright")
@@ -96,7 +96,7 @@ class Benchmark(StudyView):
 
 @dataclass(frozen=True)
 class ModelSelection:
-    """What a benchmark compares: the models with their options, on how many folds, by which metric.
+    """The models that a benchmark compares, with their options, the number of folds and the metric.
 
     Without `folds`, each model is trained once, on the splits of the config. Without `metric`, the models are
     ranked by the first one that the runs compute, on the test split.
@@ -136,10 +136,15 @@ def benchmark(
         "params": {model: dict(params) for model, params in selection.params.items()},
     }
     study = open_study(request, base.resolved.config.experiment.name, KIND, question)
-    plan = StudyPlan(
-        lambda failures: _conclude(study, trials, request, selection, failures), write_report, by="model"
+    drive(
+        TrialRuns(
+            study,
+            trials,
+            request,
+            lambda failures: _conclude(study, trials, request, selection, failures),
+            by="model",
+        )
     )
-    run_study(study, trials, request, plan)
     return Benchmark(study.path)
 
 
@@ -205,13 +210,13 @@ def _trials(base: StudyConfig, selection: ModelSelection, request: StudyRequest)
     if problems:
         raise ConfigError(problems)
     trials: list[Trial] = []
-    for model, own in _without_gaps(base, configs, request).items():
+    for model, filled in _without_gaps(base, configs, request).items():
         if selection.folds is None:
-            trials.append(Trial({"model": model}, own.resolved))
+            trials.append(Trial({"model": model}, filled.resolved))
         else:
             folds = range(selection.folds)
             trials += [
-                Trial({"model": model, "fold": fold}, own.with_fold(selection.folds, fold).resolved)
+                Trial({"model": model, "fold": fold}, filled.with_fold(selection.folds, fold).resolved)
                 for fold in folds
             ]
     return trials
@@ -225,7 +230,7 @@ def _without_gaps(
     What `data.impute` says holds for all models. Rows without missing values are left as they are, so that
     completed runs can be reused.
     """
-    needy = [model for model, own in configs.items() if _takes_no_gaps(own)]
+    needy = [model for model, config in configs.items() if _takes_no_gaps(config)]
     if not needy or not _have_gaps(base, request):
         return dict(configs)
     log.info("missing values are filled with the median or the commonest category for %s", ", ".join(needy))
@@ -233,8 +238,8 @@ def _without_gaps(
     return {**configs, **filled}
 
 
-def _takes_no_gaps(own: StudyConfig) -> bool:
-    return own.resolved.config.data is not None and own.resolved.config.data.impute is None
+def _takes_no_gaps(config: StudyConfig) -> bool:
+    return config.resolved.config.data is not None and config.resolved.config.data.impute is None
 
 
 def _have_gaps(base: StudyConfig, request: StudyRequest) -> bool:
@@ -262,18 +267,18 @@ def _conclude(
     split, data = split_of(selection.metric), CurrentData(study, request)
     entries = []
     for model in selection.models:
-        own = [
+        done = [
             (trial, run)
             for trial in trials
             if trial.label["model"] == model and (run := study.run(trial.label)) is not None
         ]
         if model not in failures:
-            with of_own_config(own[0][1], own[0][0].resolved):
-                first = predicted(own[0][1], split, data.load(*own[0]))
-            for trial, run in own[1:]:
+            with of_own_config(done[0][1], done[0][0].resolved):
+                first = predicted(done[0][1], split, data.load(*done[0]))
+            for trial, run in done[1:]:
                 data.check(trial, run)
-            warn_of_changes([run.require_manifest() for _, run in own])
-            entries.append(Entry.of(model, [run for _, run in own], first))
+            warn_of_changes([run.require_manifest() for _, run in done])
+            entries.append(Entry.of(model, [run for _, run in done], first))
     prepared = {trial.label["model"]: _preparation(trial.resolved.config.data) for trial in trials}
     ranking = ranked(entries, selection.metric, failures)
     rows = [row.model_copy(update={"preparation": prepared[row.model]}) for row in ranking]

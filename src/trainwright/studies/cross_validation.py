@@ -21,15 +21,16 @@ from trainwright.numerals import number
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study_results import CrossValidationResult, FoldResult, MetricSpread
 from trainwright.registry import task_for
-from trainwright.reports.studies import cross_validation_table, write_report
+from trainwright.reports.studies import cross_validation_table
 from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.prediction.split_predictions import Predicted, predicted
 from trainwright.runs.run import Run
 from trainwright.runs.trust import of_own_config
-from trainwright.studies.running import run_study
-from trainwright.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, open_study
-from trainwright.studies.trials import MOST_FOLDS, StudyConfig
-from trainwright.studies.unchanged import CurrentData, warn_of_changes
+from trainwright.studies.changed_inputs import CurrentData, warn_of_changes
+from trainwright.studies.configs import MOST_FOLDS, StudyConfig
+from trainwright.studies.driver import drive
+from trainwright.studies.study import Json, Study, StudyRequest, StudyView, Trial, open_study
+from trainwright.studies.trial_runs import TrialRuns
 from trainwright.tasks.base import UNBOUNDED, Bounds, Columns
 from trainwright.types import Array, Ids, Predictions
 
@@ -115,7 +116,7 @@ def cross_validate(
     trials = [Trial({"fold": fold}, base.with_fold(count, fold).resolved) for fold in range(count)]
     question = base.question() | {"folds": count}
     study = open_study(request, base.resolved.config.experiment.name, KIND, question)
-    run_study(study, trials, request, StudyPlan(lambda _: _conclude(study, trials, request), write_report))
+    drive(TrialRuns(study, trials, request, lambda _: _conclude(study, trials, request)))
     return CrossValidation(study.path)
 
 

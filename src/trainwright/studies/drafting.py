@@ -1,4 +1,4 @@
-"""Draft a config for a data file: check that it can be trained, and compare models on a sample."""
+"""Drafts of configs for data files: checked by training, with models compared on a sample."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MARGIN = 0.002  # a smaller difference is no reason to propose another model th
 
 
 class Score(NamedTuple):
-    """How good a model is on rows that it has not seen: the mean over the folds, and the seconds it took."""
+    """The metric of a model on unseen rows: the mean over the folds, and the seconds it took."""
 
     model: str
     value: float

@@ -71,21 +71,6 @@ class Trial:
     resolved: Resolved
 
 
-@dataclass(frozen=True)
-class StudyPlan:
-    """The parts of a study that depend on its kind.
-
-    `conclude` is called when the runs are done, with the errors by group, and returns the content of
-    `result.json`. `report` writes the report of a folder, with or without a result. `by` is the key of the
-    label that groups trials: if a trial fails, the others of its group are left out, and the study ends as
-    `failed`. Without `by` the study ends at the first failure.
-    """
-
-    conclude: Callable[[Mapping[str, str]], Json]
-    report: Callable[[Path], Path]
-    by: str | None = None
-
-
 class Study:
     """A study's folder."""
 
@@ -169,7 +154,7 @@ class Study:
 
     @property
     def is_owned(self) -> bool:
-        """Whether some process works on it now, and decides its trials."""
+        """True while some process works on it, and decides its trials."""
         return self._dir.is_owned()
 
     def write(self, name: str, data: Json) -> None:

@@ -1,7 +1,7 @@
-"""The order of a study's jobs, and what each of them may know of those before it.
+"""The order of a study's stints, and what each of them may know of those before it.
 
-Job n is decided when the jobs up to n - horizon have ended, from their results and from the parameters of all
-trials before it; or, in free order, when a worker is free, from what has ended by then.
+Stint n is decided when the stints up to n - horizon have ended, from their results and from the parameters of
+all trials before it; or, in free order, when a worker is free, from what has ended by then.
 """
 
 from __future__ import annotations
@@ -15,50 +15,50 @@ from trainwright.records.trials import Ending, LoggedTrial
 
 
 class Turn(NamedTuple):
-    """A job that can be decided: its number, and that of its trial."""
+    """A stint that can be decided: its number, and that of its trial."""
 
-    job: int
+    stint: int
     trial: int
 
 
 class Agenda(Protocol):
-    """The order of the jobs of a study."""
+    """The order of the stints of a study."""
 
     def next(self, trials: Sequence[LoggedTrial]) -> Turn | None:
-        """Return the next job; None if there is no more, or if it depends on jobs that have not ended."""
+        """Return the next stint; None if there is no more, or if it depends on stints that have not ended."""
 
-    def running(self, trials: Sequence[LoggedTrial], job: int) -> tuple[int, ...] | None:
-        """Return the trials whose results a job does not know, where that depends on the clock; else None."""
+    def running(self, trials: Sequence[LoggedTrial], stint: int) -> tuple[int, ...] | None:
+        """Return the trials whose results a stint does not know, if that depends on the clock; else None."""
 
-    def known(self, trials: Sequence[LoggedTrial], job: int) -> list[Ending | None]:
-        """Return, for each trial, the ending that a job may know; None: none yet."""
+    def known(self, trials: Sequence[LoggedTrial], stint: int) -> list[Ending | None]:
+        """Return, for each trial, the ending that a stint may know; None: none yet."""
 
-    def until(self, job: int) -> TrainingShare | None:
-        """Return after which share of its training a job pauses; None: it trains to the end."""
+    def until(self, stint: int) -> TrainingShare | None:
+        """Return after which share of its training a stint pauses; None: it trains to the end."""
 
     def not_promoted(self, trials: Sequence[LoggedTrial]) -> list[int]:
         """Return the paused trials that will not be promoted."""
 
 
 class ByHorizon:
-    """An agenda in which a job knows the results of the jobs up to `horizon` before it."""
+    """An agenda in which a stint knows the results of the stints up to `horizon` before it."""
 
     horizon: int
 
-    def running(self, trials: Sequence[LoggedTrial], job: int) -> None:  # noqa: ARG002 - as in `Agenda`
-        """Return None: the number of the job says what it knows."""
+    def running(self, trials: Sequence[LoggedTrial], stint: int) -> None:  # noqa: ARG002 - as in `Agenda`
+        """Return None: the number of the stint says what it knows."""
         return
 
-    def known(self, trials: Sequence[LoggedTrial], job: int) -> list[Ending | None]:
-        """Return what a job may know; see `Agenda.known`."""
-        return [known_ending(trials, trial, job - self.horizon) for trial in trials]
+    def known(self, trials: Sequence[LoggedTrial], stint: int) -> list[Ending | None]:
+        """Return what a stint may know; see `Agenda.known`."""
+        return [known_ending(trials, trial, stint - self.horizon) for trial in trials]
 
 
 class WholeTrials:
-    """An agenda in which each trial is one job, which has the trial's number."""
+    """An agenda in which each trial is one stint, which has the trial's number."""
 
-    def until(self, job: int) -> TrainingShare | None:  # noqa: ARG002 - as in `Agenda`
-        """Return None: a job trains to the end."""
+    def until(self, stint: int) -> TrainingShare | None:  # noqa: ARG002 - as in `Agenda`
+        """Return None: a stint trains to the end."""
         return None
 
     def not_promoted(self, trials: Sequence[LoggedTrial]) -> list[int]:  # noqa: ARG002 - as in `Agenda`
@@ -102,29 +102,29 @@ class Free(WholeTrials):
             return None
         return Turn(number, number)
 
-    def running(self, trials: Sequence[LoggedTrial], job: int) -> tuple[int, ...]:
-        """Return the trials that had not ended when the job was decided; see `Agenda.running`."""
-        if job < len(trials):
-            return trials[job].running or ()
+    def running(self, trials: Sequence[LoggedTrial], stint: int) -> tuple[int, ...]:
+        """Return the trials that had not ended when the stint was decided; see `Agenda.running`."""
+        if stint < len(trials):
+            return trials[stint].running or ()
         if self.recorded is not None:
-            return tuple(self.recorded[job])
+            return tuple(self.recorded[stint])
         return tuple(trial.number for trial in trials if trial.ending is None)
 
-    def known(self, trials: Sequence[LoggedTrial], job: int) -> list[Ending | None]:
-        """Return what a job may know; see `Agenda.known`."""
-        hidden = {*self.running(trials, job), *range(job, len(trials))}
+    def known(self, trials: Sequence[LoggedTrial], stint: int) -> list[Ending | None]:
+        """Return what a stint may know; see `Agenda.known`."""
+        hidden = {*self.running(trials, stint), *range(stint, len(trials))}
         return [None if trial.number in hidden else trial.ending for trial in trials]
 
 
 def all_ended(trials: Sequence[LoggedTrial], *, up_to: int) -> bool:
-    """Return whether all jobs up to this number have ended; a trial that shares a run has none."""
-    jobs = (one for trial in trials if trial.same_as is None for one in trial.jobs)
-    return all(one.ending is not None for one in jobs if one.number <= up_to)
+    """Return whether all stints up to this number have ended; a trial that shares a run has none."""
+    stints = (one for trial in trials if trial.same_as is None for one in trial.stints)
+    return all(one.ending is not None for one in stints if one.number <= up_to)
 
 
-def known_ending(trials: Sequence[LoggedTrial], trial: LoggedTrial, job: int) -> Ending | None:
-    """Return how the last job of a trial up to this number has ended; None if there is none, or it runs."""
+def known_ending(trials: Sequence[LoggedTrial], trial: LoggedTrial, stint: int) -> Ending | None:
+    """Return how the last stint of a trial up to this number has ended; None if there is none, or it runs."""
     if trial.same_as is not None:
-        return known_ending(trials, trials[trial.same_as], job) if trial.jobs[0].number <= job else None
-    endings = [one.ending for one in trial.jobs if one.number <= job]
+        return known_ending(trials, trials[trial.same_as], stint) if trial.stints[0].number <= stint else None
+    endings = [one.ending for one in trial.stints if one.number <= stint]
     return endings[-1] if endings else None

@@ -1,4 +1,4 @@
-"""What a study searches for: its metrics with their modes, and the bounds that the best trial keeps."""
+"""The goals of a search: its metrics with their modes, and the bounds that the best trial keeps."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Constraint(NamedTuple):
 
 @dataclass(frozen=True)
 class Goals:
-    """What trials are judged by. Of several metrics, the first decides which model of a trial is kept."""
+    """The metrics and bounds that trials are judged by; the first metric decides which models are kept."""
 
     metrics: Sequence[str]
     modes: Sequence[Mode]

@@ -14,10 +14,10 @@ from trainwright.runs.frameworks import form_for
 from trainwright.runs.run_config import usable_config
 from trainwright.runs.trust import of_own_config
 from trainwright.samplers.base import Space
+from trainwright.studies.changed_inputs import changes_of, refuse
 from trainwright.studies.study import Study, StudyRequest
-from trainwright.studies.tuning.resuming import resuming
-from trainwright.studies.tuning.trial_configs import TrialConfigs
-from trainwright.studies.unchanged import changes_of, refuse
+from trainwright.studies.tuning.study import resume_command
+from trainwright.studies.tuning.trial import TrialConfigs
 
 log = logging.getLogger("trainwright")
 _CHANGE = "change"  # the kind of a note: changed inputs were accepted
@@ -25,7 +25,7 @@ _DECIDING = ("data.", "model.", "experiment.seed")  # keys that decide what is r
 
 
 class TrialInputs:
-    """Find the trials that have the same inputs, and compare these with the present ones.
+    """The inputs of a search's trials: which trials share them, and whether they are as they were.
 
     Args:
         study: The study.
@@ -91,7 +91,7 @@ class TrialInputs:
             known.append(key)
             changed += [(run, self._changes(run)) for run in runs]
         if not self.allow_change:
-            refuse(self.study, changed, resuming(self.study.path, "--allow-change"))
+            refuse(self.study, changed, resume_command(self.study.path, "--allow-change"))
         return list(dict.fromkeys(str(one) for _, differences in changed for one in differences))
 
     def accept(self, changed: Sequence[str]) -> None:

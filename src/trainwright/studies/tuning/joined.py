@@ -2,11 +2,11 @@
 
     workers/NAME/lock         held by the worker while it lives: its lease
     workers/NAME/worker.json  who it is; written once the lock is held
-    workers/NAME/job.json     the job that it was given, with the number of the order
-    workers/NAME/answer.json  how this job has ended
+    workers/NAME/job.json     the stint that it was given, with the number of the order
+    workers/NAME/answer.json  how this stint has ended
 
-The process that holds the lock of the study is its leader: it decides the jobs, writes the log, and gives
-jobs to the workers that have joined. A worker that finds no leader becomes the leader. Each notices the end
+The process that holds the lock of the study is its leader: it decides the stints, writes the log, and gives
+stints to the workers that have joined. A worker that finds no leader becomes the leader. Each notices the end
 of another by its lock, which the system releases however a process ends.
 """
 
@@ -31,18 +31,18 @@ from trainwright.records.log import is_of_this_machine, new_writer
 from trainwright.records.run_dir import RunDir
 from trainwright.safe_open import read_regular
 from trainwright.studies.study import Json
-from trainwright.studies.tuning.jobs import Job
+from trainwright.studies.tuning.stints import Stint
 
 log = logging.getLogger("trainwright")
 FOLDER = "workers"
-LEFT = "left"  # the status of a job whose worker has left before it ended
+LEFT = "left"  # the status of a stint whose worker has left before it ended
 _LEADER = "leader.json"
-_WORKER, _JOB, _ANSWER = "worker.json", "job.json", "answer.json"
+_WORKER, _STINT, _ANSWER = "worker.json", "job.json", "answer.json"
 _BEAT = 5.0  # seconds between two heartbeats of the leader
 _SILENCE = 4 * _BEAT  # without a heartbeat, after which a leader on another machine counts as dead
 
 
-class OwnFolder:
+class WorkerFolder:
     """The folder of a worker, for the worker itself.
 
     Args:
@@ -60,16 +60,16 @@ class OwnFolder:
         self._dir.acquire()
         _write(self._dir.path / _WORKER, {"writer": new_writer(), "joined": time.time()})
 
-    def next_job(self) -> Job | None:
-        """Return the job that the leader has given; None if there is none, or it was answered."""
-        order = _read(self._dir.path / _JOB)
+    def next_stint(self) -> Stint | None:
+        """Return the stint that the leader has given; None if there is none, or it was answered."""
+        order = _read(self._dir.path / _STINT)
         if order.get("order", 0) <= self._done:
             return None
         self._done = order["order"]
         return _with_runs(order["job"], self._runs)
 
     def answer(self, answer: Json) -> None:
-        """Say how the job has ended."""
+        """Say how the stint has ended."""
         _write(self._dir.path / _ANSWER, {"order": self._done, **answer})
 
     def leave(self, *, is_led: bool) -> None:
@@ -78,18 +78,18 @@ class OwnFolder:
         if not is_led:
             shutil.rmtree(self._dir.path, ignore_errors=True)
 
-    def leave_job(self) -> None:
-        """Hand the job back for another worker to continue; this worker takes no other."""
+    def leave_stint(self) -> None:
+        """Hand the stint back for another worker to continue; this worker takes no other."""
         (self._dir.path / _WORKER).unlink(missing_ok=True)
         self.answer({"status": LEFT})
 
 
 @dataclass
 class JoinedWorker:
-    """A worker that has joined, for the leader; `job` is what this leader has given it."""
+    """A worker that has joined, for the leader; `stint` is what this leader has given it."""
 
     path: Path
-    job: Job | None = None
+    stint: Stint | None = None
     order: int = 0
     unfinished: Json = field(default_factory=dict)  # of an earlier leader
 
@@ -99,21 +99,21 @@ class JoinedWorker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it may be given a job."""
-        return self.job is None and not self.unfinished
+        """True if it may be given a stint."""
+        return self.stint is None and not self.unfinished
 
-    def send(self, job: Job) -> None:
-        """Give it a job, unless it is doing that job already."""
-        self.job = job
-        if not self.does(job):
+    def send(self, stint: Stint) -> None:
+        """Give it a stint, unless it is doing that stint already."""
+        self.stint = stint
+        if not self.does(stint):
             self.order += 1
-            _write(self.path / _JOB, {"order": self.order, "job": _plain(job)})
+            _write(self.path / _STINT, {"order": self.order, "job": _plain(stint)})
         self.unfinished = {}
 
-    def does(self, job: Job) -> bool:
-        """Return whether it is doing this job for an earlier leader."""
+    def does(self, stint: Stint) -> bool:
+        """Return whether it is doing this stint for an earlier leader."""
         known = ("number", "until", "runs")
-        plain = json.loads(json.dumps(_plain(job)))
+        plain = json.loads(json.dumps(_plain(stint)))
         return bool(self.unfinished) and all(self.unfinished[key] == plain[key] for key in known)
 
     def read(self) -> Json | None:
@@ -146,7 +146,7 @@ class JoinedWorkers:
             if answer is not None:
                 worker.unfinished = {}
                 yield worker, answer
-            elif is_gone and worker.job is not None:
+            elif is_gone and worker.stint is not None:
                 yield worker, {}
 
     def _find(self) -> None:
@@ -160,19 +160,19 @@ class JoinedWorkers:
 
 
 def _found(path: Path) -> JoinedWorker:
-    """Return a worker that has joined, with the job that it is doing for an earlier leader, if any."""
-    order, answer = _read(path / _JOB), _read(path / _ANSWER)
+    """Return a worker that has joined, with the stint that it is doing for an earlier leader, if any."""
+    order, answer = _read(path / _STINT), _read(path / _ANSWER)
     number = order.get("order", 0)
     return JoinedWorker(path, None, number, order["job"] if number > answer.get("order", 0) else {})
 
 
-def _plain(job: Job) -> Json:
-    """Return a job with the names of its runs, as the folder of runs may be elsewhere on each machine."""
-    return job.to_json() | {"runs": [run.name for run in job.runs]}
+def _plain(stint: Stint) -> Json:
+    """Return a stint with the names of its runs, as the folder of runs may be elsewhere on each machine."""
+    return stint.to_json() | {"runs": [run.name for run in stint.runs]}
 
 
-def _with_runs(plain: Json, folder: Path) -> Job:
-    return Job.from_json(plain | {"runs": [folder / name for name in plain["runs"]]})
+def _with_runs(plain: Json, folder: Path) -> Stint:
+    return Stint.from_json(plain | {"runs": [folder / name for name in plain["runs"]]})
 
 
 @contextlib.contextmanager

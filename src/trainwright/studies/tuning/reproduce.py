@@ -1,4 +1,4 @@
-"""Make a search again, and compare the two trial by trial."""
+"""The reproduction of a search: it is made again, and compared trial by trial."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from trainwright.records.trials import LENGTH, LoggedTrial, TrialLog, read_log, 
 from trainwright.records.tuning_result import SETTINGS
 from trainwright.runs.reproduce import Reproduction, Verdict, compare_bits
 from trainwright.studies.study import Json, Study, StudyRequest
-from trainwright.studies.tuning.earlier import FILE as EARLIER
-from trainwright.studies.tuning.question import RECORDED
-from trainwright.studies.tuning.reopen import REPEATS, check_search, kept_config, working_for
-from trainwright.studies.tuning.resuming import resuming
+from trainwright.studies.tuning.plan import RECORDED
+from trainwright.studies.tuning.resume import REPEATS, check_search, kept_config, working_for
+from trainwright.studies.tuning.sampling import EARLIER
+from trainwright.studies.tuning.study import KIND, Tuning, resume_command
 from trainwright.studies.tuning.tune import search
-from trainwright.studies.tuning.view import KIND, Tuning
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class StudyReproduction:
 
     @property
     def complete(self) -> bool:
-        """Whether everything could be compared."""
+        """True if everything could be compared."""
         return not self.uncompared
 
     def to_json(self) -> Json:
@@ -67,7 +66,7 @@ def reproduce_study(study: Study, request: StudyRequest, *, trust: bool = False)
     """Make all trials of a study again, and compare them; see `trainwright.reproduce_study`."""
     check_search(study, "reproduce")
     if study.status != "completed":
-        raise InputError(f"study {study.id} is {study.status}; resume it first: {resuming(study.path)}")
+        raise InputError(f"study {study.id} is {study.status}; resume it first: {resume_command(study.path)}")
     if problems := study.problems():
         raise CheckpointError(f"study {study.id} cannot be compared: {problems[0]}")
     with working_for(study):
@@ -85,7 +84,7 @@ def reproduce_study(study: Study, request: StudyRequest, *, trust: bool = False)
         free = asked.tuning.model_copy(
             update={"trials": len(trials), "max_minutes": None, "target": None}  # these are in `before`
         )
-        before = max((job.number for trial in trials for job in trial.jobs), default=-1) + 1
+        before = max((stint.number for trial in trials for stint in trial.stints), default=-1) + 1
         repeated = search(again, replace(asked, tuning=free), request, before)
     if repeated.status in ("preempted", "interrupted"):
         raise Stopped(repeated.status)

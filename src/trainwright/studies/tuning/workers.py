@@ -1,179 +1,107 @@
-"""Executors of a study's jobs: this process, worker processes, and workers that have joined.
+"""The executor of a search's stints by worker processes, and by workers that have joined.
 
-An executor takes jobs and says, one by one, how they have ended. A worker process that dies is replaced, and
-any free worker continues its job from the newest checkpoint.
+Stints go to a worker process, and messages come back, as lines of JSON in pipes. A worker process that dies
+is replaced, and any free worker continues its stint from the newest checkpoint.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Literal, cast
 
-from trainwright.callbacks.base import Callback
-from trainwright.config import Resolved
-from trainwright.datasets.base import DataBundle
 from trainwright.engine.signals import STATUS_OF, Stopped
-from trainwright.errors import InputError, TrainwrightError
+from trainwright.errors import TrainwrightError
 from trainwright.records.status import Ended
 from trainwright.runs.data.shared import sharing_data
-from trainwright.studies.running import log_warnings_once
-from trainwright.studies.tuning.jobs import Job, failure, hidden, is_own_failure, train, unfinished
+from trainwright.studies.driver import log_warnings_once
 from trainwright.studies.tuning.joined import LEFT, JoinedWorker, JoinedWorkers
-from trainwright.studies.tuning.resources import visible_gpus
-from trainwright.studies.tuning.worker_process import WorkerProcess, received
+from trainwright.studies.tuning.stints import Stint, StintOutcome, failure, train, unfinished
+from trainwright.studies.tuning.trial import visible_gpus
 
 _POLL_SECONDS = 0.2  # between two checks whether a signal has come
-_MOST_DEATHS = 3  # of workers at one job, after which its trial has failed
-
-
-class Outcome(NamedTuple):
-    """How the attempt of a job has ended: a status of runs, or `failed` with an error."""
-
-    job: Job
-    status: str
-    error: str | None = None
-
-
-class Executor(Protocol):
-    """Do jobs, as many at once as it has `slots`."""
-
-    @property
-    def slots(self) -> int:
-        """The number of jobs that it can do at once now."""
-
-    def submit(self, job: Job) -> None:
-        """Begin a job; there is a free slot."""
-
-    def wait(self) -> Outcome | None:
-        """Return how the next job has ended; None if there are more slots now. Some job has been submitted.
-
-        Raises:
-            Stopped: A signal has come, and no job is being done any more.
-            InputError, TrainingError: The trial cannot be trained for now, which is no result of it.
-        """
-
-    def close(self) -> None:
-        """End all workers; jobs in progress save and stop."""
-
-
-class InProcess:
-    """Do one job at a time, in this process.
-
-    Args:
-        bundle: Returns the data that were given as objects, if any, as a config prepares them.
-        callbacks: Observers of the runs.
-    """
-
-    slots = 1
-
-    def __init__(
-        self, bundle: Callable[[Resolved], DataBundle | None], callbacks: Sequence[Callback] = ()
-    ) -> None:
-        self._bundle, self._callbacks = bundle, callbacks
-        self._job: Job | None = None
-
-    def submit(self, job: Job) -> None:
-        """Begin a job; see `Executor.submit`."""
-        self._job = job
-
-    def wait(self) -> Outcome:
-        """Do the job; see `Executor.wait`."""
-        job, self._job = self._job, None
-        assert job is not None
-        try:
-            status = train(job, self._bundle, self._callbacks)
-        except (TrainwrightError, OSError) as error:
-            message = hidden(job.runs[0], error)
-            if is_own_failure(job, error, self._bundle):
-                return Outcome(job, "failed", message)
-            is_input = isinstance(error, InputError)
-            raise unfinished(job, message, is_input=is_input) from error
-        if status in STATUS_OF.values():
-            raise Stopped(cast("Ended", status))
-        return Outcome(job, status)
-
-    def close(self) -> None:
-        """Do nothing; see `Executor.close`."""
+_MOST_DEATHS = 3  # of workers at one stint, after which its trial has failed
 
 
 @dataclass
 class _Worker:
-    """A worker process, the GPUs that it sees, and its job."""
+    """A worker process, the GPUs that it sees, and its stint."""
 
     process: WorkerProcess
     gpus: str | None = None
-    job: Job | None = None
+    stint: Stint | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Whether it may be given a job."""
-        return self.job is None
+        """True if it may be given a stint."""
+        return self.stint is None
 
     @staticmethod
     def start(log_level: int, gpus: str | None = None) -> _Worker:
         """Start a process, which sees these GPUs, or all."""
         stdout = sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL
         environment = visible_gpus(gpus)
-        process = WorkerProcess.start("do-jobs", log_level, stdout=stdout, environment=environment)
+        process = WorkerProcess.start("do-stints", log_level, stdout=stdout, environment=environment)
         return _Worker(process, gpus)
 
-    def send(self, job: Job) -> None:
-        """Give the worker a job."""
-        self.job = job
-        self.process.send(job.to_json())
+    def send(self, stint: Stint) -> None:
+        """Give the worker a stint."""
+        self.stint = stint
+        self.process.send(stint.to_json())
 
 
 @dataclass
 class WorkerProcesses:
-    """Do jobs in worker processes, which make one run after another, and by workers that have joined.
+    """The workers of a study: processes that make one run after another, and workers that have joined.
 
     Args:
-        own: The number of processes of this one's own.
+        count: The number of processes that this one starts.
         signal_status: Returns what a signal to this process asks for, if one came.
         log_level: The level of the log that the workers write to stderr.
         joined: The workers that have joined the study.
         gpus: The GPUs that each process sees, as CUDA_VISIBLE_DEVICES; empty: all that there are.
     """
 
-    own: int
+    count: int
     signal_status: Callable[[], Ended | None]
     log_level: int
     joined: JoinedWorkers = field(default_factory=JoinedWorkers)
     gpus: Sequence[str] = ()
     _workers: list[_Worker] = field(default_factory=list)
     _deaths: dict[int, int] = field(default_factory=dict)
-    _waiting: list[Job] = field(default_factory=list)
+    _waiting: list[Stint] = field(default_factory=list)
 
     @property
     def slots(self) -> int:
         """The number of workers; see `Executor.slots`."""
-        return self.own + len(self.joined.workers)
+        return self.count + len(self.joined.workers)
 
-    def submit(self, job: Job) -> None:
-        """Begin a job; see `Executor.submit`."""
-        self._waiting.append(job)
+    def submit(self, stint: Stint) -> None:
+        """Begin a stint; see `Executor.submit`."""
+        self._waiting.append(stint)
         self._give()
 
     def _give(self) -> None:
-        """Give the jobs that wait to workers that are free."""
-        for job in list(self._waiting):
-            worker = self._worker_for(job)
+        """Give the stints that wait to workers that are free."""
+        for stint in list(self._waiting):
+            worker = self._worker_for(stint)
             if worker is not None:
-                self._waiting.remove(job)
-                worker.send(job)
+                self._waiting.remove(stint)
+                worker.send(stint)
 
-    def _worker_for(self, job: Job) -> _Worker | JoinedWorker | None:
-        """Return the worker that is doing a job for an earlier leader of the study, or a free one."""
+    def _worker_for(self, stint: Stint) -> _Worker | JoinedWorker | None:
+        """Return the worker that is doing a stint for an earlier leader of the study, or a free one."""
         joined = self.joined.workers
-        for known in (worker for worker in joined if worker.job is None and worker.does(job)):
+        for known in (worker for worker in joined if worker.stint is None and worker.does(stint)):
             return known
-        if all(worker.job for worker in self._workers) and len(self._workers) < self.own:
+        if all(worker.stint for worker in self._workers) and len(self._workers) < self.count:
             self._workers.append(self._started())
         everyone: list[_Worker | JoinedWorker] = [*self._workers, *joined]
         return next((worker for worker in everyone if worker.is_idle), None)
@@ -183,8 +111,8 @@ class WorkerProcesses:
         free = [share for share in self.gpus if all(worker.gpus != share for worker in self._workers)]
         return _Worker.start(self.log_level, next(iter(free), None))
 
-    def wait(self) -> Outcome | None:
-        """Return how the next job has ended; see `Executor.wait`."""
+    def wait(self) -> StintOutcome | None:
+        """Return how the next stint has ended; see `Executor.wait`."""
         slots = self.slots
         while True:
             if status := self.signal_status():
@@ -205,29 +133,29 @@ class WorkerProcesses:
         """Wait a moment, and return the worker processes that have written something, or died."""
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
-                if worker.job is not None:
+                if worker.stint is not None:
                     selector.register(worker.process.messages, selectors.EVENT_READ, worker)
             return [key.data for key, _ in selector.select(_POLL_SECONDS)]
 
-    def _outcome(self, worker: _Worker | JoinedWorker, answer: dict[str, Any]) -> Outcome | None:
-        """Return what an answer says; None if the worker is gone, and another one continues its job.
+    def _outcome(self, worker: _Worker | JoinedWorker, answer: dict[str, Any]) -> StintOutcome | None:
+        """Return what an answer says; None if the worker is gone, and another one continues its stint.
 
         Raises:
             InputError, TrainingError: The trial cannot be trained for now.
         """
-        job, worker.job = worker.job, None
-        if job is None:  # an earlier leader of the study has given it
+        stint, worker.stint = worker.stint, None
+        if stint is None:  # an earlier leader of the study has given it
             return None
         if answer.get("is_from_outside"):
-            raise unfinished(job, answer["error"], is_input=answer["is_input"])
+            raise unfinished(stint, answer["error"], is_input=answer["is_input"])
         if answer and answer["status"] != LEFT:
-            return Outcome(job, answer["status"], answer.get("error"))
+            return StintOutcome(stint, answer["status"], answer.get("error"))
         if not answer:
             how = self._ended(worker)
-            self._deaths[job.trial] = deaths = self._deaths.get(job.trial, 0) + 1
+            self._deaths[stint.trial] = deaths = self._deaths.get(stint.trial, 0) + 1
             if deaths >= _MOST_DEATHS:
-                return Outcome(job, "failed", f"its process died {deaths} times, the last time {how}")
-        self.submit(job)
+                return StintOutcome(stint, "failed", f"its process died {deaths} times, the last time {how}")
+        self.submit(stint)
         return None
 
     def _ended(self, worker: _Worker | JoinedWorker) -> str:
@@ -240,7 +168,7 @@ class WorkerProcesses:
     def close(self) -> None:
         """Ask the workers to save and stop, and wait for them; see `Executor.close`."""
         for worker in self._workers:
-            if worker.job is not None:
+            if worker.stint is not None:
                 worker.process.terminate()
         for worker in self._workers:
             worker.process.end()
@@ -256,26 +184,125 @@ def _has_descriptor(stream: Any) -> bool:
 
 
 @sharing_data()
-def do_jobs(answers: int) -> Ended | None:
-    """Do the jobs that arrive on stdin, one after the other, and write how each ended.
+def do_stints(answers: int) -> Ended | None:
+    """Do the stints that arrive on stdin, one after the other, and write how each ended.
 
     Returns:
         The status that a signal asked for, if one came.
     """
     with log_warnings_once():
         for message in received():
-            answer = answer_to(Job.from_json(message))
+            answer = answer_to(Stint.from_json(message))
             if answer["status"] in STATUS_OF.values():
                 return cast("Ended", answer["status"])
             os.write(answers, json.dumps(answer).encode() + b"\n")
     return None
 
 
-def answer_to(job: Job) -> dict[str, Any]:
-    """Do a job, and return how it has ended, which may be by a signal."""
+def answer_to(stint: Stint) -> dict[str, Any]:
+    """Do a stint, and return how it has ended, which may be by a signal."""
     try:
-        return {"status": train(job)}
+        return {"status": train(stint)}
     except (TrainwrightError, OSError) as error:
-        return failure(job, error)
+        return failure(stint, error)
     except Stopped as stopped:
         return {"status": stopped.status}
+
+
+@dataclass
+class WorkerProcess:
+    """A worker process, and the pipe of its messages.
+
+    Attributes:
+        process: The process; it ends when its stdin is closed.
+        messages: The file descriptor of the pipe; it can be read when there is a message, or the end.
+    """
+
+    process: subprocess.Popen[bytes]
+    messages: int
+    _text: bytes = b""
+
+    @staticmethod
+    def start(
+        command: Literal["do-stints", "serve-stints"],
+        log_level: int,
+        *,
+        stdout: int = subprocess.DEVNULL,
+        directory: str | None = None,
+        path: Sequence[str] | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> WorkerProcess:
+        """Start a process.
+
+        Args:
+            command: What it executes: the hidden command of `trainwright`.
+            log_level: The level of its log, on stderr.
+            stdout: Where the output of the user's code goes, as `subprocess` takes it.
+            directory: Its working directory; default: this one.
+            path: The `sys.path` from which it may import, too; default: that of this process.
+            environment: Variables that are added to those of this process.
+        """
+        messages, theirs = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "trainwright", command, str(theirs), str(os.getpid()), str(log_level)],
+                stdin=subprocess.PIPE,
+                stdout=stdout,
+                pass_fds=(theirs,),
+                cwd=directory,
+                env=os.environ | (environment or {}),
+                start_new_session=True,  # Ctrl-C is for this process, which passes it on
+            )
+        finally:
+            os.close(theirs)
+        worker = WorkerProcess(process, messages)
+        worker.send(list(sys.path if path is None else path))
+        return worker
+
+    def send(self, message: Any) -> None:
+        """Send a message; a process that has died is noticed when the next one is read."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(message).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def read(self) -> dict[str, Any] | None:
+        """Wait for a part of a message; return the message if it is whole. Empty: the process has died."""
+        if b"\n" not in self._text:
+            data = os.read(self.messages, 1 << 16)
+            if not data:
+                return {}
+            self._text += data
+        line, end, rest = self._text.partition(b"\n")
+        if not end:
+            return None
+        self._text = rest
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def read_whole(self) -> dict[str, Any]:
+        """Wait for the next message, and return it; empty: the process has died."""
+        while (message := self.read()) is None:
+            pass
+        return message
+
+    def terminate(self) -> None:
+        """Ask the process to save and stop what it trains."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+
+    def end(self) -> str:
+        """Close the pipes, wait for the end of the process, and return in words how it has ended."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        code = self.process.wait()
+        os.close(self.messages)
+        return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+
+
+def received() -> Iterator[Any]:
+    """Import from where the process that started this one does, and yield what it sends on stdin."""
+    lines = iter(sys.stdin.buffer.readline, b"")
+    sys.path[:0] = [path for path in json.loads(next(lines, b"[]")) if path not in sys.path]
+    yield from map(json.loads, lines)

@@ -19,7 +19,7 @@ _NAMED = 3  # differences that the sentence lists
 
 @dataclass(frozen=True)
 class Remainder:
-    """What the changes do not explain.
+    """The part of the difference that the changes do not explain.
 
     `seed` is what the two seeds add by chance; `rest` what cannot be substituted adds, and `differences`
     what that is; `stands_out` says whether `rest` is more than the noise of the seeds.

@@ -48,7 +48,7 @@ class Factor:
 
     @property
     def is_code(self) -> bool:
-        """Whether it is the user's code, and no key of the config."""
+        """True if it is the user's code, and no key of the config."""
         return self.name == CODE
 
     def to_json(self) -> Json:
@@ -89,12 +89,12 @@ class ConfigTree:
             templates = {name: text for name, text in templates.items() if not _is_in(name, key)} | inside
         return ConfigTree(tree, templates, {})
 
-    def with_values(self, own: Mapping[KeyPath, Any]) -> ConfigTree:
+    def with_values(self, changes: Mapping[KeyPath, Any]) -> ConfigTree:
         """Return this config with other values of some keys."""
         tree = copy.deepcopy(self.values)
-        for path, value in own.items():
+        for path, value in changes.items():
             _parent(tree, path)[path[-1]] = value
-        keys = {".".join(path) for path in own}
+        keys = {".".join(path) for path in changes}
         kept = {
             name: text for name, text in self.templates.items() if not any(_is_in(name, key) for key in keys)
         }

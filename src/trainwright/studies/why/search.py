@@ -3,14 +3,16 @@
 It knows no runs: `measure` returns the metric under a set of changes and a seed. The changes are narrowed
 down as in delta debugging (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002):
 groups of them are made alone, and left out alone, and groups that matter in neither way are dropped. The few
-that are left get Shapley shares, one under each seed, and a t-test over the seeds says which stand out.
+that are left get Shapley shares (Shapley, "A value for n-person games", 1953; of many changes, orders are
+sampled, each with its reverse: Castro, Gomez and Tejada, 2009), one under each seed, and a t-test over the
+seeds says which stand out.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -18,14 +20,17 @@ from typing import Any, Literal
 import numpy as np
 
 from trainwright.evaluation.significance import holm, student_p, student_quantile
-from trainwright.studies.why.shares import Changes, orders_of, shares, subsets_of
 
+Changes = frozenset[str]
 Measure = Callable[[Changes, int], float | None]
+Value = Callable[[Changes], float | None]
 ALPHA = 0.05  # the probability of naming a change although nothing but the seed moves the metric
 LOOKS = (3, 5, 8, 12)  # numbers of seeds after which it is asked whether something stands out
 SMALL = 0.05  # a change with a smaller part of the whole difference is not among the few that matter
 _NONE: Changes = frozenset()
 Verdict = Literal["moved", "none", "unsettled"]
+MOST_EXACT = 5  # changes, of which all subsets are computed: 32
+_SAMPLED = 4  # orders, and as many reverse ones
 
 
 class BudgetSpentError(Exception):
@@ -48,7 +53,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Share:
-    """What a change has to do with the difference.
+    """The part of a change in the difference.
 
     `alone` is the effect of this change alone, `last` that of adding it to the others that matter, and
     `effect` its Shapley share; None where that could not be measured. `p` is that of the share, corrected.
@@ -62,7 +67,7 @@ class Share:
 
     @property
     def stands_out(self) -> bool:
-        """Whether the share is more than noise."""
+        """True if the share is more than noise."""
         return self.p is not None and self.p < ALPHA
 
 
@@ -115,7 +120,7 @@ def effect_of(values: Sequence[float], resolution: float = 0.0, *, exact: bool =
 
 
 class Search:
-    """Find which changes moved the metric.
+    """The search for the changes that moved the metric.
 
     Args:
         changes: The names of the changes.
@@ -325,3 +330,43 @@ def _split(names: Sequence[str], parts: int) -> list[list[str]]:
     """Cut names into parts whose lengths differ by one at most."""
     ends = [round(len(names) * index / parts) for index in range(parts + 1)]
     return [list(names[start:end]) for start, end in itertools.pairwise(ends) if end > start]
+
+
+def orders_of(changes: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the orders to average over: all, or a sample if there are more than `MOST_EXACT` changes."""
+    if len(changes) <= MOST_EXACT:
+        return list(itertools.permutations(changes))
+    generator = np.random.default_rng(0)
+    sample = [tuple(str(name) for name in generator.permutation(list(changes))) for _ in range(_SAMPLED)]
+    return [order for one in sample for order in (one, one[::-1])]
+
+
+def subsets_of(orders: Iterable[Sequence[str]]) -> list[Changes]:
+    """Return the sets of changes whose values the shares are computed from, small ones first."""
+    sets = {frozenset(order[:count]) for order in orders for count in range(len(order) + 1)}
+    return sorted(sets, key=lambda one: (len(one), sorted(one)))
+
+
+def shares(orders: Sequence[Sequence[str]], value: Value) -> dict[str, float] | None:
+    """Return the mean of what each change adds, over the orders.
+
+    An order that leads through a set of changes without a value is left out: its config cannot be trained.
+
+    Args:
+        orders: The orders; all have the same changes.
+        value: Returns the value of a set of changes; None if it has none.
+
+    Returns:
+        The shares, which add up to the value of all changes minus that of none; None if no order is left.
+    """
+    sums = dict.fromkeys(orders[0], 0.0) if orders else {}
+    count = 0
+    for order in orders:
+        values = [value(frozenset(order[:end])) for end in range(len(order) + 1)]
+        known = [one for one in values if one is not None]
+        if len(known) < len(values):
+            continue
+        count += 1
+        for name, before, after in zip(order, known, known[1:], strict=False):
+            sums[name] += after - before
+    return {name: total / count for name, total in sums.items()} if count else None

@@ -68,13 +68,13 @@ class Side:
         return int(self.tree.values["experiment"]["seed"])
 
 
-def changes_between(before: Side, after: Side, own: Collection[Path]) -> tuple[list[Factor], list[str]]:
+def changes_between(before: Side, after: Side, folders: Collection[Path]) -> tuple[list[Factor], list[str]]:
     """Return the changes from one run to the other that can be made, and what cannot be changed, in words.
 
     Args:
         before: The first run.
         after: The second run.
-        own: The folders of the user's own project. Git is asked nowhere else: it runs programs that a
+        folders: The folders of the user's own project. Git is asked nowhere else: it runs programs that a
             repository's settings name.
 
     Raises:
@@ -84,7 +84,7 @@ def changes_between(before: Side, after: Side, own: Collection[Path]) -> tuple[l
     factors = factors_of(before.tree, after.tree, same_data=same_data)
     notes = []
     if code.differs(before.manifest, after.manifest):
-        if before.folder not in own:
+        if before.folder not in folders:
             raise InputError(
                 f"the code of run {before.run.id} is in {before.folder}: start from there, or give --trust"
             )

@@ -12,32 +12,32 @@ from typing import Any
 
 from trainwright.config import Resolved
 from trainwright.engine.signals import Signals, Stopped
-from trainwright.errors import InputError, TrainingError, TrainwrightError, is_from_outside
+from trainwright.errors import InputError, TrainingError, is_from_outside
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import TESTED
 from trainwright.reports.why import write_report
 from trainwright.require import import_path, import_paths, importing_by
-from trainwright.runs.cleanup import discard_folder
 from trainwright.runs.objects import Objects
 from trainwright.runs.processes.isolation import as_fresh_process
 from trainwright.runs.reuse import CompletedRuns, harmful_differences
-from trainwright.runs.session import report
 from trainwright.runs.trust import RunImports
 from trainwright.runs.workdir import own_code, working_in
-from trainwright.studies.running import log_warnings_once, train_trial
-from trainwright.studies.study import RESULT, Json, Study, StudyRequest, StudyView, Trial, open_study
-from trainwright.studies.unchanged import check_completed_runs
+from trainwright.studies.changed_inputs import check_completed_runs
+from trainwright.studies.driver import StudyPlan, drive
+from trainwright.studies.study import Json, Study, StudyRequest, StudyView, Trial, open_study
+from trainwright.studies.trial_runs import train_trial
 from trainwright.studies.why import code
 from trainwright.studies.why.answer import document
 from trainwright.studies.why.factors import Factor, KeyPath
-from trainwright.studies.why.search import LOOKS, BudgetSpentError, Findings, Search
-from trainwright.studies.why.shares import Changes
+from trainwright.studies.why.search import LOOKS, BudgetSpentError, Changes, Findings, Search
 from trainwright.studies.why.sides import Side, changes_between, metric_between, seeds_between
 
 log = logging.getLogger("trainwright")
 KIND = "why"
 MAX_RUNS = 60
+Measurement = tuple[Changes, int]  # the changes, and the seed
+MeasuredValue = tuple[Measurement, float | None]
 # What a measurement does not need, and what says nothing about the bits.
 _QUIET: Mapping[KeyPath, Any] = {("tracking",): [], ("tuning",): None, ("evaluation", "explain"): False}
 
@@ -96,12 +96,12 @@ def why(first: RunDir, second: RunDir, request: WhyRequest) -> Why:
     study = open_study(request.study, first.experiment, KIND, question, completed=True)
     names = ", ".join(factor.name for factor in factors) or "no change, only the seed"
     log.info("what can be substituted: %s; at most %d runs are trained", names, request.max_runs)
-    _Study(study, (before, after), factors, metric, request).run(notes)
+    drive(_WhyPlan(study, (before, after), (factors, notes), metric, request))
     return Why(study.path)
 
 
 class _Measurements:
-    """Measure the metric under sets of changes, each by a run that is reused or trained.
+    """The metric under sets of changes, each measured by a run that is reused or trained.
 
     Args:
         study: The study that records the runs.
@@ -157,13 +157,13 @@ class _Measurements:
 
     def _check_imports(self, side: Side) -> None:
         """Refuse what a run's config may not import: the run directory may come from someone else."""
-        own = own_code(side.run, trust=self._request.trust)
-        if self._folders[0] != self._folders[1] and side.folder not in own:
+        folders_of_user = own_code(side.run, trust=self._request.trust)
+        if self._folders[0] != self._folders[1] and side.folder not in folders_of_user:
             raise InputError(
                 f"the code of run {side.run.id} is in {side.folder}: start from there, or give --trust"
             )
         for folder in dict.fromkeys(self._folders):
-            folders = own if folder == self._sides[0].folder else [folder, *own]
+            folders = folders_of_user if folder == self._sides[0].folder else [folder, *folders_of_user]
             rule = RunImports(side.run, folders, trusted=self._request.trust, started=side.folder)
             with as_fresh_process(), importing_by(rule), self._working_in(folder):
                 for path in import_paths(side.tree.load().config.model_dump()):
@@ -171,8 +171,10 @@ class _Measurements:
 
     def _working_in(self, folder: Path) -> AbstractContextManager[None]:
         """Work in a folder, and import the user's code from where it may come from."""
-        own = own_code(self._sides[0].run, trust=self._request.trust)
-        return working_in(folder, [folder, *own] if folder != self._sides[0].folder else own)
+        folders_of_user = own_code(self._sides[0].run, trust=self._request.trust)
+        return working_in(
+            folder, [folder, *folders_of_user] if folder != self._sides[0].folder else folders_of_user
+        )
 
     def measure(self, changes: Changes, seed: int) -> float | None:
         """Return the metric; None if this config cannot be trained.
@@ -205,9 +207,9 @@ class _Measurements:
         chosen = [factor for factor in self._factors if factor.name in changes]
         folder = self._folders[any(factor.is_code for factor in chosen)]
         before, after = self._sides
-        own = dict(_QUIET) | {("experiment", "seed"): seed, ("experiment", "name"): before.run.experiment}
+        quiet = dict(_QUIET) | {("experiment", "seed"): seed, ("experiment", "name"): before.run.experiment}
         placed = {tuple(key.split(".")): value for key, value in before.manifest.placement.items()}
-        tree = before.tree.with_changes(after.tree, chosen).with_values(own | placed)
+        tree = before.tree.with_changes(after.tree, chosen).with_values(quiet | placed)
         with as_fresh_process(), self._working_in(folder):
             result, run, reused = self._run(
                 Trial({"changes": self.label(changes), "seed": seed}, tree.load())
@@ -248,56 +250,76 @@ class _Measurements:
         return self._completed[1].find(resolved, Objects())
 
 
-class _Study:
-    """Make the measurements of a study, and write what they say."""
+class _UnknownValueError(Exception):
+    """The need for a value that was not measured yet: of these changes, under this seed."""
+
+    def __init__(self, changes: Changes, seed: int) -> None:
+        super().__init__(changes, seed)
+        self.measurement = (changes, seed)
+
+
+class _WhyPlan(StudyPlan[Measurement, MeasuredValue | None]):
+    """The measurements that a search asks for, and what they say."""
+
+    write_report = staticmethod(write_report)
 
     def __init__(
         self,
         study: Study,
         sides: tuple[Side, Side],
-        factors: Sequence[Factor],
+        changes: tuple[Sequence[Factor], Sequence[str]],
         metric: str,
         request: WhyRequest,
     ) -> None:
-        self._study, self._sides, self._factors = study, sides, factors
-        self._metric, self._request = metric, request
-        self._measurements = _Measurements(study, sides, factors, metric, request)
+        super().__init__(study)
+        self._sides, self._metric, self._request = sides, metric, request
+        self._factors, self._notes = changes
+        self._measurements = _Measurements(study, sides, self._factors, metric, request)
         self._seeds = seeds_between(*sides, LOOKS[-1])
+        self._values: dict[Measurement, float | None] = {}
+        self._is_spent = False
+        self._findings: Findings
 
-    def run(self, notes: Sequence[str]) -> None:
-        """Measure, conclude, and record the status.
+    def begin(self, signals: Signals, stack: ExitStack) -> None:  # noqa: ARG002 - as in `StudyPlan`
+        """Check out the code; see `StudyPlan.begin`."""
+        self._measurements.open(stack)
 
-        Raises:
-            TrainwrightError: One of the two runs cannot be trained here.
-            RunLockedError: Another process works on this study.
-        """
-        study = self._study
-        with study.owned(), log_warnings_once():
-            study.check_seals()
-            study.update(status="running", error=None)
-            try:
-                with Signals(), ExitStack() as stack:
-                    self._measurements.open(stack)
-                    study.write(RESULT, self._document(self._search(), notes))
-                status = "completed"
-            except Stopped as signal:
-                status = signal.status
-            except TrainwrightError as error:
-                if isinstance(error, InputError) and not study.record.runs:
-                    discard_folder(study.path)
-                else:
-                    study.update(status="failed", error=str(error))
-                    report(study.path, write_report)
-                raise
-            study.update(status=status)
-            report(study.path, write_report)
+    def ask(self) -> Measurement | None:
+        """Search with the values that are known, up to the first one that is not; see `StudyPlan.ask`."""
+        names, measurements = [factor.name for factor in self._factors], self._measurements
+        try:
+            self._findings = Search(names, self._seeds, self._known, measurements.seeds_change_nothing).run()
+        except _UnknownValueError as unknown:
+            return unknown.measurement
+        return None
 
-    def _search(self) -> Findings:
-        names = [factor.name for factor in self._factors]
-        measurements = self._measurements
-        return Search(names, self._seeds, measurements.measure, measurements.seeds_change_nothing).run()
+    def _known(self, changes: Changes, seed: int) -> float | None:
+        if (changes, seed) in self._values:
+            return self._values[changes, seed]
+        if self._is_spent:
+            raise BudgetSpentError
+        raise _UnknownValueError(changes, seed)
 
-    def _document(self, findings: Findings, notes: Sequence[str]) -> Json:
+    def run(self, measurement: Measurement) -> MeasuredValue | None:
+        """Measure; return None if the budget is spent. See `StudyPlan.run`."""
+        try:
+            return measurement, self._measurements.measure(*measurement)
+        except BudgetSpentError:
+            return None
+
+    def tell(self, outcome: MeasuredValue | None) -> None:
+        """Take a value; see `StudyPlan.tell`."""
+        if outcome is None:
+            self._is_spent = True
+        else:
+            measurement, value = outcome
+            self._values[measurement] = value
+
+    def conclude(self) -> Json:
+        """Return what the search has found; see `StudyPlan.conclude`."""
+        return self._document(self._findings)
+
+    def _document(self, findings: Findings) -> Json:
         before, after = self._sides
         measured = [
             {
@@ -311,11 +333,11 @@ class _Study:
         ]
         return {
             "status": "completed",
-            "study_id": self._study.id,
-            "experiment": self._study.path.parent.name,
+            "study_id": self.study.id,
+            "experiment": self.study.path.parent.name,
             "trained": self._measurements.trained,
             "max_runs": self._request.max_runs,
-            "notes": list(notes),
+            "notes": list(self._notes),
             "measured": measured,
         } | document(
             (before.run.id, after.run.id),

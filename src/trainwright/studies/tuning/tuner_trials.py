@@ -16,9 +16,9 @@ from typing import Any
 
 from trainwright import registry
 from trainwright.engine.signals import Signals
-from trainwright.errors import InputError, TrainwrightError
+from trainwright.errors import InputError
 from trainwright.records.run_dir import RunDir
-from trainwright.records.trials import TIME_LIMIT, Ending, LoggedJob, LoggedTrial, LoggedTrials, TrialLog
+from trainwright.records.trials import TIME_LIMIT, Ending, LoggedStint, LoggedTrial, TrialLog
 from trainwright.runs.children.config import child_config
 from trainwright.runs.children.create import ChildRequest, create_child
 from trainwright.runs.pruning import prune_paused
@@ -26,21 +26,25 @@ from trainwright.runs.run_config import read_config
 from trainwright.runs.trust import of_own_config
 from trainwright.samplers.base import Observation, Sampler, Space
 from trainwright.studies.study import Json, Study
+from trainwright.studies.tuning.checks import forkable_keys, tuner_of
 from trainwright.studies.tuning.goals import Goals
 from trainwright.studies.tuning.inputs import TrialInputs
-from trainwright.studies.tuning.jobs import Job, ending_of, failed, hidden, is_own_failure, train, unfinished
-from trainwright.studies.tuning.question import DEFAULT_TRIALS
-from trainwright.studies.tuning.resources import most_threads
-from trainwright.studies.tuning.resuming import resuming
-from trainwright.studies.tuning.served import WorkerTrainer
-from trainwright.studies.tuning.space import read_space
-from trainwright.studies.tuning.trial_configs import TrialConfigs
-from trainwright.studies.tuning.tuner_checks import forkable_keys, tuner_of
+from trainwright.studies.tuning.plan import DEFAULT_TRIALS
+from trainwright.studies.tuning.search_space import read_space
+from trainwright.studies.tuning.stints import (
+    Stint,
+    do,
+    ending_of,
+    failed,
+    unfinished,
+)
+from trainwright.studies.tuning.study import FORK, resume_command
+from trainwright.studies.tuning.trial import TrialConfigs, most_threads
+from trainwright.studies.tuning.tuner_worker import WorkerTrainer
 from trainwright.tuners.base import Begun, Point
 from trainwright.types import Mode
 
 log = logging.getLogger("trainwright")
-_FORK = "fork"  # the kind of a note: a trial began with the state of another one
 _OVER = ("completed", "stopped", "pruned")
 
 
@@ -76,12 +80,12 @@ class StudyTrials:
 
     @cached_property
     def space(self) -> Space:
-        """What is searched."""
+        """The space of the search."""
         return read_space(self.configs.tuning.space)
 
     @property
     def mode(self) -> Mode:
-        """Whether the lowest or the highest value is best."""
+        """The mode of the metric: the lowest or the highest value is best."""
         return self.goals.modes[0]
 
     @property
@@ -101,13 +105,13 @@ class StudyTrials:
 
     @property
     def resources(self) -> Mapping[str, float]:
-        """What a trial takes of a machine."""
+        """The processors and GPUs that a trial takes."""
         tuning, config = self.configs.tuning, self.configs.base.resolved.config
         return {"cpu": most_threads(tuning, config), "gpu": tuning.resources.gpu}
 
     @cached_property
     def trainer(self) -> WorkerTrainer:
-        """What trains a trial, in any process."""
+        """The trainer of a trial, in any process."""
         return WorkerTrainer(
             self.study.id,
             self.goals.metrics[0],
@@ -137,7 +141,7 @@ class StudyTrials:
 
     @property
     def _forks(self) -> list[Json]:
-        return [note for note in self.log.notes if note["kind"] == _FORK]
+        return [note for note in self.log.notes if note["kind"] == FORK]
 
     def _is_enough(self) -> bool:
         """Return whether no trial begins any more, by the target or the time limit."""
@@ -167,23 +171,23 @@ class StudyTrials:
         if self.wanted <= 0:
             return None
         number = len(self.log.trials)
-        own = dict(self._random.propose(number, []) if params is None else params)
-        (resolved,) = self.configs.of(own)
+        proposed = dict(self._random.propose(number, []) if params is None else params)
+        (resolved,) = self.configs.of(proposed)
         folder = self.study.path.parent
         run = RunDir.create(folder.parent, folder.name, resolved.dump(), settings=resolved.settings)
-        return self._begin(LoggedTrial(number, own, run.id, jobs=(LoggedJob(number),)))
+        return self._begin(LoggedTrial(number, proposed, run.id, stints=(LoggedStint(number),)))
 
     def fork(self, donor: Begun, at: Point, params: Mapping[str, Any], instead_of: int) -> Begun:
         """Begin a trial as a fork of another one's run; see `Trials.fork`."""
         number, parent = len(self.log.trials), RunDir(Path(donor.run))
-        own = read_config(parent)
+        config = read_config(parent)
         changed = {key: value for key, value in params.items() if value != donor.params.get(key)}
-        with of_own_config(parent, own):
+        with of_own_config(parent, config):
             resolved = child_config(parent, changed)
-            run = create_child(ChildRequest(parent, own, resolved, "fork", at.step))
-        self.log.note(kind=_FORK, trial=number, of=donor.number, instead_of=instead_of, start=list(at))
+            run = create_child(ChildRequest(parent, config, resolved, "fork", at.step))
+        self.log.note(kind=FORK, trial=number, of=donor.number, instead_of=instead_of, start=list(at))
         self._leaving[instead_of] = None
-        return self._begin(LoggedTrial(number, dict(params), run.id, jobs=(LoggedJob(number),)))
+        return self._begin(LoggedTrial(number, dict(params), run.id, stints=(LoggedStint(number),)))
 
     def _begin(self, trial: LoggedTrial) -> Begun:
         self.log.begin(trial)
@@ -201,7 +205,7 @@ class StudyTrials:
 
     def cannot_go_on(self, number: int, error: str, *, is_input: bool = False) -> None:
         """End the study for now; see `Trials.cannot_go_on`."""
-        raise unfinished(self._job(number), error, is_input=is_input)
+        raise unfinished(self._stint(number), error, is_input=is_input)
 
     def tend(self) -> bool:
         """Write down what has ended; see `Trials.tend`."""
@@ -211,14 +215,14 @@ class StudyTrials:
 
     # -- how trials end
 
-    def _job(self, number: int) -> Job:
+    def _stint(self, number: int) -> Stint:
         run = self.study.path.parent / self.log.trials[number].run_id
-        return Job(number, [run], self.study.id, self.goals.metrics[0], self.mode)
+        return Stint(number, [run], self.study.id, self.goals.metrics[0], self.mode)
 
     def _settle(self, number: int) -> bool:
         """Write down how a trial has ended, if the process that trained it has left it; return whether."""
-        job, error = self._job(number), self._leaving[number]
-        run = RunDir(job.runs[0])
+        stint, error = self._stint(number), self._leaving[number]
+        run = RunDir(stint.runs[0])
         status = run.status()
         if error is not None:
             ending = failed(error)
@@ -226,9 +230,9 @@ class StudyTrials:
             ending = failed(self._error(run))
         elif status == "paused":
             prune_paused(run, [item.type for item in self.configs.base.resolved.config.tracking])
-            ending = ending_of(job)
+            ending = ending_of(stint)
         elif status in _OVER:
-            ending = ending_of(job)
+            ending = ending_of(stint)
         else:
             return False  # its process is still at it, or has died
         del self._leaving[number]
@@ -247,22 +251,9 @@ class StudyTrials:
         """
         for number in [*self._leaving]:
             if not self._settle(number):
-                job = self._job(number)
-                try:
-                    train(job, judge=lambda *_: lambda *_: "pause")
-                except (TrainwrightError, OSError) as error:
-                    message = hidden(job.runs[0], error)
-                    if not is_own_failure(job, error):
-                        is_input = isinstance(error, InputError)
-                        raise unfinished(job, message, is_input=is_input) from error
-                    self._leaving[number] = message
+                stint = self._stint(number)
+                self._leaving[number] = do(stint, judge=lambda *_: lambda *_: "pause").error
                 self._settle(number)
-
-
-def counted(log: LoggedTrials) -> list[LoggedTrial]:
-    """Return the trials of a study without those in whose place a fork has begun."""
-    replaced = {note["instead_of"] for note in log.notes if note["kind"] == _FORK}
-    return [trial for trial in log.trials if trial.number not in replaced]
 
 
 def make_by_tuner(trials: StudyTrials) -> None:
@@ -286,5 +277,5 @@ def make_by_tuner(trials: StudyTrials) -> None:
     if left:
         raise InputError(
             f"trial {left[0]} has not ended: the tuner has given it up; resume the study: "
-            f"{resuming(trials.study.path)}"
+            f"{resume_command(trials.study.path)}"
         )

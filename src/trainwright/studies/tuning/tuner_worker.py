@@ -1,4 +1,4 @@
-"""Train runs evaluation by evaluation, for a tuner that decides after each one whether the run continues.
+"""The training of runs for a tuner that decides after each evaluation whether the run continues.
 
 `WorkerTrainer` lives in a process of the tuner, and starts a worker process of ours, as a study with
 `parallel` does. That process runs `serve`: at each evaluation it waits for an instruction.
@@ -24,8 +24,8 @@ from trainwright.records.run_dir import RunDir
 from trainwright.records.status import FINAL, Ended
 from trainwright.records.trials import read_trials
 from trainwright.runs.data.shared import sharing_data
-from trainwright.studies.tuning.jobs import Job, curve_of, failure, train
-from trainwright.studies.tuning.worker_process import WorkerProcess, received
+from trainwright.studies.tuning.stints import Stint, curve_of, failure, train
+from trainwright.studies.tuning.workers import WorkerProcess, received
 from trainwright.tuners.base import Begun, Point, Report
 from trainwright.types import Mode
 
@@ -35,7 +35,7 @@ _LOCK_SECONDS = 60.0  # a process that has just died may still hold the run
 
 @dataclass
 class WorkerTrainer:
-    """Train trials in a worker process; see `tuners.base.Trainer`.
+    """A trainer of trials in a worker process; see `tuners.base.Trainer`.
 
     Args:
         study_id: The study.
@@ -105,11 +105,11 @@ class WorkerTrainer:
         """Let the worker train on, and return what it says next."""
         if self._worker is None:
             self._worker = WorkerProcess.start(
-                "serve-jobs", self.log_level, directory=self.directory, path=self.path
+                "serve-stints", self.log_level, directory=self.directory, path=self.path
             )
         if self._trial is None:
             run = Path(trial.run)
-            job = Job(
+            stint = Stint(
                 trial.number,
                 [run],
                 self.study_id,
@@ -119,7 +119,7 @@ class WorkerTrainer:
                 searches_data=self.searches_data,
                 allow_change=self.allow_change,
             )
-            self._worker.send(job.to_json())
+            self._worker.send(stint.to_json())
             self._trial = trial
         elif self._waits:
             self._worker.send("keep")
@@ -199,7 +199,7 @@ def _before_python(path: list[str]) -> list[str]:
 
 @sharing_data()
 def serve(answers: int) -> Ended | None:
-    """Do the jobs that arrive on stdin, and ask on the pipe `answers` at each evaluation whether to continue.
+    """Do the stints that arrive on stdin; ask on the pipe `answers` at each evaluation whether to continue.
 
     Returns:
         The status that a signal asked for, if one came.
@@ -210,21 +210,21 @@ def serve(answers: int) -> Ended | None:
         with contextlib.suppress(BrokenPipeError):
             os.write(answers, json.dumps(message).encode() + b"\n")
 
-    def asked(job: Job, _: RunDir) -> VerdictFunction:
+    def asked(stint: Stint, _: RunDir) -> VerdictFunction:
         def verdict(step: int, metrics: Mapping[str, float]) -> Answer:
-            say({"step": step, "value": metrics.get(job.metric)})
+            say({"step": step, "value": metrics.get(stint.metric)})
             return cast("Answer", next(messages, "pause"))  # if the other side is gone
 
         return verdict
 
     for message in messages:
-        job = Job.from_json(message)
+        stint = Stint.from_json(message)
         try:
-            status = _unlocked(lambda job=job: train(job, judge=asked))  # type: ignore[misc]
+            status = _unlocked(lambda stint=stint: train(stint, judge=asked))  # type: ignore[misc]
         except Stopped as stopped:
             return stopped.status
         except (TrainwrightError, OSError) as error:
-            say(failure(job, error))
+            say(failure(stint, error))
             continue
         say({"status": status})
         if status in STATUS_OF.values():

@@ -13,6 +13,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from trainwright import registry
@@ -21,25 +22,21 @@ from trainwright.config import load as load_config
 from trainwright.config.overrides import keys_of
 from trainwright.config.schema import RunConfig
 from trainwright.config.tuning import HalvingPruner, NoPruner, Pruner, TuningConfig
-from trainwright.engine.signals import Signals, Stopped
+from trainwright.engine.signals import Signals
 from trainwright.errors import ConfigError, InputError, Problem, TrainwrightError, is_from_outside
-from trainwright.records.trials import Ending, LoggedTrial, TrialLog
+from trainwright.records.trials import Ending, LoggedTrial
 from trainwright.records.tuning_result import SETTINGS
 from trainwright.redact import redacted
-from trainwright.reports.studies import write_report
 from trainwright.require import require
 from trainwright.runs.catalog import Catalog
-from trainwright.runs.session import report
-from trainwright.studies.study import RESULT, Study, StudyRequest, open_study
+from trainwright.studies.driver import drive
+from trainwright.studies.study import Json, Study, StudyRequest, open_study
 from trainwright.studies.tuning.checks import limit
-from trainwright.studies.tuning.conclusion import check_first_trials, result_of, summary_of
 from trainwright.studies.tuning.goals import Goals
-from trainwright.studies.tuning.going_on import going_on
-from trainwright.studies.tuning.progress import Progress
-from trainwright.studies.tuning.projection import Projector
 from trainwright.studies.tuning.pruning import pruning_rule
+from trainwright.studies.tuning.results import LoggedPlan
 from trainwright.studies.tuning.storage import check_storage
-from trainwright.studies.tuning.view import KIND, Tuning
+from trainwright.studies.tuning.study import KIND, Tuning, going_on
 from trainwright.types import Mode
 
 Objective = Callable[[Any], Any]  # from Optuna's trial to a number, or one for each metric
@@ -72,15 +69,15 @@ def tune_function(objective: Objective, overrides: Overrides, request: StudyRequ
         raise InputError("a function has its own data: leave data and callbacks out")
     goals = _goals(tuning)
     sampler = _sampler(tuning, goals, config.experiment.seed)
-    own = {key: value for key, value in tuning.asked().items() if key != "space"}
+    options = {key: value for key, value in tuning.asked().items() if key != "space"}
     question = {"function": name, "source": _source(objective), "seed": config.experiment.seed}
-    question |= {"tuning": own}
+    question |= {"tuning": options}
     study = open_study(request, config.experiment.name, KIND, question, completed=True)
     study.write(SETTINGS, {"metrics": dict(zip(goals.metrics, goals.modes, strict=True))})
     with going_on(
         study, tuning.trials or _TRIALS, "for more trials: trainwright.tune(..., trials=..., resume=True)"
     ):
-        _Function(study, objective, tuning, goals, sampler, request).run()
+        drive(_FunctionPlan(study, objective, tuning, goals, sampler, request))
     return Tuning(study.path)
 
 
@@ -152,8 +149,8 @@ def _source(objective: Objective) -> str | None:
         return None
 
 
-class _Function:
-    """Make the trials of a function, and record how they end."""
+class _FunctionPlan(LoggedPlan[int, int]):
+    """The trials of a function, and how they end."""
 
     def __init__(
         self,
@@ -164,54 +161,29 @@ class _Function:
         sampler: Any,
         request: StudyRequest,
     ) -> None:
+        super().__init__(study, tuning, goals, tuning.trials or _TRIALS, request)
         self._optuna: Any = require("optuna", "tuning")
-        self._study, self._objective, self._sampler, self._request = study, objective, sampler, request
-        self._tuning, self._goals = tuning, goals
-        metrics = dict(zip(goals.metrics, goals.modes, strict=True))
-        self._projector = Projector(study.path, metrics, tuning.storage)
+        self._objective, self._sampler = objective, sampler
         self._frozen: list[Any] = []  # the trials as Optuna's, with what its sampler wrote into them
-        self._log: TrialLog
-        self._progress = Progress(tuning.trials or _TRIALS, tuning.max_minutes)
+        self._began = time.monotonic()
 
-    def run(self) -> None:
-        """Make the trials, conclude, and record the status.
-
-        Raises:
-            TrainingError: The first trials have all failed.
-        """
-        study, status = self._study, "completed"
-        with study.owned():
-            study.check_seals()
-            study.update(status="running")
-            self._log = TrialLog(study.path)
-            try:
-                with Signals():
-                    self._make_trials()
-            except Stopped as signal:
-                status = signal.status
-            except TrainwrightError as error:
-                study.update(status="failed", error=str(error))
-                raise
-            finally:
-                if self._projector.is_due(end=True):
-                    self._projector.write(self._frozen, self._log.trials, end=True)
-                self._log.close()
-            if status == "completed":
-                study.write(RESULT, self._result())
-            study.update(status=status)
-            report(study.path, write_report)
-
-    def _make_trials(self) -> None:
-        began = time.monotonic()
+    def begin(self, signals: Signals, stack: ExitStack) -> None:
+        """Read the trials that have ended; see `StudyPlan.begin`."""
+        super().begin(signals, stack)
+        self._began = time.monotonic()
         self._progress.resumed(self._log.trials)
         for trial in self._log.trials:
             if trial.ending is not None:  # else a kill came between the two lines of the last one
                 self._frozen.append(self._restored(trial))
-        limit = None if self._tuning.max_minutes is None else 60 * self._tuning.max_minutes
-        while len(self._frozen) < (self._tuning.trials or _TRIALS) and not self._reached_target():
-            if limit is not None and time.monotonic() - began >= limit:
-                return
-            self._make(len(self._frozen))
+
+    def ask(self) -> int | None:
+        """Return the number of the next trial; see `StudyPlan.ask`."""
+        if len(self._frozen) >= self._count or self._reached_target():
+            return None
+        limit = self._tuning.max_minutes
+        if limit is not None and time.monotonic() - self._began >= 60 * limit:
+            return None
+        return len(self._frozen)
 
     def _restored(self, trial: LoggedTrial) -> Any:
         """Return a trial of the log as Optuna's; a sampler that keeps a state in trials makes it again."""
@@ -242,8 +214,8 @@ class _Function:
         notes = [note for note in self._log.notes if note["kind"] == _ATTRIBUTES and note["trial"] == number]
         return dict(notes[-1]["values"]) if notes else {}
 
-    def _make(self, number: int) -> None:
-        """Call the function with a new trial, and record how it ended."""
+    def run(self, number: int) -> int:
+        """Call the function with a new trial, and record how it ended; see `StudyPlan.run`."""
         trial = self._sampler.ask(number, self._frozen, pruner=self._pruner())
         began = time.perf_counter()
         try:
@@ -261,6 +233,11 @@ class _Function:
             )
         curve = tuple((int(step), float(value)) for step, value in seen.intermediate_values.items())
         ending = ending._replace(curve=curve, seconds=time.perf_counter() - began)
+        self._record(number, seen, ending)
+        return number
+
+    def _record(self, number: int, seen: Any, ending: Ending) -> None:
+        """Log a trial, whose parameters are known when the function has returned."""
         dump = self._optuna.distributions.distribution_to_json
         distributions = {name: dump(one) for name, one in seen.distributions.items()}
         params = json.loads(json.dumps(seen.params))
@@ -270,7 +247,6 @@ class _Function:
             self._log.begin(LoggedTrial(number, params, "", distributions=distributions))
         self._log.end(number, ending)
         self._frozen.append(self._freeze(self._log.trials[-1], seen.distributions, seen.system_attrs))
-        self._tell(ending)
 
     def _completed(self, returned: Any) -> Ending:
         """Return the ending of a trial whose function returned."""
@@ -295,27 +271,20 @@ class _Function:
         return _optuna_pruner(self._optuna, self._tuning.pruner, curves, self._goals.modes[0])
 
     def _reached_target(self) -> bool:
-        best = self._goals.best(self._log.trials)
+        best = self._best()
         value = best.ending.value if best is not None and best.ending is not None else None
         return self._goals.is_reached(self._tuning.target, value)
 
-    def _tell(self, ending: Ending) -> None:
-        """Tell the watcher of a trial that has ended, and end the study if the first ones have all failed."""
-        best, trials = self._goals.best(self._log.trials), self._log.trials
-        shown: dict[str, Any] = {self._goals.metrics[0]: ending.value, "error": ending.error}
-        shown["best"] = best.ending.value if best and best.ending else None
-        progress = self._progress.shown(trials, 0)
-        self._request.watch({"trial": len(trials) - 1, "status": ending.status, **shown, **progress})
-        if self._projector.is_due():
-            self._projector.write(self._frozen, trials)
-        check_first_trials(trials, len(trials) - 1, self._tuning.trials or _TRIALS, self._goals.metrics[0])
+    def tell(self, number: int) -> None:
+        """Tell the user of a trial that has ended; see `StudyPlan.tell`."""
+        self._ended(number)
 
-    def _result(self) -> dict[str, Any]:
-        trials = self._log.trials
-        best = self._goals.best(trials)
-        result = result_of(trials, self._goals, summary_of(best) if best else None)
-        identity = {"study_id": self._study.id, "experiment": self._study.path.parent.name}
-        return {"status": "completed", **identity, **result, "horizon": 1, "importance": {}}
+    def _frozen_trials(self) -> Sequence[Any]:
+        return self._frozen
+
+    def conclude(self) -> Json:
+        """Return the result; see `StudyPlan.conclude`."""
+        return self._result() | {"horizon": 1, "importance": {}}
 
 
 def _optuna_pruner(optuna: Any, pruner: Pruner, curves: Mapping[str, Any], mode: Mode) -> Any:

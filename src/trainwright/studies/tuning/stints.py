@@ -1,4 +1,4 @@
-"""A job: one trial to train, to its end or up to a rung. It is sent to the process that trains it."""
+"""A stint: one trial to train, to its end or up to a rung. It is sent to the process that trains it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from pydantic import TypeAdapter
 
@@ -19,7 +19,7 @@ from trainwright.datasets.base import DataBundle
 from trainwright.digest import sha256_bytes
 from trainwright.engine.outside import VerdictFunction
 from trainwright.engine.rules import TrainingShare
-from trainwright.engine.signals import STATUS_OF
+from trainwright.engine.signals import STATUS_OF, Stopped
 from trainwright.errors import (
     DataError,
     InputError,
@@ -33,7 +33,7 @@ from trainwright.records.manifest import Parent
 from trainwright.records.ownership import is_own
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
-from trainwright.records.status import FINAL
+from trainwright.records.status import FINAL, Ended
 from trainwright.records.trials import Ending
 from trainwright.runs.attempt import run_attempt
 from trainwright.runs.objects import Objects
@@ -44,7 +44,7 @@ from trainwright.runs.run_config import read_config, usable_config
 from trainwright.runs.trust import of_own_config
 from trainwright.runs.wiring import load_data
 from trainwright.studies.tuning.pruning import Curve, pruning_rule
-from trainwright.studies.tuning.resuming import resuming
+from trainwright.studies.tuning.study import resume_command
 from trainwright.trackers.feed import send_rest
 from trainwright.types import Mode
 
@@ -56,7 +56,7 @@ _PRUNER: TypeAdapter[Pruner] = TypeAdapter(Pruner)
 
 
 @dataclass(frozen=True)
-class Job:
+class Stint:
     """A trial to train: its runs, one after the other.
 
     Attributes:
@@ -100,20 +100,23 @@ class Job:
         plain = {"number": self.trial} | {name: getattr(self, name) for name in _PLAIN}
         # Another process may be on a machine without this user's key.
         trusted = self.trusted or all(map(is_own, self.runs))
-        own = {"runs": [str(run) for run in self.runs], "pruner": self.pruner.model_dump()}
-        return plain | own | {"trusted": trusted}
+        paths = {"runs": [str(run) for run in self.runs], "pruner": self.pruner.model_dump()}
+        return plain | paths | {"trusted": trusted}
 
     @staticmethod
-    def from_json(plain: Mapping[str, Any]) -> Job:
+    def from_json(plain: Mapping[str, Any]) -> Stint:
         """Read what `to_json` returned."""
-        own = {
+        read = {
             "trial": plain["number"],
             "runs": [Path(run) for run in plain["runs"]],
             "pruner": _PRUNER.validate_python(plain["pruner"]),
             "trusted": plain["trusted"],
         }
         until = plain["until"] and tuple(plain["until"])
-        return Job(**{**{name: plain[name] for name in _PLAIN}, **own, "until": until})
+        return Stint(**{**{name: plain[name] for name in _PLAIN}, **read, "until": until})
+
+
+Judge = Callable[[Stint, RunDir], VerdictFunction | None]
 
 
 def no_bundle(_: Resolved) -> None:
@@ -121,18 +124,18 @@ def no_bundle(_: Resolved) -> None:
 
 
 def train(
-    job: Job,
+    stint: Stint,
     bundle: Callable[[Resolved], DataBundle | None] = no_bundle,
     callbacks: Sequence[Callback] = (),
-    judge: Callable[[Job, RunDir], VerdictFunction | None] | None = None,
+    judge: Judge | None = None,
 ) -> str:
-    """Train the runs of a job, or continue them, each as a fresh process would.
+    """Train the runs of a stint, or continue them, each as a fresh process would.
 
     Args:
-        job: The job.
+        stint: The stint.
         bundle: Returns the data that were given as objects, if any, as a config prepares them.
         callbacks: Observers of the runs.
-        judge: Returns the function that judges a run, instead of the job's pruner.
+        judge: Returns the function that judges a run, instead of the stint's pruner.
 
     Returns:
         How the last run has ended, or the one that a signal ended; `paused` if any has paused.
@@ -142,16 +145,45 @@ def train(
         Stopped: A signal came before the first step.
     """
     statuses: list[str] = []
-    for path in job.runs:
-        verdict = (judge or _pruner_verdict)(job, RunDir(path))
-        statuses.append(_train_run(job, RunDir(path), Objects(None, None, callbacks), bundle, verdict))
+    for path in stint.runs:
+        verdict = (judge or _pruner_verdict)(stint, RunDir(path))
+        statuses.append(_train_run(stint, RunDir(path), Objects(None, None, callbacks), bundle, verdict))
         if statuses[-1] in STATUS_OF.values():
             break
     return "paused" if "paused" in statuses[:-1] and statuses[-1] == "completed" else statuses[-1]
 
 
+class StintOutcome(NamedTuple):
+    """The end of the attempt of a stint: a status of runs, or `failed` with an error."""
+
+    stint: Stint
+    status: str
+    error: str | None = None
+
+
+def do(
+    stint: Stint,
+    bundle: Callable[[Resolved], DataBundle | None] = no_bundle,
+    callbacks: Sequence[Callback] = (),
+    judge: Judge | None = None,
+) -> StintOutcome:
+    """Do a stint in this process; see `train`.
+
+    Raises:
+        InputError, TrainingError: The trial cannot be trained for now, which is no result of it.
+        Stopped: A signal came.
+    """
+    try:
+        status = train(stint, bundle, callbacks, judge)
+    except (TrainwrightError, OSError) as error:
+        return failed_outcome(stint, error, bundle)
+    if status in STATUS_OF.values():
+        raise Stopped(cast("Ended", status))
+    return StintOutcome(stint, status)
+
+
 def _train_run(
-    job: Job,
+    stint: Stint,
     run: RunDir,
     objects: Objects,
     bundle: Callable[[Resolved], DataBundle | None],
@@ -163,21 +195,21 @@ def _train_run(
             log.warning("%s", warning)
         return status
     with as_fresh_process():
-        resolved = job.configs.get(run.id) or usable_config(run, trust=job.trusted)
+        resolved = stint.configs.get(run.id) or usable_config(run, trust=stint.trusted)
         objects = replace(objects, data=bundle(resolved))
-        parent = Parent(run_id=job.study_id, relation="tune")
+        parent = Parent(run_id=stint.study_id, relation="tune")
         request = Request(
             resolved,
             run,
             objects,
             parent,
-            allow_change=job.allow_change,
+            allow_change=stint.allow_change,
             verdict=verdict,
-            until=job.until,
-            alike=job.alike_of(run),
+            until=stint.until,
+            alike=stint.alike_of(run),
             keep=True,
         )
-        with of_own_config(run, resolved, trust=job.trusted):
+        with of_own_config(run, resolved, trust=stint.trusted):
             return run_attempt(request).status
 
 
@@ -198,21 +230,21 @@ def judges_by_curves(pruner: Pruner) -> bool:
     return not isinstance(pruner, NoPruner | HalvingPruner)
 
 
-def _pruner_verdict(job: Job, run: RunDir) -> VerdictFunction | None:
-    """Return the function that judges a run by the job's pruner; None where it never prunes.
+def _pruner_verdict(stint: Stint, run: RunDir) -> VerdictFunction | None:
+    """Return the function that judges a run by the stint's pruner; None where it never prunes.
 
     A rule may depend on all evaluations so far. It is not asked about those of an earlier attempt again, and
     sees them before the first new one.
     """
-    if not judges_by_curves(job.pruner):
+    if not judges_by_curves(stint.pruner):
         return None
-    should_prune = pruning_rule(job.pruner, job.curves, job.mode)
-    earlier = dict(curve_of(run, job.metric))
+    should_prune = pruning_rule(stint.pruner, stint.curves, stint.mode)
+    earlier = dict(curve_of(run, stint.metric))
 
     def verdict(step: int, metrics: Mapping[str, float]) -> Any:
         for before in sorted(at for at in earlier if at < step):
             should_prune(before, earlier.pop(before))
-        return "prune" if should_prune(step, metrics[job.metric]) else "keep"
+        return "prune" if should_prune(step, metrics[stint.metric]) else "keep"
 
     return verdict
 
@@ -223,9 +255,9 @@ def curve_of(run: RunDir, metric: str) -> tuple[tuple[int, float], ...]:
     return tuple((step, number(values[metric])) for step, values in rows if metric in values)
 
 
-def ending_of(job: Job) -> Ending:
+def ending_of(stint: Stint) -> Ending:
     """Return the ending of a trial whose runs are completed, stopped, pruned or paused: their mean."""
-    endings = [_ending_of_run(job, RunDir(run)) for run in job.runs]
+    endings = [_ending_of_run(stint, RunDir(run)) for run in stint.runs]
     if len(endings) == 1:
         return endings[0]
     values = [one.value for one in endings if one.value is not None]
@@ -242,10 +274,10 @@ def ending_of(job: Job) -> Ending:
     )
 
 
-def _ending_of_run(job: Job, run: RunDir) -> Ending:
+def _ending_of_run(stint: Stint, run: RunDir) -> Ending:
     result: Result = run.require_result()
-    curve = curve_of(run, job.metric)
-    sign = 1.0 if job.mode == "min" else -1.0
+    curve = curve_of(run, stint.metric)
+    sign = 1.0 if stint.mode == "min" else -1.0
     finite = [(sign * value, step) for step, value in curve if not math.isnan(value)]
     best, step = min(finite, default=(None, None))
     return Ending(
@@ -263,53 +295,73 @@ def failed(error: str) -> Ending:
     return Ending("failed", error=error)
 
 
-def is_own_failure(
-    job: Job, error: TrainwrightError | OSError, bundle: Callable[[Resolved], DataBundle | None] = no_bundle
+def is_of_trial(
+    stint: Stint,
+    error: TrainwrightError | OSError,
+    bundle: Callable[[Resolved], DataBundle | None] = no_bundle,
 ) -> bool:
     """Return whether an error is a result of a trial, which would fail in the same way again.
 
     If not, the study cannot go on for now: its inputs are not what they were, or something outside is broken.
     """
-    if job.searches_data and isinstance(error, DataError):
+    if stint.searches_data and isinstance(error, DataError):
         return not is_of_disks(error)
     if is_from_outside(error):
         return False
-    return not isinstance(error, InputError) or all(_has_inputs(job, RunDir(run), bundle) for run in job.runs)
+    return not isinstance(error, InputError) or all(
+        _has_inputs(stint, RunDir(run), bundle) for run in stint.runs
+    )
 
 
-def failure(job: Job, error: TrainwrightError | OSError) -> dict[str, Any]:
-    """Return how a worker answers for a job that has failed."""
+def failed_outcome(
+    stint: Stint,
+    error: TrainwrightError | OSError,
+    bundle: Callable[[Resolved], DataBundle | None] = no_bundle,
+) -> StintOutcome:
+    """Return the outcome of a stint that has failed.
+
+    Raises:
+        InputError, TrainingError: The trial cannot be trained for now, which is no result of it.
+    """
+    message = hidden(stint.runs[0], error)
+    if is_of_trial(stint, error, bundle):
+        return StintOutcome(stint, "failed", message)
+    raise unfinished(stint, message, is_input=isinstance(error, InputError)) from error
+
+
+def failure(stint: Stint, error: TrainwrightError | OSError) -> dict[str, Any]:
+    """Return how a worker answers for a stint that has failed."""
     return {
         "status": "failed",
-        "error": hidden(job.runs[0], error),
-        "is_from_outside": not is_own_failure(job, error),
+        "error": hidden(stint.runs[0], error),
+        "is_from_outside": not is_of_trial(stint, error),
         "is_input": isinstance(error, InputError),
     }
 
 
-def _has_inputs(job: Job, run: RunDir, bundle: Callable[[Resolved], DataBundle | None]) -> bool:
+def _has_inputs(stint: Stint, run: RunDir, bundle: Callable[[Resolved], DataBundle | None]) -> bool:
     """Return whether data and code of a run are there, and those of the run that it must be like."""
     try:
-        resolved, like = usable_config(run, trust=job.trusted), job.alike_of(run)
-        with as_fresh_process(), of_own_config(run, resolved, trust=job.trusted):
+        resolved, like = usable_config(run, trust=stint.trusted), stint.alike_of(run)
+        with as_fresh_process(), of_own_config(run, resolved, trust=stint.trusted):
             data = bundle(resolved) or load_data(resolved.config)
             before = like.manifest() if like is not None else None
-            return before is None or job.allow_change or not changed_since(before, resolved, data)
+            return before is None or stint.allow_change or not changed_since(before, resolved, data)
     except (TrainwrightError, OSError):
         return False
 
 
-def unfinished(job: Job, message: str, *, is_input: bool = False) -> TrainwrightError:
+def unfinished(stint: Stint, message: str, *, is_input: bool = False) -> TrainwrightError:
     """Return the error that ends a study which cannot go on with a trial for now.
 
     Args:
-        job: What was to be done.
+        stint: What was to be done.
         message: What has happened.
         is_input: Whether it is something that the user gave.
     """
     return (InputError if is_input else TrainingError)(
-        f"trial {job.trial} cannot be trained now: {message}; then go on with the same trials: "
-        f"{resuming(job.runs[0].parent / job.study_id)}"
+        f"trial {stint.trial} cannot be trained now: {message}; then go on with the same trials: "
+        f"{resume_command(stint.runs[0].parent / stint.study_id)}"
     )
 
 

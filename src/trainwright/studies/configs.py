@@ -11,12 +11,15 @@ from typing import Any
 from trainwright.config import Config, Overrides, Resolved
 from trainwright.config import load as load_config
 from trainwright.config.checks import OBJECTS
+from trainwright.config.metrics import metric_path
 from trainwright.config.overrides import with_settings
+from trainwright.errors import TrainwrightError
+from trainwright.evaluation.metrics import LOSS, default_metrics, tasks_with, without_prefix
 from trainwright.records.listing import find_run, has_model
 from trainwright.redact import fingerprinted, redacted
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import require_data
-from trainwright.studies.study import Json
+from trainwright.studies.study import Json, StudyRequest
 from trainwright.types import SplitName
 
 log = logging.getLogger("trainwright")
@@ -77,10 +80,10 @@ class StudyConfig:
             model: The value of `model.type`.
             params: Options of the model.
         """
-        own = self.resolved.config.model.type == model
+        is_same = self.resolved.config.model.type == model
         return self._with(
-            self.overrides if own else _without_model(self.overrides),
-            ({} if own else {"model.type": model})
+            self.overrides if is_same else _without_model(self.overrides),
+            ({} if is_same else {"model.type": model})
             | {f"model.params.{key}": value for key, value in params.items()},
         )
 
@@ -155,3 +158,24 @@ def _without_model(overrides: Overrides) -> Overrides:
 
 def _of_model(key: str) -> bool:
     return key.partition(".")[0] == "model"
+
+
+def with_metric(base: StudyConfig, metric: str, request: StudyRequest) -> StudyConfig:
+    """Return the config with a metric among those that runs compute."""
+    name, listed = without_prefix(metric), base.resolved.config.evaluation.metrics
+    if name == LOSS or ":" in metric_path(base.resolved.config, metric):
+        return base
+    metrics = list(default_metrics(_task_with(name, base, request)) if listed is None else listed)
+    return base if name in metrics else base.with_overrides({"evaluation.metrics": [*metrics, name]})
+
+
+def _task_with(metric: str, base: StudyConfig, request: StudyRequest) -> str:
+    """Return the task of the data, among those that have the metric; the data are read only if several do."""
+    tasks, data = tasks_with(metric), base.resolved.config.data
+    if len(tasks) > 1:
+        try:
+            task = data.task if data and data.task != "auto" else request.load(base.resolved).info.task
+        except TrainwrightError:  # the runs will report why
+            return tasks[0]
+        return task if task in tasks else tasks[0]
+    return tasks[0]

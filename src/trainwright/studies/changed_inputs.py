@@ -1,4 +1,4 @@
-"""Check that a study's completed runs have the inputs that its other runs have now."""
+"""The inputs of a study's completed runs, compared with those that its other runs have now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read what a search is asked for from its config, check it, and plan its trials."""
+"""The plan of a search: what its config asks for, checked, and what is fixed when it is created."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ from trainwright.config.tuning import HalvingPruner, TuningConfig
 from trainwright.datasets.base import DataBundle
 from trainwright.errors import ConfigError, InputError, Problem
 from trainwright.records.tuning_result import SETTINGS
-from trainwright.samplers.base import Observation, Sampler, Space
-from trainwright.studies.metrics import with_metric
+from trainwright.samplers.base import Sampler, Space
+from trainwright.studies.configs import StudyConfig, with_metric
 from trainwright.studies.study import Json, Study, StudyRequest
-from trainwright.studies.trials import StudyConfig
 from trainwright.studies.tuning.checks import check_tuning, located, make_sampler
-from trainwright.studies.tuning.earlier import FILE as EARLIER
-from trainwright.studies.tuning.earlier import observations
 from trainwright.studies.tuning.goals import MEASURES, Goals, check_task
-from trainwright.studies.tuning.lengths import with_length
-from trainwright.studies.tuning.resources import most_threads, overrides_of, shares_of_gpus
 from trainwright.studies.tuning.storage import storable
+from trainwright.studies.tuning.trial import most_threads, overrides_of, shares_of_gpus, with_length
 from trainwright.types import Mode
 
 log = logging.getLogger("trainwright")
@@ -38,7 +34,7 @@ NO_VALIDATION = (
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What the trials of a study are a function of, besides the config that they share.
+    """The inputs that the trials of a study are a function of, besides the config that they share.
 
     `horizon` and `threads` are fixed when the study is created; with `threads_by_step`, a trial of small
     steps has one thread. In free order there is no horizon; if the study repeats another one, `recorded` says
@@ -53,7 +49,6 @@ class SearchPlan:
     threads: int
     threads_by_step: bool = False
     recorded: Sequence[Sequence[int]] | None = None
-    earlier: Sequence[Observation] = ()  # the trials of another study, known to all
 
     @property
     def metric(self) -> str:
@@ -108,7 +103,7 @@ class SearchConfig:
 
     @property
     def question(self) -> Json:
-        """What two studies must share to be the same; they may differ in the number of trials."""
+        """The inputs that make two studies the same; they may differ in the number of trials."""
         return self.base.question() | {"tuning": self.tuning.asked()}
 
 
@@ -194,5 +189,4 @@ def plan_of(study: Study, asked: SearchConfig) -> SearchPlan:
         settings["threads"],
         settings["threads_by_step"],
         settings.get(RECORDED),
-        observations(study.settings(EARLIER)),
     )

@@ -1,21 +1,34 @@
-"""A tuning study, as its files tell it."""
+"""A search as its files tell it: a view of it, how long it is to be, and the command that resumes it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from trainwright.errors import InputError
 from trainwright.numerals import number
+from trainwright.records.listing import runs_folder
+from trainwright.records.ownership import is_own
 from trainwright.records.run_dir import RunDir
-from trainwright.records.trials import LoggedTrial, read_trials, status_of
+from trainwright.records.trials import LoggedTrial, LoggedTrials, read_log, read_trials, status_of
 from trainwright.records.tuning_result import TuningResult, metrics_of
+from trainwright.require import import_paths
 from trainwright.runs.run import Run
-from trainwright.studies.study import Json, StudyView
+from trainwright.safe_open import read_regular
+from trainwright.studies.study import Json, Study, StudyView
 
 KIND = "tune"
 BEST = "best.yaml"
+CONFIG = "search.yaml"  # the config of the search; `config.yaml` would make the folder look like a run
+FORK = "fork"  # the kind of a note: a trial began with the state of another one
+log = logging.getLogger("trainwright")
+_WORDS = re.compile(r"[^\s'\",\[\]{}]+")
 
 
 class TrialSummary(NamedTuple):
@@ -135,10 +148,69 @@ def _summary(trial: LoggedTrial, folder: Path) -> TrialSummary:
     number, run_id, params, end = trial.number, trial.run_id, trial.params, trial.ending
     if end is None:
         return TrialSummary(number, status_of(trial, folder), None, None, None, run_id, params)
-    own = (end.status, end.value, end.step, end.seconds)
-    return TrialSummary(number, *own, run_id, params, end.values or {}, end.error)
+    result = (end.status, end.value, end.step, end.seconds)
+    return TrialSummary(number, *result, run_id, params, end.values or {}, end.error)
 
 
 def rows(folder: Path) -> list[Json]:
     """Return the trials of a study as rows of a table."""
     return [trial.to_row() for trial in trials_of(folder)]
+
+
+def counted(log: LoggedTrials) -> list[LoggedTrial]:
+    """Return the trials of a study without those in whose place a fork has begun."""
+    replaced = {note["instead_of"] for note in log.notes if note["kind"] == FORK}
+    return [trial for trial in log.trials if trial.number not in replaced]
+
+
+def length_so_far(study: Study, planned: int) -> int:
+    """Return how many trials a search is to have: as many as was said last, and at least what it has.
+
+    Args:
+        study: The search.
+        planned: How many it was to have in the beginning.
+    """
+    logged = read_log(study.path)
+    return max(planned, len(counted(logged)), *logged.lengths())
+
+
+@contextmanager
+def going_on(study: Study, wanted: int, more: str) -> Iterator[None]:
+    """Go on with a search, if it is not to have fewer trials than it has; say so if it has ended.
+
+    Args:
+        study: The search; a new one has no trials.
+        wanted: How many trials it is to have.
+        more: How to get more of them, in words.
+
+    Raises:
+        InputError: It has more trials already.
+    """
+    before = read_log(study.path)
+    made = len(counted(before))
+    if made > wanted:
+        raise InputError(
+            f"study {study.id} has {made} trials, and cannot have {wanted}: give {made} or more, or begin "
+            "another study"
+        )
+    was_completed = study.status == "completed"
+    yield
+    if was_completed and len(read_log(study.path).trials) == len(before.trials):
+        log.info("study %s is completed: there is nothing left to do; %s", study.id, more)
+
+
+def resume_command(study: Path, *options: str) -> str:
+    """Return the command that goes on with a search.
+
+    Args:
+        study: Its folder.
+        options: Options to put after its name.
+    """
+    runs, config = study.parent.parent, study / CONFIG
+    words = ["trainwright", "resume", study.name]
+    if runs.absolute() != runs_folder().absolute():
+        words += ["--runs-dir", str(runs)]
+    if config.exists() and not is_own(study, CONFIG):
+        text = read_regular(config).decode(errors="replace")
+        words += ["--trust"] if any(import_paths(_WORDS.findall(text))) else []
+    return shlex.join([*words, *options])
