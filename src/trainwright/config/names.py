@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainwright.config.adapters import Adapters, Meaning
+from trainwright.config.adapters import Adapters, Kind, Meaning
 from trainwright.config.metrics import METRIC_KEYS, own_name
 from trainwright.config.other_models import elsewhere
 from trainwright.config.synonyms import IMPORTED_AS
@@ -47,7 +47,8 @@ def translate(root: Node, adapters: Adapters, problems: Problems, notes: list[st
         if node is None or str(node.value).removeprefix("val_") not in own:
             _metric(node, adapters, path, notes, prefix="val_")
     loss = find_value(root, "training.loss")
-    if loss is not None and isinstance(loss.value, str) and not adapters.has("loss", loss.value):
+    is_path = loss is not None and isinstance(loss.value, str) and "." in loss.value
+    if loss is not None and is_path and not adapters.has("loss", str(loss.value)):
         _dotted(loss, "training.loss", notes)
 
 
@@ -62,7 +63,7 @@ def _metrics(root: Node, adapters: Adapters, notes: list[str]) -> set[str]:
 
 def _framework(root: Node, adapters: Adapters, notes: list[str]) -> None:
     node = find_value(root, "model.framework")
-    if node is None or not isinstance(node.value, str) or _is_framework(node.value, adapters):
+    if node is None or not isinstance(node.value, str) or _has("framework", node.value, adapters):
         return
     if (meaning := adapters.framework_meant(node.value)) is not None:
         notes.append(f"{node.source}: model.framework: {node.value} is read as {meaning}")
@@ -71,7 +72,7 @@ def _framework(root: Node, adapters: Adapters, notes: list[str]) -> None:
 
 def _sampler(root: Node, adapters: Adapters, notes: list[str]) -> None:
     node = find_value(root, "tuning.sampler.type")
-    if node is None or not isinstance(node.value, str) or node.value in adapters.names("sampler"):
+    if node is None or not isinstance(node.value, str) or _has("sampler", node.value, adapters):
         return
     if (meaning := adapters.sampler_meant(node.value.removeprefix("optuna.samplers."))) is not None:
         notes.append(f"{node.source}: tuning.sampler: {node.value} is read as {meaning}")
@@ -83,7 +84,7 @@ def _model(root: Node, adapters: Adapters, problems: Problems, notes: list[str],
     if node is None or not isinstance(node.value, str) or ":" in node.value:
         return
     name, framework = node.value, chosen.value if chosen is not None else None
-    if framework is not None and not _is_framework(framework, adapters):
+    if framework is not None and not _has("framework", framework, adapters):
         return  # the lookup reports it
     asked = framework if isinstance(framework, str) else None
     if (asked is None and adapters.framework_of(name) is not None) or (
@@ -113,9 +114,9 @@ def _without_module(name: str) -> str:
     return last if module in IMPORTED_AS else name
 
 
-def _is_framework(name: object, adapters: Adapters) -> bool:
+def _has(kind: Kind, name: object, adapters: Adapters) -> bool:
     try:
-        return isinstance(name, str) and adapters.has("framework", name)
+        return isinstance(name, str) and adapters.has(kind, name)
     except InputError:  # a plugin that cannot be used
         return False
 

@@ -56,10 +56,8 @@ def _fields(
     adapters: Adapters, kind: Kind, name: str | None, framework: str | None
 ) -> Mapping[str, FieldInfo]:
     """Return the options that are declared for a model or an optimizer."""
-    frameworks = [framework] if framework is not None else [None, *adapters.names("framework")]
-    offered = (adapters.params(kind, name, one) for one in frameworks) if name is not None else ()
-    model = next((one for one in offered if one is not None), None)
-    return model.model_fields if model is not None else {}
+    options = None if name is None else adapters.params(kind, name, framework)
+    return {} if options is None else options.model_fields
 
 
 class _Config(NamedTuple):

@@ -21,7 +21,6 @@ from trainwright.datasets.rows.chunks import CsvChunks, CsvFormat
 from trainwright.datasets.rows.encodings import MARKS, UTF8, guess, guess_of_file
 from trainwright.datasets.rows.files import existing_file, read_bytes
 from trainwright.datasets.rows.table import Table, kind_of, listed, missing, unique_names
-from trainwright.datasets.rows.tabular import load_files, paths_by_split
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import Array
@@ -81,10 +80,14 @@ class CsvDataset:
 
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
+        from trainwright.datasets.rows.tabular import load_files  # late: a config is checked without it
+
         return load_files(self._config, self.read)
 
     def sources(self) -> list[str]:
         """Return the files that are read; see `KnownSources`."""
+        from trainwright.datasets.rows.tabular import paths_by_split
+
         return [*paths_by_split(self._config).values()]
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:
@@ -139,6 +142,8 @@ class CsvDataset:
         Raises:
             DataError: The file cannot be read as CSV.
         """
+        from trainwright.datasets.rows.tabular import paths_by_split
+
         path = paths_by_split(self._config)["train"]
         with existing_file(path).open("rb") as file:
             start = file.read(_SAMPLE_BYTES)

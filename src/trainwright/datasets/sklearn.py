@@ -11,8 +11,6 @@ from pydantic import BaseModel
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.table import Table
-from trainwright.datasets.rows.tabular import build, refuse_paths
 from trainwright.require import require
 
 
@@ -29,6 +27,8 @@ class SklearnDataset:
 
     def __init__(self, config: DataConfig, params: BaseModel) -> None:
         assert isinstance(params, SklearnParams)
+        from trainwright.datasets.rows.tabular import refuse_paths  # late: a config is checked without it
+
         refuse_paths(config)
         self._config = config
         self._library = require("sklearn.datasets", "tabular")
@@ -39,6 +39,9 @@ class SklearnDataset:
 
     def load(self) -> DataBundle:
         """Load the data and split the rows as `data.split` says; see `Dataset.load`."""
+        from trainwright.datasets.rows.table import Table
+        from trainwright.datasets.rows.tabular import build
+
         name = self._config.type
         bunch = getattr(self._library, f"load_{name}")()
         columns = {str(feature): bunch.data[:, i] for i, feature in enumerate(bunch.feature_names)}
