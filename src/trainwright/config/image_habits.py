@@ -10,9 +10,10 @@ from functools import cache
 from typing import get_args
 
 from trainwright.config import synonyms
+from trainwright.config.draft import Draft
 from trainwright.config.synonyms import fold
 from trainwright.config.transforms import Transform
-from trainwright.config.tree import Node, Problems, mapping
+from trainwright.config.tree import Node, mapping
 
 _PATH = "data.transforms"
 _ALBUMENTATIONS = re.compile(r"^(A|albumentations)\.")
@@ -51,9 +52,10 @@ _MUST_SAY = {
 }
 
 
-def read_transforms(transforms: Node | None, problems: Problems, notes: list[str]) -> None:
+def read_transforms(draft: Draft, path: str, transforms: Node) -> None:  # noqa: ARG001 - a conversion
     """Read the transforms of libraries as ours, in place; leave out those that make tensors."""
-    if transforms is None or not isinstance(transforms.value, list):
+    notes = draft.notes
+    if not isinstance(transforms.value, list):
         return
     for item in list(transforms.value):
         kind = mapping(item).get("type", item)
@@ -65,7 +67,7 @@ def read_transforms(transforms: Node | None, problems: Problems, notes: list[str
             notes.append(f"{kind.source}: {_PATH}: {kind.value} is left out; it always happens")
         elif (hint := _hint(word, kind.value, item)) is not None:
             transforms.value.remove(item)
-            problems.report(f"{kind.value} {hint}", _PATH, kind.source)
+            draft.problems.report(f"{kind.value} {hint}", _PATH, kind.source)
         elif (ours := synonyms.TRANSFORMS.get(word)) is not None:
             if word == "smallestmaxsize":
                 _rename(mapping(item), "max_size", "size", notes)

@@ -7,13 +7,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from trainwright.config import habits, losses, names, options
+from trainwright.config import names, options
 from trainwright.config.adapters import Adapters
 from trainwright.config.checks import check, fill_defaults
-from trainwright.config.dialects import accumulate
+from trainwright.config.draft import Draft
 from trainwright.config.env import expand, remember_numbers
 from trainwright.config.layers import Layers
 from trainwright.config.lookup import Lookup
+from trainwright.config.merged import MERGED
 from trainwright.config.messages import validate
 from trainwright.config.resolved import Resolved, flatten
 from trainwright.config.schema import RunConfig
@@ -55,9 +56,8 @@ def load(
         raise ConfigError(problems)
     root = layers.merge(root, top)
     expand(root, problems, foreign=() if variables else layers.files)
-    habits.settle(root, problems, notes)
-    losses.settle(root, problems, notes)
-    accumulate(root, problems, notes)
+    draft = Draft(root, problems, notes, adapters, layers.files, objects)
+    draft.convert(MERGED)
     if adapters is not None:
         names.translate(root, adapters, problems, notes, objects=objects)
         options.translate(root, adapters, problems, notes, layers.files)

@@ -307,6 +307,15 @@ PRECISIONS = _table(
         "mixed": "mixed auto_mixed amp",
     }
 )
+VALUES = {
+    "training.optimizer": OPTIMIZERS,
+    "training.scheduler": SCHEDULERS,
+    "training.loss": LOSSES,
+    "training.precision": PRECISIONS,
+    "data.on_corrupt": ON_CORRUPT,
+    "data.task": TASKS,
+    "tuning.pruner": PRUNERS,
+}
 DEVICES = {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu", "auto": "auto"}
 # Import paths of which only the last word counts: `torch.optim.AdamW`, `nn.CrossEntropyLoss`.
 LIBRARY = re.compile(r"(torch|keras|tf|tensorflow|nn|optim|optimizers|losses|lr_scheduler)(\.\w+)*\.(?=\w+$)")

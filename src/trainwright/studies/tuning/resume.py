@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainwright.config import Overrides
-from trainwright.config.habits import key_meant
+from trainwright.config.normalize import key_meant
 from trainwright.config.overrides import keys_of
 from trainwright.errors import InputError
 from trainwright.studies.study import Study, StudyRequest
