@@ -32,6 +32,12 @@ class Draft:
     files: Sequence[str] = ()
     objects: bool = False
 
+    @property
+    def installed(self) -> Adapters:
+        """The installed adapters, for the conversions that need them."""
+        assert self.adapters is not None
+        return self.adapters
+
     def convert(self, table: Iterable[tuple[str, Conversion]]) -> None:
         """Convert the keys of a table that the config has, in the table's order."""
         for path, conversion in table:

@@ -7,7 +7,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from trainwright.config import names, options
 from trainwright.config.adapters import Adapters
 from trainwright.config.checks import check, fill_defaults
 from trainwright.config.draft import Draft
@@ -16,6 +15,8 @@ from trainwright.config.layers import Layers
 from trainwright.config.lookup import Lookup
 from trainwright.config.merged import MERGED
 from trainwright.config.messages import validate
+from trainwright.config.names import NAMES
+from trainwright.config.options import OPTIONS
 from trainwright.config.resolved import Resolved, flatten
 from trainwright.config.schema import RunConfig
 from trainwright.config.tree import DEFAULT, Node, Problems, Source, walk
@@ -59,8 +60,7 @@ def load(
     draft = Draft(root, problems, notes, adapters, layers.files, objects)
     draft.convert(MERGED)
     if adapters is not None:
-        names.translate(root, adapters, problems, notes, objects=objects)
-        options.translate(root, adapters, problems, notes, layers.files)
+        draft.convert((*NAMES, *OPTIONS))
     fill_defaults(
         root,
         "run" if isinstance(source, Mapping) else Path(source).stem,
