@@ -12,7 +12,7 @@ import torch
 from test_exchange import BATCHES, FEATURES, Batches, Collectives, Member, built, collectives, train
 from torch import Tensor, nn
 
-from trainwright.config.optimization import FreezeConfig
+from trainwright.config.training import FreezeConfig
 from trainwright.frameworks.support.ahead import Samples
 from trainwright.frameworks.torch.freezing import Freezing
 from trainwright.frameworks.torch.generators import drawing_from

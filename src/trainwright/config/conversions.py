@@ -12,13 +12,12 @@ from pathlib import PurePath
 
 from trainwright.config import synonyms
 from trainwright.config.checks import FILE_TYPES
-from trainwright.config.draft import OLDER, Conversion, Draft, named
-from trainwright.config.image_habits import read_transforms
+from trainwright.config.image_transforms import read_transforms
 from trainwright.config.schedules import OwnSchedule
 from trainwright.config.schema import TrackerConfig
-from trainwright.config.search_habits import read_search
+from trainwright.config.search_spaces import read_search
 from trainwright.config.synonyms import fold
-from trainwright.config.tree import Node, find, mapping, put, take
+from trainwright.config.tree import OLDER, Conversion, Draft, Node, find, mapping, named, put, take
 from trainwright.config.words import literal
 
 # Values of `distributed.strategy`, in lower case and without separators, as PyTorch, Lightning and Accelerate

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.config.adapters import Adapters
-from trainwright.config.draft import Draft
 from trainwright.config.env import expand_node
 from trainwright.config.normalize import data_type, normalize
 from trainwright.config.schedules import Schedule
-from trainwright.config.tree import Node, Problems, Source, from_plain, join, mapping, put, walk
+from trainwright.config.tree import Draft, Node, Problems, Source, from_plain, join, mapping, put, walk
 from trainwright.config.yaml import read_file, read_value
 from trainwright.errors import InputError
 

@@ -8,9 +8,8 @@ those of other sections with a type are. Then it becomes two keys of `training`:
 from __future__ import annotations
 
 from trainwright.config.conversions import is_path
-from trainwright.config.draft import OLDER, Conversion, Draft
 from trainwright.config.schema import TrainingConfig
-from trainwright.config.tree import Node, find, find_value, mapping, put, take
+from trainwright.config.tree import OLDER, Conversion, Draft, Node, find, find_value, mapping, put, take
 from trainwright.config.words import literal
 
 # Options of losses of ours, by the names that users know, and the keys of `training` that they are.

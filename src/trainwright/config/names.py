@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 
 from trainwright.config.adapters import Adapters, Kind, Meaning
-from trainwright.config.draft import Conversion, Draft
 from trainwright.config.metrics import METRIC_KEYS, own_name
 from trainwright.config.other_models import elsewhere
 from trainwright.config.synonyms import IMPORTED_AS
-from trainwright.config.tree import Node, find_value, put
+from trainwright.config.tree import Conversion, Draft, Node, find_value, put
 from trainwright.config.words import nearest, some
 from trainwright.errors import InputError
 

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 
 from trainwright.config import synonyms
 from trainwright.config.conversions import CONVERSIONS, FLAGS, SHORT_FORMS, is_path
-from trainwright.config.draft import OLDER, Draft, named
 from trainwright.config.fields import TypedSection
 from trainwright.config.schema import (
     DataConfig,
@@ -24,7 +23,7 @@ from trainwright.config.schema import (
     TrainingConfig,
 )
 from trainwright.config.synonyms import fold
-from trainwright.config.tree import Node, find, find_value, join, mapping, put, take
+from trainwright.config.tree import OLDER, Draft, Node, find, find_value, join, mapping, named, put, take
 from trainwright.config.tuning import SamplerConfig, TunerConfig
 from trainwright.config.words import without_null
 

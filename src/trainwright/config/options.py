@@ -8,9 +8,19 @@ from dataclasses import replace
 from pydantic.fields import FieldInfo
 
 from trainwright.config.adapters import Adapters, Kind
-from trainwright.config.draft import Conversion, Draft
 from trainwright.config.spellings import METRICS, Refusal, Setting, Spellings
-from trainwright.config.tree import Node, Source, find, find_value, from_plain, mapping, plain, put
+from trainwright.config.tree import (
+    Conversion,
+    Draft,
+    Node,
+    Source,
+    find,
+    find_value,
+    from_plain,
+    mapping,
+    plain,
+    put,
+)
 from trainwright.config.words import LONGEST, got
 
 LENGTHS = ("training.epochs", "training.max_steps")

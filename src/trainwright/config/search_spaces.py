@@ -11,13 +11,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trainwright.config import synonyms
-from trainwright.config.draft import Draft
 from trainwright.config.emit import inline
-from trainwright.config.synonyms import fold
-from trainwright.config.tree import Node, from_plain, join, mapping, plain
+from trainwright.config.synonyms import fold, table
+from trainwright.config.tree import Draft, Node, from_plain, join, mapping, plain
 
 _SPACE = "tuning.space"
+_MODES = table({"max": "max maximize maximise", "min": "min minimize minimise"})
 _CALL = re.compile(r"([\w.]+)\((.*)\)")
 _PREFIX = re.compile(r"^((ray\.)?tune|trial|optuna\.\w+|hydra)\.|^suggest_")
 # Keys of a parameter that make it one, and not a section of the config.
@@ -54,7 +53,7 @@ def read_search(draft: Draft, path: str, node: Node) -> None:
             tuning.setdefault("mode", goal)
     mode = tuning.get("mode")
     for one in mode.value if mode is not None and isinstance(mode.value, list) else [mode]:
-        meaning = None if one is None else synonyms.MODES.get(fold(str(one.value)))
+        meaning = None if one is None else _MODES.get(fold(str(one.value)))
         if one is not None and meaning is not None and meaning != one.value:
             draft.notes.append(f"{one.source}: {path}.mode: {one.value} is read as {meaning}")
             one.value = meaning
