@@ -357,6 +357,7 @@ SHORT_FORMS: tuple[tuple[str, Conversion], ...] = (
     *((path, _list) for path in ("evaluation.metrics", "training.activation_checkpointing")),
     ("tracking", _tracking),
     ("data.sampling", partial(_section, "weight")),
+    ("data.split", _split),
     ("training.ema", _ema),
     ("training.freeze", _freeze),
     ("training.heads", _heads),
@@ -366,7 +367,6 @@ SHORT_FORMS: tuple[tuple[str, Conversion], ...] = (
 CONVERSIONS: tuple[tuple[str, Conversion], ...] = (
     ("training.activation_checkpointing", _activation_checkpointing),
     ("training.max_steps", _max_steps),
-    ("data.split", _split),
     ("training.scheduler.warmup", _warmup),
     *((path, _choice) for path in ("training.optimizer", "training.scheduler", "training.loss")),
     ("training.precision", _precision),

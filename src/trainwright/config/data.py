@@ -16,7 +16,7 @@ Encode = Literal["auto", "onehot", "ordinal", "category", "target", "frequency"]
 
 
 class ColumnConfig(Section):
-    """What a column holds, and how it is written; its type alone may stand for it: `{zip: category}`."""
+    """The type of a column, and the form of its cells; the type alone may stand for it: `{zip: category}`."""
 
     type: ColumnType = bits(
         description="number, boolean, category, time (or date), text (free text), id or ignore (left out)"

@@ -91,7 +91,7 @@ class EarlyStoppingConfig(Section):
 
 
 class TrainingConfig(Section):
-    """How the model is trained."""
+    """The training of the model: its length, its loss and its optimizer."""
 
     epochs: int | None = bits(
         default=None,

@@ -16,7 +16,7 @@ _SIZE = "pixels: one number for a square, or [height, width]"
 
 
 class _Item(Section):
-    """What all items share."""
+    """An item of the list of transforms."""
 
     is_random: ClassVar[bool] = True  # whether it draws random numbers in training
     moves: ClassVar[bool] = False  # whether it moves pixels, so that it changes masks, too

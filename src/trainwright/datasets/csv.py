@@ -7,14 +7,13 @@ import csv
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, Field
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
 from trainwright.datasets.rows.arrow import SAMPLE, strings
 from trainwright.datasets.rows.cells import has_codes, typed_cells
 from trainwright.datasets.rows.chunks import CsvChunks, CsvFormat
@@ -24,6 +23,9 @@ from trainwright.datasets.rows.table import Table, kind_of, listed, missing, uni
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import Array
+
+if TYPE_CHECKING:
+    from trainwright.datasets.base import DataBundle
 
 log = logging.getLogger("trainwright")
 MISSING = ("", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")

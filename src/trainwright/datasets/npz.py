@@ -17,20 +17,22 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from pydantic import BaseModel
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
 from trainwright.datasets.rows.array_names import FEATURE_NAMES, with_usual_names
 from trainwright.datasets.rows.chunks import TableChunks
 from trainwright.datasets.rows.files import existing_file
 from trainwright.datasets.rows.table import Table, listed, tidy
 from trainwright.errors import DataError
 from trainwright.types import FEATURES, SPLITS, Array, SplitName
+
+if TYPE_CHECKING:
+    from trainwright.datasets.base import DataBundle
 
 _SEVERAL = "X_train, y_train"
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import BaseModel, Field
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
 from trainwright.datasets.rows.arrow import SAMPLE, strings
 from trainwright.datasets.rows.chunks import ParquetChunks
 from trainwright.datasets.rows.decoders import ImageForm
@@ -19,6 +18,9 @@ from trainwright.datasets.rows.table import Table, tidy
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import Array
+
+if TYPE_CHECKING:
+    from trainwright.datasets.base import DataBundle
 
 
 class ParquetParams(Section):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import BaseModel
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
 from trainwright.require import require
+
+if TYPE_CHECKING:
+    from trainwright.datasets.base import DataBundle
 
 
 class SklearnParams(Section):
