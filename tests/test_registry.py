@@ -89,6 +89,9 @@ def test_the_table_says_what_the_classes_say() -> None:
             served = {"framework": "models", "dataset": "names"}.get(kind)
             if served is not None and entry.serves is not None:
                 assert sorted(entry.serves) == sorted(getattr(cls, served))
+            if kind == "framework":
+                assert cls.base_modules == (name,)
+                assert entry.serves is None or sorted(entry.others) == sorted(cls.other_names())
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
@@ -37,21 +37,38 @@ class BuiltIn(NamedTuple):
 
     `serves` are names that select it in a config without naming the adapter itself: the short model names of
     a framework, the values of `data.type` of a dataset. None: there are too many for the table, and the class
-    is asked.
+    is asked. `others` are the other names of a framework's models, those of the library's classes among them.
     """
 
     target: str
     extra: str | None = None
     serves: Sequence[str] | None = ()
+    others: Sequence[str] = ()
 
 
 BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
     "framework": {
-        "catboost": BuiltIn("trainwright.frameworks.catboost:CatboostFramework", "catboost", ["catboost"]),
-        "keras": BuiltIn(
-            "trainwright.frameworks.keras:KerasFramework", "keras", ["keras", "keras_mlp", "keras_cnn"]
+        "catboost": BuiltIn(
+            "trainwright.frameworks.catboost:CatboostFramework",
+            "catboost",
+            ["catboost"],
+            ["cat", "CatBoostClassifier", "CatBoostRegressor"],
         ),
-        "lightgbm": BuiltIn("trainwright.frameworks.lightgbm:LightgbmFramework", "lightgbm", ["lightgbm"]),
+        "keras": BuiltIn(
+            "trainwright.frameworks.keras:KerasFramework",
+            "keras",
+            ["keras", "keras_mlp", "keras_cnn"],
+            ["mlp", "cnn", "convnet"],
+        ),
+        "lightgbm": BuiltIn(
+            "trainwright.frameworks.lightgbm:LightgbmFramework",
+            "lightgbm",
+            ["lightgbm"],
+            [
+                *("lgbm", "lgb", "LGBMClassifier", "LGBMRegressor"),
+                *("LightGBMClassifier", "LightGBMRegressor"),
+            ],
+        ),
         "sklearn": BuiltIn("trainwright.frameworks.sklearn:SklearnFramework", "sklearn", None),
         "torch": BuiltIn(
             "trainwright.frameworks.torch:TorchFramework",
@@ -62,8 +79,17 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
                 "transformers:AutoModelForSequenceClassification",
                 "transformers:AutoModelForCausalLM",
             ],
+            [
+                *("nn", "dnn", "neural_net", "neural_network", "feedforward", "nn_torch"),
+                *("multilayer_perceptron", "ft_transformer", "nanogpt"),
+            ],
         ),
-        "xgboost": BuiltIn("trainwright.frameworks.xgboost:XgboostFramework", "xgboost", ["xgboost"]),
+        "xgboost": BuiltIn(
+            "trainwright.frameworks.xgboost:XgboostFramework",
+            "xgboost",
+            ["xgboost"],
+            ["xgb", "XGBClassifier", "XGBRegressor", "XGBoostClassifier", "XGBoostRegressor"],
+        ),
     },
     "strategy": {
         "ddp": BuiltIn("trainwright.frameworks.torch.parallel.ddp:DataParallel"),
@@ -197,9 +223,19 @@ def names(kind: Kind) -> tuple[str, ...]:
     return tuple(sorted({*BUILT_IN[kind], *(plugin.name for plugin in _usable(kind))}))
 
 
+def usable_names(kind: Kind) -> list[str]:
+    """Return the names of a kind's adapters without the plugins that cannot be used, sorted."""
+    return sorted([*BUILT_IN[kind], *(name for name, _ in _imported(kind, ()))])
+
+
 def adapters(kind: Kind) -> Iterator[tuple[str, Any]]:
     """Yield the names and classes of a kind's adapters: ours, then those of plugins that can be used."""
-    for name in BUILT_IN[kind]:
+    yield from _imported(kind, BUILT_IN[kind])
+
+
+def _imported(kind: Kind, ours: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yield these of our adapters, then the plugins; each is imported when it is reached."""
+    for name in ours:
         yield name, _built_in(kind, name)
     for plugin in _usable(kind):
         if _load(plugin)[1] is None:
@@ -212,9 +248,32 @@ def framework_of(model_type: str) -> str | None:
     for name, entry in table.items():
         if model_type in (entry.serves or ()):
             return name
-    stated = {name for name, entry in table.items() if entry.serves is not None}
-    candidates = ((name, cls) for name, cls in adapters("framework") if name not in stated)
+    is_other = any(model_type in entry.others for entry in table.values())
+    unlisted = () if is_other else [name for name, entry in table.items() if entry.serves is None]
+    candidates = _imported("framework", unlisted)
     return next((name for name, cls in candidates if model_type in cls.models), None)
+
+
+def frameworks_with(is_meant: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+    """Yield the frameworks that may have a model of one of the names that `is_meant` accepts.
+
+    Those whose names the table has come first, then those that must be asked.
+    """
+    table = BUILT_IN["framework"]
+    named = [
+        name
+        for name, entry in table.items()
+        if entry.serves is not None and any(map(is_meant, (*entry.serves, *entry.others)))
+    ]
+    return _imported("framework", [*named, *(name for name, entry in table.items() if entry.serves is None)])
+
+
+def framework_of_package(package: str) -> str | None:
+    """Return the framework whose models are classes of a package; ours are called as the package is."""
+    if package in BUILT_IN["framework"]:
+        return package
+    plugins = _imported("framework", ())
+    return next((name for name, cls in plugins if package in cls.base_modules), None)
 
 
 def framework_of_class(cls: type) -> str:

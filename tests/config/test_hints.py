@@ -5,7 +5,7 @@ import re
 import pytest
 
 from trainwright.config import hints, synonyms
-from trainwright.config.listing import keys_of
+from trainwright.config.reference import keys_of
 from trainwright.errors import InputError
 
 SECTIONS = "training|tuning|evaluation|checkpoint|logging|data|distributed|experiment"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainwright.config.listing import keys_of, kinds
+from trainwright.config.reference import keys_of, kinds
 from trainwright.errors import InputError
 
 

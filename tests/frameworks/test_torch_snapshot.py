@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from trainwright.config.optimization import EmaConfig
+from trainwright.config.training import EmaConfig
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.optim.ema import Average
 from trainwright.frameworks.torch.precision import Precision

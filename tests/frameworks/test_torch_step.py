@@ -22,7 +22,7 @@ from test_all_reduce import (
 )
 from torch import Tensor, nn
 
-from trainwright.config.optimization import FreezeConfig
+from trainwright.config.training import FreezeConfig
 from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.torch.generators import drawing_from
 from trainwright.frameworks.torch.optim.freezing import Freezing

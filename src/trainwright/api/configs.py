@@ -99,7 +99,7 @@ def names(kind: str | None = None) -> dict[str, str]:
         InputError: It is none of these.
     """
     from trainwright.config.adapters import Kind
-    from trainwright.config.listing import keys_of, kinds
+    from trainwright.config.reference import keys_of, kinds
 
     if kind is None:
         return kinds()

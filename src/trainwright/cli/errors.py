@@ -227,8 +227,8 @@ def _setting(key: str, section: str) -> str | None:
         key: The option, as a key.
         section: The section that the command is about, whose keys come first; may be empty.
     """
-    from trainwright.config.habits import fields_of, key_meant
     from trainwright.config.hints import key_hint
+    from trainwright.config.normalize import fields_of, key_meant
 
     dotted = f"{section}.{key}" if section else key
     inside = key_meant(dotted) if section else None

@@ -1,4 +1,4 @@
-"""What the loader asks about adapters; `runs.catalog` answers."""
+"""The questions of the loader about adapters; `runs.catalog` answers them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Kind = Literal[
 
 
 class Meaning(NamedTuple):
-    """What another name of a model means: the model, its framework, and the task that the name implies.
+    """The meaning of another name of a model: the model, its framework, and the task that the name implies.
 
     `other_tasks` are those that the names of other classes of this model imply.
     """

@@ -7,6 +7,7 @@ others.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import PurePath
 
 from trainwright.config.fields import RANGE
@@ -94,24 +95,9 @@ def _processes(nproc: Node | None) -> tuple[int, int] | None:
 
 def check(root: Node, problems: Problems) -> None:
     """Report keys that contradict each other."""
-    _check_length(root, problems)
-    _check_microbatch(root, problems)
-    _check_virtual_ranks(root, problems)
-    _check_nodes(root, problems)
-    _check_warmup(root, problems)
-    _check_clipping(root, problems)
-    _check_compiling(root, problems)
-    _check_interval(root, problems)
-    _check_cadence(root, problems)
-    data = find_value(root, "data")
-    if data is not None and isinstance(data.value, dict):
-        _check_source(data, problems)
-        _check_paths(data, problems)
-        _check_split(data, problems)
-    for path in METRIC_KEYS:
-        _check_metric(find_value(root, path), path, problems)
-    for path in ("model.type", "data.type", "training.scheduler.function", "training.optimizer.type"):
-        check_import_path(find_value(root, path), path, problems)
+    for path, one in _CHECKS:
+        if (node := find_value(root, path)) is not None:
+            one(root, path, node, problems)
 
 
 def check_import_path(node: Node | None, path: str, problems: Problems) -> None:
@@ -151,54 +137,58 @@ def _type_by_path(data: Node) -> tuple[str, str | None]:
     return key, FILE_TYPES.get(PurePath(_text(data, key) or "").suffix.lower())
 
 
-def _check_length(root: Node, problems: Problems) -> None:
-    steps = find_value(root, "training.max_steps")
-    if find_value(root, "training.epochs") is not None and steps is not None:
+def _check_length(root: Node, path: str, node: Node, problems: Problems) -> None:
+    if find_value(root, "training.epochs") is not None:
         message = (
             "both epochs and max_steps are given; keep one (null unsets one that comes from another file)"
         )
-        problems.report(message, "training.max_steps", steps.key_source)
+        problems.report(message, path, node.key_source)
 
 
-def _check_microbatch(root: Node, problems: Problems) -> None:
-    micro, batch = _number(root, "training.microbatch_size"), _number(root, "training.batch_size")
-    batch = TrainingConfig.model_fields["batch_size"].default if batch is None else batch
-    node = find(root, "training.microbatch_size")
-    if micro is not None and node is not None and micro > batch > 0:
+def _batch_size(root: Node) -> float:
+    given = _number(root, "training.batch_size")
+    default: int = TrainingConfig.model_fields["batch_size"].default
+    return default if given is None else given
+
+
+def _check_microbatch(root: Node, path: str, node: Node, problems: Problems) -> None:
+    micro, batch = _number(root, path), _batch_size(root)
+    if micro is not None and micro > batch > 0:
         message = (
             f"{micro} is more than the batch_size of {batch}; a microbatch is a part of the batch: give at "
             f"most {batch}"
         )
-        problems.report(message, "training.microbatch_size", node.source)
+        problems.report(message, path, node.source)
 
 
-def _check_virtual_ranks(root: Node, problems: Problems) -> None:
-    ranks, batch = _number(root, "distributed.virtual_ranks"), _number(root, "training.batch_size")
-    batch = TrainingConfig.model_fields["batch_size"].default if batch is None else batch
-    node = find(root, "distributed.virtual_ranks")
-    if ranks is not None and node is not None and ranks > batch > 0:
+def _check_virtual_ranks(root: Node, path: str, node: Node, problems: Problems) -> None:
+    ranks, batch = _number(root, path), _batch_size(root)
+    if ranks is not None and ranks > batch > 0:
         message = (
             f"{ranks} is more than the batch_size of {batch}; each virtual rank takes a part of the batch: "
             f"give at most {batch}"
         )
-        problems.report(message, "distributed.virtual_ranks", node.source)
-    node = find(root, "distributed.nproc")
+        problems.report(message, path, node.source)
+
+
+def _check_processes(root: Node, path: str, node: Node, problems: Problems) -> None:
+    ranks = _number(root, "distributed.virtual_ranks")
     nproc, nnodes = _processes(node), int(_number(root, "distributed.nnodes") or 1)
-    if nproc and ranks and node is not None and not _has_divisor(int(ranks), *(n * nnodes for n in nproc)):
+    if nproc and ranks and not _has_divisor(int(ranks), *(n * nnodes for n in nproc)):
         allowed = ", ".join(str(2**power) for power in range(int(ranks).bit_length()) if 2**power <= ranks)
         given = f"{node.value} on each of {nnodes} nodes" if nnodes > 1 else node.value
         what = "does not divide" if nproc[0] == nproc[1] else "holds no divisor of"
         message = f"{given} {what} the {ranks} virtual ranks of the batch; allowed: {allowed}"
-        problems.report(message, "distributed.nproc", node.source)
+        problems.report(message, path, node.source)
 
 
-def _check_nodes(root: Node, problems: Problems) -> None:
-    node, nproc = find_value(root, "distributed.nnodes"), find_value(root, "distributed.nproc")
-    if node is None or (_number(root, "distributed.nnodes") or 1) <= 1:
+def _check_nodes(root: Node, path: str, node: Node, problems: Problems) -> None:
+    nproc = find_value(root, "distributed.nproc")
+    if (_number(root, path) or 1) <= 1:
         return
     if find_value(root, "distributed.rdzv_endpoint") is None:
         message = "several nodes also need rdzv_endpoint: HOST:PORT, a free port of one of them"
-        problems.report(message, "distributed.nnodes", node.key_source)
+        problems.report(message, path, node.key_source)
     if nproc is not None and ".." in str(nproc.value):
         message = f"the range {nproc.value} is for one node; with several, give the number for each of them"
         problems.report(message, "distributed.nproc", nproc.source)
@@ -209,56 +199,53 @@ def _has_divisor(ranks: int, least: int, greatest: int) -> bool:
     return least > greatest or (ranks > 0 and power_of_two(min(ranks, greatest)) >= least)
 
 
-def _check_warmup(root: Node, problems: Problems) -> None:
-    warmup, steps = _number(root, "training.scheduler.warmup_steps"), _number(root, "training.max_steps")
-    node = find(root, "training.scheduler.warmup_steps")
-    if warmup is not None and steps is not None and node is not None and warmup > steps:
+def _check_warmup(root: Node, path: str, node: Node, problems: Problems) -> None:
+    warmup, steps = _number(root, path), _number(root, "training.max_steps")
+    if warmup is not None and steps is not None and warmup > steps:
         message = (
             f"{warmup} steps of warm-up do not fit into max_steps: {steps}; shorten the warm-up, or train "
             "longer"
         )
-        problems.report(message, "training.scheduler.warmup_steps", node.source)
+        problems.report(message, path, node.source)
 
 
-def _check_clipping(root: Node, problems: Problems) -> None:
-    value = find_value(root, "training.max_grad_value")
-    if value is not None and find_value(root, "training.max_grad_norm") is not None:
-        message = "both max_grad_norm and max_grad_value are given; keep one"
-        problems.report(message, "training.max_grad_value", value.key_source)
+def _check_clipping(root: Node, path: str, node: Node, problems: Problems) -> None:
+    if find_value(root, "training.max_grad_norm") is not None:
+        problems.report("both max_grad_norm and max_grad_value are given; keep one", path, node.key_source)
 
 
-def _check_compiling(root: Node, problems: Problems) -> None:
-    compiles, node = (find_value(root, f"training.{key}") for key in ("compile", "activation_checkpointing"))
-    if compiles is not None and compiles.value is True and node is not None and node.value:
+def _check_compiling(root: Node, path: str, node: Node, problems: Problems) -> None:
+    compiles = find_value(root, "training.compile")
+    if compiles is not None and compiles.value is True and node.value:
         message = (
             "cannot be combined with training.compile, which decides by itself what is computed again; keep "
             "one"
         )
-        problems.report(message, "training.activation_checkpointing", node.key_source)
+        problems.report(message, path, node.key_source)
 
 
-def _check_interval(root: Node, problems: Problems) -> None:
-    hours, every = (find_value(root, f"checkpoint.{key}") for key in ("mtbf_hours", "every_n_minutes"))
-    if hours is not None and (every is None or every.value != "auto"):
+def _check_interval(root: Node, path: str, node: Node, problems: Problems) -> None:
+    every = find_value(root, "checkpoint.every_n_minutes")
+    if every is None or every.value != "auto":
         message = "is only used with checkpoint.every_n_minutes: auto; set that, or leave this out"
-        problems.report(message, "checkpoint.mtbf_hours", hours.key_source)
+        problems.report(message, path, node.key_source)
 
 
-def _check_cadence(root: Node, problems: Problems) -> None:
-    epochs = find_value(root, "evaluation.every_n_epochs")
-    if epochs is not None and find_value(root, "evaluation.every_n_steps") is not None:
-        message = "both every_n_steps and every_n_epochs are given; keep one"
-        problems.report(message, "evaluation.every_n_epochs", epochs.key_source)
+def _check_cadence(root: Node, path: str, node: Node, problems: Problems) -> None:
+    if find_value(root, "evaluation.every_n_steps") is not None:
+        problems.report("both every_n_steps and every_n_epochs are given; keep one", path, node.key_source)
 
 
-def _check_source(data: Node, problems: Problems) -> None:
-    kind, path = _text(data, "type"), _text(data, "path") or _text(data, "train_path")
+def _check_source(root: Node, path: str, data: Node, problems: Problems) -> None:  # noqa: ARG001 - a check
+    if not isinstance(data.value, dict):
+        return
+    kind, file = _text(data, "type"), _text(data, "path") or _text(data, "train_path")
     unset = any(node.template is not None and node.text is None for node in mapping(data).values())
     if unset:
         return  # an unset variable has been reported already
-    if kind is None and path is None:
+    if kind is None and file is None:
         problems.report(
-            "names no source; give type (digits, wine ...), path or train_path", "data", data.key_source
+            "names no source; give type (digits, wine ...), path or train_path", path, data.key_source
         )
     elif kind is None:
         endings = ", ".join(FILE_TYPES)
@@ -267,8 +254,8 @@ def _check_source(data: Node, problems: Problems) -> None:
         problems.report(
             f"the file name's ending is unknown (known: {endings}); {hint}", "data.path", node.source
         )
-    elif kind in FILE_TYPES.values() and path is None:
-        problems.report(f"type {kind} needs path, or train_path", "data", data.key_source)
+    elif kind in FILE_TYPES.values() and file is None:
+        problems.report(f"type {kind} needs path, or train_path", path, data.key_source)
     elif kind in FILE_TYPES.values() and _type_by_path(data)[1] not in {None, kind}:
         key, by_path = _type_by_path(data)
         problems.report(
@@ -278,34 +265,33 @@ def _check_source(data: Node, problems: Problems) -> None:
         )
 
 
-def _check_paths(data: Node, problems: Problems) -> None:
-    path, train = find_value(data, "path"), find_value(data, "train_path")
-    if path is not None and train is not None:
-        problems.report("both path and train_path are given; keep one", "data.train_path", train.key_source)
-    for name in ("val_path", "test_path"):
-        other = find_value(data, name)
-        if other is not None and train is None:
-            where = "; rename path to train_path" if path is not None else ""
-            problems.report(f"also needs train_path{where}", f"data.{name}", other.key_source)
+def _check_one_path(root: Node, path: str, node: Node, problems: Problems) -> None:
+    if find_value(root, "data.path") is not None:
+        problems.report("both path and train_path are given; keep one", path, node.key_source)
 
 
-def _check_split(data: Node, problems: Problems) -> None:
-    val, test = _number(data, "split.val"), _number(data, "split.test")
-    one_source = find_value(data, "train_path") is None
+def _check_other_path(root: Node, path: str, node: Node, problems: Problems) -> None:
+    if find_value(root, "data.train_path") is None:
+        where = "; rename path to train_path" if find_value(root, "data.path") is not None else ""
+        problems.report(f"also needs train_path{where}", path, node.key_source)
+
+
+def _check_split(root: Node, path: str, split: Node, problems: Problems) -> None:
+    val, test = _number(root, f"{path}.val"), _number(root, f"{path}.test")
+    one_source = find_value(root, "data.train_path") is None
     shares = [
         SplitConfig().val if val is None else val,
         (DEFAULT_TEST_SHARE if one_source else 0.0) if test is None else test,
     ]
-    split = find(data, "split")
-    if split is not None and all(0 <= share < 1 for share in shares) and sum(shares) >= 1:
+    if all(0 <= share < 1 for share in shares) and sum(shares) >= 1:
         message = (
             f"val {shares[0]:g} and test {shares[1]:g} leave nothing to train on; their sum must be below 1"
         )
-        problems.report(message, "data.split", split.key_source)
+        problems.report(message, path, split.key_source)
 
 
-def _check_metric(node: Node | None, path: str, problems: Problems) -> None:
-    if node is None or not isinstance(node.value, str) or node.value.startswith("val_"):
+def _check_metric(root: Node, path: str, node: Node, problems: Problems) -> None:  # noqa: ARG001 - a check
+    if not isinstance(node.value, str) or node.value.startswith("val_"):
         return
     if ":" in node.value:
         name = own_name(node.value)
@@ -320,3 +306,32 @@ def _check_metric(node: Node | None, path: str, problems: Problems) -> None:
             "lists them"
         )
     problems.report(reason, path, node.source)
+
+
+def _check_import_path(root: Node, path: str, node: Node, problems: Problems) -> None:  # noqa: ARG001 - a check
+    check_import_path(node, path, problems)
+
+
+# Each is called for a key that is given.
+_CHECKS: tuple[tuple[str, Callable[[Node, str, Node, Problems], None]], ...] = (
+    ("training.max_steps", _check_length),
+    ("training.microbatch_size", _check_microbatch),
+    ("distributed.virtual_ranks", _check_virtual_ranks),
+    ("distributed.nproc", _check_processes),
+    ("distributed.nnodes", _check_nodes),
+    ("training.scheduler.warmup_steps", _check_warmup),
+    ("training.max_grad_value", _check_clipping),
+    ("training.activation_checkpointing", _check_compiling),
+    ("checkpoint.mtbf_hours", _check_interval),
+    ("evaluation.every_n_epochs", _check_cadence),
+    ("data", _check_source),
+    ("data.train_path", _check_one_path),
+    ("data.val_path", _check_other_path),
+    ("data.test_path", _check_other_path),
+    ("data.split", _check_split),
+    *((path, _check_metric) for path in METRIC_KEYS),
+    *(
+        (path, _check_import_path)
+        for path in ("model.type", "data.type", "training.scheduler.function", "training.optimizer.type")
+    ),
+)

@@ -9,14 +9,14 @@ from pydantic import Field, model_validator
 from trainwright.config.fields import Section, TypedSection, bits, placement, record
 from trainwright.config.sampling import SamplingConfig
 from trainwright.config.splits import SplitConfig
-from trainwright.config.transforms import CACHE, IGNORE_INDEX, ON_CORRUPT, TRANSFORMS, Transform
+from trainwright.config.transforms import Transform
 
 ColumnType = Literal["number", "boolean", "category", "time", "date", "text", "id", "ignore"]
 Encode = Literal["auto", "onehot", "ordinal", "category", "target", "frequency"]
 
 
 class ColumnConfig(Section):
-    """What a column holds, and how it is written; its type alone may stand for it: `{zip: category}`."""
+    """The type of a column, and the form of its cells; the type alone may stand for it: `{zip: category}`."""
 
     type: ColumnType = bits(
         description="number, boolean, category, time (or date), text (free text), id or ignore (left out)"
@@ -134,10 +134,24 @@ class DataConfig(TypedSection):
         "(frequency), and predictions warn of it",
     )
 
-    transforms: list[Transform] = TRANSFORMS
-    on_corrupt: Literal["error", "skip"] = ON_CORRUPT
-    cache: Literal["none", "memory"] = CACHE
-    ignore_index: int | None = IGNORE_INDEX
+    transforms: list[Transform] = bits(
+        default_factory=list,
+        description="images in files: their transforms before the model sees them, in this order; random "
+        "ones in training only",
+    )
+    on_corrupt: Literal["error", "skip"] = bits(
+        "error",
+        description="samples that cannot be read: images in files, items of map-style data sets, samples of "
+        "shards; skip: all are read when the run is built, and these are left out, counted, and recorded as "
+        "a decision",
+    )
+    cache: Literal["none", "memory"] = placement(
+        default="none",
+        description="images in files; memory: keep them decoded, in at most half of the free memory",
+    )
+    ignore_index: int | None = bits(
+        default=None, description="masks: the value of pixels that do not count, besides -100; such as 255"
+    )
     workers: int = placement(
         default=0,
         ge=0,

@@ -63,9 +63,9 @@ def expand_node(node: Node, path: str, problems: Problems, environ: Mapping[str,
             remember(environ[name], f"${{env:{name}}}")
 
 
-def remember_numbers(root: Node) -> None:
+def remember_numbers(nodes: Mapping[str, Node]) -> None:
     """Hide the values that looked like numbers, and turned out to be text when the config was validated."""
-    for path, node in walk(root):
+    for path, node in nodes.items():
         is_variable = node.template is not None and VARIABLE.fullmatch(node.template)
         if is_variable and path != _PUBLIC and isinstance(node.value, str):
             remember(node.value, str(node.template))

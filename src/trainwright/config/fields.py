@@ -1,4 +1,4 @@
-"""What the sections of a config are made of: fields that are declared by what they change.
+"""The base of all sections of a config: fields that are declared by what they change.
 
 Each field is declared to change the *bits* of the result, only the *record* of it (logging, tracking, names),
 or the *placement* (where the run is computed: device, threads; and how it reads). The computation is

@@ -1,4 +1,4 @@
-"""What to write instead of keys and options of other tools that have no counterpart, or more than one.
+"""Hints for keys and options of other tools that have no counterpart, or more than one.
 
 A key is looked up by its dotted name first (`tuning.timeout`), then by its last word. Names are compared as
 in `synonyms.py`.

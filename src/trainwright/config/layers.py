@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainwright.config import dialects, forms, habits
 from trainwright.config.adapters import Adapters
 from trainwright.config.env import expand_node
+from trainwright.config.normalize import data_type, normalize
 from trainwright.config.schedules import Schedule
-from trainwright.config.tree import Node, Problems, Source, from_plain, join, mapping, put, walk
+from trainwright.config.tree import Draft, Node, Problems, Source, from_plain, join, mapping, put, walk
 from trainwright.config.yaml import read_file, read_value
 from trainwright.errors import InputError
 
@@ -153,9 +153,8 @@ class Layers:
         return self.file(target, str(Path(name).parent / (extends.template or extends.value)), chain)
 
     def _translate(self, root: Node, base: Node | None) -> None:
-        kind = habits.data_type(root) or (None if base is None else habits.data_type(base)) or ""
-        dialects.translate(root, self.problems, self.notes, self._options(kind))
-        forms.normalize(root, self.problems)
+        kind = data_type(root) or (None if base is None else data_type(base)) or ""
+        normalize(Draft(root, self.problems, self.notes), self._options(kind))
 
     def _options(self, data_type: str) -> Collection[str] | None:
         """Return the options of a data set; None for a function of the user's, which may have any."""

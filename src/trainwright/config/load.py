@@ -7,17 +7,18 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from trainwright.config import habits, losses, names, options
 from trainwright.config.adapters import Adapters
 from trainwright.config.checks import check, fill_defaults
-from trainwright.config.dialects import accumulate
 from trainwright.config.env import expand, remember_numbers
 from trainwright.config.layers import Layers
 from trainwright.config.lookup import Lookup
+from trainwright.config.merged import MERGED
 from trainwright.config.messages import validate
+from trainwright.config.names import NAMES
+from trainwright.config.options import OPTIONS
 from trainwright.config.resolved import Resolved, flatten
 from trainwright.config.schema import RunConfig
-from trainwright.config.tree import DEFAULT, Node, Problems, Source, walk
+from trainwright.config.tree import DEFAULT, Draft, Problems, walk
 from trainwright.errors import ConfigError, Problem
 
 
@@ -50,17 +51,15 @@ def load(
     problems, notes, unused = Problems(), list[str](), list[str]()
     layers = Layers(problems, notes, adapters, variables=variables)
     root = layers.mapping(source) if isinstance(source, Mapping) else layers.file(Path(source), str(source))
-    top = layers.overrides(overrides, root)
+    top = layers.overrides(overrides, root) if overrides else None
     if root is None:
         raise ConfigError(problems)
-    root = layers.merge(root, top)
+    root = root if top is None else layers.merge(root, top)
     expand(root, problems, foreign=() if variables else layers.files)
-    habits.settle(root, problems, notes)
-    losses.settle(root, problems, notes)
-    accumulate(root, problems, notes)
+    draft = Draft(root, problems, notes, adapters, layers.files, objects)
+    draft.convert(MERGED)
     if adapters is not None:
-        names.translate(root, adapters, problems, notes, objects=objects)
-        options.translate(root, adapters, problems, notes, layers.files)
+        draft.convert((*NAMES, *OPTIONS))
     fill_defaults(
         root,
         "run" if isinstance(source, Mapping) else Path(source).stem,
@@ -72,21 +71,15 @@ def load(
     if lookup is not None:
         lookup.run()
     config = validate(RunConfig, root, "", problems, option=lookup.option if lookup else None)
-    remember_numbers(root)
+    nodes = dict(walk(root))
+    remember_numbers(nodes)
     if problems or config is None:
         raise ConfigError(sorted(problems, key=_position))
-    return Resolved(config, _sources(config, root), tuple(notes), _templates(root), tuple(unused))
+    sources = {key: nodes[key].source if key in nodes else DEFAULT for key in flatten(config)}
+    templates = {path: node.template for path, node in nodes.items() if node.template is not None}
+    return Resolved(config, sources, tuple(notes), templates, tuple(unused))
 
 
 def _position(problem: Problem) -> tuple[bool, str, int, int]:
     """Return the sort key of a problem: files first, from top to bottom, then overrides."""
     return not problem.line, problem.file, problem.line, problem.column
-
-
-def _sources(config: RunConfig, root: Node) -> dict[str, Source]:
-    origin = {path: node.source for path, node in walk(root)}
-    return {key: origin.get(key, DEFAULT) for key in flatten(config)}
-
-
-def _templates(root: Node) -> dict[str, str]:
-    return {path: node.template for path, node in walk(root) if node.template is not None}

@@ -12,10 +12,10 @@ from pydantic import BaseModel
 from trainwright.config.adapters import Adapters, Kind
 from trainwright.config.checks import DEFAULT_EPOCHS, check_import_path
 from trainwright.config.fields import TypedSection
-from trainwright.config.forms import tracking_items
 from trainwright.config.messages import validate
 from trainwright.config.metrics import METRIC_KEYS, own_name
 from trainwright.config.names import unknown_model
+from trainwright.config.normalize import tracking_items
 from trainwright.config.other_models import OTHER_CLASSES
 from trainwright.config.resolved import values
 from trainwright.config.schema import (
@@ -86,12 +86,13 @@ class Lookup:
         self.defaults(framework if known else None, used)
         if "optimizer" in used:
             self.optimizer(framework)
-        if "loss" in used:
-            self.loss(framework)
+        if "loss" in used and (loss := find_value(self.root, "training.loss")) is not None:
+            self.loss(loss, framework)
         if (strategy := find_value(self.root, "distributed.strategy")) is not None:
             self.known("strategy", strategy, "distributed.strategy")
         self.section("dataset", "data", DataConfig)
-        self.task()
+        if (task := find_value(self.root, "data.task")) is not None:
+            self.known("task", task, "data.task", extra=("auto",))
         for key, _ in tracking_items(self.root):
             self.section("tracker", join("tracking", key), TrackerConfig)
         if (tuning := find_value(self.root, "tuning")) is not None and isinstance(tuning.value, dict):
@@ -99,7 +100,8 @@ class Lookup:
             mapping(sampler).setdefault("type", Node(SamplerConfig().type, DEFAULT))
             self.section("sampler", "tuning.sampler", SamplerConfig)
             self.section("tuner", "tuning.tuner", TunerConfig)
-        self.metrics()
+        if any(find_value(self.root, path) for path in ("evaluation.metrics", *METRIC_KEYS)):
+            self.metrics()
 
     def model(self) -> tuple[bool, str | None]:
         """Return whether the model's framework is known, and its name.
@@ -223,26 +225,24 @@ class Lookup:
             mapping(training)["optimizer"] = Node({"type": Node(default, DEFAULT)}, DEFAULT)
         mapping(find_value(self.root, "training.optimizer")).setdefault("type", Node(default, DEFAULT))
         self.section("optimizer", "training.optimizer", OptimizerConfig, framework)
-        self.groups(framework)
+        if (groups := find_value(self.root, "training.parameter_groups")) is not None:
+            self.groups(groups, framework)
 
-    def groups(self, framework: str | None) -> None:
+    def groups(self, groups: Node, framework: str | None) -> None:
         """Check the options of the optimizer that parameter groups have of their own."""
-        name, groups = (
-            find_value(self.root, f"training.{key}") for key in ("optimizer.type", "parameter_groups")
-        )
-        if name is None or ":" in str(name.value) or groups is None or not isinstance(groups.value, list):
+        name = find_value(self.root, "training.optimizer.type")
+        if name is None or ":" in str(name.value):
             return
-        for index, item in enumerate(groups.value):
+        for index, item in enumerate(groups.value if isinstance(groups.value, list) else ()):
             own = mapping(item).get("options")
             if own is not None and isinstance(own.value, dict):
                 options = self._options_of("optimizer", str(name.value), framework, own)
                 if options is not None:
                     validate(options, own, f"training.parameter_groups.{index}.options", self.problems)
 
-    def loss(self, framework: str | None) -> None:
+    def loss(self, node: Node, framework: str | None) -> None:
         """Check the name of the loss."""
-        node = find_value(self.root, "training.loss")
-        if node is None or ":" in str(node.value):  # package.module:function is imported later
+        if ":" in str(node.value):  # package.module:function is imported later
             check_import_path(node, "training.loss", self.problems)
             return
         if (params := find_value(self.root, "training.loss_params")) is not None and params.value:
@@ -254,11 +254,6 @@ class Lookup:
             self.problems.report(message, "training.loss", node.source)
         else:
             self.known("loss", node, "training.loss", framework, extra=("auto",))
-
-    def task(self) -> None:
-        """Check the name of the task."""
-        if (node := find_value(self.root, "data.task")) is not None:
-            self.known("task", node, "data.task", extra=("auto",))
 
     def section(
         self, kind: Kind, path: str, section: type[TypedSection], framework: str | None = None

@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from trainwright.config.habits import key_meant
 from trainwright.config.hints import Options, key_hint
+from trainwright.config.normalize import key_meant
 from trainwright.config.schema import RunConfig
 from trainwright.config.tree import Node, Problems, join, mapping, plain
 from trainwright.config.words import (

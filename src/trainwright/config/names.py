@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from trainwright.config.adapters import Adapters, Meaning
+from trainwright.config.adapters import Adapters, Kind, Meaning
 from trainwright.config.metrics import METRIC_KEYS, own_name
 from trainwright.config.other_models import elsewhere
 from trainwright.config.synonyms import IMPORTED_AS
-from trainwright.config.tree import Node, Problems, find_value, put
+from trainwright.config.tree import Conversion, Draft, Node, find_value, put
 from trainwright.config.words import nearest, some
 from trainwright.errors import InputError
 
@@ -25,86 +25,55 @@ SPLITS = {
 }
 
 
-def translate(root: Node, adapters: Adapters, problems: Problems, notes: list[str], *, objects: bool) -> None:
-    """Put our names of the framework, the model and the metrics into a merged config.
-
-    Args:
-        root: The config.
-        adapters: The installed adapters.
-        problems: Where problems are reported.
-        notes: Where translations are noted.
-        objects: The data are given in Python, so there need be no `data` section.
-    """
-    _framework(root, adapters, notes)
-    _model(root, adapters, problems, notes, objects=objects)
-    _sampler(root, adapters, notes)
-    own = _metrics(root, adapters, notes)
-    deciding = {path: find_value(root, path) for path in (*METRIC_KEYS, "tuning.metric")}
-    searched = deciding["tuning.metric"]
-    if searched is not None and isinstance(searched.value, list):
-        deciding |= {f"tuning.metric.{index}": item for index, item in enumerate(searched.value)}
-    for path, node in deciding.items():
-        if node is None or str(node.value).removeprefix("val_") not in own:
-            _metric(node, adapters, path, notes, prefix="val_")
-    loss = find_value(root, "training.loss")
-    if loss is not None and isinstance(loss.value, str) and not adapters.has("loss", loss.value):
-        _dotted(loss, "training.loss", notes)
+def _framework(draft: Draft, path: str, node: Node) -> None:
+    if isinstance(node.value, str) and not _has("framework", node.value, draft.installed):
+        _replace(draft, path, node, draft.installed.framework_meant(node.value))
 
 
-def _metrics(root: Node, adapters: Adapters, notes: list[str]) -> set[str]:
-    """Translate `evaluation.metrics`, and return the names of the user's own, which mean what they say."""
-    metrics = find_value(root, "evaluation.metrics")
-    items = metrics.value if metrics is not None and isinstance(metrics.value, list) else []
-    for index, item in enumerate(items):
-        _metric(item, adapters, f"evaluation.metrics.{index}", notes, prefix="")
-    return {own_name(str(item.value)) for item in items if ":" in str(item.value)}
+def _sampler(draft: Draft, path: str, node: Node) -> None:
+    if isinstance(node.value, str) and not _has("sampler", node.value, draft.installed):
+        meaning = draft.installed.sampler_meant(node.value.removeprefix("optuna.samplers."))
+        _replace(draft, path.removesuffix(".type"), node, meaning)
 
 
-def _framework(root: Node, adapters: Adapters, notes: list[str]) -> None:
-    node = find_value(root, "model.framework")
-    if node is None or not isinstance(node.value, str) or _is_framework(node.value, adapters):
-        return
-    if (meaning := adapters.framework_meant(node.value)) is not None:
-        notes.append(f"{node.source}: model.framework: {node.value} is read as {meaning}")
+def _replace(draft: Draft, path: str, node: Node, meaning: str | None) -> None:
+    """Replace a name by its meaning, if it has one."""
+    if meaning is not None:
+        draft.notes.append(f"{node.source}: {path}: {node.value} is read as {meaning}")
         node.value = meaning
 
 
-def _sampler(root: Node, adapters: Adapters, notes: list[str]) -> None:
-    node = find_value(root, "tuning.sampler.type")
-    if node is None or not isinstance(node.value, str) or node.value in adapters.names("sampler"):
-        return
-    if (meaning := adapters.sampler_meant(node.value.removeprefix("optuna.samplers."))) is not None:
-        notes.append(f"{node.source}: tuning.sampler: {node.value} is read as {meaning}")
-        node.value = meaning
-
-
-def _model(root: Node, adapters: Adapters, problems: Problems, notes: list[str], *, objects: bool) -> None:
-    node, chosen = find_value(root, "model.type"), find_value(root, "model.framework")
-    if node is None or not isinstance(node.value, str) or ":" in node.value:
+def _model(draft: Draft, path: str, node: Node) -> None:
+    chosen, adapters = find_value(draft.root, "model.framework"), draft.installed
+    if not isinstance(node.value, str) or ":" in node.value:
         return
     name, framework = node.value, chosen.value if chosen is not None else None
-    if framework is not None and not _is_framework(framework, adapters):
+    if framework is not None and not _has("framework", framework, adapters):
         return  # the lookup reports it
     asked = framework if isinstance(framework, str) else None
     if (asked is None and adapters.framework_of(name) is not None) or (
         asked and adapters.has("model", name, asked)
     ):
         return
-    if (meaning := adapters.model_meant(_without_module(name), asked)) is not None:
-        node.value = meaning.name
-        notes.append(f"{node.source}: model.type: {name} is read as {meaning.name} ({meaning.framework})")
-        if meaning.task is not None:
-            _task(root, meaning, node, name, problems, notes, objects=objects)
-    else:
-        _dotted(node, "model.type", notes)
+    if (meaning := adapters.model_meant(_without_module(name), asked)) is None:
+        _dotted(draft, path, node)
+        return
+    node.value = meaning.name
+    draft.notes.append(f"{node.source}: {path}: {name} is read as {meaning.name} ({meaning.framework})")
+    if meaning.task is not None:
+        _task(draft, meaning, node, name)
 
 
-def _dotted(node: Node, path: str, notes: list[str]) -> None:
+def _loss(draft: Draft, path: str, node: Node) -> None:
+    if isinstance(node.value, str) and "." in node.value and not draft.installed.has("loss", node.value):
+        _dotted(draft, path, node)
+
+
+def _dotted(draft: Draft, path: str, node: Node) -> None:
     """Read an import path with dots alone as one with a colon."""
     name = str(node.value)
     if DOTTED.fullmatch(name) and not name.endswith(FILES):
-        node.value = ":".join(name.rsplit(".", 1))
-        notes.append(f"{node.source}: {path}: {name} is read as {node.value}")
+        _replace(draft, path, node, ":".join(name.rsplit(".", 1)))
 
 
 def _without_module(name: str) -> str:
@@ -113,59 +82,62 @@ def _without_module(name: str) -> str:
     return last if module in IMPORTED_AS else name
 
 
-def _is_framework(name: object, adapters: Adapters) -> bool:
+def _has(kind: Kind, name: object, adapters: Adapters) -> bool:
     try:
-        return isinstance(name, str) and adapters.has("framework", name)
+        return isinstance(name, str) and adapters.has(kind, name)
     except InputError:  # a plugin that cannot be used
         return False
 
 
-def _task(
-    root: Node,
-    meaning: Meaning,
-    node: Node,
-    name: str,
-    problems: Problems,
-    notes: list[str],
-    *,
-    objects: bool,
-) -> None:
+def _task(draft: Draft, meaning: Meaning, node: Node, name: str) -> None:
     """Set the task that the name of a class implies, or report that another one is set."""
-    given, target = find_value(root, "data.task"), find_value(root, "data.target")
+    given, target = find_value(draft.root, "data.task"), find_value(draft.root, "data.target")
     task = meaning.task
     if given is not None and given.value in meaning.other_tasks:
-        problems.report(
+        draft.problems.report(
             f"{name} is for {task}, but data.task is {given.value}; write model: {node.value}, or change the "
             "task",
             "model.type",
             node.source,
         )
     elif (given is None or given.value == "auto") and not (target and isinstance(target.value, list)):
-        if find_value(root, "data") is None and not objects:
+        if find_value(draft.root, "data") is None and not draft.objects:
             return
-        put(root, "data.task", Node(task, node.source, node.key))
-        notes.append(f"{node.source}: data.task is {task}, as {name} says")
+        put(draft.root, "data.task", Node(task, node.source, node.key))
+        draft.notes.append(f"{node.source}: data.task is {task}, as {name} says")
 
 
-def _metric(node: Node | None, adapters: Adapters, path: str, notes: list[str], prefix: str) -> None:
+def _metrics(draft: Draft, path: str, node: Node) -> None:
+    for index, item in enumerate(node.value if isinstance(node.value, list) else ()):
+        _metric(draft, f"{path}.{index}", item, prefix="")
+
+
+def _deciding(draft: Draft, path: str, node: Node) -> None:
+    """Replace the metrics that decide something, but for the user's own, which mean what they say."""
+    listed = find_value(draft.root, "evaluation.metrics")
+    paths = listed.value if listed is not None and isinstance(listed.value, list) else ()
+    own = {own_name(str(item.value)) for item in paths if ":" in str(item.value)}
+    if str(node.value).removeprefix("val_") not in own:
+        _metric(draft, path, node, prefix="val_")
+    for index, item in enumerate(node.value if isinstance(node.value, list) else ()):  # of a search
+        _deciding(draft, f"{path}.{index}", item)
+
+
+def _metric(draft: Draft, path: str, node: Node, prefix: str) -> None:
     """Replace another name of a metric by ours; one that decides gets the prefix `val_`."""
-    if node is None or not isinstance(node.value, str) or ":" in node.value:
+    if not isinstance(node.value, str) or ":" in node.value:
         return
-    name = node.value
+    name, adapters = node.value, draft.installed
     split, bare = _parts(name, adapters)
     if (prefix and split in ("train", "test")) or (not prefix and split):
         return  # validation reports it
-    if (bare == "loss" and prefix) or adapters.has("metric", bare):
-        ours = bare
-    elif (meant := adapters.metric_meant(bare)) is not None:
-        ours = meant
-    else:
+    is_ours = (bare == "loss" and prefix) or adapters.has("metric", bare)
+    ours = bare if is_ours else adapters.metric_meant(bare)
+    if ours is None:
         if not prefix:
-            _dotted(node, path, notes)
-        return
-    if prefix + ours != name:
-        node.value = prefix + ours
-        notes.append(f"{node.source}: {path}: {name} is read as {node.value}")
+            _dotted(draft, path, node)
+    elif prefix + ours != name:
+        _replace(draft, path, node, prefix + ours)
 
 
 def _parts(name: str, adapters: Adapters) -> tuple[str, str]:
@@ -193,3 +165,13 @@ def unknown_model(name: str, framework: str | None, adapters: Adapters) -> str:
     near = nearest(name, known) or nearest(bare, known)
     hints = [] if near else [f"known: {some(known, bare, 'model')}", "or package.module:Class"]
     return "; ".join([f"model {name}: no installed framework has it{near}", *hints, *broken])
+
+
+NAMES: tuple[tuple[str, Conversion], ...] = (
+    ("model.framework", _framework),
+    ("model.type", _model),
+    ("tuning.sampler.type", _sampler),
+    ("evaluation.metrics", _metrics),
+    *((path, _deciding) for path in (*METRIC_KEYS, "tuning.metric")),
+    ("training.loss", _loss),
+)

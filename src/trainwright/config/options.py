@@ -2,73 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 from pydantic.fields import FieldInfo
 
 from trainwright.config.adapters import Adapters, Kind
 from trainwright.config.spellings import METRICS, Refusal, Setting, Spellings
-from trainwright.config.tree import Node, Problems, Source, find, find_value, from_plain, mapping, plain, put
+from trainwright.config.tree import (
+    Conversion,
+    Draft,
+    Node,
+    Source,
+    find,
+    find_value,
+    from_plain,
+    mapping,
+    plain,
+    put,
+)
 from trainwright.config.words import LONGEST, got
 
-SECTIONS: tuple[tuple[str, Kind], ...] = (("model", "model"), ("training.optimizer", "optimizer"))
 LENGTHS = ("training.epochs", "training.max_steps")
 ROUNDS = "n_estimators"  # the option that says how many rounds; each is a step and an epoch
 
 
-def translate(
-    root: Node, adapters: Adapters, problems: Problems, notes: list[str], files: Sequence[str]
-) -> None:
-    """Rewrite the options of the model and the optimizer, in place; what means a setting of ours sets it.
+def _of_model(draft: Draft, path: str, params: Node) -> None:
+    """Convert the options of a model, or of one of the library's classes, if these are relieved of any."""
+    name, framework = (_text(draft.root, f"model.{key}") for key in ("type", "framework"))
+    spellings = draft.installed.spellings("model", name, framework) if mapping(params) else None
+    if spellings is None:
+        return
+    if ":" not in str(name):
+        _Options(draft, path, params, spellings, _fields(draft.installed, "model", name, framework)).convert()
+    elif spellings.classes:
+        _Options(draft, path, params, spellings, None).convert()
 
-    Args:
-        root: The merged config.
-        adapters: The installed adapters.
-        problems: Where two spellings of one option are reported, and options that cannot be used.
-        notes: Where translations are noted.
-        files: The names of the files, each before those that it extends.
-    """
-    for path, kind in SECTIONS:
-        type_, params = find_value(root, f"{path}.type"), find_value(root, f"{path}.params")
-        if params is None or not mapping(params):
-            continue
-        name = type_.value if type_ is not None else None
-        framework = find_value(root, "model.framework") or Node(None, params.source)
-        if kind == "optimizer" and framework.value is None:
-            model = find_value(root, "model.type")
-            framework = Node(adapters.framework_of(str(model and model.value)), params.source)
-        if not isinstance(framework.value, str | None) or not isinstance(name, str | None):
-            continue
-        if kind == "optimizer" and ":" in str(name):
-            continue  # a class of the user's, which takes its own names
-        spellings = adapters.spellings(kind, name, framework.value)
-        if spellings is not None:
-            is_class = kind == "model" and ":" in str(name)
-            if is_class and not spellings.classes:
-                continue
-            fields = None if is_class else _fields(adapters, kind, name, framework.value)
-            _Options(_Config(root, files, problems, notes), path, params, spellings, fields).translate()
+
+def _of_optimizer(draft: Draft, path: str, params: Node) -> None:
+    """Convert the options of an optimizer, but not of a class of the user's, which takes its own names."""
+    name, framework = _text(draft.root, "training.optimizer.type"), _text(draft.root, "model.framework")
+    if not mapping(params) or ":" in str(name):
+        return
+    if framework is None:
+        framework = draft.installed.framework_of(str(_text(draft.root, "model.type")))
+    if (spellings := draft.installed.spellings("optimizer", name, framework)) is not None:
+        fields = _fields(draft.installed, "optimizer", name, framework)
+        _Options(draft, path, params, spellings, fields).convert()
+
+
+def _text(root: Node, path: str) -> str | None:
+    """Return the text of a key; None for anything else, which validation reports."""
+    node = find_value(root, path)
+    return node.value if node is not None and isinstance(node.value, str) else None
 
 
 def _fields(
     adapters: Adapters, kind: Kind, name: str | None, framework: str | None
 ) -> Mapping[str, FieldInfo]:
     """Return the options that are declared for a model or an optimizer."""
-    frameworks = [framework] if framework is not None else [None, *adapters.names("framework")]
-    offered = (adapters.params(kind, name, one) for one in frameworks) if name is not None else ()
-    model = next((one for one in offered if one is not None), None)
-    return model.model_fields if model is not None else {}
-
-
-class _Config(NamedTuple):
-    """A config, and what is collected while it is translated."""
-
-    root: Node
-    files: Sequence[str]
-    problems: Problems
-    notes: list[str]
+    options = None if name is None else adapters.params(kind, name, framework)
+    return {} if options is None else options.model_fields
 
 
 class _Options:
@@ -80,24 +74,24 @@ class _Options:
 
     def __init__(
         self,
-        config: _Config,
+        draft: Draft,
         path: str,
         params: Node,
         spellings: Spellings,
         fields: Mapping[str, FieldInfo] | None,
     ) -> None:
-        self.root = config.root
-        self.path = path
+        self.root = draft.root
+        self.path = path.removesuffix(".params")
         self.options = mapping(params)
         self.spellings = spellings
         self.fields = fields
-        self.files = config.files
-        self.problems = config.problems
-        self.notes = config.notes
+        self.files = draft.files
+        self.problems = draft.problems
+        self.draft = draft
         self.built: set[str] = set()  # lists that were made of single values
 
-    def translate(self) -> None:
-        """Translate all options: first their names, then what they mean."""
+    def convert(self) -> None:
+        """Convert all options: first their names, then their values."""
         own = self.fields or {}
         for name in [name for name in self.options if name not in own and name in self.spellings.settings]:
             self.setting(name, self.spellings.settings[name])
@@ -248,7 +242,7 @@ class _Options:
 
     def note(self, name: str, node: Node, text: str) -> None:
         """Note a translation."""
-        self.notes.append(f"{node.key_source}: {self.key(name, node)}: {_shown(node)} {text}")
+        self.draft.note(node, f"{self.key(name, node)}: {_shown(node)} {text}")
 
     def key(self, name: str, node: Node) -> str:
         """Return the dotted key as the user wrote it: inline options are not under `params`."""
@@ -271,3 +265,9 @@ def _shown(node: Node) -> str:
         return node.template or got(node)
     text = node.value if isinstance(node.value, str) else got_list(node)
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+
+
+OPTIONS: tuple[tuple[str, Conversion], ...] = (
+    ("model.params", _of_model),
+    ("training.optimizer.params", _of_optimizer),
+)

@@ -1,9 +1,9 @@
-"""Write the config reference in Markdown, from the schema and the options of the installed adapters."""
+"""The config reference in Markdown, and the names of keys and types, from the schema and the adapters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -16,6 +16,7 @@ from trainwright.config.schema import RunConfig
 from trainwright.config.spellings import Spellings
 from trainwright.config.tree import join
 from trainwright.config.words import describe, tag, without_null
+from trainwright.errors import InputError
 
 HEAD = """\
 # Config reference
@@ -35,6 +36,9 @@ KINDS: tuple[tuple[Kind, str, str], ...] = (
     ("optimizer", "training.optimizer.type", "Optimizers"),
     ("tracker", "tracking", "Trackers"),
 )
+
+WHOLE = "config"
+_UNIONS = {"transform": "data.transforms", "scheduler": "training.scheduler", "pruner": "tuning.pruner"}
 
 
 def reference(adapters: Adapters | None = None) -> str:
@@ -152,3 +156,58 @@ def _listed(kind: Kind, framework: str | None, names: Sequence[str], adapters: A
         params = adapters.params(kind, name, framework)
         yield f"| `{name}` | {', '.join(params.model_fields) if params is not None else ''} |"
     yield ""
+
+
+def kinds() -> dict[str, str]:
+    """Return what names can be listed for, with what is listed."""
+    named = dict.fromkeys(sorted([*get_args(Kind), *_UNIONS]), "names")
+    return named | {name: "keys of this section" for name in RunConfig.model_fields if name not in named}
+
+
+def keys_of(section: str) -> dict[str, str]:
+    """Return the keys of a section of the config, or the types that it is chosen from, with descriptions.
+
+    Args:
+        section: A dotted key (`data.split`, `training.scheduler`, `training.scheduler.cosine`); `config`: all
+            sections; `transform`, `scheduler` or `pruner`.
+
+    Raises:
+        InputError: There is no such section.
+    """
+    found: Any = RunConfig
+    path = "" if section == WHOLE else _UNIONS.get(section, section)
+    for name in filter(None, path.split(".")):
+        if _is_section(found) and name in found.model_fields:
+            found = without_null(found.model_fields[name].annotation)
+        elif name in (types := _types(found)):
+            found = types[name]
+        elif name != "type" or not types:
+            raise InputError(f"there are no names of {section!r}; allowed: {', '.join(kinds())}")
+    if _is_section(found):
+        return {key: field.description or "" for key, field in found.model_fields.items()}
+    if types := _types(found):
+        return {name: _first_line(member) for name, member in types.items()}
+    above = path.rpartition(".")[0]
+    raise InputError(f"{section} is one value: `trainwright config names {above}` describes it")
+
+
+def _types(annotation: Any) -> dict[str, type[BaseModel]]:
+    """Return the sections that a key chooses from by `type`."""
+    return {str(name): member for member in _members(annotation) if (name := tag(member))}
+
+
+def _is_section(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, BaseModel)
+
+
+def _members(annotation: Any) -> Iterator[Any]:
+    """Return the sections that a type is a union of, also within `Annotated` and lists."""
+    if _is_section(annotation):
+        yield annotation
+    elif get_origin(annotation) is not None or get_args(annotation):
+        for inner in get_args(annotation):
+            yield from _members(inner)
+
+
+def _first_line(section: type[BaseModel]) -> str:
+    return (section.__doc__ or "").strip().split("\n")[0].rstrip(".")

@@ -28,12 +28,12 @@ class ConstantSchedule(Section):
 
     @property
     def varies(self) -> bool:
-        """Whether the learning rate varies at all."""
+        """True if the learning rate varies at all."""
         return self.type != "constant" or self.warmup_steps > 0 or self.warmup_ratio > 0
 
     @property
     def depends_on_length(self) -> bool:
-        """Whether the learning rate of a step depends on how many steps there are."""
+        """True if the learning rate of a step depends on how many steps there are."""
         return self.warmup_ratio > 0
 
 
@@ -47,7 +47,7 @@ class LinearSchedule(ConstantSchedule):
 
     @property
     def depends_on_length(self) -> bool:
-        """Whether the learning rate of a step depends on how many steps there are."""
+        """True if the learning rate of a step depends on how many steps there are."""
         return True
 
 
@@ -83,7 +83,7 @@ class CosineRestartsSchedule(LinearSchedule):
 
     @property
     def depends_on_length(self) -> bool:
-        """Whether the learning rate of a step depends on how many steps there are."""
+        """True if the learning rate of a step depends on how many steps there are."""
         return self.cycle_steps is None or self.warmup_ratio > 0
 
 
@@ -98,7 +98,7 @@ class OneCycleSchedule(ConstantSchedule):
 
     @property
     def depends_on_length(self) -> bool:
-        """Whether the learning rate of a step depends on how many steps there are."""
+        """True if the learning rate of a step depends on how many steps there are."""
         return True
 
 
@@ -171,7 +171,7 @@ class OwnSchedule(ConstantSchedule):
 
     @property
     def depends_on_length(self) -> bool:
-        """Whether the learning rate of a step depends on how many steps there are."""
+        """True if the learning rate of a step depends on how many steps there are."""
         return True
 
 

@@ -125,7 +125,7 @@ class CheckpointConfig(Section):
 
 
 class LoggingConfig(Section):
-    """What is logged, and how often."""
+    """The cadence of progress lines and logged losses."""
 
     every_n_steps: int = record(
         10, gt=0, description="steps between two progress lines, and between two logged losses"
@@ -140,7 +140,7 @@ class TrackerConfig(TypedSection):
 
 
 class DistributedConfig(Section):
-    """How many processes train, and how they communicate; the bits do not depend on it."""
+    """The processes that train, and how they communicate; the bits do not depend on it."""
 
     enabled: bool = placement(default=False, description="the same as `nproc: auto`, if `nproc` is not given")
     nproc: Literal["auto"] | int | Annotated[str, Field(pattern=RANGE)] = placement(

@@ -44,7 +44,7 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True)
 class Spellings:
-    """What the names that a library's users know mean.
+    """The meanings of the names that a library's users know.
 
     Args:
         aliases: Another name -> the option. `betas.0` is the first item of the option `betas`.

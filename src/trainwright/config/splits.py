@@ -10,7 +10,7 @@ DEFAULT_TEST_SHARE = 0.1  # of the rows, if all come from one source
 
 
 class SplitConfig(Section):
-    """How rows from one source are divided."""
+    """The division of rows from one source."""
 
     val: Fraction = bits(default=0.1, description="fraction of the rows for validation")
     test: Fraction | None = bits(

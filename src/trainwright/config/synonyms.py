@@ -16,13 +16,13 @@ def fold(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _table(others: Mapping[str, str]) -> dict[str, str]:
+def table(others: Mapping[str, str]) -> dict[str, str]:
     """Return folded name -> ours, of our name -> the others."""
     return {fold(other): ours for ours, names in others.items() for other in names.split()}
 
 
 # Keys that mean the same at the top, in `training`, and in the section of the key that they mean.
-KEYS = _table(
+KEYS = table(
     {
         "experiment.name": "experiment_name run_name project project_name",
         "experiment.seed": "random_state random_seed global_seed seed_everything",
@@ -99,14 +99,14 @@ KEYS = _table(
 )
 # Keys that mean something only in one section.
 INSIDE = {
-    "training.optimizer": _table(
+    "training.optimizer": table(
         {
             "training.learning_rate": "lr learning_rate learn_rate",
             "training.weight_decay": "weight_decay wd",
             "training.optimizer.type": "name class",
         }
     ),
-    "training.scheduler": _table(
+    "training.scheduler": table(
         {
             "training.scheduler.type": "name class",
             "training.scheduler.metric": "monitor",
@@ -118,18 +118,18 @@ INSIDE = {
             "training.learning_rate": "max_lr",
         }
     ),
-    "training.early_stopping": _table(
+    "training.early_stopping": table(
         {
             "training.early_stopping.metric": "monitor",
             "training.early_stopping.patience": "rounds stopping_rounds early_stopping_rounds",
             "training.early_stopping.min_delta": "delta threshold",
         }
     ),
-    "checkpoint": _table({"checkpoint.metric": "monitor"}),
-    "training.optimizer.params": _table(
+    "checkpoint": table({"checkpoint.metric": "monitor"}),
+    "training.optimizer.params": table(
         {"training.learning_rate": "lr learning_rate", "training.weight_decay": "weight_decay wd"}
     ),
-    "training": _table(
+    "training": table(
         {
             "experiment.seed": "seed",
             "data.workers": "num_workers dataloader_num_workers",
@@ -143,10 +143,10 @@ INSIDE = {
         }
     ),
     # peft's LoraConfig
-    "model.lora": _table(
+    "model.lora": table(
         {"model.lora.alpha": "lora_alpha", "model.lora.dropout": "lora_dropout", "model.lora.r": "rank"}
     ),
-    "data": _table(
+    "data": table(
         {
             "data.target": "y",
             "data.split.seed": "random_state seed",
@@ -155,15 +155,15 @@ INSIDE = {
             "data.sampling": "sampler sampling_strategy weighted_sampler weighted_sampling",
         }
     ),
-    "data.sampling": _table({"data.sampling.weight": "weights column by type"}),
-    "data.split": _table(
+    "data.sampling": table({"data.sampling.weight": "weights column by type"}),
+    "data.split": table(
         {
             "data.split.seed": "random_state random_seed",
             "data.split.val": "val_size",
             "data.split.test": "test_size",
         }
     ),
-    "tuning": _table(
+    "tuning": table(
         {
             "tuning.trials": "n_trials num_trials max_trials num_samples n_iter run_cap",
             "tuning.parallel": "n_jobs jobs n_workers num_workers workers concurrency max_concurrent_trials",
@@ -177,8 +177,8 @@ INSIDE = {
             "tuning.folds": "cv n_folds n_splits k_folds kfold num_folds",
         }
     ),
-    "tuning.pruner": _table({"tuning.pruner.reduction_factor": "eta"}),
-    "": _table({"experiment.seed": "seed", "experiment.name": "name"}),
+    "tuning.pruner": table({"tuning.pruner.reduction_factor": "eta"}),
+    "": table({"experiment.seed": "seed", "experiment.name": "name"}),
 }
 # Sections by other names; what they hold is then read as that of ours.
 SECTIONS = {
@@ -190,7 +190,7 @@ SECTIONS = {
     "tracking": ("tracker", "trackers", "logger", "loggers"),
 }
 
-OPTIMIZERS = _table(
+OPTIMIZERS = table(
     {
         "adamw": "adamw adam_w adamw_torch adamw_hf",
         "adam": "adam",
@@ -205,7 +205,7 @@ OPTIMIZERS = _table(
         "muon": "muon",
     }
 )
-SCHEDULERS = _table(
+SCHEDULERS = table(
     {
         "constant": "constant none constantlr constant_with_warmup constant_schedule_with_warmup fixed",
         "linear": "linear linearlr linear_decay linear_with_warmup linear_schedule_with_warmup "
@@ -225,7 +225,7 @@ SCHEDULERS = _table(
         "plateau": "plateau reduce_on_plateau reduce_lr_on_plateau",
     }
 )
-LOSSES = _table(
+LOSSES = table(
     {
         "cross_entropy": "ce crossentropy cross_entropy_loss categorical_crossentropy "
         "sparse_categorical_crossentropy softmax_cross_entropy",
@@ -237,8 +237,7 @@ LOSSES = _table(
         "huber": "huber huber_loss",
     }
 )
-MODES = _table({"max": "max maximize maximise", "min": "min minimize minimise"})
-PRUNERS = _table(
+PRUNERS = table(
     {
         "none": "none nop_pruner fifo fifo_scheduler",
         "median": "median median_pruner median_stopping median_stopping_rule",
@@ -249,7 +248,7 @@ PRUNERS = _table(
         "patient": "patient patient_pruner",
     }
 )
-COLUMN_TYPES = _table(
+COLUMN_TYPES = table(
     {
         "number": "numeric numerical float float64 int int64 integer",
         "category": "categorical cat nominal",
@@ -274,31 +273,8 @@ TASKS = {
     )
     for word in words.split()
 }
-# Transforms of images as torchvision, albumentations and timm call them.
-TRANSFORMS = _table(
-    {
-        "resize": "Resize SmallestMaxSize",
-        "center_crop": "CenterCrop",
-        "random_crop": "RandomCrop",
-        "random_resized_crop": "RandomResizedCrop RandomResizedCropAndInterpolation",
-        "horizontal_flip": "HorizontalFlip RandomHorizontalFlip hflip flip flip_lr",
-        "vertical_flip": "VerticalFlip RandomVerticalFlip vflip flip_ud",
-        "rotation": "Rotation RandomRotation Rotate",
-        "color_jitter": "ColorJitter ColourJitter",
-        "rand_augment": "RandAugment",
-        "random_erasing": "RandomErasing",
-        "normalize": "Normalize Normalise",
-        "mixup": "MixUp",
-        "cutmix": "CutMix",
-    }
-)
-# They make tensors of images, which needs no transform here.
-NO_TRANSFORMS = _table({"tensor": "ToTensor ToTensorV2 PILToTensor ToImage ToDtype ConvertImageDtype"})
-IMAGE_LIBRARY = re.compile(
-    r"^(((torchvision\.)?transforms|v2|[TA]|albumentations|pytorch|timm\.data)\.)+(?=\w+$)"
-)
-ON_CORRUPT = _table({"error": "error stop raise fail", "skip": "skip ignore"})
-PRECISIONS = _table(
+ON_CORRUPT = table({"error": "error stop raise fail", "skip": "skip ignore"})
+PRECISIONS = table(
     {
         "fp32": "32 32-true float32 fp32 full single",
         "tf32": "tf32 tfloat32 tensorfloat32",
@@ -307,6 +283,15 @@ PRECISIONS = _table(
         "mixed": "mixed auto_mixed amp",
     }
 )
+VALUES = {
+    "training.optimizer": OPTIMIZERS,
+    "training.scheduler": SCHEDULERS,
+    "training.loss": LOSSES,
+    "training.precision": PRECISIONS,
+    "data.on_corrupt": ON_CORRUPT,
+    "data.task": TASKS,
+    "tuning.pruner": PRUNERS,
+}
 DEVICES = {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu", "auto": "auto"}
 # Import paths of which only the last word counts: `torch.optim.AdamW`, `nn.CrossEntropyLoss`.
 LIBRARY = re.compile(r"(torch|keras|tf|tensorflow|nn|optim|optimizers|losses|lr_scheduler)(\.\w+)*\.(?=\w+$)")

@@ -4,26 +4,75 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from trainwright.config.fields import DEVICE, MODE, AutoMode, Section, TypedSection, bits, placement, record
-from trainwright.config.optimization import (
-    ACTIVATION_CHECKPOINTING,
-    COMPILE,
-    FREEZE,
-    HEADS,
-    LAYER_DECAY,
-    LOG_GRAD_NORM,
-    MAX_GRAD_VALUE,
-    NO_DECAY,
-    PARAMETER_GROUPS,
-    EmaConfig,
-    FreezeConfig,
-    HeadConfig,
-    NoDecay,
-    ParameterGroup,
-)
 from trainwright.config.schedules import ConstantSchedule, Schedule
+
+Patterns = str | Annotated[list[str], Field(min_length=1)]
+NoDecay = Literal["auto", "none"] | list[str]
+MATCH = (
+    "a pattern (`*`, `?`, `[ab]`), or a list of them, that names parameters, or modules together "
+    "with all parameters in them"
+)
+
+
+class ParameterGroup(Section):
+    """Parameters with a learning rate, a weight decay or options of their own."""
+
+    match: Patterns = bits(description=MATCH)
+    learning_rate: float | None = bits(
+        default=None,
+        ge=0,
+        description="used instead of training.learning_rate; the scheduler scales it in the same way",
+    )
+    lr_ratio: float | None = bits(default=None, ge=0, description="or: a factor on training.learning_rate")
+    weight_decay: float | None = bits(default=None, ge=0, description="instead of training.weight_decay")
+    options: dict[str, Any] = bits(
+        default_factory=dict, description="options of the optimizer, instead of those of training.optimizer"
+    )
+
+    @model_validator(mode="after")
+    def _check_rate(self) -> ParameterGroup:
+        if self.learning_rate is not None and self.lr_ratio is not None:
+            raise ValueError("learning_rate and lr_ratio are both given; keep one")
+        return self
+
+
+class FreezeConfig(Section):
+    """Parameters that are not trained; the pattern alone may stand for it: `freeze: backbone.*`."""
+
+    match: Patterns = bits(description=MATCH)
+    until_step: int | None = bits(
+        default=None, gt=0, description="the step after which they are trained; default: never"
+    )
+
+
+class HeadConfig(Section):
+    """Another output of the model, by its name, with a loss of its own; the name of that may stand for it."""
+
+    target: str | None = bits(
+        default=None, description="the named array that holds its targets; default: that of the head's name"
+    )
+    task: Literal["auto", "classification", "regression", "multilabel"] = bits(
+        default="auto",
+        description="auto: whole numbers are classes, a row of whole numbers labels, other numbers values",
+    )
+    loss: str = bits(default="auto", description="as training.loss")
+    loss_params: dict[str, Any] = bits(default_factory=dict, description="as training.loss_params")
+    weight: float = bits(default=1.0, ge=0, description="of its loss in the sum; the first output's is 1")
+    metrics: list[str] | None = bits(default=None, description="as evaluation.metrics; default: the task's")
+
+
+class EmaConfig(Section):
+    """An exponential moving average of the weights, which is the model; `ema: 0.999` is short for it."""
+
+    decay: float = bits(gt=0, lt=1, description="how much of the average each step keeps")
+    warmup: bool = bits(
+        default=False,
+        description="begin with a smaller decay: min(decay, (1 + step) / (10 + step)), with steps counted "
+        "from 1",
+    )
 
 
 class OptimizerConfig(TypedSection):
@@ -42,7 +91,7 @@ class EarlyStoppingConfig(Section):
 
 
 class TrainingConfig(Section):
-    """How the model is trained."""
+    """The training of the model: its length, its loss and its optimizer."""
 
     epochs: int | None = bits(
         default=None,
@@ -115,17 +164,48 @@ class TrainingConfig(Section):
         description="classification: weights of the training rows by class, as {label: weight}; balanced: "
         "rows / (classes * rows of the class); multiplied by data.weight; metrics do not use them",
     )
-    heads: dict[str, HeadConfig] = HEADS
+    heads: dict[str, HeadConfig] = bits(
+        default_factory=dict,
+        description="outputs of the model beside its first one, which is the task's: a loss and metrics "
+        "for each",
+    )
     max_grad_norm: float | None = bits(default=None, gt=0, description="clips the gradient's global L2 norm")
-    max_grad_value: float | None = MAX_GRAD_VALUE
-    log_grad_norm: bool = LOG_GRAD_NORM
-    no_decay: NoDecay = NO_DECAY
-    parameter_groups: list[ParameterGroup] = PARAMETER_GROUPS
-    layer_decay: float | None = LAYER_DECAY
-    freeze: list[FreezeConfig] = FREEZE
+    max_grad_value: float | None = bits(
+        default=None, gt=0, description="clips each element of the gradient to [-value, value]"
+    )
+    log_grad_norm: bool = record(
+        False,
+        description="log the gradient's global L2 norm (before clipping) as grad_norm; max_grad_norm does so "
+        "too",
+    )
+    no_decay: NoDecay = bits(
+        default="auto",
+        description="parameters without weight decay: those of fewer than two dimensions (biases, gains of "
+        "norms) and of normalization layers; none: every parameter decays; or patterns of names",
+    )
+    parameter_groups: list[ParameterGroup] = bits(
+        default_factory=list,
+        description="groups of parameters with settings of their own; the first group that matches a "
+        "parameter counts, and other parameters follow `training`",
+    )
+    layer_decay: float | None = bits(
+        default=None,
+        gt=0,
+        le=1,
+        description="factor on the learning rate from each layer to the one below it: docs/training.md",
+    )
+    freeze: list[FreezeConfig] = bits(
+        default_factory=list, description="parameters that are not trained, forever or for some steps"
+    )
     ema: EmaConfig | None = None
-    compile: bool = COMPILE
-    activation_checkpointing: list[str] = ACTIVATION_CHECKPOINTING
+    compile: bool = bits(
+        default=False, description="compile the training step with torch.compile; lowers the tier to `order`"
+    )
+    activation_checkpointing: list[str] = bits(
+        default_factory=list,
+        description="patterns of modules that compute their activations again in the backward pass, for less "
+        "memory: the same bits",
+    )
     early_stopping: EarlyStoppingConfig | None = None
     precision: Literal["fp32", "tf32", "bf16", "fp16", "mixed"] = bits(
         default="fp32", description="mixed: fp16 on CUDA, bf16 on CPU; tf32: fp32, faster and rounded on CUDA"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from trainwright.config.fields import Section, bits, placement
+from trainwright.config.fields import Section, bits
 
 Length = Annotated[int, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -16,7 +16,7 @@ _SIZE = "pixels: one number for a square, or [height, width]"
 
 
 class _Item(Section):
-    """What all items share."""
+    """An item of the list of transforms."""
 
     is_random: ClassVar[bool] = True  # whether it draws random numbers in training
     moves: ClassVar[bool] = False  # whether it moves pixels, so that it changes masks, too
@@ -184,22 +184,3 @@ Transform = Annotated[
     | OwnTransform,
     Field(discriminator="type"),
 ]
-
-TRANSFORMS: list[Any] = bits(
-    default_factory=list,
-    description="images in files: their transforms before the model sees them, in this order; random ones in "
-    "training only",
-)
-ON_CORRUPT: Any = bits(
-    "error",
-    description="samples that cannot be read: images in files, items of map-style data sets, samples of "
-    "shards; skip: all are read when the run is built, and these are left out, counted, and recorded as a "
-    "decision",
-)
-IGNORE_INDEX: Any = bits(
-    default=None, description="masks: the value of pixels that do not count, besides -100; such as 255"
-)
-CACHE: Any = placement(
-    default="none",
-    description="images in files; memory: keep them decoded, in at most half of the free memory",
-)

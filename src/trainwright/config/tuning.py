@@ -13,7 +13,7 @@ _NOT_ASKED = {"trials", "max_minutes", "target", "parallel", "storage"}  # no tr
 
 
 class SamplerConfig(TypedSection):
-    """What proposes the parameters of trials; its options may be written inline."""
+    """The sampler, which proposes the parameters of trials; its options may be written inline."""
 
     type: str = record("tpe", description="random, grid, qmc, tpe, gp, cmaes, nsga2 ...")
 
@@ -113,7 +113,7 @@ Pruner = (
 
 
 class ResourcesConfig(Section):
-    """What each trial computes with; what is not given is left to the config and the machine."""
+    """The resources of each trial; what is not given is left to the config and the machine."""
 
     cpu: int | None = record(None, gt=0, description="CPU threads of each process of a trial")
     gpu: int = record(0, ge=0, le=1, description="GPUs of each process of a trial, which no other trial uses")

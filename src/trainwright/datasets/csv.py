@@ -7,24 +7,25 @@ import csv
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, Field
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
 from trainwright.datasets.rows.arrow import SAMPLE, strings
 from trainwright.datasets.rows.cells import has_codes, typed_cells
 from trainwright.datasets.rows.chunks import CsvChunks, CsvFormat
 from trainwright.datasets.rows.encodings import MARKS, UTF8, guess, guess_of_file
 from trainwright.datasets.rows.files import existing_file, read_bytes
 from trainwright.datasets.rows.table import Table, kind_of, listed, missing, unique_names
-from trainwright.datasets.rows.tabular import load_files, paths_by_split
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import Array
+
+if TYPE_CHECKING:
+    from trainwright.datasets.base import DataBundle
 
 log = logging.getLogger("trainwright")
 MISSING = ("", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")
@@ -81,10 +82,14 @@ class CsvDataset:
 
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
+        from trainwright.datasets.rows.tabular import load_files  # late: a config is checked without it
+
         return load_files(self._config, self.read)
 
     def sources(self) -> list[str]:
         """Return the files that are read; see `KnownSources`."""
+        from trainwright.datasets.rows.tabular import paths_by_split
+
         return [*paths_by_split(self._config).values()]
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:
@@ -139,6 +144,8 @@ class CsvDataset:
         Raises:
             DataError: The file cannot be read as CSV.
         """
+        from trainwright.datasets.rows.tabular import paths_by_split
+
         path = paths_by_split(self._config)["train"]
         with existing_file(path).open("rb") as file:
             start = file.read(_SAMPLE_BYTES)

@@ -17,22 +17,22 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from pydantic import BaseModel
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
 from trainwright.datasets.rows.array_names import FEATURE_NAMES, with_usual_names
 from trainwright.datasets.rows.chunks import TableChunks
 from trainwright.datasets.rows.files import existing_file
-from trainwright.datasets.rows.objects import from_objects
 from trainwright.datasets.rows.table import Table, listed, tidy
-from trainwright.datasets.rows.tabular import build, paths_by_split
 from trainwright.errors import DataError
 from trainwright.types import FEATURES, SPLITS, Array, SplitName
+
+if TYPE_CHECKING:
+    from trainwright.datasets.base import DataBundle
 
 _SEVERAL = "X_train, y_train"
 
@@ -53,6 +53,8 @@ class NpzDataset:
 
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
+        from trainwright.datasets.rows.tabular import paths_by_split  # late: a config is checked without it
+
         paths = paths_by_split(self._config)
         arrays = {name: _arrays(path, self._config.target_name) for name, path in paths.items()}
         if "x_train" in {key.lower() for key in arrays["train"]}:
@@ -65,6 +67,8 @@ class NpzDataset:
 
     def sources(self) -> list[str]:
         """Return the files that are read; see `KnownSources`."""
+        from trainwright.datasets.rows.tabular import paths_by_split
+
         return [*paths_by_split(self._config).values()]
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:  # noqa: ARG002
@@ -83,6 +87,9 @@ class NpzDataset:
     def _bundle(
         self, arrays: Mapping[SplitName, Mapping[str, Array]], paths: Mapping[SplitName, str]
     ) -> DataBundle:
+        from trainwright.datasets.rows.objects import from_objects
+        from trainwright.datasets.rows.tabular import build
+
         x, y = _named(arrays["train"], "x"), _named(arrays["train"], "y")
         if x.ndim > 2 or (x.ndim == 2 and y.ndim == 2 and y.shape[1] > 1):
             pairs = {name: (_named(some, "x"), _named(some, "y")) for name, some in arrays.items()}

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import BaseModel, Field
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
 from trainwright.datasets.rows.arrow import SAMPLE, strings
-from trainwright.datasets.rows.arrow_rows import arrow_bundle, parquet_as_arrow
 from trainwright.datasets.rows.chunks import ParquetChunks
 from trainwright.datasets.rows.decoders import ImageForm
 from trainwright.datasets.rows.files import existing_file
 from trainwright.datasets.rows.table import Table, tidy
-from trainwright.datasets.rows.tabular import load_files, paths_by_split
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import Array
+
+if TYPE_CHECKING:
+    from trainwright.datasets.base import DataBundle
 
 
 class ParquetParams(Section):
@@ -52,6 +52,10 @@ class ParquetDataset:
 
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
+        # Late: a config is checked without them.
+        from trainwright.datasets.rows.arrow_rows import arrow_bundle, parquet_as_arrow
+        from trainwright.datasets.rows.tabular import load_files, paths_by_split
+
         if not self._params.streaming:
             return load_files(self._config, self._checked)
         paths = paths_by_split(self._config)
@@ -60,6 +64,8 @@ class ParquetDataset:
 
     def sources(self) -> list[str] | None:
         """Return the files that are read; None where a path may name many. See `KnownSources`."""
+        from trainwright.datasets.rows.tabular import paths_by_split
+
         return None if self._params.streaming else [*paths_by_split(self._config).values()]
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:
@@ -106,6 +112,8 @@ class ParquetDataset:
         Raises:
             DataError: The file is not a Parquet file, or a column holds lists or structures.
         """
+        from trainwright.datasets.rows.tabular import paths_by_split
+
         path = paths_by_split(self._config)["train"]
         try:
             with existing_file(path).open("rb") as stream:

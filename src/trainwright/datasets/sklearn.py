@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import BaseModel
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.table import Table
-from trainwright.datasets.rows.tabular import build, refuse_paths
 from trainwright.require import require
+
+if TYPE_CHECKING:
+    from trainwright.datasets.base import DataBundle
 
 
 class SklearnParams(Section):
@@ -29,6 +29,8 @@ class SklearnDataset:
 
     def __init__(self, config: DataConfig, params: BaseModel) -> None:
         assert isinstance(params, SklearnParams)
+        from trainwright.datasets.rows.tabular import refuse_paths  # late: a config is checked without it
+
         refuse_paths(config)
         self._config = config
         self._library = require("sklearn.datasets", "tabular")
@@ -39,6 +41,9 @@ class SklearnDataset:
 
     def load(self) -> DataBundle:
         """Load the data and split the rows as `data.split` says; see `Dataset.load`."""
+        from trainwright.datasets.rows.table import Table
+        from trainwright.datasets.rows.tabular import build
+
         name = self._config.type
         bunch = getattr(self._library, f"load_{name}")()
         columns = {str(feature): bunch.data[:, i] for i, feature in enumerate(bunch.feature_names)}

@@ -17,17 +17,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from pydantic import BaseModel
 
 from trainwright.config.schema import RunConfig
 from trainwright.config.spellings import Spellings
-from trainwright.datasets.base import Split
-from trainwright.digest import FileRecord
 from trainwright.errors import InputError
-from trainwright.order import SampleOrder
-from trainwright.tasks.support.accumulators import Accumulator
 from trainwright.types import (
     Array,
     DataInfo,
@@ -44,6 +40,12 @@ from trainwright.types import (
     TableShape,
 )
 from trainwright.world import ALONE, World
+
+if TYPE_CHECKING:  # a config is checked without them
+    from trainwright.datasets.base import Split
+    from trainwright.digest import FileRecord
+    from trainwright.order import SampleOrder
+    from trainwright.tasks.support.accumulators import Accumulator
 
 # The file that holds the model's weights, under their own names. `state()` names a tensor FILE.TENSOR, so the
 # tensors that the run's digest covers are named `weights.*`.

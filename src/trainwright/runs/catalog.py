@@ -35,7 +35,7 @@ class Catalog:
         if kind == "strategy":
             return registry.names(kind)
         if kind in ("framework", "task", "tracker", "sampler", "tuner"):
-            return sorted(name for name, _ in registry.adapters(kind))
+            return registry.usable_names(kind)
         return list(dict.fromkeys(name for offered in self._offered(kind, framework) for name in offered))
 
     def has(self, kind: Kind, name: str, framework: str | None = None) -> bool:
@@ -47,12 +47,12 @@ class Catalog:
         if kind == "dataset":
             return registry.find_dataset(name) is not None
         if kind == "metric":
-            return name in metrics.names()
+            return any(name in cls.metrics for _, cls in registry.adapters("task"))
         if kind == "strategy" and name in registry.BUILT_IN[kind]:
             return True  # without its library
         if kind in ("framework", "strategy", "task", "tracker", "sampler", "tuner"):
             return registry.find(kind, name) is not None
-        return any(name in offered for offered in self._offered(kind, framework))
+        return any(name in offered for offered in self._offered(kind, framework, name))
 
     def params(self, kind: Kind, name: str, framework: str | None = None) -> type[BaseModel] | None:
         """Return the options of an adapter, or None if there is no such adapter."""
@@ -61,7 +61,7 @@ class Catalog:
             return None if cls is None else cls.Params
         offering = (
             offered
-            for offered in self._offered(kind, framework)
+            for offered in self._offered(kind, framework, name)
             if isinstance(offered, Mapping) and name in offered
         )
         return next((offered[name] for offered in offering), None)
@@ -83,9 +83,8 @@ class Catalog:
     @staticmethod
     def _framework_of_module(path: str) -> str | None:
         """Return the framework whose library an import path begins with, or None."""
-        package = path.partition(":")[0].partition(".")[0] if ":" in path else ""
-        owners = (name for name, cls in registry.adapters("framework") if package in cls.base_modules)
-        return next(owners, None)
+        package = path.partition(":")[0].partition(".")[0]
+        return registry.framework_of_package(package) if ":" in path else None
 
     def defaults(self, framework: str, model: str) -> Mapping[str, Any]:
         """Return the defaults of a framework's model, by dotted key of the config."""
@@ -111,14 +110,19 @@ class Catalog:
         A class name in its own case comes first (`Ridge` is the regressor), then a short name in other case.
         """
         wanted = fold(name)
-        described = [(one, cls) for one, cls in registry.adapters("framework") if framework in (None, one)]
-        for one, cls in described:
+
+        def described() -> Iterator[tuple[str, Any]]:
+            if framework is None:
+                return registry.frameworks_with(lambda one: fold(one) == wanted)
+            return iter([(framework, registry.adapter("framework", framework))])
+
+        for one, cls in described():
             if name in (others := cls.other_names()):
                 return _meaning(one, others, name)
-        for one, cls in described:
+        for one, cls in described():
             if (model := next((model for model in cls.models if fold(model) == wanted), None)) is not None:
                 return Meaning(model, one)
-        for one, cls in described:
+        for one, cls in described():
             for other in (others := cls.other_names()):
                 if fold(other) == wanted:
                     return _meaning(one, others, other)
@@ -141,17 +145,18 @@ class Catalog:
         )
 
     def _offered(
-        self, kind: Kind, framework: str | None
+        self, kind: Kind, framework: str | None, name: str | None = None
     ) -> Iterator[Mapping[str, type[BaseModel]] | Sequence[str]]:
-        """Yield the models, optimizers or losses of one framework, or of each.
+        """Yield the models, optimizers or losses of one framework, or of each that may have one of this name.
 
         They are not merged: a framework of many models makes the options of one when they are asked for.
         """
-        if framework is not None:
-            yield getattr(registry.adapter("framework", framework), _ATTRIBUTES[kind])
-            return
-        for _, cls in registry.adapters("framework"):
-            yield getattr(cls, _ATTRIBUTES[kind])
+        is_named = kind == "model" and name is not None
+        if framework is None and not is_named:
+            for _, cls in registry.adapters("framework"):
+                yield getattr(cls, _ATTRIBUTES[kind])
+        elif (one := framework or registry.framework_of(name or "")) is not None:
+            yield getattr(registry.adapter("framework", one), _ATTRIBUTES[kind])
 
 
 def _meant(kind: registry.Kind, name: str) -> str | None:

@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from trainwright.config.metrics import metrics_of_head
-from trainwright.config.optimization import HeadConfig
 from trainwright.config.schema import RunConfig
+from trainwright.config.training import HeadConfig
 from trainwright.datasets.base import Split, known_arrays
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.data import Tensors

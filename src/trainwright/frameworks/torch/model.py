@@ -22,10 +22,9 @@ from trainwright.frameworks.torch.data import TensorSource
 from trainwright.frameworks.torch.generators import generators, seed_generators
 from trainwright.frameworks.torch.huggingface import module as huggingface
 from trainwright.frameworks.torch.huggingface.build import ARCHITECTURE
-from trainwright.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainwright.frameworks.torch.network import Network, translated
 from trainwright.frameworks.torch.outputs import as_float, first_output
-from trainwright.frameworks.torch.params import FORMATS
+from trainwright.frameworks.torch.params import FORMATS, TRANSFORMERS
 from trainwright.frameworks.torch.state import structure
 from trainwright.frameworks.torch.state.snapshot import named_buffer
 from trainwright.frameworks.torch.state.training import TrainingState, saved_architecture
@@ -341,7 +340,7 @@ class LoadedModel(_TorchModel):
 
 def _with_architecture(inputs: ModelInputs, folder: Path) -> ModelInputs:
     """Return the inputs with the saved configuration of a model of transformers, if it is one."""
-    if inputs.model is not None or inputs.config.model.type not in HUGGINGFACE:
+    if inputs.model is not None or inputs.config.model.type not in TRANSFORMERS:
         return inputs
     return replace(inputs, model_params={**inputs.model_params, ARCHITECTURE: saved_architecture(folder)})
 

@@ -18,11 +18,11 @@ from trainwright.frameworks.support.inputs import prediction_batch_size
 from trainwright.frameworks.torch.data import Tensors, TensorSource
 from trainwright.frameworks.torch.heads import Heads
 from trainwright.frameworks.torch.huggingface.module import architecture_of
-from trainwright.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainwright.frameworks.torch.losses import base as losses
 from trainwright.frameworks.torch.losses.custom_metrics import counts
 from trainwright.frameworks.torch.models import build_model
 from trainwright.frameworks.torch.outputs import Outputs, as_float, call_of, first_output, input_names
+from trainwright.frameworks.torch.params import TRANSFORMERS
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.predictions import to_predictions
 from trainwright.frameworks.torch.process import device_of
@@ -55,7 +55,7 @@ class Network:
         self.built = Structure.of(self.module.train())
         # The whole configuration of a Hugging Face model is saved, so that the model can be loaded without
         # the files that it was made from.
-        is_known = inputs.model is None and inputs.config.model.type in HUGGINGFACE
+        is_known = inputs.model is None and inputs.config.model.type in TRANSFORMERS
         self.architecture = architecture_of(module) if is_known else None
         self.task = task_for(inputs.info)
         self.own_losses = OwnLosses()

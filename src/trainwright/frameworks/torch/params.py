@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from trainwright.config.fields import Section
 from trainwright.frameworks.support.optimizers import AdamParams, Betas, RmspropParams, Share
-from trainwright.frameworks.torch.huggingface import params as huggingface
 
 Activation = Literal["relu", "gelu", "silu", "tanh"]
 
@@ -220,7 +220,7 @@ class MuonParams(Section):
     eps: float = Field(1e-8, gt=0, description="of AdamW")
 
 
-MODELS: dict[str, type[Section]] = {
+OURS: dict[str, type[Section]] = {
     "cnn": CnnParams,
     "gpt": GptParams,
     "lstm": LstmParams,
@@ -232,11 +232,35 @@ MODELS: dict[str, type[Section]] = {
     "text_transformer": TextTransformerParams,
     "transformer": TransformerParams,
     "unet": UnetParams,
-    **huggingface.MODELS,
 }
+CLASSIFIER = "transformers:AutoModelForSequenceClassification"
+LANGUAGE_MODEL = "transformers:AutoModelForCausalLM"
+TRANSFORMERS = (CLASSIFIER, LANGUAGE_MODEL)
 
+
+class Models(Mapping[str, type[BaseModel]]):
+    """The options of each model; those of transformers are imported when they are asked for."""
+
+    def __getitem__(self, name: str) -> type[BaseModel]:
+        if name not in TRANSFORMERS:
+            return OURS[name]
+        from trainwright.frameworks.torch.huggingface.params import HuggingFaceParams
+
+        return HuggingFaceParams
+
+    def __contains__(self, name: object) -> bool:
+        return name in OURS or name in TRANSFORMERS
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*OURS, *TRANSFORMERS))
+
+    def __len__(self) -> int:
+        return len(OURS) + len(TRANSFORMERS)
+
+
+MODELS = Models()
 OF_TOKENS = ("gpt", "lstm", "text_transformer")  # ours that read `input_ids`
-TOKEN_MODELS = (*OF_TOKENS, *huggingface.MODELS)
+TOKEN_MODELS = (*OF_TOKENS, *TRANSFORMERS)
 
 OPTIMIZERS: dict[str, type[Section]] = {
     "adamw": AdamParams,

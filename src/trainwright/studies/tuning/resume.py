@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from trainwright.config import Overrides
 from trainwright.config.checks import OBJECTS
 from trainwright.config.env import names_outside, texts_in
-from trainwright.config.habits import key_meant
+from trainwright.config.normalize import key_meant
 from trainwright.config.overrides import keys_of, with_settings
 from trainwright.config.resolved import flat_values
 from trainwright.config.tuning import SQLITE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from trainwright.config.optimization import HeadConfig
+from trainwright.config.training import HeadConfig
 from trainwright.errors import ModelError
 from trainwright.types import TARGET, ArraySpec, DataInfo
 

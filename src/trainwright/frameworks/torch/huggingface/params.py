@@ -9,9 +9,6 @@ from pydantic import Field, field_validator, model_validator
 from trainwright.config.fields import Section
 from trainwright.frameworks.support.optimizers import Share
 
-CLASSIFIER = "transformers:AutoModelForSequenceClassification"
-LANGUAGE_MODEL = "transformers:AutoModelForCausalLM"
-
 
 class LoraParams(Section):
     """LoRA (Hu et al., 2022): low-rank adapters are trained, and the weights are frozen."""
@@ -85,6 +82,3 @@ class HuggingFaceParams(Section):
                 "in path, or leave revision out"
             )
         return self
-
-
-MODELS: dict[str, type[Section]] = {CLASSIFIER: HuggingFaceParams, LANGUAGE_MODEL: HuggingFaceParams}

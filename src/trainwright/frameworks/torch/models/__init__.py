@@ -11,7 +11,6 @@ import torch
 
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.torch.huggingface import build as huggingface
-from trainwright.frameworks.torch.huggingface.params import MODELS as HUGGINGFACE
 from trainwright.frameworks.torch.models.cnn import Cnn
 from trainwright.frameworks.torch.models.gpt import Gpt
 from trainwright.frameworks.torch.models.lstm import Lstm
@@ -20,7 +19,7 @@ from trainwright.frameworks.torch.models.resnet import Resnet, resnet18, resnet3
 from trainwright.frameworks.torch.models.text_transformer import TextTransformer
 from trainwright.frameworks.torch.models.transformer import Transformer
 from trainwright.frameworks.torch.models.unet import Unet
-from trainwright.frameworks.torch.params import OF_TOKENS
+from trainwright.frameworks.torch.params import OF_TOKENS, TRANSFORMERS
 from trainwright.registry import task_for
 from trainwright.require import import_path, kind_of
 from trainwright.types import INPUT_IDS, DataInfo
@@ -67,7 +66,7 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
     Raises:
         ModelError: The model cannot be imported, its constructor fails, or it is not a `torch.nn.Module`.
     """
-    if type_name in HUGGINGFACE:
+    if type_name in TRANSFORMERS:
         return huggingface.build(type_name, params, info)
     make = find_model(type_name)
     if isinstance(make, torch.nn.Module):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from trainwright.config.optimization import EmaConfig
+from trainwright.config.training import EmaConfig
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.state.layout import overlap
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from trainwright.config.optimization import FreezeConfig
+from trainwright.config.training import FreezeConfig
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.patterns import matching_parameters
 

@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from trainwright.config.optimization import ParameterGroup
 from trainwright.config.schema import TrainingConfig
+from trainwright.config.training import ParameterGroup
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.patterns import matching_parameters
 

@@ -11,12 +11,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trainwright.config import synonyms
 from trainwright.config.emit import inline
-from trainwright.config.synonyms import fold
-from trainwright.config.tree import Node, Problems, find, from_plain, join, mapping, plain
+from trainwright.config.synonyms import fold, table
+from trainwright.config.tree import Draft, Node, from_plain, join, mapping, plain
 
 _SPACE = "tuning.space"
+_MODES = table({"max": "max maximize maximise", "min": "min minimize minimise"})
 _CALL = re.compile(r"([\w.]+)\((.*)\)")
 _PREFIX = re.compile(r"^((ray\.)?tune|trial|optuna\.\w+|hydra)\.|^suggest_")
 # Keys of a parameter that make it one, and not a section of the config.
@@ -43,25 +43,25 @@ _CALLS = {
 }
 
 
-def read_search(root: Node, problems: Problems, notes: list[str]) -> None:
+def read_search(draft: Draft, path: str, node: Node) -> None:
     """Rewrite the `tuning` section of a layer, in place."""
-    tuning = mapping(find(root, "tuning"))
+    tuning = mapping(node)
     metric = mapping(tuning.get("metric"))
     if "name" in metric:  # {name: val_loss, goal: minimize}
         tuning["metric"] = metric["name"]
         if (goal := metric.get("goal", metric.get("mode"))) is not None:
             tuning.setdefault("mode", goal)
     mode = tuning.get("mode")
-    for node in mode.value if mode is not None and isinstance(mode.value, list) else [mode]:
-        meaning = None if node is None else synonyms.MODES.get(fold(str(node.value)))
-        if node is not None and meaning is not None and meaning != node.value:
-            notes.append(f"{node.source}: tuning.mode: {node.value} is read as {meaning}")
-            node.value = meaning
+    for one in mode.value if mode is not None and isinstance(mode.value, list) else [mode]:
+        meaning = None if one is None else _MODES.get(fold(str(one.value)))
+        if one is not None and meaning is not None and meaning != one.value:
+            draft.notes.append(f"{one.source}: {path}.mode: {one.value} is read as {meaning}")
+            one.value = meaning
     if (space := tuning.get("space")) is not None:
-        _read_space(space, "", problems, notes)
+        _read_space(draft, space, "")
 
 
-def _read_space(space: Node, path: str, problems: Problems, notes: list[str]) -> None:
+def _read_space(draft: Draft, space: Node, path: str) -> None:
     """Rewrite the parameters of a space, or of a section of it."""
     for key, node in list(mapping(space).items()):
         at = join(path, key)
@@ -72,14 +72,14 @@ def _read_space(space: Node, path: str, problems: Problems, notes: list[str]) ->
             elif isinstance(before, dict) and _MARKS & before.keys():
                 ours = _from_mapping(before)
             else:
-                _read_space(node, at, problems, notes)
+                _read_space(draft, node, at)
                 continue
         except ValueError as error:
-            problems.report(str(error), f"{_SPACE}.{at}", node.source)
+            draft.problems.report(str(error), f"{_SPACE}.{at}", node.source)
             del mapping(space)[key]
             continue
         if ours is not None and ours != before:
-            notes.append(f"{node.key_source}: {_SPACE}.{at} is read as {inline(ours)}")
+            draft.note(node, f"{_SPACE}.{at} is read as {inline(ours)}")
             node.value = from_plain(ours, node.source).value
 
 

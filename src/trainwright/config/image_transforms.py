@@ -9,12 +9,34 @@ import re
 from functools import cache
 from typing import get_args
 
-from trainwright.config import synonyms
-from trainwright.config.synonyms import fold
+from trainwright.config.synonyms import fold, table
 from trainwright.config.transforms import Transform
-from trainwright.config.tree import Node, Problems, mapping
+from trainwright.config.tree import Draft, Node, mapping
 
 _PATH = "data.transforms"
+# Transforms of images as torchvision, albumentations and timm call them.
+_TRANSFORMS = table(
+    {
+        "resize": "Resize SmallestMaxSize",
+        "center_crop": "CenterCrop",
+        "random_crop": "RandomCrop",
+        "random_resized_crop": "RandomResizedCrop RandomResizedCropAndInterpolation",
+        "horizontal_flip": "HorizontalFlip RandomHorizontalFlip hflip flip flip_lr",
+        "vertical_flip": "VerticalFlip RandomVerticalFlip vflip flip_ud",
+        "rotation": "Rotation RandomRotation Rotate",
+        "color_jitter": "ColorJitter ColourJitter",
+        "rand_augment": "RandAugment",
+        "random_erasing": "RandomErasing",
+        "normalize": "Normalize Normalise",
+        "mixup": "MixUp",
+        "cutmix": "CutMix",
+    }
+)
+# They make tensors of images, which needs no transform here.
+_NO_TRANSFORMS = table({"tensor": "ToTensor ToTensorV2 PILToTensor ToImage ToDtype ConvertImageDtype"})
+_IMAGE_LIBRARY = re.compile(
+    r"^(((torchvision\.)?transforms|v2|[TA]|albumentations|pytorch|timm\.data)\.)+(?=\w+$)"
+)
 _ALBUMENTATIONS = re.compile(r"^(A|albumentations)\.")
 _ITS_OWN = ("limit", "always_apply")  # options that albumentations alone has
 # Options that change nothing at these values, as they are how ours work.
@@ -51,22 +73,23 @@ _MUST_SAY = {
 }
 
 
-def read_transforms(transforms: Node | None, problems: Problems, notes: list[str]) -> None:
+def read_transforms(draft: Draft, path: str, transforms: Node) -> None:  # noqa: ARG001 - a conversion
     """Read the transforms of libraries as ours, in place; leave out those that make tensors."""
-    if transforms is None or not isinstance(transforms.value, list):
+    notes = draft.notes
+    if not isinstance(transforms.value, list):
         return
     for item in list(transforms.value):
         kind = mapping(item).get("type", item)
         if not isinstance(kind.value, str) or ":" in kind.value:
             continue
-        word = fold(synonyms.IMAGE_LIBRARY.sub("", kind.value))
-        if word in synonyms.NO_TRANSFORMS:
+        word = fold(_IMAGE_LIBRARY.sub("", kind.value))
+        if word in _NO_TRANSFORMS:
             transforms.value.remove(item)
             notes.append(f"{kind.source}: {_PATH}: {kind.value} is left out; it always happens")
         elif (hint := _hint(word, kind.value, item)) is not None:
             transforms.value.remove(item)
-            problems.report(f"{kind.value} {hint}", _PATH, kind.source)
-        elif (ours := synonyms.TRANSFORMS.get(word)) is not None:
+            draft.problems.report(f"{kind.value} {hint}", _PATH, kind.source)
+        elif (ours := _TRANSFORMS.get(word)) is not None:
             if word == "smallestmaxsize":
                 _rename(mapping(item), "max_size", "size", notes)
             _options(ours, item, notes)

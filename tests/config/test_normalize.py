@@ -219,6 +219,8 @@ def test_what_people_write_is_understood(name):
         ({"data": {"type": "wine", "label": "y", "target": "z"}}, "data.target"),
         ({"fp16": True, "precision": "bf16"}, "training.precision"),
         ({"training": {"early_stopping": 3, "patience": 4}}, "training.early_stopping.patience"),
+        ({"split": [0.8, 0.1, 0.1], "test_size": 0.2}, "data.split.test"),
+        ({"data": {"type": "wine", "split": {"valid": 0.1}, "val_size": 0.2}}, "data.split.val"),
     ],
 )
 def test_two_spellings_at_once_are_an_error(added, named):
