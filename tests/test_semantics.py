@@ -4,7 +4,7 @@ from pathlib import Path
 
 import trainwright
 from trainwright import semantics
-from trainwright.registry import BUILT_IN
+from trainwright.plugins import BUILT_IN
 from trainwright.semantics import changed, in_words
 
 ROOT = Path(trainwright.__file__).parent

@@ -11,7 +11,7 @@ import trainwright
 from trainwright.config import load
 from trainwright.datasets.rows import proposals
 from trainwright.frameworks.base import Advice
-from trainwright.registry import adapter
+from trainwright.plugins import adapter
 from trainwright.reports.card import write_card
 from trainwright.reports.diagnosis.restraint import restraint
 from trainwright.reports.framework import framework_of

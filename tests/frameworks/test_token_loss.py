@@ -23,7 +23,7 @@ from trainwright.frameworks.torch.learner import TorchLearner
 from trainwright.frameworks.torch.losses import build_total_loss
 from trainwright.frameworks.torch.models.gpt import Gpt
 from trainwright.order import SampleOrder
-from trainwright.registry import task_for
+from trainwright.plugins import task_for
 from trainwright.runs.catalog import Catalog
 from trainwright.types import NO_LABEL, ArraySpec, Batch, DataInfo, Ids
 

@@ -25,8 +25,8 @@ from trainwright.cli.main import main
 from trainwright.errors import CheckpointError, DataError, InputError, ModelError
 from trainwright.frameworks.torch.losses import build_loss
 from trainwright.frameworks.torch.models.gpt import Gpt
+from trainwright.plugins import task_for
 from trainwright.records.journal import losses, read
-from trainwright.registry import task_for
 from trainwright.runs.prediction.texts import _drawn
 from trainwright.runs.run import Run
 from trainwright.testing.framework_suite import FEW_KILLS, FrameworkSuite, Kills

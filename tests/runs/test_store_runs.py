@@ -12,7 +12,7 @@ import pytest
 import trainwright
 from s3_server import S3Server
 from small_runs import SMALL, Crash, assert_same, crashed, every_save_on_disk, preempted
-from trainwright import registry
+from trainwright import plugins
 from trainwright.callbacks.base import Callback
 from trainwright.cli.main import main
 from trainwright.engine.loop import Loop
@@ -74,14 +74,14 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let the stores of `file://` URLs meet faults."""
-    monkeypatch.setattr(registry, "_replaced", {})
+    monkeypatch.setattr(plugins, "_replaced", {})
 
     def wrap(*faults: Faults) -> None:
         def make(root: Path | str) -> Any:
             store = LocalStore(root)
             return FaultyStore(store, *faults) if isinstance(root, str) else store
 
-        registry.replace_adapter("store", "file", make)
+        plugins.replace_adapter("store", "file", make)
 
     return wrap
 
@@ -393,7 +393,7 @@ def test_a_resume_downloads_one_checkpoint_and_keeps_the_others(
             seen.append(key)
             super().download(key, target)
 
-    registry.replace_adapter(
+    plugins.replace_adapter(
         "store", "file", lambda root: Seen(LocalStore(root)) if isinstance(root, str) else LocalStore(root)
     )
     kept: list[tuple[str, ...]] = []

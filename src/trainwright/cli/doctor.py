@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 import trainwright
-from trainwright import registry
+from trainwright import plugins
 from trainwright.cli import options
 from trainwright.cli.output import show, size, table
 from trainwright.errors import TrainwrightError
@@ -133,9 +133,9 @@ def _plugins() -> list[dict[str, Any]]:
             "package": plugin.package,
             "target": plugin.target,
             "ignored": plugin.ignored or None,
-            "error": None if plugin.ignored else registry.error_of(plugin),
+            "error": None if plugin.ignored else plugins.error_of(plugin),
         }
-        for plugin in registry.plugins()
+        for plugin in plugins.installed()
     ]
 
 
@@ -168,7 +168,7 @@ def _runs(path: Path) -> dict[str, Any]:
 
 def _processes(nproc: int) -> dict[str, Any]:
     """Return what processes measure of each other; `problems` says what is wrong."""
-    for _, framework in registry.adapters("framework"):
+    for _, framework in plugins.adapters("framework"):
         if (processes := framework.processes()) is not None:
             try:
                 return dict(processes.check(nproc))

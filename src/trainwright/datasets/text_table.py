@@ -42,7 +42,7 @@ from trainwright.datasets.rows.tokenizers import Choice, Tokenizer, WordTokens
 from trainwright.datasets.rows.weights import encode as encode_weights
 from trainwright.digest import sha256_json
 from trainwright.errors import DataError
-from trainwright.registry import task_of
+from trainwright.plugins import task_of
 from trainwright.tasks.support.columns import TOKEN_CLASSIFICATION
 from trainwright.types import LABELS, Array, DataInfo, Ids, SplitName
 

@@ -14,8 +14,8 @@ from trainwright.datasets.base import Preparation, Split
 from trainwright.datasets.rows.arrays import Arrays
 from trainwright.datasets.rows.preparation import TabularPreparation
 from trainwright.evaluation.metrics import evaluate_predictions, without_prefix
+from trainwright.plugins import task_for
 from trainwright.records.journal import finite
-from trainwright.registry import task_for
 from trainwright.tasks.base import ExplainedOutput, Task
 from trainwright.types import FEATURES, TARGET, Array, DataInfo, Predictions
 

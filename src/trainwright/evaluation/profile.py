@@ -25,7 +25,7 @@ from trainwright.evaluation.baselines import spaced
 from trainwright.evaluation.explained import Column, data_columns
 from trainwright.evaluation.frames import FrameMatrix
 from trainwright.evaluation.linear import MAX_FEATURES, LinearModel
-from trainwright.registry import task_for
+from trainwright.plugins import task_for
 from trainwright.require import require
 from trainwright.tasks.base import Floats
 from trainwright.tasks.support.classes import binary_auc

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from trainwright.evaluation.metrics import EvaluationResult
+from trainwright.plugins import task_for
 from trainwright.records.journal import finite
-from trainwright.registry import task_for
 from trainwright.types import DataInfo
 
 

@@ -23,7 +23,7 @@ from trainwright.errors import InputError
 from trainwright.frameworks.sklearn import SklearnFramework
 from trainwright.frameworks.sklearn.outputs import flatten_features, outputs_of
 from trainwright.frameworks.sklearn.storage import import_skops
-from trainwright.registry import name_of_framework, task_for
+from trainwright.plugins import name_of_framework, task_for
 from trainwright.runs.prediction.predictor import Predictor
 from trainwright.runs.prediction.whole_files import write_whole
 from trainwright.semantics import changed, in_words

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.errors import InputError, RunNotFoundError, TrainwrightError
 from trainwright.records.checkpoint_names import checkpoint_names
 from trainwright.records.copies import download_records, refresh
@@ -22,7 +22,7 @@ from trainwright.safe_open import read_regular, usable_path
 
 log = logging.getLogger("trainwright")
 _NAMING = (StudyRecord.FILE, TRIALS)  # files of a study that name its runs
-_HALF_URL = re.compile(rf"({'|'.join(registry.BUILT_IN['store'])}):/?([^/].*)")
+_HALF_URL = re.compile(rf"({'|'.join(plugins.BUILT_IN['store'])}):/?([^/].*)")
 
 
 def runs_folder(runs_dir: Path | str | None = None) -> Path:

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.digest import fsync_folder, make_folders, sha256_file, write_atomically
 from trainwright.errors import CheckpointError, RunLockedError, TrainingError
 from trainwright.records import compression
@@ -308,4 +308,4 @@ def copied_entry(path: Path) -> Entry | None:
     Raises:
         CheckpointError: It is damaged.
     """
-    return Log(registry.adapter("store", "file")(path)).head()
+    return Log(plugins.adapter("store", "file")(path)).head()

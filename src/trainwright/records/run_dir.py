@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.digest import (
     TEMPORARY_SUFFIX,
     fsync_folder,
@@ -358,7 +358,7 @@ class RunDir:
     def _is_open(self) -> bool:
         """Return whether the log lacks the end of an attempt: nothing seals the result then."""
         try:
-            head = Log(registry.adapter("store", "file")(self.path)).head()
+            head = Log(plugins.adapter("store", "file")(self.path)).head()
         except CheckpointError:  # which is named as damage
             return False
         return head is not None and head.has_owner

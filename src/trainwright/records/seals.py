@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.errors import CheckpointError
 from trainwright.records.checkpoint_names import step_of
 from trainwright.records.journal import segments
@@ -198,7 +198,7 @@ def problems(run: RunDir, wanted: Callable[[str], bool] = is_any) -> list[str]:
 def _head(run: RunDir) -> Entry | str | None:
     """Return the newest entry of a run's log, or what is wrong with it."""
     try:
-        return Log(registry.adapter("store", "file")(run.path)).head()
+        return Log(plugins.adapter("store", "file")(run.path)).head()
     except CheckpointError as error:
         return f"log: {error}"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.digest import make_folders, write_atomically
 from trainwright.errors import CheckpointError, InputError
 from trainwright.safe_open import read_regular
@@ -50,8 +50,8 @@ def working_folder(url: str) -> Path:
     """
     url = url.rstrip("/")
     parts = urlsplit(url)
-    if registry.find("store", parts.scheme) is None:
-        known = ", ".join(f"{name}://" for name in registry.names("store"))
+    if plugins.find("store", parts.scheme) is None:
+        known = ", ".join(f"{name}://" for name in plugins.names("store"))
         raise InputError(f"no store has URLs that begin with {parts.scheme}://; there are: {known}")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise InputError(
@@ -111,7 +111,7 @@ def _hash(url: str) -> str:
 
 def open_store(url: str) -> Store:
     """Open the store of a URL for reading; `check_store` must follow before anything is committed."""
-    return cast(Store, registry.adapter("store", urlsplit(url).scheme)(url))
+    return cast(Store, plugins.adapter("store", urlsplit(url).scheme)(url))
 
 
 def check_store(store: Store, name: str) -> None:

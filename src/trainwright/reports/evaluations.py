@@ -7,8 +7,8 @@ from typing import Any
 from markupsafe import Markup
 
 from trainwright.numerals import number
+from trainwright.plugins import adapters
 from trainwright.redact import redacted
-from trainwright.registry import adapters
 from trainwright.reports import charts, costs, figures, history
 from trainwright.reports.rundir import Json, RunFiles, numbers, part
 

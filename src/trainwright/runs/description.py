@@ -13,9 +13,9 @@ from trainwright.evaluation.metrics import EvaluationResult
 from trainwright.evaluation.origin import with_origin
 from trainwright.evaluation.profile import profile
 from trainwright.evaluation.tables import tables
+from trainwright.plugins import task_for
 from trainwright.records.document import dump
 from trainwright.records.run_dir import RunDir
-from trainwright.registry import task_for
 from trainwright.runs.wiring import Components
 
 log = logging.getLogger("trainwright")

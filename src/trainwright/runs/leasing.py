@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.engine.lease import Lease
 from trainwright.errors import CheckpointError, InputError, TrainwrightError
 from trainwright.records.log import Entry, Log
@@ -53,7 +53,7 @@ def take_lease(run: RunDir, *, compresses: bool = False) -> Lease:
     remote = RemoteRun.of(run.path, compresses=compresses)
     if remote is None:
         refuse_lost_copy(run.path)
-        entries = Log(registry.adapter("store", "file")(run.path))
+        entries = Log(plugins.adapter("store", "file")(run.path))
         head = _readable_head(entries)
     else:
         remote.check()

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import Resolved
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import DataBundle
@@ -110,7 +110,7 @@ def code_roots(
     config, paths = resolved.config, import_paths([resolved.bits, definition])
     classes: list[type] = [framework, *([type(objects.model)] if objects.model is not None else [])]
     if config.data and objects.data is None:
-        classes.append(registry.dataset_of(config.data.type))
+        classes.append(plugins.dataset_of(config.data.type))
     return [path.partition(":")[0] for path in paths] + [cls.__module__ for cls in classes]
 
 

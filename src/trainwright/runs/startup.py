@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.digest import digest, sha256_bytes
 from trainwright.engine.checkpoint import RunCheckpoints
 from trainwright.engine.state import RunState
@@ -174,7 +174,7 @@ class Startup:
         """Build the components of the run, and say how exactly it can be repeated."""
         request = self._request
         config, threads = self._world.from_main(lambda: config_and_threads(request, past.manifest))
-        framework = registry.adapter("framework", framework_name(config, request.objects.model))
+        framework = plugins.adapter("framework", framework_name(config, request.objects.model))
         determinism = checked_determinism(config, framework.determinism(config))
         seed_global_random(config.experiment.seed)
         choices, begin = decisions.choices(), self.origin.begin

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import Resolved
 from trainwright.config.env import names_outside
 from trainwright.errors import InputError
@@ -286,7 +286,7 @@ def _optimizer_bases() -> tuple[str, ...]:
 
 
 def _frameworks() -> list[Any]:
-    return [registry.adapter("framework", name) for name in registry.names("framework")]
+    return [plugins.adapter("framework", name) for name in plugins.names("framework")]
 
 
 def _loaded(path: str) -> Any:

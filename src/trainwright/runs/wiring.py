@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.announce import announced
 from trainwright.callbacks.base import Callback, RunView
 from trainwright.callbacks.histograms import WeightHistograms
@@ -119,7 +119,7 @@ def load_data(config: RunConfig, model: Any = None) -> DataBundle:
         raise DataError(NO_DATA)
     if (rule := import_rule()) is not None:
         _check_sources(config, rule)
-    cls = registry.dataset_of(config.data.type)
+    cls = plugins.dataset_of(config.data.type)
     form = form_for(config, model)
     with prepared_as(form):
         return loaded(cls(config.data, cls.Params(**config.data.params)), config.data, form)
@@ -293,7 +293,7 @@ def run_checkpoints(
         run_files: Files that new ones cover (SHA-256 by name).
         lease: The right to commit new ones; None: they are only read.
     """
-    store = registry.adapter("store", "file")(run.path)
+    store = plugins.adapter("store", "file")(run.path)
     attempt, fetch = (lease.attempt, lease.fetch) if lease else (0, None)
     head = readable_head(store)
     files = head.files if head else None
@@ -375,7 +375,7 @@ def _remedies(components: Components) -> list[str]:
 def wants_histograms(config: RunConfig) -> bool:
     """Return whether the config or a tracker asks for weight histograms."""
     return config.logging.histograms or any(
-        registry.adapter("tracker", item.type).wants_histograms for item in config.tracking
+        plugins.adapter("tracker", item.type).wants_histograms for item in config.tracking
     )
 
 

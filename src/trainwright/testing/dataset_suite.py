@@ -30,7 +30,7 @@ import pytest
 
 from trainwright.datasets.base import ArraySplit, DataBundle, Dataset, Preparation, Split
 from trainwright.datasets.rows.preparation import from_json
-from trainwright.registry import task_for
+from trainwright.plugins import task_for
 from trainwright.types import FEATURES, INPUT_IDS, NO_LABEL
 
 HEAVY = ("pandas", "pyarrow", "sklearn", "scipy", "torch", "tensorflow", "datasets")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.rows.chunks import RowChunks
 from trainwright.datasets.rows.raw import frame_of
@@ -55,7 +55,7 @@ def row_chunks(
 def _reader(path: Path | str, params: Mapping[str, Any] | None, target: str) -> Any:
     """Return the data set adapter that reads a file."""
     kind = _KINDS.get(Path(path).suffix.lower(), "csv")
-    reader = registry.adapter("dataset", kind)
+    reader = plugins.adapter("dataset", kind)
     config = DataConfig(target=target) if target else DataConfig()
     return reader(config, reader.Params(**(params or {} if kind == "csv" else {})))
 

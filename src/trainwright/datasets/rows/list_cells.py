@@ -11,7 +11,7 @@ import numpy as np
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.rows.table import Table, listed
 from trainwright.errors import DataError
-from trainwright.registry import task_of
+from trainwright.plugins import task_of
 from trainwright.tasks.support.columns import MULTILABEL
 from trainwright.types import NO_LABEL, Array, SplitName
 

@@ -21,7 +21,7 @@ from trainwright.datasets.rows.sampling import balanced, item_weights
 from trainwright.datasets.rows.table import kind_of, listed, tidy
 from trainwright.datasets.rows.tabular import rounded_targets
 from trainwright.errors import DataError
-from trainwright.registry import task_of
+from trainwright.plugins import task_of
 from trainwright.tasks.base import Task
 from trainwright.tasks.support.columns import distinct_labels, infer_task_of_sample
 from trainwright.tasks.support.masks import class_numbers

@@ -31,7 +31,7 @@ from trainwright.datasets.rows.sampling import SAMPLING
 from trainwright.datasets.rows.table import Table, as_table, kind_of, listed, nearest
 from trainwright.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
 from trainwright.errors import DataError
-from trainwright.registry import adapters
+from trainwright.plugins import adapters
 from trainwright.types import (
     FEATURES,
     SPLITS,

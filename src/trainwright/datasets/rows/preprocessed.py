@@ -19,7 +19,7 @@ from trainwright.datasets.rows.splitting import fractions, split_rows
 from trainwright.datasets.rows.table import Table, listed, tidy
 from trainwright.datasets.rows.target import Target, beyond_float64, inspect
 from trainwright.errors import DataError
-from trainwright.registry import task_of
+from trainwright.plugins import task_of
 from trainwright.tasks.support.columns import infer_task_of_matrix
 from trainwright.types import (
     INPUT_IDS,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.types import Proposal, TableShape
 
 _RARE = 0.1  # accuracy says little where a class has a smaller share of the rows
@@ -24,7 +24,7 @@ def proposals(shape: TableShape, *, installed: bool = False) -> Mapping[str, Pro
     """
     return {
         model: proposal
-        for _, framework in registry.adapters("framework")
+        for _, framework in plugins.adapters("framework")
         if not installed or all(find_spec(module) is not None for module in framework.base_modules)
         for model, proposal in framework.advice.proposals(shape).items()
     }

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import cast
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.datasets.rows.cache import data_cache
 from trainwright.errors import CheckpointError, DataError
 from trainwright.require import import_rule
@@ -85,18 +85,18 @@ def _opened(url: str) -> tuple[DataStore, str, str]:
     if scheme == "file":
         raise DataError(f"{url}: give the path of a file on this machine, without file://")
     if not _has_data(scheme):
-        known = ", ".join(f"{name}://" for name in registry.names("store") if _has_data(name))
+        known = ", ".join(f"{name}://" for name in plugins.names("store") if _has_data(name))
         raise DataError(f"{url}: data cannot be read from {scheme}://, only from files and from {known}")
     if "@" in bucket:
         raise DataError("the URL of data must not contain credentials; set them in the environment")
     if (rule := import_rule()) is not None:
         rule.check_outside("data", f"{scheme}://{bucket}")
-    store = cast(DataStore, registry.adapter("store", scheme)(f"{scheme}://{bucket}"))
+    store = cast(DataStore, plugins.adapter("store", scheme)(f"{scheme}://{bucket}"))
     return store, f"{scheme}://{bucket}", key
 
 
 def _has_data(scheme: str) -> bool:
-    return hasattr(registry.find("store", scheme), "version")
+    return hasattr(plugins.find("store", scheme), "version")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config.emit import emit, inline
 from trainwright.config.schema import ColumnConfig, DataConfig
 from trainwright.datasets.rows.encodings import guess_of_file
@@ -28,7 +28,7 @@ from trainwright.datasets.rows.target import class_indices, inspect, rows_with_t
 from trainwright.datasets.rows.typed import ColumnKind, stray_texts, typed
 from trainwright.errors import DataError
 from trainwright.frameworks.base import Framework
-from trainwright.registry import task_of
+from trainwright.plugins import task_of
 from trainwright.tasks.support.columns import unless_counts
 from trainwright.types import Ids, TableShape
 
@@ -435,8 +435,8 @@ def _strays(draft: Draft) -> Iterator[str]:
 
 def _framework(model: str) -> type[Framework] | None:
     """Return the framework that has a model of this short name, or None."""
-    name = registry.framework_of(model)
-    return None if name is None else registry.adapter("framework", name)
+    name = plugins.framework_of(model)
+    return None if name is None else plugins.adapter("framework", name)
 
 
 def _defaults(model: str) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ from trainwright.datasets.rows.table import Table, kind_of
 from trainwright.datasets.rows.target import Target, class_indices, inspect, rows_with_target
 from trainwright.datasets.rows.typed import ColumnKind, typed
 from trainwright.errors import DataError
-from trainwright.registry import task_of
+from trainwright.plugins import task_of
 from trainwright.tasks.support.precision import is_coarse, learned, offset_of
 from trainwright.tasks.support.transforms import fit as fit_transform
 from trainwright.tasks.support.transforms import transform_of

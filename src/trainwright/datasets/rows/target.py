@@ -13,7 +13,7 @@ from trainwright.datasets.base import feature_form
 from trainwright.datasets.rows.list_cells import expanded
 from trainwright.datasets.rows.table import Table, kind_of, listed, missing
 from trainwright.errors import DataError
-from trainwright.registry import task_of
+from trainwright.plugins import task_of
 from trainwright.tasks.support.columns import distinct_labels, doubts, infer_task, infer_task_of_matrix
 from trainwright.types import Array
 

@@ -16,7 +16,7 @@ from trainwright.datasets.rows.table import Table, as_table, nearest
 from trainwright.datasets.rows.target import Target
 from trainwright.datasets.rows.tokenizers import Tokenizer, WordTokens
 from trainwright.errors import DataError
-from trainwright.registry import task_of
+from trainwright.plugins import task_of
 from trainwright.types import ATTENTION_MASK, INPUT_IDS, NO_LABEL, Array, ArraySpec, Ids
 
 

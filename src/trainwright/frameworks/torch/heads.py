@@ -19,7 +19,7 @@ from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.outputs import Outputs, first_output
 from trainwright.frameworks.torch.own_state import OwnLosses
 from trainwright.frameworks.torch.predictions import to_predictions
-from trainwright.registry import task_for
+from trainwright.plugins import task_for
 from trainwright.tasks.base import Task
 from trainwright.tasks.support.heads import head_data
 from trainwright.tasks.support.precision import is_coarse, restored

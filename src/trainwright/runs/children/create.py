@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import Resolved
 from trainwright.engine.checkpoint import RunCheckpoints
 from trainwright.engine.rules import NOTHING_INHERITED, Inherited, Rules
@@ -85,7 +85,7 @@ class _ParentState:
         self._manifest = self._parent.require_manifest()
         self._lineage = self._parent.lineage()
         self._checkpoints = run_checkpoints(self._parent)
-        self._framework = registry.adapter("framework", framework_name(self._config, request.model))
+        self._framework = plugins.adapter("framework", framework_name(self._config, request.model))
         self._rows = self._train_rows()
         self._plan: Plan = self._framework.plan(
             self._config, epoch_samples(self._config, self._rows), request.model

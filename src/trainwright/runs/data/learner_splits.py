@@ -21,7 +21,7 @@ from trainwright.datasets.rows.arrays import Arrays
 from trainwright.datasets.rows.weighted import WeightedSamples
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.base import Framework
-from trainwright.registry import task_for
+from trainwright.plugins import task_for
 from trainwright.runs.data.original_units import transformed
 from trainwright.tasks.support.class_weights import of_classes
 from trainwright.tasks.support.transforms import transform_of

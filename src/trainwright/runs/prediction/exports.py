@@ -12,8 +12,8 @@ import numpy as np
 from trainwright.datasets.rows.preparation import TabularPreparation
 from trainwright.datasets.rows.typed import ColumnKind
 from trainwright.errors import InputError
+from trainwright.plugins import adapters, name_of_framework, task_for
 from trainwright.records.portable import write_portable
-from trainwright.registry import adapters, name_of_framework, task_for
 from trainwright.runs.prediction.predictor import Predictor
 from trainwright.runs.prediction.whole_files import write_whole
 from trainwright.runs.weights import stored_model

@@ -19,8 +19,8 @@ import numpy as np
 from trainwright.config.schema import RunConfig
 from trainwright.errors import InputError
 from trainwright.evaluation.metrics import EvaluationResult
+from trainwright.plugins import task_of
 from trainwright.records.run_dir import RunDir
-from trainwright.registry import task_of
 from trainwright.tasks.base import Floats
 from trainwright.tasks.support.transforms import transform_of
 from trainwright.types import Array, DataInfo

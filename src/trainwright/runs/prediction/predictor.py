@@ -27,10 +27,10 @@ from trainwright.evaluation.metrics import (
 )
 from trainwright.frameworks.base import Framework, ModelInputs
 from trainwright.global_random import preserved_global_random
+from trainwright.plugins import task_for
 from trainwright.records.data import understanding
 from trainwright.records.decision import journalled_decisions
 from trainwright.records.run_dir import RunDir
-from trainwright.registry import task_for
 from trainwright.require import import_rule, importing_by
 from trainwright.runs.data.original_units import in_original_units
 from trainwright.runs.decisions import replaying_skips

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import FileSamples, Split
 from trainwright.datasets.rows.arrays import Arrays
@@ -30,7 +30,7 @@ def samples_of(config: RunConfig, path: Path | str, tokenizer: Mapping[str, Any]
     data = config.data
     if data is None:
         return None
-    cls: Any = registry.dataset_of(data.type)
+    cls: Any = plugins.dataset_of(data.type)
     if not issubclass(cls, FileSamples):
         return None
     samples: Split = cls(data, cls.Params(**data.params)).samples(str(path), tokenizer)

@@ -11,9 +11,9 @@ from trainwright.datasets.base import DataBundle, Split
 from trainwright.errors import ModelError
 from trainwright.evaluation.metrics import EvaluationResult
 from trainwright.frameworks.base import Model
+from trainwright.plugins import task_for
 from trainwright.records.manifest import Manifest
 from trainwright.records.run_dir import RunDir
-from trainwright.registry import task_for
 from trainwright.runs.prediction.predictor import Predictor
 from trainwright.tasks.base import Scores
 from trainwright.types import DataInfo, Ids, SplitName

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config.schema import RunConfig
 from trainwright.digest import write_atomically
 from trainwright.engine.signals import STATUS_OF, Stopped
@@ -231,7 +231,7 @@ def _processes(config: RunConfig, model: Any) -> Processes:
     Raises:
         InputError: The framework trains in one process.
     """
-    processes: Processes | None = registry.adapter("framework", framework_name(config, model)).processes()
+    processes: Processes | None = plugins.adapter("framework", framework_name(config, model)).processes()
     if processes is None:
         raise InputError(f"distributed.nproc: {config.model.type} is trained in one process; leave it out")
     return processes

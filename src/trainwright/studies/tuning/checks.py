@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import Resolved
 from trainwright.config.tree import DEFAULT, Source
 from trainwright.config.tuning import HalvingPruner, TuningConfig
@@ -98,7 +98,7 @@ def _source(path: str, resolved: Resolved) -> Source:
 
 def _check_sampler(goals: Goals, space: Space, base: StudyConfig, tuning: TuningConfig) -> None:
     """Refuse a sampler that cannot do what is asked of it."""
-    name, cls = tuning.sampler.type, registry.adapter("sampler", tuning.sampler.type)
+    name, cls = tuning.sampler.type, plugins.adapter("sampler", tuning.sampler.type)
     if (problem := limit(name, getattr(cls, "limits", ()), goals)) is not None:
         raise ConfigError([Problem(problem, "tuning.sampler")])
     if name == "grid":  # which has to have ends
@@ -116,7 +116,7 @@ def _check_order(tuning: TuningConfig) -> None:
 
 def make_sampler(goals: Goals, space: Space, base: StudyConfig, tuning: TuningConfig) -> Sampler:
     """Return the sampler of a study, seeded by `experiment.seed`."""
-    cls = registry.adapter("sampler", tuning.sampler.type)
+    cls = plugins.adapter("sampler", tuning.sampler.type)
     modes = goals.modes if len(goals.modes) > 1 else goals.modes[0]
     options, seed = cls.Params(**tuning.sampler.params), base.resolved.config.experiment.seed
     sampler: Sampler = cls(options, space, modes, seed)

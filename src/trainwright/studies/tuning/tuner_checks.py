@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config.schema import ModelConfig, RunConfig
 from trainwright.config.tree import DEFAULT
 from trainwright.config.tuning import TuningConfig
@@ -38,7 +38,7 @@ def tuner_of(tuning: TuningConfig) -> Tuner | None:
     """
     if tuning.tuner is None:
         return None
-    cls = registry.adapter("tuner", tuning.tuner.type)
+    cls = plugins.adapter("tuner", tuning.tuner.type)
     # The loader has checked the options as JSON, where a whole number is fine for a real one.
     tuner: Tuner = cls(cls.Params.model_validate(tuning.tuner.params, strict=False))
     return tuner
@@ -51,7 +51,7 @@ def forkable_keys(space: Space, config: RunConfig) -> list[str]:
 
 def _fits(key: str, config: RunConfig) -> bool:
     section, _, option = key.partition(".")
-    framework = registry.adapter("framework", framework_name(config, None))
+    framework = plugins.adapter("framework", framework_name(config, None))
     if section not in ("training", "model") or key in LENGTH or refusal(key, config, framework) is not None:
         return False
     is_network = "batch_size" in framework.training_keys(config.model.type, config.model.params)

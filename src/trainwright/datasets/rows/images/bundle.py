@@ -28,7 +28,7 @@ from trainwright.datasets.rows.target import Target
 from trainwright.datasets.rows.threads import THREADS
 from trainwright.errors import DataError
 from trainwright.global_random import preserved_global_random
-from trainwright.registry import task_of
+from trainwright.plugins import task_of
 from trainwright.types import (
     FEATURES,
     SPLITS,

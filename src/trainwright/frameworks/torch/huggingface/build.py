@@ -18,7 +18,7 @@ from trainwright.frameworks.torch.huggingface.params import (
     LoraParams,
 )
 from trainwright.frameworks.torch.huggingface.source import Source, source_of
-from trainwright.registry import task_for
+from trainwright.plugins import task_for
 from trainwright.require import require
 from trainwright.types import INPUT_IDS, DataInfo
 

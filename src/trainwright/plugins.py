@@ -299,7 +299,7 @@ def dataset_names() -> list[str]:
 
 
 @cache
-def plugins() -> tuple[Plugin, ...]:
+def installed() -> tuple[Plugin, ...]:
     """Return every plugin that an installed package registers, without importing any.
 
     Of two packages with a plugin of one name, the first by name counts: the order in which a folder lists its
@@ -307,11 +307,11 @@ def plugins() -> tuple[Plugin, ...]:
     """
     listed: dict[tuple[Kind, str], Plugin] = {}
     ignored: list[Plugin] = []
-    installed = metadata.entry_points()
+    points = metadata.entry_points()
     for kind in KINDS:
         found = [
             Plugin(kind, point.name, point.value, _package_of(point))
-            for point in installed.select(group=_group(kind))
+            for point in points.select(group=_group(kind))
         ]
         for plugin in sorted(found, key=lambda plugin: plugin.package):
             if plugin.name in BUILT_IN[kind]:
@@ -334,7 +334,7 @@ def broken(*kinds: Kind) -> list[str]:
     """Return one line for each plugin of these kinds (default: all) that cannot be used."""
     return [
         _refusal(plugin, error)
-        for plugin in plugins()
+        for plugin in installed()
         if plugin.kind in (kinds or KINDS) and not plugin.ignored and (error := _load(plugin)[1]) is not None
     ]
 
@@ -344,7 +344,7 @@ def _refusal(plugin: Plugin, error: str) -> str:
 
 
 def _usable(kind: Kind) -> list[Plugin]:
-    return [plugin for plugin in plugins() if plugin.kind == kind and not plugin.ignored]
+    return [plugin for plugin in installed() if plugin.kind == kind and not plugin.ignored]
 
 
 def _group(kind: Kind) -> str:

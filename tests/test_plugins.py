@@ -1,4 +1,4 @@
-"""The registry finds adapters, and a plugin that cannot be used harms nothing else."""
+"""The table of names finds adapters, and a plugin that cannot be used harms nothing else."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from pydantic import BaseModel
 
 from plugins import install, python, trainwright
-from trainwright import registry
+from trainwright import plugins
 from trainwright.errors import InputError, MissingExtraError, ModelError
 from trainwright.frameworks.base import Framework
-from trainwright.registry import BUILT_IN, KINDS, BuiltIn
+from trainwright.plugins import BUILT_IN, KINDS, BuiltIn
 from trainwright.stores.local import LocalStore
 
 FLAWS = {  # name of the entry point: (its value, what is said of it)
@@ -83,9 +83,9 @@ def config(tmp_path: Path) -> Path:
 def test_the_table_says_what_the_classes_say() -> None:
     for kind, entries in BUILT_IN.items():
         for name, entry in entries.items():
-            cls = registry.adapter(kind, name)
+            cls = plugins.adapter(kind, name)
             assert f"{cls.__module__}:{cls.__qualname__}" == entry.target
-            assert registry._lacks(kind, cls) is None
+            assert plugins._lacks(kind, cls) is None
             served = {"framework": "models", "dataset": "names"}.get(kind)
             if served is not None and entry.serves is not None:
                 assert sorted(entry.serves) == sorted(getattr(cls, served))
@@ -95,8 +95,8 @@ def test_the_table_says_what_the_classes_say() -> None:
 def test_only_what_is_asked_for_is_imported(tmp_path: Path) -> None:
     code = """
 import sys
-from trainwright import registry
-registry.framework_of("mlp"), registry.dataset_of("npz"), registry.names("tracker")
+from trainwright import plugins
+plugins.framework_of("mlp"), plugins.dataset_of("npz"), plugins.names("tracker")
 print([name for name in sys.modules if name.startswith("trainwright.") and name.count(".") == 2
        and name.split(".")[1] in ("frameworks", "datasets", "trackers") and ".base" not in name])
 """
@@ -110,19 +110,19 @@ def test_a_framework_is_named_as_it_is_registered_wherever_its_class_is_from() -
     class Elsewhere:
         """As a framework of another package, whose module may have any path."""
 
-    assert registry.name_of_framework(registry.adapter("framework", "sklearn")) == "sklearn"
-    assert registry.name_of_framework(Elsewhere) == "Elsewhere"
+    assert plugins.name_of_framework(plugins.adapter("framework", "sklearn")) == "sklearn"
+    assert plugins.name_of_framework(Elsewhere) == "Elsewhere"
 
 
 def test_names_that_nobody_has() -> None:
     with pytest.raises(InputError, match="no tracker 'nope'; there are: mlflow, tensorboard"):
-        registry.adapter("tracker", "nope")
+        plugins.adapter("tracker", "nope")
     with pytest.raises(InputError, match=r"no dataset 'nope'; there are: csv, .*npy, .*iris"):
-        registry.dataset_of("nope")
+        plugins.dataset_of("nope")
     with pytest.raises(ModelError, match=r"belongs to no known framework; known frameworks: .*torch"):
-        registry.framework_of_class(int)
-    assert registry.framework_of("nope") is None
-    assert registry.find_dataset("nope") is None
+        plugins.framework_of_class(int)
+    assert plugins.framework_of("nope") is None
+    assert plugins.find_dataset("nope") is None
 
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         MissingExtraError,
         match=r"library_that_is_missing.*pip install 'pandas.* installs the extra 'tabular'",
     ):
-        registry.adapter("tracker", "ours")
+        plugins.adapter("tracker", "ours")
 
 
 @pytest.mark.slow
@@ -142,19 +142,19 @@ def test_doctor_names_every_plugin_that_cannot_be_used(site: Path, tmp_path: Pat
     done = trainwright(site, "doctor", "--json", "--runs-dir", tmp_path, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     document = json.loads(done.stdout)
-    plugins = {(plugin["kind"], plugin["name"], plugin["package"]): plugin for plugin in document["plugins"]}
+    listed = {(plugin["kind"], plugin["name"], plugin["package"]): plugin for plugin in document["plugins"]}
     for kind in KINDS:
         for name, (target, said) in FLAWS.items():
-            plugin = plugins[kind, "fun" if name == "function" else name, "flawed-things 1.0"]
+            plugin = listed[kind, "fun" if name == "function" else name, "flawed-things 1.0"]
             assert plugin["error"].startswith(said), plugin
             assert "\n" not in plugin["error"]
             assert plugin["target"] == target
-    assert plugins["dataset", "rings", "working-thing 1.0"]["error"] is None
+    assert listed["dataset", "rings", "working-thing 1.0"]["error"] is None
     assert (
-        plugins["dataset", "csv", "working-thing 1.0"]["ignored"] == "trainwright has a dataset of this name"
+        listed["dataset", "csv", "working-thing 1.0"]["ignored"] == "trainwright has a dataset of this name"
     )
     assert (
-        plugins["dataset", "rings", "yet-another-thing 1.0"]["ignored"]
+        listed["dataset", "rings", "yet-another-thing 1.0"]["ignored"]
         == "working-thing 1.0 has one of this name"
     )
     problems = "\n".join(document["problems"])
@@ -229,15 +229,15 @@ def test_an_unknown_name_names_the_plugins_that_might_have_had_it(
 
 def test_ours_win_over_others(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(site))
-    for cached in (registry.plugins, registry._load):
+    for cached in (plugins.installed, plugins._load):
         cached.cache_clear()
     try:
-        assert registry.adapter("dataset", "csv").__module__ == "trainwright.datasets.csv"
-        assert registry.dataset_of("rings").__module__ == "working"
+        assert plugins.adapter("dataset", "csv").__module__ == "trainwright.datasets.csv"
+        assert plugins.dataset_of("rings").__module__ == "working"
     finally:
         monkeypatch.undo()
         sys.modules.pop("working", None)
-        for cached in (registry.plugins, registry._load):
+        for cached in (plugins.installed, plugins._load):
             cached.cache_clear()
 
 
@@ -275,12 +275,12 @@ TRACKER = {
         ("store", LocalStore(Path()), "it is of type LocalStore, not a class"),
     ],
 )
-def test_what_a_class_lacks(kind: registry.Kind, cls: Any, said: str | None) -> None:
-    found = registry._lacks(kind, cls)
+def test_what_a_class_lacks(kind: plugins.Kind, cls: Any, said: str | None) -> None:
+    found = plugins._lacks(kind, cls)
     assert found is None if said is None else str(found).startswith(said)
 
 
-@pytest.mark.parametrize("name", registry.BUILT_IN["framework"])
+@pytest.mark.parametrize("name", plugins.BUILT_IN["framework"])
 def test_a_framework_is_called_like_its_library(name: str) -> None:
     """`runs.process` finds by its name whether the library is imported."""
-    assert registry.adapter("framework", name).base_modules == (name,)
+    assert plugins.adapter("framework", name).base_modules == (name,)
