@@ -33,6 +33,7 @@ LAYERS = (
     ("api",),
     ("studies", "integrations"),
     ("runs",),
+    ("inference",),
     ("evaluation", "reports", "trackers.feed"),
     ("engine",),
     ("frameworks", "datasets", "trackers", "stores", "samplers", "tuners", "callbacks"),

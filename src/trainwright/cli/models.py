@@ -156,7 +156,7 @@ def _print_predictions(run: str, file: str, as_json: bool, **how: Any) -> None:
         say_data(json_document(trainwright.predict(run, file, **how).to_dict(orient="records")))
         return
     from trainwright.api import predict_chunks
-    from trainwright.runs.prediction.file_predictions import csv_text
+    from trainwright.inference.file_predictions import csv_text
 
     for number, frame in enumerate(predict_chunks(run, file, **how)):
         say_data(csv_text(frame, header=number == 0).rstrip("\n"))

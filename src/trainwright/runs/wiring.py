@@ -17,7 +17,6 @@ from trainwright.callbacks.histograms import WeightHistograms
 from trainwright.callbacks.resources import Resources
 from trainwright.config import flatten
 from trainwright.config.env import texts_in
-from trainwright.config.metrics import metric_path, of_task
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import DataBundle, Split, prepared_as
 from trainwright.datasets.rows.arrays import Arrays
@@ -36,26 +35,26 @@ from trainwright.errors import DataError
 from trainwright.evaluation.metrics import (
     EvaluationResult,
     accumulators,
-    default_metrics,
     evaluate_predictions,
     mode_in,
+    wanted_metrics,
 )
 from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, Plan
 from trainwright.global_random import preserved_global_random
+from trainwright.inference.original_units import in_original_units
 from trainwright.order import START, Cursor, SampleOrder, WeightedDraws
 from trainwright.records.log import readable_head
 from trainwright.records.run_dir import RunDir
 from trainwright.require import ImportRule, import_rule
 from trainwright.runs.data.checks import check_accumulators, check_metrics, check_reading
 from trainwright.runs.data.learner_splits import learner_splits
-from trainwright.runs.data.original_units import in_original_units
 from trainwright.runs.data.sampling import check_sampling, drawing_weights, epoch_samples
 from trainwright.runs.data.shared import loaded
 from trainwright.runs.frameworks import form_for, framework_for
 from trainwright.runs.objects import NO_DATA, Objects
 from trainwright.runs.processes.threads import default_threads
 from trainwright.tasks.support.accumulators import Accumulator
-from trainwright.types import Array, DataInfo, Metrics, Predictions, SplitName
+from trainwright.types import Array, Metrics, Predictions, SplitName
 from trainwright.world import ALONE, World
 
 log = logging.getLogger("trainwright")
@@ -217,17 +216,6 @@ def order_and_rules(
     mode_of = partial(mode_in, config)
     ends = {"epoch_end": order.first_end, "epoch": order.begin.epoch + 1}
     return order, Rules(config, plan, order.steps_per_epoch, mode_of, **ends, past=past)
-
-
-def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
-    """Return the metrics to compute: those of the config or the task, and those that decide something.
-
-    Metrics of the user's own are import paths.
-    """
-    listed = config.evaluation.metrics
-    chosen = list(default_metrics(info.task) if listed is None else listed)
-    deciding = (metric_path(config, metric) for metric in of_task(config))
-    return list(dict.fromkeys([*chosen, *deciding]))
 
 
 def interruptible(

@@ -28,8 +28,8 @@ from trainwright.records.study_results import BenchmarkResult
 from trainwright.redact import printable
 from trainwright.reports.studies import benchmark_table, markdown_table, write_report
 from trainwright.runs.data.shared import sharing_data
-from trainwright.runs.prediction.split_predictions import predicted
 from trainwright.runs.run import Run
+from trainwright.runs.split_predictions import predicted
 from trainwright.runs.trust import of_own_config
 from trainwright.studies.metrics import with_metric
 from trainwright.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of

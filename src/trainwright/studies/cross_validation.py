@@ -23,8 +23,8 @@ from trainwright.records.run_dir import RunDir
 from trainwright.records.study_results import CrossValidationResult, FoldResult, MetricSpread
 from trainwright.reports.studies import cross_validation_table, write_report
 from trainwright.runs.data.shared import sharing_data
-from trainwright.runs.prediction.split_predictions import Predicted, predicted
 from trainwright.runs.run import Run
+from trainwright.runs.split_predictions import Predicted, predicted
 from trainwright.runs.trust import of_own_config
 from trainwright.studies.running import run_study
 from trainwright.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, open_study

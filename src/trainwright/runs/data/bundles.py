@@ -17,8 +17,8 @@ from trainwright.runs.objects import Objects
 if TYPE_CHECKING:
     from trainwright.callbacks.base import Callback
     from trainwright.datasets.base import DataBundle
+    from trainwright.inference.predictor import Predictor
     from trainwright.records.run_dir import RunDir
-    from trainwright.runs.prediction.predictor import Predictor
 
 log = logging.getLogger("trainwright")
 

@@ -21,8 +21,8 @@ from trainwright.datasets.rows.arrays import Arrays
 from trainwright.datasets.rows.weighted import WeightedSamples
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.base import Framework
+from trainwright.inference.original_units import transformed
 from trainwright.plugins import task_for
-from trainwright.runs.data.original_units import transformed
 from trainwright.tasks.support.class_weights import of_classes
 from trainwright.tasks.support.transforms import transform_of
 from trainwright.types import TARGET, WEIGHT, Array, DataInfo, SplitName

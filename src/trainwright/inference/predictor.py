@@ -11,34 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import DataBundle, Split
 from trainwright.datasets.rows import tokenizers
 from trainwright.datasets.rows.arrays import Arrays, rows_from
 from trainwright.datasets.rows.preparation import AnyPreparation, from_json
 from trainwright.datasets.rows.text_preparation import TextPreparation
 from trainwright.datasets.rows.tokenizers import Tokenizer
-from trainwright.errors import CheckpointError, InputError, ModelError
+from trainwright.errors import InputError
 from trainwright.evaluation.metrics import (
     EvaluationResult,
     accumulators,
     evaluate_predictions,
     explained_metric,
+    wanted_metrics,
 )
 from trainwright.frameworks.base import Framework, ModelInputs
 from trainwright.global_random import preserved_global_random
-from trainwright.plugins import task_for
-from trainwright.records.data import understanding
-from trainwright.records.decision import journalled_decisions
-from trainwright.records.run_dir import RunDir
-from trainwright.require import import_rule, importing_by
-from trainwright.runs.data.original_units import in_original_units
-from trainwright.runs.decisions import replaying_skips
-from trainwright.runs.frameworks import framework_for
-from trainwright.runs.prediction import texts
-from trainwright.runs.prediction.input_files import InputFiles
-from trainwright.runs.prediction.input_rows import InputRows
-from trainwright.runs.prediction.intervals import (
+from trainwright.inference import texts
+from trainwright.inference.input_files import InputFiles
+from trainwright.inference.input_rows import InputRows
+from trainwright.inference.intervals import (
     Intervals,
     Residuals,
     calibrated,
@@ -46,15 +38,13 @@ from trainwright.runs.prediction.intervals import (
     chosen_on_validation,
     residuals,
 )
-from trainwright.runs.prediction.labeled import labeled, refuse_masks
-from trainwright.runs.prediction.library_formats import export_format, export_model
-from trainwright.runs.processes.threads import available_threads
-from trainwright.runs.run_config import read_config
-from trainwright.runs.weights import stored_model
-from trainwright.runs.wiring import load_data, wanted_metrics
-from trainwright.runs.workdir import working_directory
-from trainwright.types import INPUT_IDS, Array, DataInfo, SplitName
-from trainwright.world import ALONE
+from trainwright.inference.labeled import labeled, refuse_masks
+from trainwright.inference.library_formats import export_format, export_model
+from trainwright.inference.original_units import in_original_units
+from trainwright.plugins import task_for
+from trainwright.records.data import StoredModel, understanding
+from trainwright.records.run_dir import RunDir
+from trainwright.types import INPUT_IDS, Array, SplitName
 
 log = logging.getLogger("trainwright")
 
@@ -62,43 +52,41 @@ log = logging.getLogger("trainwright")
 _LOADING = threading.Lock()
 _CHUNK_ROWS = 1 << 16  # that are predicted from one chunk, at most
 _CHUNK_CELLS = 1 << 22
-_READS = 5  # of a run in training, whose files may be replaced while they are read
 
 
 class Predictor:
     """The model of a run (the best one where there is one), ready to predict.
 
-    It needs nothing but the run directory, and may be used from many threads at once, beside others. `files`
-    reads what is to be predicted or evaluated from files.
+    It may be used from many threads at once, beside others. `files` reads what is to be predicted or
+    evaluated from files.
 
     Args:
         run: The run.
-        model: The model object, if the run was given one.
-        pinned: Pin this process (threads, determinism flags) as the training was, for the very bits of its
-            evaluation. Otherwise nothing in the process is changed, and outputs agree to 1e-5.
+        stored: Its weights, and how its data were prepared.
+        framework: The framework of the model.
+        inputs: The arguments with which the framework loads it.
+        load_data: Reads and prepares the run's own data, in the current working directory.
+        folder: Returns the folder in which the run reads them.
 
     Raises:
-        InputError: The run has no weights yet, or was given a model as an object that is not given here.
         CheckpointError: A file that predictions depend on is damaged.
     """
 
-    def __init__(self, run: RunDir, model: Any = None, *, pinned: bool) -> None:
-        manifest = run.manifest()
-        if manifest and "model" in manifest.objects and model is None:
-            raise InputError(f"{manifest.objects_in_words(['model'])}; pass it again: model=...")
-        self._run = run
-        self.model_object = model
-        self._rule = import_rule()  # it holds for later calls, too
+    def __init__(
+        self,
+        run: RunDir,
+        stored: StoredModel,
+        framework: type[Framework],
+        inputs: ModelInputs,
+        load_data: Callable[[], DataBundle],
+        folder: Callable[[], Path],
+    ) -> None:
+        self._run, self.stored = run, stored
+        self._framework = framework
+        self.config, self.info, self.model_object = inputs.config, inputs.info, inputs.model
+        self._load_data, self._folder = load_data, folder
         self._residuals: Residuals | None = None  # of the validation rows, once they are asked for
-        _settled(run, lambda: self._load(model, pinned=pinned))
-
-    def _load(self, model: Any, *, pinned: bool) -> None:
-        run = self._run
-        stored, manifest = stored_model(run), run.manifest()
-        resolved = read_config(run)
-        self.config: RunConfig = resolved.with_placement(manifest.placement if manifest else {}).config
         with understanding(stored.data_file):
-            self.info = DataInfo.from_json(stored.data.info)
             self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
             self._tokenizer = (
                 self._preparation.tokenizer
@@ -106,13 +94,8 @@ class Predictor:
                 else tokenizers.from_json(stored.data.tokenizer)
             )
             self._task = task_for(self.info)
-        threads = self.config.training.threads or available_threads(self.config)
-        self._framework = framework_for(self.config, self.info, model)
-        if pinned:
-            _pin(self._framework, self.config, threads)
-        inputs = ModelInputs(self.config, self.info, self.config.model.params, threads, model=model)
         with _LOADING, preserved_global_random():
-            self.model = in_original_units(self._framework.load(inputs, stored.folder), self.info)
+            self.model = in_original_units(framework.load(inputs, stored.folder), self.info)
         self._rows = InputRows(
             self.config.data, self.info, self._preparation, self._tokenizer, self.model.input_names
         )
@@ -280,7 +263,7 @@ class Predictor:
             InputError: The run is no regression, has no validation rows or too few; or as in `outputs`.
             DataError: The validation rows cannot be read any more.
         """
-        with contextlib.chdir(working_directory(self._run)):
+        with contextlib.chdir(self._folder()):
             intervals = self.intervals(level)
         outputs = self.outputs(rows)
         return self._frame(rows, {**self.table(outputs), **intervals.columns(outputs)})
@@ -396,9 +379,7 @@ class Predictor:
         Raises:
             DataError: They cannot be read, or were given as objects.
         """
-        skips = replaying_skips(journalled_decisions(self._run.journal), ALONE)
-        with importing_by(self._rule), skips:
-            return load_data(self.config, self.model_object)
+        return self._load_data()
 
     def _own_split(self, split: SplitName, bundle: DataBundle | None) -> Split:
         bundle = bundle or self.load_data()
@@ -411,23 +392,3 @@ class Predictor:
         recorded = self._run.require_manifest().split_sha256(split)
         if bundle.splits[split].fingerprint() != recorded:
             raise InputError(f"the {split} split is not that of run {self._run.id}: the data have changed")
-
-
-def _settled(run: RunDir, read: Callable[[], None]) -> None:
-    """Read a run that may be in training, again if its newer checkpoint has replaced the files being read."""
-    for _ in range(_READS - 1):
-        in_training = run.is_owned()
-        try:
-            return read()
-        except (OSError, CheckpointError, ModelError):
-            if not in_training:
-                raise
-    return read()
-
-
-def _pin(framework: type[Framework], config: RunConfig, threads: int) -> None:
-    """Pin the process; if it cannot be pinned any more, warn, since outputs may differ in their last bits."""
-    try:
-        framework.pin(config, threads)
-    except ModelError as error:
-        log.warning("the outputs may differ from those of the training in their last bits: %s", error)

@@ -15,11 +15,11 @@ from trainwright.datasets.rows.frames import read_frame, row_chunks
 from trainwright.datasets.rows.raw import frame_of
 from trainwright.datasets.rows.table import Table
 from trainwright.errors import DataError, InputError
+from trainwright.inference.input_rows import InputRows
+from trainwright.inference.labeled import refuse_masks
+from trainwright.inference.samples import samples_of
 from trainwright.plugins import find_dataset
 from trainwright.require import import_rule, importing_by
-from trainwright.runs.prediction.input_rows import InputRows
-from trainwright.runs.prediction.labeled import refuse_masks
-from trainwright.runs.prediction.samples import samples_of
 from trainwright.types import FEATURES, Array
 
 

@@ -16,11 +16,11 @@ from customers import NEW, config, write_customers
 from late import Late
 from trainwright.datasets.rows.typed import ColumnKind
 from trainwright.errors import InputError, TrainingError
-from trainwright.runs.prediction.exports import lacks
-from trainwright.runs.prediction.whole_files import write_whole
+from trainwright.inference.exports import lacks
+from trainwright.inference.whole_files import write_whole
 from trainwright.semantics import PARTS
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "predict_native.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "predict_native.py"
 pandas: Any = Late(lambda: __import__("pandas"))
 Trained = Callable[..., trainwright.Run]
 

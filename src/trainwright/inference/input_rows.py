@@ -16,8 +16,8 @@ from trainwright.datasets.rows.preparation import AnyPreparation
 from trainwright.datasets.rows.table import Table, as_table, listed
 from trainwright.datasets.rows.tokenizers import Tokenizer
 from trainwright.errors import InputError
+from trainwright.inference import texts
 from trainwright.plugins import task_for
-from trainwright.runs.prediction import texts
 from trainwright.types import FEATURES, INPUT_IDS, Array, ArraySpec, DataInfo
 
 log = logging.getLogger("trainwright")

@@ -12,11 +12,10 @@ import numpy as np
 from trainwright.datasets.rows.preparation import TabularPreparation
 from trainwright.datasets.rows.typed import ColumnKind
 from trainwright.errors import InputError
+from trainwright.inference.predictor import Predictor
+from trainwright.inference.whole_files import write_whole
 from trainwright.plugins import adapters, name_of_framework, task_for
 from trainwright.records.portable import write_portable
-from trainwright.runs.prediction.predictor import Predictor
-from trainwright.runs.prediction.whole_files import write_whole
-from trainwright.runs.weights import stored_model
 from trainwright.trackers.mlflow.model import write_model
 from trainwright.types import FEATURES
 
@@ -32,7 +31,7 @@ def export_mlflow(predictor: Predictor, path: Path) -> Path:
 
     def write(made: Path) -> None:
         made.mkdir()
-        write_portable(predictor.run, stored_model(predictor.run).folder, made / "run")
+        write_portable(predictor.run, predictor.stored.folder, made / "run")
         write_model(made)
 
     write_whole(path, write)

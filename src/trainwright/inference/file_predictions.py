@@ -17,11 +17,11 @@ from trainwright.datasets.rows.preparation import FilePreparation
 from trainwright.datasets.rows.raw import frame_of
 from trainwright.datasets.rows.table import Table, nearest
 from trainwright.errors import DataError, InputError
+from trainwright.inference.intervals import Intervals
+from trainwright.inference.predictor import Predictor
+from trainwright.inference.samples import outputs_for
+from trainwright.inference.whole_files import write_whole
 from trainwright.require import require
-from trainwright.runs.prediction.intervals import Intervals
-from trainwright.runs.prediction.predictor import Predictor
-from trainwright.runs.prediction.samples import outputs_for
-from trainwright.runs.prediction.whole_files import write_whole
 from trainwright.types import Array
 
 SUFFIXES = (".csv", ".parquet")

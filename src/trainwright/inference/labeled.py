@@ -16,8 +16,8 @@ from trainwright.datasets.rows.target import Target
 from trainwright.datasets.rows.weights import check_totals, checked
 from trainwright.datasets.rows.weights import encode as encode_weights
 from trainwright.errors import InputError
+from trainwright.inference.input_rows import InputRows
 from trainwright.plugins import task_for
-from trainwright.runs.prediction.input_rows import InputRows
 from trainwright.tasks.support.transforms import transform_of
 from trainwright.types import WEIGHT, Array, DataInfo
 

@@ -14,7 +14,7 @@ from trainwright.frameworks.base import Model
 from trainwright.plugins import task_for
 from trainwright.records.manifest import Manifest
 from trainwright.records.run_dir import RunDir
-from trainwright.runs.prediction.predictor import Predictor
+from trainwright.runs.predictor import open_predictor
 from trainwright.tasks.base import Scores
 from trainwright.types import DataInfo, Ids, SplitName
 
@@ -58,7 +58,7 @@ def predicted(run: RunDir, split: SplitName = "test", bundle: DataBundle | None 
             installed.
         CheckpointError: The weights are damaged.
     """
-    predictor = Predictor(run, pinned=True)
+    predictor = open_predictor(run, pinned=True)
     bundle = bundle or predictor.load_data()
     result = predictor.evaluate(split, bundle=bundle)
     positions, rows = bundle.rows.get(split), bundle.splits[split]

@@ -9,7 +9,7 @@ from sklearn.metrics import root_mean_squared_error
 
 import trainwright
 from trainwright.errors import DataError, InputError
-from trainwright.runs.prediction import predictor as models
+from trainwright.inference import predictor as models
 
 CHEAP = {"model": {"type": "mlp", "hidden": [4]}, "training": {"max_steps": 4, "threads": 1}}
 

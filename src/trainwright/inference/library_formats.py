@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainwright.errors import InputError
 from trainwright.frameworks.base import Framework, Model
-from trainwright.runs.prediction.whole_files import write_whole
+from trainwright.inference.whole_files import write_whole
 from trainwright.types import DataInfo
 
 log = logging.getLogger("trainwright")

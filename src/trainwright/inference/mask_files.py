@@ -11,8 +11,8 @@ import numpy as np
 
 from trainwright.datasets.rows.images.preparation import images_at
 from trainwright.errors import InputError
+from trainwright.inference.file_predictions import Written
 from trainwright.require import require
-from trainwright.runs.prediction.file_predictions import Written
 from trainwright.types import Array
 
 _HIGHEST = (1 << 16) - 1  # number that a pixel of a PNG file holds

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from trainwright.errors import InputError
-from trainwright.runs.prediction.whole_files import write_whole
+from trainwright.inference.whole_files import write_whole
 
 KILLED = """
     import os, signal, sys
     from pathlib import Path
-    from trainwright.runs.prediction.whole_files import write_whole
+    from trainwright.inference.whole_files import write_whole
 
     def write(made):
         made.write_text("half")
