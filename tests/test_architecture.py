@@ -37,7 +37,14 @@ LAYERS = (
     ("evaluation", "reports", "trackers.feed"),
     ("engine",),
     ("frameworks", "datasets", "trackers", "stores", "samplers", "tuners", "callbacks"),
-    ("frameworks.support", "datasets.rows", "stores.support"),
+    (
+        "frameworks.support",
+        "datasets.tables",
+        "datasets.images",
+        "datasets.texts",
+        "datasets.samples",
+        "stores.support",
+    ),
     (
         "records",
         "plugins",
@@ -76,7 +83,10 @@ LAYERS = (
 )
 SHARED = (
     "frameworks.support",
-    "datasets.rows",
+    "datasets.tables",
+    "datasets.images",
+    "datasets.texts",
+    "datasets.samples",
     "stores.support",
     "tasks.support",
     "trackers.feed",

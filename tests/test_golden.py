@@ -18,7 +18,7 @@ from trainwright.config import load
 from trainwright.config.schema import DataConfig
 from trainwright.config.splits import SplitConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.samples.objects import from_objects
 from trainwright.digest import array_buffer, digest, sha256_bytes, tensor_records, write_tensors
 from trainwright.engine.rules import Rules
 from trainwright.evaluation.metrics import evaluate_predictions, mode_of, names

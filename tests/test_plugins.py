@@ -48,7 +48,7 @@ class Rings:
         self.config, self.params = config, params
     def load(self):
         import numpy as np
-        from trainwright.datasets.rows.objects import from_objects
+        from trainwright.datasets.samples.objects import from_objects
         y = np.arange(self.params.rows) % 2
         return from_objects((np.stack([y, y + 1], axis=1).astype("float32"), y), self.config)
 """,
@@ -103,7 +103,7 @@ print([name for name in sys.modules if name.startswith("trainwright.") and name.
     done = python(tmp_path, "-c", code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     imported = set(eval(done.stdout))
-    assert imported == {"trainwright.datasets.npz", "trainwright.datasets.rows"}
+    assert imported == {f"trainwright.datasets.{name}" for name in ("npz", "samples", "tables")}
 
 
 def test_a_framework_is_named_as_it_is_registered_wherever_its_class_is_from() -> None:

@@ -11,7 +11,7 @@ import pytest
 from commandline import Command
 
 import trainwright
-from trainwright.datasets.rows import chunks
+from trainwright.datasets.tables import chunks
 from trainwright.errors import DataError, InputError
 from trainwright.inference import predictor as models
 from trainwright.inference.file_predictions import write_predictions

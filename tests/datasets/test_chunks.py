@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from messy_tables import TABLES
-from trainwright.datasets.rows import chunks
-from trainwright.datasets.rows.frames import read_table, row_chunks
-from trainwright.datasets.rows.table import Table
+from trainwright.datasets.tables import chunks
+from trainwright.datasets.tables.frames import read_table, row_chunks
+from trainwright.datasets.tables.table import Table
 from trainwright.errors import DataError
 from trainwright.types import Array
 

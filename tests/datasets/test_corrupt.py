@@ -18,9 +18,9 @@ import small_runs
 import trainwright
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import Draw, SampleSplit, settling
+from trainwright.datasets.images import decoders
 from trainwright.datasets.parquet import ParquetDataset, ParquetParams
-from trainwright.datasets.rows import decoders
-from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.samples.objects import from_objects
 from trainwright.datasets.webdataset import WebdatasetDataset, WebdatasetParams
 from trainwright.errors import DataError
 from trainwright.records.decision import Decision, journalled_decisions

@@ -16,10 +16,10 @@ import pytest
 
 import trainwright
 from trainwright.callbacks.base import Callback
-from trainwright.datasets.rows import file_hashes
-from trainwright.datasets.rows.cache import DataCache
-from trainwright.datasets.rows.file_hashes import FilesRead, hashes_of, reading_again
-from trainwright.datasets.rows.shards import keep_in_cache, kept_in_cache
+from trainwright.datasets.samples import file_hashes
+from trainwright.datasets.samples.cache import DataCache
+from trainwright.datasets.samples.file_hashes import FilesRead, hashes_of, reading_again
+from trainwright.datasets.samples.shards import keep_in_cache, kept_in_cache
 from trainwright.records.run_dir import RunDir
 
 

@@ -13,10 +13,10 @@ from rows import csv_text, load, people
 
 from trainwright.config.splits import SplitConfig
 from trainwright.datasets.csv import CsvDataset
-from trainwright.datasets.rows.objects import from_objects
-from trainwright.datasets.rows.splitting import Rows, split_rows
-from trainwright.datasets.rows.table import Table
+from trainwright.datasets.samples.objects import from_objects
 from trainwright.datasets.sklearn import SklearnDataset
+from trainwright.datasets.tables.splitting import Rows, split_rows
+from trainwright.datasets.tables.table import Table
 from trainwright.errors import DataError
 
 QUICK = settings(max_examples=60, deadline=None)

@@ -11,7 +11,7 @@ import pytest
 
 import trainwright
 from trainwright.datasets.base import Reading
-from trainwright.datasets.rows.items import Items
+from trainwright.datasets.samples.items import Items
 from trainwright.errors import DataError
 
 

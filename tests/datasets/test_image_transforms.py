@@ -9,9 +9,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from trainwright.config.transforms import Transform
 from trainwright.datasets.base import Draw, Reading
-from trainwright.datasets.rows.images import transforms
-from trainwright.datasets.rows.images.pixels import resized
-from trainwright.datasets.rows.images.split import ImageSplit, Pipeline, generator
+from trainwright.datasets.images import transforms
+from trainwright.datasets.images.pixels import resized
+from trainwright.datasets.images.split import ImageSplit, Pipeline, generator
 from trainwright.errors import DataError
 from trainwright.types import FEATURES, TARGET
 

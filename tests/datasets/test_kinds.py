@@ -12,13 +12,13 @@ from rows import config, csv_text, load, people
 import trainwright
 from small_runs import SMALL
 from trainwright.datasets.csv import CsvDataset
-from trainwright.datasets.rows import tabular
-from trainwright.datasets.rows.kinds import infer, judge
-from trainwright.datasets.rows.preparation import from_json
-from trainwright.datasets.rows.table import Table, as_table
-from trainwright.datasets.rows.times import read_time, reading_of
-from trainwright.datasets.rows.typed import ColumnKind, typed
-from trainwright.datasets.rows.written import read_number, writing_of
+from trainwright.datasets.tables import tabular
+from trainwright.datasets.tables.kinds import infer, judge
+from trainwright.datasets.tables.preparation import from_json
+from trainwright.datasets.tables.table import Table, as_table
+from trainwright.datasets.tables.times import read_time, reading_of
+from trainwright.datasets.tables.typed import ColumnKind, typed
+from trainwright.datasets.tables.written import read_number, writing_of
 from trainwright.errors import DataError
 
 

@@ -19,7 +19,7 @@ from torch.utils.data import (
 
 import trainwright
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.samples.objects import from_objects
 from trainwright.errors import DataError
 
 RNG = np.random.default_rng(0)

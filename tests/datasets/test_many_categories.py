@@ -10,12 +10,12 @@ from rows import config
 from sklearn.model_selection import PredefinedSplit
 from sklearn.preprocessing import TargetEncoder
 
-from trainwright.datasets.rows.encoders.base import TrainingRows
-from trainwright.datasets.rows.encoders.many_categories import SMOOTHING, _folds
-from trainwright.datasets.rows.preparation import MAX_ONEHOT, TabularPreparation, fit, from_json
-from trainwright.datasets.rows.table import Table, as_table
-from trainwright.datasets.rows.tabular import build
-from trainwright.datasets.rows.target import Target
+from trainwright.datasets.tables.encoders.base import TrainingRows
+from trainwright.datasets.tables.encoders.many_categories import SMOOTHING, _folds
+from trainwright.datasets.tables.preparation import MAX_ONEHOT, TabularPreparation, fit, from_json
+from trainwright.datasets.tables.table import Table, as_table
+from trainwright.datasets.tables.tabular import build
+from trainwright.datasets.tables.target import Target
 from trainwright.types import FEATURES
 
 ROWS = 400

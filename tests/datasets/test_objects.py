@@ -10,7 +10,7 @@ from rows import config as frame_config
 from rows import people
 
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.samples.objects import from_objects
 from trainwright.errors import DataError
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from rows import config
 
-from trainwright.datasets.rows.preparation import TabularPreparation, fit, from_json
-from trainwright.datasets.rows.table import Table, as_table
-from trainwright.datasets.rows.tabular import build
-from trainwright.datasets.rows.target import Target
+from trainwright.datasets.tables.preparation import TabularPreparation, fit, from_json
+from trainwright.datasets.tables.table import Table, as_table
+from trainwright.datasets.tables.tabular import build
+from trainwright.datasets.tables.target import Target
 from trainwright.errors import DataError
 
 

@@ -19,7 +19,7 @@ import trainwright
 from small_runs import SMALL, assert_same, preempted, whole_and_resumed
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import SampleSplit
-from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.samples.objects import from_objects
 from trainwright.errors import DataError, InputError, ModelError, TrainingError
 from trainwright.frameworks.support.ahead import Ahead, Samples
 from trainwright.frameworks.torch.data import TensorSource

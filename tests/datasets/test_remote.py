@@ -18,9 +18,9 @@ from s3_server import S3Server
 from trainwright.cli.main import main
 from trainwright.datasets.csv import CsvDataset
 from trainwright.datasets.npy import NpyDataset
-from trainwright.datasets.rows import cache
-from trainwright.datasets.rows.cache import LIMIT, DataCache, data_cache
-from trainwright.datasets.rows.files import existing_file, files_below, files_matching, names_in
+from trainwright.datasets.samples import cache
+from trainwright.datasets.samples.cache import LIMIT, DataCache, data_cache
+from trainwright.datasets.samples.files import existing_file, files_below, files_matching, names_in
 from trainwright.datasets.text import TextDataset
 from trainwright.errors import DataError, InputError
 from trainwright.records.urls import open_store
@@ -28,10 +28,10 @@ from trainwright.runs.data.identity import data_inputs
 from troubled_server import Environ, Trouble, TroubledServer
 
 _PROCESSES = 4
-FETCH = "import sys; from trainwright.datasets.rows.remote import fetched; print(fetched(sys.argv[1]))"
+FETCH = "import sys; from trainwright.datasets.samples.remote import fetched; print(fetched(sys.argv[1]))"
 KILLED = """
 import os, signal, sys
-from trainwright.datasets.rows.remote import fetched
+from trainwright.datasets.samples.remote import fetched
 from trainwright.stores.support.objects import ObjectStore
 
 def half(self, key, target):
@@ -142,7 +142,7 @@ def test_a_pattern_matches_what_it_does_on_the_disk(
         (tmp_path / "local" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "local" / name).touch()
     monkeypatch.setattr(
-        "trainwright.datasets.rows.remote.urls_below",
+        "trainwright.datasets.samples.remote.urls_below",
         lambda url: [f"{bucket}/{name}" for name in names if f"{bucket}/{name}".startswith(f"{url}/")],
     )
     on_disk = [file for file in files_matching(f"{tmp_path}/local/{pattern}") if Path(file).is_file()]

@@ -22,8 +22,8 @@ from trainwright.config import load
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.huggingface import HuggingfaceDataset, HuggingfaceParams
 from trainwright.datasets.parquet import ParquetDataset, ParquetParams
-from trainwright.datasets.rows import arrow_rows, file_hashes
-from trainwright.datasets.rows.shards import expanded
+from trainwright.datasets.samples import arrow_rows, file_hashes
+from trainwright.datasets.samples.shards import expanded
 from trainwright.datasets.webdataset import WebdatasetDataset, WebdatasetParams
 from trainwright.errors import DataError
 from trainwright.records.manifest import DataIdentity

@@ -8,7 +8,7 @@ from rows import csv_text, people
 
 from trainwright import init
 from trainwright.config import load as load_config
-from trainwright.datasets.rows.sniff import draft_config
+from trainwright.datasets.tables.draft import draft_config
 from trainwright.errors import DataError
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.wiring import load_data

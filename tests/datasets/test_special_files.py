@@ -15,9 +15,9 @@ from rows import config, load
 from trainwright.cli.main import main
 from trainwright.datasets.csv import CsvDataset
 from trainwright.datasets.npy import NpyDataset
-from trainwright.datasets.rows import files
-from trainwright.datasets.rows.files import available_memory, existing_file, read_bytes
-from trainwright.datasets.rows.frames import read_table
+from trainwright.datasets.samples import files
+from trainwright.datasets.samples.files import available_memory, existing_file, read_bytes
+from trainwright.datasets.tables.frames import read_table
 from trainwright.errors import DataError
 
 TERABYTE = 1 << 40

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainwright.config.splits import SplitConfig
-from trainwright.datasets.rows.splitting import Rows, split_rows
-from trainwright.datasets.rows.table import Table
+from trainwright.datasets.tables.splitting import Rows, split_rows
+from trainwright.datasets.tables.table import Table
 from trainwright.errors import DataError
 from trainwright.types import SPLITS
 

@@ -10,8 +10,8 @@ import pytest
 
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.objects import from_objects
-from trainwright.datasets.rows.sniff import draft_config
+from trainwright.datasets.samples.objects import from_objects
+from trainwright.datasets.tables.draft import draft_config
 
 ROWS = 60
 

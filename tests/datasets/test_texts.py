@@ -8,12 +8,12 @@ import pytest
 from rows import config
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from trainwright.datasets.rows.encoders import texts
-from trainwright.datasets.rows.preparation import TabularPreparation, fit, from_json
-from trainwright.datasets.rows.table import Table, as_table
-from trainwright.datasets.rows.tabular import build
-from trainwright.datasets.rows.target import Target
-from trainwright.datasets.rows.typed import ColumnKind
+from trainwright.datasets.tables.encoders import texts
+from trainwright.datasets.tables.preparation import TabularPreparation, fit, from_json
+from trainwright.datasets.tables.table import Table, as_table
+from trainwright.datasets.tables.tabular import build
+from trainwright.datasets.tables.target import Target
+from trainwright.datasets.tables.typed import ColumnKind
 from trainwright.errors import DataError
 
 NOTES = [

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from rows import config
 
-from trainwright.datasets.rows.preparation import TabularPreparation, fit, from_json
-from trainwright.datasets.rows.table import as_table, iso_times
-from trainwright.datasets.rows.target import Target
-from trainwright.datasets.rows.times import read_format, read_period
+from trainwright.datasets.tables.preparation import TabularPreparation, fit, from_json
+from trainwright.datasets.tables.table import as_table, iso_times
+from trainwright.datasets.tables.target import Target
+from trainwright.datasets.tables.times import read_format, read_period
 from trainwright.errors import DataError
 
 

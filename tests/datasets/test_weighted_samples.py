@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import trainwright
-from trainwright.datasets.rows import items
+from trainwright.datasets.samples import items
 from trainwright.errors import DataError, InputError
 from trainwright.records.journal import losses, read
 

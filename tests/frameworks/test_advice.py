@@ -9,7 +9,7 @@ from trainwright_toy import ToyFramework
 
 import trainwright
 from trainwright.config import load
-from trainwright.datasets.rows import proposals
+from trainwright.datasets.tables import proposals
 from trainwright.frameworks.base import Advice
 from trainwright.plugins import adapter
 from trainwright.reports.card import write_card

@@ -14,7 +14,7 @@ import trainwright
 from trainwright import plugins
 from trainwright.config import load
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.samples.objects import from_objects
 from trainwright.digest import tensor_records
 from trainwright.errors import ConfigError, InputError, ModelError, TrainingError
 from trainwright.records.journal import evaluations, losses, read

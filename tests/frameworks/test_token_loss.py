@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from trainwright.config import load
 from trainwright.datasets.base import Split
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.datasets.text import Windows
 from trainwright.frameworks.base import LearnerInputs
 from trainwright.frameworks.support.ahead import Samples

@@ -14,7 +14,7 @@ import pytest
 import trainwright
 from customers import NEW, config, write_customers
 from late import Late
-from trainwright.datasets.rows.typed import ColumnKind
+from trainwright.datasets.tables.typed import ColumnKind
 from trainwright.errors import InputError, TrainingError
 from trainwright.inference.exports import lacks
 from trainwright.inference.whole_files import write_whole

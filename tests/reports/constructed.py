@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.engine.journal import Journal
 from trainwright.evaluation.baselines import compared, fitted
 from trainwright.evaluation.metrics import evaluate_predictions

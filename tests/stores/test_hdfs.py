@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hdfs_server import HdfsServer
-from trainwright.datasets.rows.files import existing_file, names_in
+from trainwright.datasets.samples.files import existing_file, names_in
 from trainwright.errors import CheckpointError, InputError
 from trainwright.records.urls import check_store
 from trainwright.stores import hdfs as hdfs_module

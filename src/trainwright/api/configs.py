@@ -15,7 +15,7 @@ from trainwright.runs.catalog import Catalog
 from trainwright.safe_open import usable_path
 
 if TYPE_CHECKING:
-    from trainwright.datasets.rows.typed import ColumnKind
+    from trainwright.datasets.tables.typed import ColumnKind
 
 log = logging.getLogger("trainwright")
 
@@ -71,8 +71,8 @@ def columns(resolved: Resolved) -> Mapping[str, ColumnKind]:
         MissingExtraError: The library that reads it is not installed.
     """
     from trainwright import plugins
-    from trainwright.datasets.rows import checks
-    from trainwright.datasets.rows.kinds import infer, infer_target
+    from trainwright.datasets.tables import checks
+    from trainwright.datasets.tables.kinds import infer, infer_target
 
     config = resolved.config.data
     if config is None:

@@ -15,13 +15,13 @@ from pydantic import BaseModel, Field
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.arrow import SAMPLE, strings
-from trainwright.datasets.rows.cells import has_codes, typed_cells
-from trainwright.datasets.rows.chunks import CsvChunks, CsvFormat
-from trainwright.datasets.rows.encodings import MARKS, UTF8, guess, guess_of_file
-from trainwright.datasets.rows.files import existing_file, read_bytes
-from trainwright.datasets.rows.table import Table, kind_of, listed, missing, unique_names
-from trainwright.datasets.rows.tabular import load_files, paths_by_split
+from trainwright.datasets.samples.files import existing_file, read_bytes
+from trainwright.datasets.tables.arrow import SAMPLE, strings
+from trainwright.datasets.tables.cells import has_codes, typed_cells
+from trainwright.datasets.tables.chunks import CsvChunks, CsvFormat
+from trainwright.datasets.tables.encodings import MARKS, UTF8, guess, guess_of_file
+from trainwright.datasets.tables.table import Table, kind_of, listed, missing, unique_names
+from trainwright.datasets.tables.tabular import load_files, paths_by_split
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import Array

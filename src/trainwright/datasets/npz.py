@@ -25,12 +25,12 @@ from pydantic import BaseModel
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.array_names import FEATURE_NAMES, with_usual_names
-from trainwright.datasets.rows.chunks import TableChunks
-from trainwright.datasets.rows.files import existing_file
-from trainwright.datasets.rows.objects import from_objects
-from trainwright.datasets.rows.table import Table, listed, tidy
-from trainwright.datasets.rows.tabular import build, paths_by_split
+from trainwright.datasets.samples.array_names import FEATURE_NAMES, with_usual_names
+from trainwright.datasets.samples.files import existing_file
+from trainwright.datasets.samples.objects import from_objects
+from trainwright.datasets.tables.chunks import TableChunks
+from trainwright.datasets.tables.table import Table, listed, tidy
+from trainwright.datasets.tables.tabular import build, paths_by_split
 from trainwright.errors import DataError
 from trainwright.types import FEATURES, SPLITS, Array, SplitName
 

@@ -11,13 +11,13 @@ from pydantic import BaseModel, Field
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.arrow import SAMPLE, strings
-from trainwright.datasets.rows.arrow_rows import arrow_bundle, parquet_as_arrow
-from trainwright.datasets.rows.chunks import ParquetChunks
-from trainwright.datasets.rows.decoders import ImageForm
-from trainwright.datasets.rows.files import existing_file
-from trainwright.datasets.rows.table import Table, tidy
-from trainwright.datasets.rows.tabular import load_files, paths_by_split
+from trainwright.datasets.images.decoders import ImageForm
+from trainwright.datasets.samples.arrow_rows import arrow_bundle, parquet_as_arrow
+from trainwright.datasets.samples.files import existing_file
+from trainwright.datasets.tables.arrow import SAMPLE, strings
+from trainwright.datasets.tables.chunks import ParquetChunks
+from trainwright.datasets.tables.table import Table, tidy
+from trainwright.datasets.tables.tabular import load_files, paths_by_split
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import Array

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.table import Table
-from trainwright.datasets.rows.tabular import build, refuse_paths
+from trainwright.datasets.tables.table import Table
+from trainwright.datasets.tables.tabular import build, refuse_paths
 from trainwright.require import require
 
 

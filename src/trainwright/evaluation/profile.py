@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainwright.datasets.base import ArraySplit, DataBundle
-from trainwright.datasets.rows.arrays import is_frame
+from trainwright.datasets.samples.arrays import is_frame
 from trainwright.evaluation.baselines import spaced
 from trainwright.evaluation.explained import Column, data_columns
 from trainwright.evaluation.frames import FrameMatrix

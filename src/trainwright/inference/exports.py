@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from trainwright.datasets.rows.preparation import TabularPreparation
-from trainwright.datasets.rows.typed import ColumnKind
+from trainwright.datasets.tables.preparation import TabularPreparation
+from trainwright.datasets.tables.typed import ColumnKind
 from trainwright.errors import InputError
 from trainwright.inference.predictor import Predictor
 from trainwright.inference.whole_files import write_whole

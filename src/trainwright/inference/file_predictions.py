@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainwright.datasets.rows.arrays import rows_from
-from trainwright.datasets.rows.chunks import RowChunks
-from trainwright.datasets.rows.files import as_text
-from trainwright.datasets.rows.preparation import FilePreparation
-from trainwright.datasets.rows.raw import frame_of
-from trainwright.datasets.rows.table import Table, nearest
+from trainwright.datasets.samples.arrays import rows_from
+from trainwright.datasets.samples.files import as_text
+from trainwright.datasets.tables.chunks import RowChunks
+from trainwright.datasets.tables.preparation import FilePreparation
+from trainwright.datasets.tables.raw import frame_of
+from trainwright.datasets.tables.table import Table, nearest
 from trainwright.errors import DataError, InputError
 from trainwright.inference.intervals import Intervals
 from trainwright.inference.predictor import Predictor

@@ -10,10 +10,10 @@ from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import Split
 from trainwright.datasets.csv import CsvParams
 from trainwright.datasets.npz import inputs_in
-from trainwright.datasets.rows.chunks import RowChunks
-from trainwright.datasets.rows.frames import read_frame, row_chunks
-from trainwright.datasets.rows.raw import frame_of
-from trainwright.datasets.rows.table import Table
+from trainwright.datasets.tables.chunks import RowChunks
+from trainwright.datasets.tables.frames import read_frame, row_chunks
+from trainwright.datasets.tables.raw import frame_of
+from trainwright.datasets.tables.table import Table
 from trainwright.errors import DataError, InputError
 from trainwright.inference.input_rows import InputRows
 from trainwright.inference.labeled import refuse_masks

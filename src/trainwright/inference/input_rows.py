@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.rows.arrays import is_frame
-from trainwright.datasets.rows.pairs import as_numpy, column_names
-from trainwright.datasets.rows.preparation import AnyPreparation
-from trainwright.datasets.rows.table import Table, as_table, listed
-from trainwright.datasets.rows.tokenizers import Tokenizer
+from trainwright.datasets.samples.arrays import is_frame
+from trainwright.datasets.tables.pairs import as_numpy, column_names
+from trainwright.datasets.tables.preparation import AnyPreparation
+from trainwright.datasets.tables.table import Table, as_table, listed
+from trainwright.datasets.texts.tokenizers import Tokenizer
 from trainwright.errors import InputError
 from trainwright.inference import texts
 from trainwright.plugins import task_for

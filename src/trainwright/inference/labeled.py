@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from trainwright.datasets.base import Split
-from trainwright.datasets.rows.arrays import Arrays
-from trainwright.datasets.rows.preparation import AnyPreparation
-from trainwright.datasets.rows.table import Table, as_table, tidy
-from trainwright.datasets.rows.target import Target
-from trainwright.datasets.rows.weights import check_totals, checked
-from trainwright.datasets.rows.weights import encode as encode_weights
+from trainwright.datasets.samples.arrays import Arrays
+from trainwright.datasets.samples.weights import check_totals, checked
+from trainwright.datasets.samples.weights import encode as encode_weights
+from trainwright.datasets.tables.preparation import AnyPreparation
+from trainwright.datasets.tables.table import Table, as_table, tidy
+from trainwright.datasets.tables.target import Target
 from trainwright.errors import InputError
 from trainwright.inference.input_rows import InputRows
 from trainwright.plugins import task_for

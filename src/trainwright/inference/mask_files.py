@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainwright.datasets.rows.images.preparation import images_at
+from trainwright.datasets.images.preparation import images_at
 from trainwright.errors import InputError
 from trainwright.inference.file_predictions import Written
 from trainwright.require import require

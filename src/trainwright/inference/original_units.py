@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.datasets.base import ArraySplit, Split
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.errors import InputError
 from trainwright.frameworks.base import Model
 from trainwright.tasks.support.transforms import TargetTransform, transform_of

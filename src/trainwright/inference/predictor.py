@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from trainwright.datasets.base import DataBundle, Split
-from trainwright.datasets.rows import tokenizers
-from trainwright.datasets.rows.arrays import Arrays, rows_from
-from trainwright.datasets.rows.preparation import AnyPreparation, from_json
-from trainwright.datasets.rows.text_preparation import TextPreparation
-from trainwright.datasets.rows.tokenizers import Tokenizer
+from trainwright.datasets.samples.arrays import Arrays, rows_from
+from trainwright.datasets.tables.preparation import AnyPreparation, from_json
+from trainwright.datasets.texts import tokenizers
+from trainwright.datasets.texts.preparation import TextPreparation
+from trainwright.datasets.texts.tokenizers import Tokenizer
 from trainwright.errors import InputError
 from trainwright.evaluation.metrics import (
     EvaluationResult,

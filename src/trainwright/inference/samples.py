@@ -11,7 +11,7 @@ import numpy as np
 from trainwright import plugins
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import FileSamples, Split
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.frameworks.base import Model
 from trainwright.types import Array
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainwright.datasets.rows.tokenizers import Tokenizer, is_plain
+from trainwright.datasets.texts.tokenizers import Tokenizer, is_plain
 from trainwright.errors import InputError
 from trainwright.frameworks.base import Model
 from trainwright.types import INPUT_IDS, NO_LABEL, TEXT_BYTES, Array, DataInfo, Ids

@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
 from sklearn.pipeline import Pipeline
 
-from trainwright.datasets.rows.preparation import from_json
+from trainwright.datasets.tables.preparation import from_json
 from trainwright.errors import InputError
 from trainwright.frameworks.sklearn import SklearnFramework
 from trainwright.frameworks.sklearn.outputs import flatten_features, outputs_of

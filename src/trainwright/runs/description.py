@@ -6,7 +6,7 @@ import logging
 from functools import cached_property
 
 from trainwright.datasets.base import ArraySplit, DataBundle, Split
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.evaluation import baselines
 from trainwright.evaluation.baselines import Baseline, compared
 from trainwright.evaluation.metrics import EvaluationResult

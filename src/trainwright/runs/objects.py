@@ -93,7 +93,7 @@ def name_batch_size(resolved: Resolved, overrides: Overrides, data: Any) -> Over
 
     A batch size in the config comes first.
     """
-    from trainwright.datasets.rows.loaders import batch_size_of
+    from trainwright.datasets.samples.loaders import batch_size_of
 
     key, size, model = "training.batch_size", batch_size_of(data), resolved.config.model
     if size is None or resolved.sources.get(key) != DEFAULT:

@@ -10,7 +10,7 @@ from pathlib import Path
 from trainwright import plugins
 from trainwright.config import Resolved
 from trainwright.config.schema import RunConfig
-from trainwright.datasets.rows.file_hashes import reading_again
+from trainwright.datasets.samples.file_hashes import reading_again
 from trainwright.errors import TrainwrightError
 from trainwright.global_random import preserved_global_random, seed_global_random
 from trainwright.records.copies import download_all, download_records

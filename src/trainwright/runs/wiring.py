@@ -19,8 +19,8 @@ from trainwright.config import flatten
 from trainwright.config.env import texts_in
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import DataBundle, Split, prepared_as
-from trainwright.datasets.rows.arrays import Arrays
-from trainwright.datasets.rows.file_hashes import FilesRead
+from trainwright.datasets.samples.arrays import Arrays
+from trainwright.datasets.samples.file_hashes import FilesRead
 from trainwright.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainwright.engine.journal import Journal
 from trainwright.engine.lease import Lease

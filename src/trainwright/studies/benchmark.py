@@ -13,7 +13,7 @@ from trainwright.config import Config, Overrides
 from trainwright.config.metrics import metric_path
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import ArraySplit
-from trainwright.datasets.rows.preparation import TabularPreparation
+from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.digest import write_atomically
 from trainwright.errors import ConfigError, InputError, Problem, TrainwrightError
 from trainwright.evaluation.metrics import (

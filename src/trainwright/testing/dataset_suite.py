@@ -29,7 +29,7 @@ import numpy as np
 import pytest
 
 from trainwright.datasets.base import ArraySplit, DataBundle, Dataset, Preparation, Split
-from trainwright.datasets.rows.preparation import from_json
+from trainwright.datasets.tables.preparation import from_json
 from trainwright.plugins import task_for
 from trainwright.types import FEATURES, INPUT_IDS, NO_LABEL
 

@@ -37,7 +37,7 @@ def make_bundle(resolved: Resolved, data: Any, model: Any = None) -> DataBundle 
     """Return data that were given in Python, divided as the config says; None without such data."""
     if data is None:
         return None
-    from trainwright.datasets.rows.objects import from_objects
+    from trainwright.datasets.samples.objects import from_objects
 
     config = resolved.config
     if any(import_paths(config.model.type)):
@@ -55,7 +55,7 @@ def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundl
     Raises:
         InputError: The data are not those that the run was given.
     """
-    from trainwright.datasets.rows.objects import from_objects
+    from trainwright.datasets.samples.objects import from_objects
     from trainwright.runs.data.identity import data_inputs
 
     with prepared_as(form_for(predictor.config, predictor.model_object)):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from trainwright.datasets.base import DataBundle, known_arrays
-from trainwright.datasets.rows.corrupt import in_words
+from trainwright.datasets.samples.corrupt import in_words
 from trainwright.digest import array_buffer, digest, sha256_json, tensor_records
 from trainwright.plugins import task_for
 from trainwright.records.manifest import DataIdentity, SplitIdentity

@@ -17,8 +17,8 @@ from trainwright.datasets.base import (
     Split,
     known_arrays,
 )
-from trainwright.datasets.rows.arrays import Arrays
-from trainwright.datasets.rows.weighted import WeightedSamples
+from trainwright.datasets.samples.arrays import Arrays
+from trainwright.datasets.samples.weighted import WeightedSamples
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.base import Framework
 from trainwright.inference.original_units import transformed

@@ -23,7 +23,7 @@ import numpy as np
 
 from trainwright import plugins
 from trainwright.config.emit import emit
-from trainwright.datasets.rows.preparation import AnyPreparation, TabularPreparation, from_json
+from trainwright.datasets.tables.preparation import AnyPreparation, TabularPreparation, from_json
 from trainwright.errors import CheckpointError, DataError, InputError
 from trainwright.records.data import DataDescription, understanding
 from trainwright.records.manifest import Manifest
