@@ -24,10 +24,9 @@ from trainwright.datasets.samples import map_style, weights
 from trainwright.datasets.samples.array_names import LETTERS, Role, roles_of
 from trainwright.datasets.samples.arrays import as_array, is_frame
 from trainwright.datasets.samples.lists import without_lists
-from trainwright.datasets.samples.loaders import unwrapped
+from trainwright.datasets.samples.loaders import from_tf_dataset, is_tf_dataset, unwrapped
 from trainwright.datasets.samples.preprocessed import Pair, from_arrays, refuse_column_settings
 from trainwright.datasets.samples.sampling import SAMPLING
-from trainwright.datasets.samples.tfdata import from_tf_dataset, is_tf_dataset
 from trainwright.datasets.tables import tabular
 from trainwright.datasets.tables.pairs import is_whole_numbers, of_bunch, other_orders, tables_of_pairs
 from trainwright.datasets.tables.table import Table, as_table, kind_of, listed, nearest
