@@ -47,6 +47,7 @@ LAYERS = (
     ),
     (
         "records",
+        "storage",
         "plugins",
         "tasks",
         "frameworks.base",

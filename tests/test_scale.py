@@ -15,8 +15,8 @@ import pytest
 import trainwright
 from small_runs import SMALL, every_save_on_disk
 from trainwright import plugins
-from trainwright.engine import lease
 from trainwright.engine.interval import best_interval
+from trainwright.storage import lease
 from trainwright.stores.local import LocalStore
 from trainwright.testing.faults import FaultyStore
 

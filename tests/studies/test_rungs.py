@@ -20,9 +20,9 @@ from trainwright import plugins
 from trainwright.errors import ConfigError
 from trainwright.records.journal import each_loss, read
 from trainwright.records.run_dir import RunDir
-from trainwright.records.seals import problems
 from trainwright.records.study import study_problems
 from trainwright.records.trials import FILE, LoggedTrial, TrialLog, read_trials
+from trainwright.storage.seals import problems
 from trainwright.studies.tuning import projection
 from trainwright.studies.tuning.rungs import Bracket, Slot, brackets_of, hyperband, schedule
 from trainwright.studies.tuning.view import Tuning

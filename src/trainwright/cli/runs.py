@@ -141,8 +141,8 @@ def _brief(metrics: dict[str, Any]) -> str:
 def show_run(run: str, runs_dir: str | None, as_json: bool) -> None:
     """Show a run: its status, inputs and results."""
     from trainwright.records.run_dir import RunDir
-    from trainwright.records.urls import run_url
     from trainwright.reports.summary import damage, summary_table
+    from trainwright.storage.urls import run_url
 
     shown = trainwright.get(run, runs_dir=runs_dir)
     problems = damage(shown.path)

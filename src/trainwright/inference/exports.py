@@ -15,7 +15,7 @@ from trainwright.errors import InputError
 from trainwright.inference.predictor import Predictor
 from trainwright.inference.whole_files import write_whole
 from trainwright.plugins import adapters, name_of_framework, task_for
-from trainwright.records.portable import write_portable
+from trainwright.storage.portable import write_portable
 from trainwright.trackers.mlflow.model import write_model
 from trainwright.types import FEATURES
 

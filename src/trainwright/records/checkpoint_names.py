@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from trainwright import plugins
-from trainwright.records.log import committed
 from trainwright.records.run_dir import RunDir
-from trainwright.records.run_files import MANIFEST
+from trainwright.storage.log import committed
+from trainwright.storage.run_files import MANIFEST
 
 
 def checkpoint_names(run: RunDir, kind: Literal["checkpoints", "best"] = "checkpoints") -> list[str]:

@@ -13,10 +13,8 @@ from trainwright.config.schema import RunConfig
 from trainwright.datasets.samples.file_hashes import reading_again
 from trainwright.errors import TrainwrightError
 from trainwright.global_random import preserved_global_random, seed_global_random
-from trainwright.records.copies import download_all, download_records
 from trainwright.records.data import DataDescription
 from trainwright.records.decision import MEASURED, NEUTRAL, journalled_decisions
-from trainwright.records.index import summaries
 from trainwright.records.journal import read
 from trainwright.records.listing import find_run, has_model
 from trainwright.records.manifest import WITHOUT_VALUE, Difference, Manifest
@@ -38,6 +36,8 @@ from trainwright.runs.trust import of_own_config
 from trainwright.runs.weights import initial_source, initialize, stored_model
 from trainwright.runs.wiring import build, load_data, run_checkpoints
 from trainwright.semantics import versions
+from trainwright.storage.copies import download_all, download_records
+from trainwright.storage.index import summaries
 from trainwright.types import DataInfo
 
 log = logging.getLogger("trainwright")

@@ -17,7 +17,6 @@ from trainwright.global_random import seed_global_random
 from trainwright.records.commit import Commit
 from trainwright.records.decision import Decision, Decisions, journalled_decisions
 from trainwright.records.manifest import Manifest
-from trainwright.records.run_files import is_no_checkpoint
 from trainwright.redact import redacted
 from trainwright.require import import_paths, open_process
 from trainwright.runs.children.origin import Origin
@@ -41,6 +40,7 @@ from trainwright.runs.session import FollowerSession, Session
 from trainwright.runs.weights import initial_source, initialize, named_source
 from trainwright.runs.wiring import Components, build, run_checkpoints
 from trainwright.safe_open import read_regular
+from trainwright.storage.run_files import is_no_checkpoint
 from trainwright.types import Determinism
 from trainwright.world import World
 

@@ -1,7 +1,7 @@
 """Decide what the config of a run directory may import and ask, as the run may come from someone else.
 
 Code is imported if it is in the user's own project (see `runs.workdir`), or a model class of a framework's
-library. Variables and hosts are used if the run carries the user's signature (see `records.ownership`).
+library. Variables and hosts are used if the run carries the user's signature (see `storage.ownership`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from trainwright.config import Resolved
 from trainwright.config.env import names_outside
 from trainwright.errors import InputError
 from trainwright.module_sources import is_installed
-from trainwright.records.ownership import foreign_error, is_own
 from trainwright.records.run_dir import RunDir
 from trainwright.require import REMEDY, home_of, import_paths, importing_by, is_used
 from trainwright.safe_open import read_regular
+from trainwright.storage.ownership import foreign_error, is_own
 from trainwright.tasks.support.accumulators import is_accumulator
 
 log = logging.getLogger("trainwright")

@@ -16,7 +16,6 @@ from trainwright.errors import CheckpointError, InputError, ModelError
 from trainwright.evaluation.metrics import mode_in
 from trainwright.frameworks.base import WEIGHTS_FILE
 from trainwright.records.commit import Commit
-from trainwright.records.copies import download_all
 from trainwright.records.data import DataDescription, StoredModel
 from trainwright.records.listing import find_run, has_model
 from trainwright.records.manifest import Manifest, Parent
@@ -25,6 +24,7 @@ from trainwright.records.whole_weights import weights_files, write_whole
 from trainwright.runs.run_config import read_config
 from trainwright.runs.wiring import Components, run_checkpoints
 from trainwright.safe_open import read_regular
+from trainwright.storage.copies import download_all
 from trainwright.types import DataInfo
 
 

@@ -23,7 +23,6 @@ from trainwright.datasets.samples.arrays import Arrays
 from trainwright.datasets.samples.file_hashes import FilesRead
 from trainwright.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainwright.engine.journal import Journal
-from trainwright.engine.lease import Lease
 from trainwright.engine.loop import Loop, LoopParts
 from trainwright.engine.outside import Outside
 from trainwright.engine.recorder import Recorder
@@ -43,7 +42,6 @@ from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model
 from trainwright.global_random import preserved_global_random
 from trainwright.inference.original_units import in_original_units
 from trainwright.order import START, Cursor, SampleOrder, WeightedDraws
-from trainwright.records.log import readable_head
 from trainwright.records.run_dir import RunDir
 from trainwright.require import ImportRule, import_rule
 from trainwright.runs.data.checks import check_accumulators, check_metrics, check_reading
@@ -53,6 +51,8 @@ from trainwright.runs.data.shared import loaded
 from trainwright.runs.frameworks import form_for, framework_for
 from trainwright.runs.objects import NO_DATA, Objects
 from trainwright.runs.processes.threads import default_threads
+from trainwright.storage.lease import Lease
+from trainwright.storage.log import readable_head
 from trainwright.tasks.support.accumulators import Accumulator
 from trainwright.types import Array, Metrics, Predictions, SplitName
 from trainwright.world import ALONE, World

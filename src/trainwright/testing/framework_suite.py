@@ -27,15 +27,15 @@ from trainwright import api, plugins
 from trainwright.config import load
 from trainwright.digest import digest, tensor_records
 from trainwright.frameworks.base import WEIGHTS_FILE
-from trainwright.records.copies import download_all
 from trainwright.records.journal import SegmentReader, evaluations, losses, read, segments
 from trainwright.records.listing import all_runs, runs_folder
 from trainwright.records.run_dir import RunDir
-from trainwright.records.seals import problems
-from trainwright.records.urls import url_of
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import Objects
 from trainwright.runs.wiring import Components, build, run_checkpoints
+from trainwright.storage.copies import download_all
+from trainwright.storage.seals import problems
+from trainwright.storage.urls import url_of
 from trainwright.testing.warm import WarmProcesses
 
 # (phase, at which of its calls the process is killed): early and late, on and off the cadence of the saves.

@@ -23,8 +23,8 @@ from trainwright.datasets.samples.cache import LIMIT, DataCache, data_cache
 from trainwright.datasets.samples.files import existing_file, files_below, files_matching, names_in
 from trainwright.datasets.text import TextDataset
 from trainwright.errors import DataError, InputError
-from trainwright.records.urls import open_store
 from trainwright.runs.data.identity import data_inputs
+from trainwright.storage.urls import open_store
 from troubled_server import Environ, Trouble, TroubledServer
 
 _PROCESSES = 4

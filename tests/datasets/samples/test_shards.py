@@ -28,10 +28,10 @@ from trainwright.datasets.webdataset import WebdatasetDataset, WebdatasetParams
 from trainwright.errors import DataError
 from trainwright.records.manifest import DataIdentity
 from trainwright.records.run_dir import RunDir
-from trainwright.records.urls import open_store
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.data.identity import data_inputs
 from trainwright.runs.wiring import load_data
+from trainwright.storage.urls import open_store
 from trainwright.testing.dataset_suite import DatasetSuite
 from troubled_server import Trouble
 

@@ -18,7 +18,7 @@ from typing import BinaryIO, NamedTuple
 
 from trainwright.digest import make_folders, sha256_bytes, sha256_file, write_file
 from trainwright.errors import DataError, InputError
-from trainwright.records.urls import cache_folder
+from trainwright.storage.urls import cache_folder
 from trainwright.stores.base import DataStore, Version
 
 LIMIT = "TRAINWRIGHT_DATA_CACHE_GIB"

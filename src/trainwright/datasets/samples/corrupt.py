@@ -23,7 +23,7 @@ from trainwright.datasets.samples.shards import keep_in_cache, kept_in_cache
 from trainwright.datasets.samples.threads import THREADS
 from trainwright.digest import sha256_json
 from trainwright.errors import DataError
-from trainwright.records.urls import cache_folder
+from trainwright.storage.urls import cache_folder
 from trainwright.types import Ids, SplitName
 
 log = logging.getLogger("trainwright")

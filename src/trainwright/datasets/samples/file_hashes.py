@@ -23,7 +23,7 @@ from trainwright.datasets.samples.files import existing_file, is_url
 from trainwright.datasets.samples.threads import THREADS
 from trainwright.digest import make_folders, sha256_bytes, sha256_file, sha256_json, write_atomically
 from trainwright.errors import DataError
-from trainwright.records.urls import cache_folder
+from trainwright.storage.urls import cache_folder
 
 _SETTLED_NS = 60_000_000_000
 _IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")

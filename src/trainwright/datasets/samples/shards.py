@@ -27,7 +27,7 @@ from trainwright.datasets.samples.file_hashes import hashes_of
 from trainwright.datasets.samples.files import existing_file, files_matching
 from trainwright.digest import make_folders, write_atomically
 from trainwright.errors import DataError
-from trainwright.records.urls import cache_folder
+from trainwright.storage.urls import cache_folder
 from trainwright.types import Array, Ids
 
 log = logging.getLogger("trainwright")

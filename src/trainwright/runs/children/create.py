@@ -15,7 +15,6 @@ from trainwright.frameworks.base import Plan
 from trainwright.order import START, Cursor, SampleOrder
 from trainwright.records.checkpoint_names import step_of
 from trainwright.records.commit import Commit
-from trainwright.records.copies import download_all
 from trainwright.records.lineage import FOLDER, Lineage
 from trainwright.records.manifest import InitialState
 from trainwright.records.run_dir import RunDir, write_config
@@ -32,6 +31,7 @@ from trainwright.runs.children.origin import CONFIG_FILE, Origin, available_best
 from trainwright.runs.data.sampling import epoch_samples
 from trainwright.runs.frameworks import framework_name
 from trainwright.runs.wiring import order_and_rules, run_checkpoints
+from trainwright.storage.copies import download_all
 
 log = logging.getLogger("trainwright")
 Relation = Literal["fork", "continue"]

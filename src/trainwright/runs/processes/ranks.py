@@ -22,7 +22,6 @@ from trainwright.digest import write_atomically
 from trainwright.engine.signals import STATUS_OF, Stopped
 from trainwright.errors import CheckpointError, InputError, TrainwrightError, WorldError
 from trainwright.frameworks.base import Processes
-from trainwright.records.copies import download_records
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
 from trainwright.require import import_rule, importing_by
@@ -34,6 +33,7 @@ from trainwright.runs.processes.nodes import agree
 from trainwright.runs.processes.state import state_records
 from trainwright.runs.request import Request
 from trainwright.runs.wiring import Components
+from trainwright.storage.copies import download_records
 from trainwright.world import RESTARTS, RETRYABLE, World, portable, ranks_of_environment
 
 log = logging.getLogger("trainwright")

@@ -18,11 +18,11 @@ from trainwright.config.overrides import keys_of, with_settings
 from trainwright.config.resolved import flat_values
 from trainwright.config.tuning import SQLITE
 from trainwright.errors import InputError
-from trainwright.records.ownership import foreign_error
 from trainwright.records.tuning_result import SETTINGS
 from trainwright.require import import_paths
 from trainwright.runs.workdir import working_in
 from trainwright.safe_open import read_regular
+from trainwright.storage.ownership import foreign_error
 from trainwright.studies.study import Study, StudyRequest
 from trainwright.studies.tuning.going_on import length_so_far
 from trainwright.studies.tuning.question import FROM, SearchConfig, read_search

@@ -7,9 +7,9 @@ import shlex
 from pathlib import Path
 
 from trainwright.records.listing import runs_folder
-from trainwright.records.ownership import is_own
 from trainwright.require import import_paths
 from trainwright.safe_open import read_regular
+from trainwright.storage.ownership import is_own
 from trainwright.studies.tuning.tuner_checks import CONFIG
 
 _WORDS = re.compile(r"[^\s'\",\[\]{}]+")

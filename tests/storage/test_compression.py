@@ -10,10 +10,10 @@ import zstandard
 import trainwright
 from small_runs import SMALL, assert_same, crashed
 from trainwright.errors import CheckpointError, MissingExtraError
-from trainwright.records import compression
-from trainwright.records.remote import RemoteRun
-from trainwright.records.urls import open_store
 from trainwright.runs.run import Run
+from trainwright.storage import compression
+from trainwright.storage.remote import RemoteRun
+from trainwright.storage.urls import open_store
 
 WIDE = {"model.params.hidden": [128, 128], "checkpoint.compression": "zstd"}  # 60 KiB of moments each
 

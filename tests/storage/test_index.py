@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.records import index
-from trainwright.records.index import FILE, summaries
 from trainwright.records.result import AttemptRecord, Result
 from trainwright.records.run_dir import RunDir
+from trainwright.storage import index
+from trainwright.storage.index import FILE, summaries
 
 
 def make_run(runs_dir: Path, status: str | None, *, accuracy: float = 0.5, age: float = 3600.0) -> RunDir:

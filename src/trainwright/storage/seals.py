@@ -26,12 +26,12 @@ from trainwright import plugins
 from trainwright.errors import CheckpointError
 from trainwright.records.checkpoint_names import step_of
 from trainwright.records.journal import segments
-from trainwright.records.log import Entry, Kind, Log, StoredFile
 from trainwright.records.result import AttemptRecord
 from trainwright.records.run_dir import RunDir
-from trainwright.records.run_files import MANIFEST, is_any, is_appended, is_of_checkpoint
-from trainwright.records.urls import url_of
 from trainwright.safe_open import open_regular, read_regular
+from trainwright.storage.log import Entry, Kind, Log, StoredFile
+from trainwright.storage.run_files import MANIFEST, is_any, is_appended, is_of_checkpoint
+from trainwright.storage.urls import url_of
 
 _BLOCK = 1 << 20
 _TRIES = 3  # to read a run that another process goes on with meanwhile

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 from trainwright.digest import write_atomically
 from trainwright.errors import CheckpointError
 from trainwright.records.checkpoint_names import checkpoint_names
-from trainwright.records.copies import refresh
 from trainwright.records.manifest import Manifest
-from trainwright.records.result import AttemptRecord
+from trainwright.records.result import AttemptRecord, Result
 from trainwright.records.run_dir import RunDir
-from trainwright.records.run_files import is_record, is_small
-from trainwright.records.seals import problems
 from trainwright.records.status import ENDED, ShownStatus
-from trainwright.records.urls import url_of
 from trainwright.safe_open import read_regular
+from trainwright.storage.copies import refresh
+from trainwright.storage.run_files import is_record, is_small
+from trainwright.storage.seals import problems
+from trainwright.storage.urls import url_of
 
 log = logging.getLogger("trainwright")
 Json = dict[str, Any]
@@ -33,9 +33,9 @@ _SETTLED_SECONDS = 2.0  # a younger file may change again without another time o
 
 
 _WATCHED = (
-    "result.json",
+    Result.FILE,
     "config.yaml",
-    "manifest.json",
+    Manifest.FILE,
     "attempts",
     "journal",
 )  # a folder changes with the names in it

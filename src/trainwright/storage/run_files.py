@@ -6,8 +6,9 @@ import re
 from pathlib import PurePosixPath
 
 from trainwright.records.lineage import FOLDER as INITIAL
+from trainwright.records.manifest import Manifest
 
-MANIFEST = "manifest.json"  # of the run, and of a checkpoint
+MANIFEST = Manifest.FILE  # of the run, and of a checkpoint
 _CHECKPOINTS = ("checkpoints/", "best/")
 _RECORDS = re.compile(
     r"(config\.yaml|created\.json|parent\.json|manifest\.json|result\.json|attempts/\d+\.json)"

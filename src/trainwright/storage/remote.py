@@ -21,12 +21,12 @@ from pathlib import Path
 from trainwright import plugins
 from trainwright.digest import fsync_folder, make_folders, sha256_file, write_atomically
 from trainwright.errors import CheckpointError, RunLockedError, TrainingError
-from trainwright.records import compression
-from trainwright.records.heartbeats import Heartbeats
-from trainwright.records.log import FOLDER, DamagedEntryError, Entry, Log, StoredFile
-from trainwright.records.run_files import is_appended, is_of_checkpoint, is_safe
-from trainwright.records.uploads import TEMPORARY, Uploads, holds, local_names
-from trainwright.records.urls import check_store, open_store, url_of
+from trainwright.storage import compression
+from trainwright.storage.heartbeats import Heartbeats
+from trainwright.storage.log import FOLDER, DamagedEntryError, Entry, Log, StoredFile
+from trainwright.storage.run_files import is_appended, is_of_checkpoint, is_safe
+from trainwright.storage.uploads import TEMPORARY, Uploads, holds, local_names
+from trainwright.storage.urls import check_store, open_store, url_of
 from trainwright.stores.base import Store
 
 log = logging.getLogger("trainwright")

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from trainwright.errors import CheckpointError, RunLockedError
-from trainwright.records.lock import Lock
 from trainwright.records.run_dir import RunDir
+from trainwright.storage.lock import Lock
 
 # Takes the lock, forks a child that lives on, and says so; the child waits until its standard input is
 # closed.
 OWNER = """
 import os, sys
 from pathlib import Path
-from trainwright.records.lock import Lock
+from trainwright.storage.lock import Lock
 lock = Lock(Path(sys.argv[1]))
 assert lock.acquire()
 if os.fork() == 0:

@@ -12,12 +12,12 @@ import pytest
 import trainwright
 from small_runs import SMALL, Crash, CrashAt, ImageAt, every_save_on_disk, preempted
 from trainwright.errors import CheckpointError, InputError
-from trainwright.records.index import summaries
-from trainwright.records.log import Log
 from trainwright.records.run_dir import RunDir
-from trainwright.records.seals import GrowingHash, problems
 from trainwright.reports.html import write_report
 from trainwright.runs.run import Run
+from trainwright.storage.index import summaries
+from trainwright.storage.log import Log
+from trainwright.storage.seals import GrowingHash, problems
 from trainwright.stores.local import LocalStore
 
 Lines = list[bytes]

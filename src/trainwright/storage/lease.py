@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from trainwright.errors import CheckpointError, RunLockedError, RunLostError
-from trainwright.records.heartbeats import Heartbeats
-from trainwright.records.log import WRITERS, Entry, Kind, Log, StoredFile, new_writer
+from trainwright.storage.heartbeats import Heartbeats
+from trainwright.storage.log import WRITERS, Entry, Kind, Log, StoredFile, new_writer
 
 log = logging.getLogger("trainwright")
 _BEAT = 15.0  # seconds between two heartbeats

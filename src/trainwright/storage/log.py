@@ -96,7 +96,7 @@ class Entry(Document):
 
     `writer` names the process that wrote it, `serial` counts its entries. `checkpoints` and `best` are the
     names of all that exist; `files` are all files of a run in a store, and of another run those that are
-    sealed (see `records/seals.py`); `status` is how the attempt has ended.
+    sealed (see `storage/seals.py`); `status` is how the attempt has ended.
     """
 
     number: int

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from trainwright.errors import RunLockedError
-from trainwright.records import heartbeats
-from trainwright.records.heartbeats import Heartbeats, has_owner, may_have_owner
-from trainwright.records.log import Entry, new_writer
-from trainwright.records.remote import RemoteRun
+from trainwright.storage import heartbeats
+from trainwright.storage.heartbeats import Heartbeats, has_owner, may_have_owner
+from trainwright.storage.log import Entry, new_writer
+from trainwright.storage.remote import RemoteRun
 from trainwright.stores.local import LocalStore
 
 START = 1_800_000_000.0  # of the wall clock here

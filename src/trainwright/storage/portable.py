@@ -23,10 +23,10 @@ from trainwright.records.data import DataDescription
 from trainwright.records.manifest import Manifest
 from trainwright.records.result import BestModel, Result
 from trainwright.records.run_dir import RunDir
-from trainwright.records.run_files import MANIFEST
 from trainwright.records.whole_weights import write_whole
 from trainwright.redact import redacted
 from trainwright.safe_open import read_regular, refuse_links
+from trainwright.storage.run_files import MANIFEST
 
 
 def stored_weights(run: RunDir) -> Path:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.engine import lease as lease_module
-from trainwright.engine.lease import Lease
 from trainwright.errors import CheckpointError, RunLockedError, RunLostError
-from trainwright.records import log as entries
-from trainwright.records.log import Entry, Log, StoredFile, committed
+from trainwright.storage import lease as lease_module
+from trainwright.storage import log as entries
+from trainwright.storage.lease import Lease
+from trainwright.storage.log import Entry, Log, StoredFile, committed
 from trainwright.stores.local import LocalStore
 from trainwright.testing.faults import Faults, FaultyStore, fail
 

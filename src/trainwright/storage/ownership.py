@@ -19,9 +19,9 @@ from trainwright.digest import fsync_folder, make_folders
 from trainwright.errors import CheckpointError, InputError
 from trainwright.records.creation import Creation
 from trainwright.records.document import Document
-from trainwright.records.urls import url_of
 from trainwright.redact import redacted
 from trainwright.safe_open import read_regular
+from trainwright.storage.urls import url_of
 
 _KEY_BYTES = 32
 

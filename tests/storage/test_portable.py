@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from trainwright.digest import array_buffer, damage, digest, tensor_records, write_tensors
-from trainwright.engine.lease import Lease
 from trainwright.errors import CheckpointError, InputError
 from trainwright.records.checkpoint_names import step_of
 from trainwright.records.commit import Commit
-from trainwright.records.log import Log
-from trainwright.records.portable import stored_weights, weights_digest, write_portable
 from trainwright.records.result import BestModel, Result
 from trainwright.records.run_dir import RunDir
+from trainwright.storage.lease import Lease
+from trainwright.storage.log import Log
+from trainwright.storage.portable import stored_weights, weights_digest, write_portable
 from trainwright.stores.local import LocalStore
 from written import write_record
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from trainwright.digest import make_folders
 from trainwright.errors import CheckpointError, RunLockedError
-from trainwright.records.heartbeats import may_have_owner
-from trainwright.records.log import FOLDER
-from trainwright.records.remote import RemoteRun
 from trainwright.records.run_dir import RunDir
-from trainwright.records.run_files import is_any, is_record, is_small
-from trainwright.records.urls import open_store, url_of
+from trainwright.storage.heartbeats import may_have_owner
+from trainwright.storage.log import FOLDER
+from trainwright.storage.remote import RemoteRun
+from trainwright.storage.run_files import is_any, is_record, is_small
+from trainwright.storage.urls import open_store, url_of
 
 _THREADS = 16  # requests at a time, for a long list of runs
 _PATIENCE = 30.0  # seconds to wait for another process that downloads the same files

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from trainwright.records.creation import Creation
-from trainwright.records.ownership import foreign_error, foreign_reason, is_own
 from trainwright.records.run_dir import RunDir
+from trainwright.storage.ownership import foreign_error, foreign_reason, is_own
 
 CONFIG = "experiment: {name: exp}\n"
 
