@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 import trainwright
+from trainwright.api.documents import json_document
 from trainwright.cli import options
 from trainwright.cli.errors import to_stderr
-from trainwright.cli.output import json_document, say_data, show, table
+from trainwright.cli.output import say_data, show, table
 
 log = logging.getLogger("trainwright")
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 import trainwright
+from trainwright.api.documents import run_document
 from trainwright.cli import options
-from trainwright.cli.output import run_document, say, show, table
+from trainwright.cli.output import say, show, table
 from trainwright.cli.proof import UNPROVEN, verdict_lines
 from trainwright.records.status import EXIT_CODES, TESTED, Status
 from trainwright.world import is_follower
