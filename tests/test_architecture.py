@@ -61,23 +61,14 @@ LAYERS = (
     (
         "config",
         "order",
-        "parts",
-        "global_random",
         "digest",
-        "module_sources",
-        "object_identity",
         "safe_open",
         "require",
         "redact",
-        "semantics",
         "types",
-        "image_shape",
-        "machine",
         "numerals",
+        "process",
         "errors",
-        "alarms",
-        "announce",
-        "environ",
         "version",
         "world",
     ),
@@ -96,7 +87,7 @@ SHARED = (
 KINDS = tuple(f"{kind}s" for kind in BUILT_IN)
 NAMING_FRAMEWORKS = {
     "plugins": "the table of all adapters",
-    "semantics": "the table of the versions of our parts",
+    "runs.semantics": "the table of the versions of our parts",
     "testing": "knows the settings that libraries have in a process",
     "runs.environment": "the names under which packages are distributed",
     "api.results": "a form of exports is called sklearn",
@@ -139,6 +130,10 @@ def test_nothing_asks_which_framework_it_is(ours: Tree) -> None:
     entries = BUILT_IN["framework"]
     names = {*entries, *(model for entry in entries.values() for model in entry.serves or ())}
     assert askers_of_frameworks(ours, names, "frameworks", NAMING_FRAMEWORKS) == []
+
+
+def test_the_root_is_small() -> None:
+    assert len([path.name for path in ROOT.glob("[!_]*.py")]) in range(5, 11)
 
 
 def test_there_are_no_circles(ours: Tree) -> None:

@@ -18,7 +18,7 @@ from trainwright.datasets.tables.typed import ColumnKind
 from trainwright.errors import InputError, TrainingError
 from trainwright.inference.exports import lacks
 from trainwright.inference.whole_files import write_whole
-from trainwright.semantics import PARTS
+from trainwright.runs.semantics import PARTS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "predict_native.py"
 pandas: Any = Late(lambda: __import__("pandas"))

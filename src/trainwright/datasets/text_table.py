@@ -24,7 +24,6 @@ from typing import ClassVar, cast
 import numpy as np
 from pydantic import BaseModel, Field
 
-from trainwright.announce import announced
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle, Split
@@ -45,6 +44,7 @@ from trainwright.datasets.texts.tokenizers import Choice, Tokenizer, WordTokens
 from trainwright.digest import sha256_json
 from trainwright.errors import DataError
 from trainwright.plugins import task_of
+from trainwright.process.alarms import announced
 from trainwright.tasks.support.columns import TOKEN_CLASSIFICATION
 from trainwright.types import LABELS, Array, DataInfo, Ids, SplitName
 

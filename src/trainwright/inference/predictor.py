@@ -26,7 +26,6 @@ from trainwright.evaluation.metrics import (
     wanted_metrics,
 )
 from trainwright.frameworks.base import Framework, ModelInputs
-from trainwright.global_random import preserved_global_random
 from trainwright.inference import texts
 from trainwright.inference.input_files import InputFiles
 from trainwright.inference.input_rows import InputRows
@@ -42,6 +41,7 @@ from trainwright.inference.labeled import labeled, refuse_masks
 from trainwright.inference.library_formats import export_format, export_model
 from trainwright.inference.original_units import in_original_units
 from trainwright.plugins import task_for
+from trainwright.process.global_random import preserved_global_random
 from trainwright.records.data import StoredModel, understanding
 from trainwright.records.run_dir import RunDir
 from trainwright.types import INPUT_IDS, Array, SplitName

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainwright.errors import InputError
-from trainwright.machine import process_has_ended
+from trainwright.process.machine import process_has_ended
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:

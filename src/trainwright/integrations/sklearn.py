@@ -26,7 +26,7 @@ from trainwright.frameworks.sklearn.storage import import_skops
 from trainwright.inference.predictor import Predictor
 from trainwright.inference.whole_files import write_whole
 from trainwright.plugins import name_of_framework, task_for
-from trainwright.semantics import changed, in_words
+from trainwright.runs.semantics import changed, in_words
 from trainwright.tasks.support.transforms import transform_of
 from trainwright.types import FEATURES, TARGET, Array, DataInfo
 

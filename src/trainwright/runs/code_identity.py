@@ -19,8 +19,8 @@ from typing import Any
 
 from trainwright import plugins
 from trainwright.digest import sha256_bytes, sha256_file, sha256_json
-from trainwright.module_sources import is_installed, is_module_file, source_hash, source_now, spec_of
-from trainwright.object_identity import Identity
+from trainwright.process.module_sources import is_installed, is_module_file, source_hash, source_now, spec_of
+from trainwright.process.object_identity import Identity
 from trainwright.records.manifest import CodeIdentity, GitState
 from trainwright.require import import_rule
 from trainwright.version import VERSION

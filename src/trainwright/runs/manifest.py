@@ -32,8 +32,8 @@ from trainwright.runs.data.identity import data_inputs
 from trainwright.runs.environment import environment_inputs
 from trainwright.runs.frameworks import framework_name
 from trainwright.runs.objects import Objects
+from trainwright.runs.semantics import in_words, versions
 from trainwright.runs.wiring import Components
-from trainwright.semantics import in_words, versions
 from trainwright.types import Determinism
 
 log = logging.getLogger("trainwright")

@@ -11,7 +11,7 @@ from trainwright.engine.signals import Stopped
 from trainwright.engine.state import RunState
 from trainwright.errors import CheckpointError
 from trainwright.evaluation.metrics import explained_metric
-from trainwright.global_random import preserved_global_random
+from trainwright.process.global_random import preserved_global_random
 from trainwright.records.manifest import Manifest
 from trainwright.records.result import BestModel, Result
 from trainwright.records.run_dir import RunDir

@@ -12,7 +12,7 @@ from trainwright.config import Resolved
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.samples.file_hashes import reading_again
 from trainwright.errors import TrainwrightError
-from trainwright.global_random import preserved_global_random, seed_global_random
+from trainwright.process.global_random import preserved_global_random, seed_global_random
 from trainwright.records.data import DataDescription
 from trainwright.records.decision import MEASURED, NEUTRAL, journalled_decisions
 from trainwright.records.journal import read
@@ -32,10 +32,10 @@ from trainwright.runs.objects import Objects
 from trainwright.runs.processes.state import weights_digest
 from trainwright.runs.processes.threads import available_threads, default_threads
 from trainwright.runs.run_config import read_config
+from trainwright.runs.semantics import versions
 from trainwright.runs.trust import of_own_config
 from trainwright.runs.weights import initial_source, initialize, stored_model
 from trainwright.runs.wiring import build, load_data, run_checkpoints
-from trainwright.semantics import versions
 from trainwright.storage.copies import download_all, download_records
 from trainwright.storage.index import summaries
 from trainwright.types import DataInfo

@@ -13,7 +13,7 @@ from trainwright.digest import digest, sha256_bytes
 from trainwright.engine.checkpoint import RunCheckpoints
 from trainwright.engine.state import RunState
 from trainwright.errors import CheckpointError
-from trainwright.global_random import seed_global_random
+from trainwright.process.global_random import seed_global_random
 from trainwright.records.commit import Commit
 from trainwright.records.decision import Decision, Decisions, journalled_decisions
 from trainwright.records.manifest import Manifest

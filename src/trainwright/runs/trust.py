@@ -23,7 +23,7 @@ from trainwright import plugins
 from trainwright.config import Resolved
 from trainwright.config.env import names_outside
 from trainwright.errors import InputError
-from trainwright.module_sources import is_installed
+from trainwright.process.module_sources import is_installed
 from trainwright.records.run_dir import RunDir
 from trainwright.require import REMEDY, home_of, import_paths, importing_by, is_used
 from trainwright.safe_open import read_regular

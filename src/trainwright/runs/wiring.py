@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from trainwright import plugins
-from trainwright.announce import announced
 from trainwright.callbacks.base import Callback, RunView
 from trainwright.callbacks.histograms import WeightHistograms
 from trainwright.callbacks.resources import Resources
@@ -39,9 +38,10 @@ from trainwright.evaluation.metrics import (
     wanted_metrics,
 )
 from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, Plan
-from trainwright.global_random import preserved_global_random
 from trainwright.inference.original_units import in_original_units
 from trainwright.order import START, Cursor, SampleOrder, WeightedDraws
+from trainwright.process.alarms import announced
+from trainwright.process.global_random import preserved_global_random
 from trainwright.records.run_dir import RunDir
 from trainwright.require import ImportRule, import_rule
 from trainwright.runs.data.checks import check_accumulators, check_metrics, check_reading

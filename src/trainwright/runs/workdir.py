@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from trainwright.environ import temporary_environment
 from trainwright.errors import ChangedInputsError
+from trainwright.process.environ import temporary_environment
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import StudyRecord
 from trainwright.require import importing_by
+from trainwright.runs.semantics import changed, in_words
 from trainwright.runs.trust import RunImports
-from trainwright.semantics import changed, in_words
 from trainwright.storage.ownership import is_own
 
 

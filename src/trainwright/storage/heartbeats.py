@@ -21,7 +21,7 @@ from pathlib import Path
 
 from trainwright.digest import write_atomically
 from trainwright.errors import CheckpointError, RunLockedError
-from trainwright.machine import machine_id
+from trainwright.process.machine import machine_id
 from trainwright.safe_open import read_regular
 from trainwright.storage.log import Entry, Log, has_ended, is_of_this_machine
 from trainwright.stores.base import Store

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trainwright.errors import CheckpointError, RunLockedError
-from trainwright.machine import process_has_ended
+from trainwright.process.machine import process_has_ended
 from trainwright.safe_open import open_regular
 
 # Seconds between tries: whoever asks for a status holds the lock for a moment.

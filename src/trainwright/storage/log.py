@@ -26,7 +26,7 @@ from typing import Literal
 from pydantic import Field
 
 from trainwright.errors import CheckpointError
-from trainwright.machine import machine_id, process_has_ended
+from trainwright.process.machine import machine_id, process_has_ended
 from trainwright.records.document import Document, Record
 from trainwright.stores.base import Store
 

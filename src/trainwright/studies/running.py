@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from trainwright.announce import announced
 from trainwright.config import Resolved
 from trainwright.engine.signals import Signals, Stopped
 from trainwright.errors import InputError, TrainingError, TrainwrightError, is_from_outside, is_of_code
+from trainwright.process.alarms import announced
 from trainwright.records.manifest import Parent
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir

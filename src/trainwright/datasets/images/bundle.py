@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from trainwright.announce import announced
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle, Draw, Identifiers, Reading, Skips
 from trainwright.datasets.images.masks import MaskedImages, Masks, MaskSplit, found_classes
@@ -27,8 +26,9 @@ from trainwright.datasets.tables.table import Table
 from trainwright.datasets.tables.tabular import provided_splits
 from trainwright.datasets.tables.target import Target
 from trainwright.errors import DataError
-from trainwright.global_random import preserved_global_random
 from trainwright.plugins import task_of
+from trainwright.process.alarms import announced
+from trainwright.process.global_random import preserved_global_random
 from trainwright.types import (
     FEATURES,
     SPLITS,

@@ -17,12 +17,12 @@ from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 
-from trainwright.announce import announced
 from trainwright.datasets.base import Skips, settled
 from trainwright.datasets.samples.shards import keep_in_cache, kept_in_cache
 from trainwright.datasets.samples.threads import THREADS
 from trainwright.digest import sha256_json
 from trainwright.errors import DataError
+from trainwright.process.alarms import announced
 from trainwright.storage.urls import cache_folder
 from trainwright.types import Ids, SplitName
 

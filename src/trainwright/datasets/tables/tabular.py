@@ -8,7 +8,6 @@ from typing import Protocol
 
 import numpy as np
 
-from trainwright.announce import announced
 from trainwright.config.sampling import sampling_column
 from trainwright.config.schema import DataConfig
 from trainwright.config.splits import SplitConfig
@@ -29,6 +28,7 @@ from trainwright.datasets.tables.target import Target, class_indices, inspect, r
 from trainwright.datasets.tables.typed import ColumnKind, typed
 from trainwright.errors import DataError
 from trainwright.plugins import task_of
+from trainwright.process.alarms import announced
 from trainwright.tasks.support.precision import is_coarse, learned, offset_of
 from trainwright.tasks.support.transforms import fit as fit_transform
 from trainwright.tasks.support.transforms import transform_of

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import BaseModel, Field
 
-from trainwright.announce import announced
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
@@ -26,6 +25,7 @@ from trainwright.datasets.text.windows import Windows
 from trainwright.datasets.texts import tokenizers
 from trainwright.datasets.texts.tokenizers import ByteTokenizer, Choice, Tokenizer
 from trainwright.errors import DataError
+from trainwright.process.alarms import announced
 from trainwright.types import INPUT_IDS, LABELS, SPLITS, ArraySpec, DataInfo, SplitName
 
 __all__ = ["TextDataset", "TextParams", "Windows"]

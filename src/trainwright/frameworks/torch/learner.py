@@ -45,8 +45,8 @@ from trainwright.frameworks.torch.snapshot import named_buffer
 from trainwright.frameworks.torch.step import StepSettings, TorchStep
 from trainwright.frameworks.torch.training_state import TrainingState
 from trainwright.frameworks.torch.update import Clipping, Update
-from trainwright.global_random import seed_global_random
 from trainwright.order import INIT, stream_seed
+from trainwright.process.global_random import seed_global_random
 from trainwright.types import NamedBuffer, StepResult, weights_of
 
 log = logging.getLogger("trainwright")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainwright.config import Resolved
 from trainwright.datasets.base import prepared_as
 from trainwright.errors import InputError
-from trainwright.global_random import preserved_global_random, seed_global_random
+from trainwright.process.global_random import preserved_global_random, seed_global_random
 from trainwright.require import import_paths, open_process
 from trainwright.runs.frameworks import form_for
 from trainwright.runs.objects import Objects

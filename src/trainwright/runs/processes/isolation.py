@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trainwright import plugins
-from trainwright.module_sources import imported_so_far, is_installed
+from trainwright.process.module_sources import imported_so_far, is_installed
 
 log = logging.getLogger("trainwright")
 # Parameters of glibc's mallopt(3), and values of theirs.

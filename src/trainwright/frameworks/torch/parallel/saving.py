@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from trainwright.digest import FileRecord, PartHashes, join_parts
 from trainwright.frameworks.base import Snapshot
 from trainwright.frameworks.torch.snapshot import TorchSnapshot, Written
-from trainwright.machine import machine_id
+from trainwright.process.machine import machine_id
 from trainwright.world import World
 
 _ANSWER_SECONDS = 600.0  # seconds that the main process waits for another's parts

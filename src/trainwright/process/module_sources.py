@@ -19,7 +19,8 @@ from typing import Any
 _SITE, _DIST = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 # A virtual environment may be in the user's project.
 _ENVIRONMENT = [sys.prefix] if sys.prefix != sys.base_prefix else []
-_HOMES = tuple(f"{path}{os.sep}" for path in (Path(__file__).parent, Path(os.__file__).parent, *_ENVIRONMENT))
+_OURS = Path(__file__).parents[1]
+_HOMES = tuple(f"{path}{os.sep}" for path in (_OURS, Path(os.__file__).parent, *_ENVIRONMENT))
 _KINDS = (*SOURCE_SUFFIXES, *BYTECODE_SUFFIXES, *EXTENSION_SUFFIXES)
 _sources: dict[str, tuple[Path, str]] = {}  # module -> its file, and the SHA-256 of the source
 _searches = 0  # for modules that were not imported yet

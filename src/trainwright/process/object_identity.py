@@ -31,7 +31,7 @@ from types import (
 )
 from typing import Any
 
-from trainwright.module_sources import is_installed
+from trainwright.process.module_sources import is_installed
 
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes)
 _FIXED = (*_SIMPLE, type, FunctionType)  # what the code that reads a variable does not change in place

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import trainwright
-from trainwright import semantics
 from trainwright.plugins import BUILT_IN
-from trainwright.semantics import changed, in_words
+from trainwright.runs import semantics
+from trainwright.runs.semantics import changed, in_words
 
 ROOT = Path(trainwright.__file__).parent
 # Folders of the package whose code decides bits: every source in them belongs to a part.

@@ -3,7 +3,7 @@
 import logging
 import threading
 
-from trainwright.announce import announced
+from trainwright.process.alarms import announced
 
 
 def test_long_work_is_said_once_and_short_work_is_not() -> None:

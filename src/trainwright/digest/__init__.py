@@ -260,7 +260,7 @@ def join_parts(parts: Iterable[PartHashes]) -> list[TensorRecord]:
 def _joined(parts: Sequence[PartHashes]) -> TensorRecord:
     import numpy as np
 
-    from trainwright.parts import Runs
+    from trainwright.digest.parts import Runs
     from trainwright.types import Block
 
     name, dtype, whole = parts[0].name, parts[0].dtype, parts[0].whole
@@ -303,7 +303,7 @@ def _pieces(buffer: NamedBuffer) -> list[_Piece]:
     if buffer.block is None:
         starts = range(0, len(view), CHUNK_BYTES)
         return [_Piece(i, view[at : at + CHUNK_BYTES], True) for i, at in enumerate(starts)]
-    from trainwright.parts import Runs
+    from trainwright.digest.parts import Runs
 
     runs = Runs.of(buffer.shape, buffer.block, ITEM_BYTES.get(buffer.dtype, 1))
     return [

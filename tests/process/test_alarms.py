@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from trainwright import alarms
-from trainwright.alarms import _Clock, call_later
+from trainwright.process import alarms
+from trainwright.process.alarms import _Clock, call_later
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from trainwright.environ import temporary_environment
+from trainwright.process.environ import temporary_environment
 
 
 def test_variables_are_set_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import pytest
 import trainwright
 from small_runs import SMALL, preempted
 from trainwright.errors import ChangedInputsError
-from trainwright.module_sources import source_hash, watch
+from trainwright.process.module_sources import source_hash, watch
 from warm_commands import command
 
 NET = """

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainwright.object_identity import Identity, NoValueError
+from trainwright.process.object_identity import Identity, NoValueError
 
 
 def code_of(value: Any) -> dict[str, str]:
@@ -148,7 +148,7 @@ def test_what_a_cached_property_has_computed_does_not_count_but_what_it_was_set_
 def test_another_process_finds_the_same(tmp_path: Path) -> None:
     """Where texts have other hashes, so that a set has another order."""
     code = (
-        "from trainwright.object_identity import Identity\n"
+        "from trainwright.process.object_identity import Identity\n"
         "print(Identity().of([{'a', 'b', 'c', 'd'}, frozenset(map(str, range(9))), {'x': print}]))"
     )
     found = {

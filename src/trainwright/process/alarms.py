@@ -9,9 +9,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 log = logging.getLogger("trainwright")
+SILENCE = 2.0  # seconds, after which a line says what is going on
 _IDLE_SECONDS = 0.25  # that the thread waits for another alarm when there is none
 
 
@@ -32,6 +34,21 @@ def call_later(seconds: float, function: Callable[[], object]) -> Alarm:
     alarm = Alarm(time.monotonic() + seconds, function)
     _clock.add(alarm)
     return alarm
+
+
+@contextmanager
+def announced(work: str, silence: float = SILENCE) -> Iterator[None]:
+    """Log one line if the work takes longer than `silence` seconds.
+
+    Args:
+        work: What is done, as `reading a.csv`.
+        silence: Seconds without a line.
+    """
+    alarm = call_later(silence, lambda: log.info("%s ...", work))
+    try:
+        yield
+    finally:
+        alarm.cancel()
 
 
 class _Clock:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from trainwright import digest as module
 from trainwright.digest import array_buffer, damage, hashed, join_parts, tensor_records, write_parts
-from trainwright.parts import Runs
+from trainwright.digest.parts import Runs
 from trainwright.types import Block, NamedBuffer
 
 
