@@ -30,7 +30,7 @@ log = logging.getLogger("trainwright")
 
 @dataclass(frozen=True)
 class Training:
-    """How a child is trained: what is given in Python, and what is allowed."""
+    """The training of a child: the objects given in Python, and what is allowed."""
 
     model: Any = None
     data: Any = None

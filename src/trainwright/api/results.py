@@ -273,7 +273,7 @@ def predict_chunks(
 
 
 class _Options(NamedTuple):
-    """What is wanted of predictions; see `predict`."""
+    """The options of predictions; see `predict`."""
 
     keep: Sequence[str]
     threshold: float | None

@@ -30,7 +30,7 @@ _FIRST_WITH_GAPS = 2.0**24  # from here on, float32 does not have all whole numb
 
 @dataclass(frozen=True)
 class PredictionColumns:
-    """What a table of predictions holds.
+    """The columns of a table of predictions.
 
     Attributes:
         keep: Columns of the input to carry over.
@@ -46,7 +46,7 @@ class PredictionColumns:
 
 
 class Written(NamedTuple):
-    """What was written: the number of rows, and the names of the columns."""
+    """A written file: the number of its rows, and the names of its columns."""
 
     rows: int
     columns: Sequence[str]

@@ -53,7 +53,7 @@ class InputRows:
 
     @property
     def description(self) -> str:
-        """What the model takes, for messages."""
+        """The inputs of the model, for messages."""
         if list(self.specs) == [FEATURES]:
             return str(tuple(self.specs[FEATURES].shape))
         return "a mapping of arrays (rows, ...): " + ", ".join(

@@ -59,7 +59,7 @@ class OriginalUnitsModel(Model):
 
     @property
     def parameter_count(self) -> int | None:
-        """How many numbers were trained."""
+        """The number of trained parameters."""
         return self._model.parameter_count
 
     def predict(self, split: Split) -> Iterator[Predictions]:

@@ -117,12 +117,12 @@ class Predictor:
 
     @property
     def preparation(self) -> AnyPreparation | None:
-        """What turns raw rows into features; None where the data set brought features."""
+        """The preparation of raw rows; None where the data set brought features."""
         return self._preparation
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """What turns text into tokens and back.
+        """The tokenizer of the run.
 
         Raises:
             InputError: The run was not trained on text.
@@ -235,7 +235,7 @@ class Predictor:
 
     @property
     def gives_masks(self) -> bool:
-        """Whether a prediction is a mask."""
+        """True where a prediction is a mask."""
         return self._task.gives_masks
 
     def predict_proba(self, rows: Any) -> Array:

@@ -1,4 +1,4 @@
-"""Which machine this is, and whether one of its processes has ended."""
+"""The identity of this machine, and the end of its processes."""
 
 from __future__ import annotations
 

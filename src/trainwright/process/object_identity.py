@@ -1,4 +1,4 @@
-"""What identifies an object that is given in Python: its values, and the code that it leads to.
+"""The identity of an object that is given in Python: its values, and the code that it leads to.
 
 The identity of a value is a hash that another process gives it, too: it depends on no address, and not on the
 order of a set. Objects count by their classes and attributes, functions by what they were compiled to, by

@@ -1,4 +1,4 @@
-"""Whether a process trains a run that is in a store: heartbeats, and requests to stop.
+"""Heartbeats of the process that trains a run in a store, and requests to stop.
 
     alive/<experiment>/<run-id>/0002        the heartbeat of attempt 2, stored anew every few seconds
     alive/<experiment>/<run-id>/0002.stop   a request to attempt 2 to stop
@@ -36,7 +36,7 @@ _FILE = ".owner"  # in a working copy
 
 @dataclass(frozen=True)
 class _Observation:
-    """What was seen last of the owner of a run.
+    """The last observation of the owner of a run.
 
     Args:
         sign: The number of the newest entry, and the heartbeats.

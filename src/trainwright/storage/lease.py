@@ -46,7 +46,7 @@ class Upload(Protocol):
 
     @property
     def heartbeats(self) -> Heartbeats:
-        """What others see of the attempt between its commits; used by a thread of its own."""
+        """The heartbeats of the attempt, seen by others between its commits; used by a thread of its own."""
 
 
 class Sealing(Protocol):
@@ -139,7 +139,7 @@ class Lease:
 
     @property
     def is_in_store(self) -> bool:
-        """Whether the run is in a store, and not on the local disk alone."""
+        """True where the run is in a store, and not on the local disk alone."""
         return self._upload is not None
 
     def fetch(self, folder: str) -> None:

@@ -112,7 +112,7 @@ class Entry(Document):
 
     @property
     def has_owner(self) -> bool:
-        """Whether its writer owns the run after it."""
+        """True where its writer owns the run after it."""
         return self.kind in ("lease", "commit")
 
     def names(self, kind: str) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Which files of a run belong in its store, and which of them a command wants, by their names."""
+"""Choose files of a run by their names: for its store, and for a command."""
 
 from __future__ import annotations
 

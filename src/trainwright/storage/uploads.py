@@ -21,7 +21,7 @@ _MAX_PARTS = 32  # of a journal segment; then it is stored in one part again
 
 
 class Uploads:
-    """What a store holds of a run, and how it gets what has changed since.
+    """The content of a store that belongs to a run, and the upload of what has changed since.
 
     Args:
         path: The working copy.

@@ -1,4 +1,4 @@
-"""Where images come from: files, bytes in a table, or arrays."""
+"""The sources of images: files, bytes in a table, or arrays."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Pipeline:
 
     @property
     def has_own(self) -> bool:
-        """Whether there is a function of the user's."""
+        """True where there is a function of the user's."""
         return any(isinstance(one, sections.OwnTransform) for one in self.listed)
 
     def __call__(self, image: Image, random: transforms.Random | None = None) -> Array:
@@ -161,12 +161,12 @@ class ImageSplit:
 
     @property
     def reading(self) -> Reading:
-        """How the samples are read."""
+        """The way in which the samples are read."""
         return self._reading
 
     @property
     def mixes(self) -> bool:
-        """Whether training samples are mixed with others."""
+        """True where training samples are mixed with others."""
         return bool(self._pipeline.mixing)
 
     def with_known(self, known: Batch) -> ImageSplit:

@@ -1,4 +1,4 @@
-"""What happens to images before a model sees them, as `data.transforms` lists it.
+"""Transforms of images before a model sees them, as `data.transforms` lists them.
 
 Each takes an image, (height, width, channels) uint8 or float32 from 0 to 1, and a generator that belongs to
 this image in this epoch alone. So the result is a function of the seed, the epoch and the sample, whichever

@@ -17,7 +17,7 @@ LETTERS: Sequence[Letter] = ("X", "y")
 
 
 class Role(NamedTuple):
-    """What an array is: `X`, the input, or `y`, the target; of one split, or of rows to be split."""
+    """The role of an array: `X`, the input, or `y`, the target; of one split, or of rows to be split."""
 
     letter: Letter
     split: SplitName | None

@@ -125,7 +125,7 @@ class ArrowRows(BatchReader):
 
     @cached_property
     def _is_numeric(self) -> bool:
-        """Whether all columns that are read hold numbers, or lists of numbers, and none is missing."""
+        """True where all columns that are read hold numbers, or lists of numbers, and none is missing."""
         columns = [self._table.column(name) for name in (*self._inputs, self._target)]
         return all(not column.null_count and _holds_numbers(column.type) for column in columns)
 
@@ -142,12 +142,12 @@ class ArrowRows(BatchReader):
 
     @property
     def is_stored(self) -> bool:
-        """Whether no function of the user's takes part; see `StoredSamples`."""
+        """True where no function of the user's takes part; see `StoredSamples`."""
         return True
 
     @property
     def is_converted(self) -> bool:
-        """Whether the rows are read from copies in the cache; see `StoredSamples`."""
+        """True where the rows are read from copies in the cache; see `StoredSamples`."""
         return self._is_converted
 
     @property

@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 
 class Packed(NamedTuple):
-    """What a file holds: the description, and the arrays in their order."""
+    """The content of a file: the description, and the arrays in their order."""
 
     description: Json
     arrays: Sequence[Array]

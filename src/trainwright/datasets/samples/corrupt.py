@@ -37,11 +37,11 @@ class StoredSamples(Protocol):
 
     @property
     def is_stored(self) -> bool:
-        """Whether no code of the user's takes part in reading, so that this holds."""
+        """True where no code of the user's takes part in reading, so that this holds."""
 
     @property
     def is_converted(self) -> bool:
-        """Whether samples are read from copies in the cache, and not from `files`."""
+        """True where samples are read from copies in the cache, and not from `files`."""
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the contents, and of how they are decoded."""

@@ -369,7 +369,7 @@ class Items:
 
     @property
     def has_classes(self) -> bool:
-        """Whether each sample is of one class."""
+        """True where each sample is of one class."""
         return self._task is not None and self._task.has_classes()
 
     def codes(self, setting: str) -> tuple[Array, int]:

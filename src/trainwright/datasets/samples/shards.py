@@ -40,7 +40,7 @@ _SAID_AFTER = 2.0  # seconds
 
 
 class Indexer(NamedTuple):
-    """What makes an index: the name of its kind, with a version, and a function of the file."""
+    """A maker of indexes: the name of their kind, with a version, and a function of the file."""
 
     kind: str
     make: Callable[[Path], Tables]

@@ -1,4 +1,4 @@
-"""What the cells of a file without types hold: booleans, numbers, times or text.
+"""The types of the cells of a file without types: booleans, numbers, times or text.
 
 A column is judged by all of its cells: at once (`typed_cells`), or piece by piece (`ColumnFacts`) where a
 file is larger than the memory. Both give the same values.
@@ -64,7 +64,7 @@ def _dates(values: Array, texts: Collection[str]) -> Array | None:
 
 
 class ColumnFacts:
-    """What all cells of a column can be read as, learned from one piece of the file after another.
+    """The types that all cells of a column have, learned from one piece of the file after another.
 
     `add` gets each piece, then `read` returns the values of each: those that the column would have if the
     whole file were read at once.

@@ -47,7 +47,7 @@ class RowChunks(Protocol):
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How a CSV file is to be parsed.
+    """The format of a CSV file.
 
     Attributes:
         names: The names of the columns, which the first `header_lines` lines hold.

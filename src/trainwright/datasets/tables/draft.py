@@ -60,7 +60,7 @@ _MIN_GROUPS = 20  # with fewer, whole groups make splits of very different sizes
 
 @dataclass
 class Draft:
-    """What a config for a table says, and why.
+    """The draft of a config for a table, with the reasons.
 
     `table` holds the rows as they were read, and `typed` those with a target, read as `kinds` says. `strays`
     are the texts of a column that cannot be read, with their numbers of rows. `exclude` maps columns to the
@@ -88,7 +88,7 @@ class Draft:
 
     @property
     def shape(self) -> TableShape:
-        """What the proposal of a model depends on."""
+        """The shape of the table, on which the proposal of a model depends."""
         values = self.typed.columns[self.targets[0]]
         rows = int(len(values) * (1 - 2 * _share(len(values))))
         if len(self.targets) > 1:

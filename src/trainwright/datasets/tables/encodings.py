@@ -1,4 +1,4 @@
-"""Which encoding a text file has that is not UTF-8, where its bytes tell."""
+"""Detect the encoding of a text file that is not UTF-8, where its bytes tell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the columns of a table are: inferred from the training rows, or declared (`typed.py` reads them so).
+"""The kinds of a table's columns: inferred from the training rows, or declared (`typed.py` reads them so).
 
 A text column whose cells are all numbers, dates or yes and no becomes a column of numbers, times or booleans.
 Columns that teach nothing (identifiers, constants, empty ones) are excluded and named.
@@ -59,7 +59,7 @@ _SENTINEL_TIMES = ("0001-01-01", "1900-01-01", "1970-01-01", "2099-12-31", "2999
 
 @dataclass(frozen=True)
 class Inference:
-    """What the columns of a table are, by name, and what to warn of.
+    """The kinds of a table's columns, by name, and warnings.
 
     `excluded` are the warnings about columns that are left out.
     """

@@ -165,7 +165,7 @@ class TabularPreparation:
 
     @property
     def encodes_training_otherwise(self) -> bool:
-        """Whether `training_features` gives training rows other features than `features` does."""
+        """True where `training_features` gives training rows other features than `features` does."""
         return any(type(column).encode_training is not Encoder.encode_training for column in self.columns)
 
     def training_features(self, table: Table, config: DataConfig) -> Array:

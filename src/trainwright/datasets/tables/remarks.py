@@ -1,4 +1,4 @@
-"""What is odd about rows to predict, compared with the training rows: one line for each column."""
+"""Oddities of rows to predict, compared with the training rows: one line for each column."""
 
 from __future__ import annotations
 

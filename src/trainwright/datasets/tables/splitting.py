@@ -26,7 +26,7 @@ _FOLDS, _FOLD_VAL = 1, 2
 
 
 class _Criterion(NamedTuple):
-    """What rows are split by: `values` (rows,) are times, groups or class indices; empty for `random`."""
+    """The criterion of a split: `values` (rows,) are times, groups or class indices; empty for `random`."""
 
     kind: Kind
     values: Array

@@ -1,4 +1,4 @@
-"""What is odd about the rows as they were written: categories in several spellings, and a row of sums."""
+"""Oddities of rows as they were written: categories in several spellings, and a row of sums."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ _START = re.compile(r"\s*(?:\d{1,4}[-/.\s]|[A-Za-z]{3,9}\.?,?\s+\d)")
 
 
 class Reading(NamedTuple):
-    """How the dates of a column are read.
+    """The format in which the dates of a column are read.
 
     `order` decides dates such as 03/04/2026. `ambiguous` is one of them, if no date of the column tells the
     order; `contrary` are dates that can only be read in the other order.

@@ -31,7 +31,7 @@ BOOLEANS |= {"false": False, "no": False, "n": False, "f": False, "nein": False}
 
 @dataclass(frozen=True)
 class ColumnKind:
-    """What a column is, how its cells are read, and why.
+    """The kind of a column, the way in which its cells are read, and the reason.
 
     `decimal` is the decimal mark of numbers in text. Times in text are read by `order`, or by `format` (of
     strptime), and times given as numbers by `unit`; after numbers in text, `unit` is left out. `missing` are
@@ -50,12 +50,12 @@ class ColumnKind:
 
     @property
     def is_feature(self) -> bool:
-        """Whether the model learns from the column."""
+        """True where the model learns from the column."""
         return self.kind not in EXCLUDED
 
     @property
     def reads_text(self) -> bool:
-        """Whether files without types are to be read as text here."""
+        """True where files without types are to be read as text here."""
         return self.kind in ("category", "text")
 
     def to_json(self) -> dict[str, Any]:

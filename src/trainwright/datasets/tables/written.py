@@ -45,7 +45,7 @@ class Number(NamedTuple):
 
 
 class Writing(NamedTuple):
-    """How the numbers of a column are written.
+    """The notation of the numbers of a column.
 
     `decimal` is the decimal mark. `ambiguous`: a cell that another mark would read as another number, if all
     cells can be read by both.

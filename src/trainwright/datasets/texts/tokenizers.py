@@ -49,7 +49,7 @@ class WordTokens(NamedTuple):
 
 
 class Tokenizer(Protocol):
-    """What turns text into tokens and back."""
+    """A tokenizer, which turns text into tokens and back."""
 
     @property
     def vocab_size(self) -> int:
@@ -306,7 +306,7 @@ class Choice(NamedTuple):
 
     @property
     def needs_training(self) -> bool:
-        """Whether it is made from the training text."""
+        """True where it is made from the training text."""
         return self.kind == BPE
 
     def made(self) -> Tokenizer:

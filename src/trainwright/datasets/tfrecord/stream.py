@@ -84,12 +84,12 @@ class Records:
 
     @property
     def is_stored(self) -> bool:
-        """Whether no function of the user's takes part; see `StoredSamples`."""
+        """True where no function of the user's takes part; see `StoredSamples`."""
         return True
 
     @property
     def is_converted(self) -> bool:
-        """Whether samples are read from copies; see `StoredSamples`."""
+        """True where samples are read from copies; see `StoredSamples`."""
         return False
 
     @property

@@ -137,12 +137,12 @@ class TarSamples:
 
     @property
     def is_stored(self) -> bool:
-        """Whether no function of the user's takes part; see `StoredSamples`."""
+        """True where no function of the user's takes part; see `StoredSamples`."""
         return self._transform is None
 
     @property
     def is_converted(self) -> bool:
-        """Whether samples are read from copies; see `StoredSamples`."""
+        """True where samples are read from copies; see `StoredSamples`."""
         return False
 
     @property

@@ -20,7 +20,7 @@ from trainwright.types import Array
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """What encoders are fitted on: the training rows, the target, and the section `data`."""
+    """The rows that encoders are fitted on, with the target and the section `data`."""
 
     table: Table
     target: Target
@@ -43,12 +43,12 @@ class TrainingRows:
 
     @property
     def keeps(self) -> bool:
-        """Whether missing values stay missing."""
+        """True where missing values stay missing."""
         return self.config.impute == "keep"
 
     @property
     def fills(self) -> bool:
-        """Whether missing values are replaced."""
+        """True where missing values are replaced."""
         return self.config.impute is not None and not self.keeps
 
 
@@ -87,7 +87,7 @@ class Encoder(ABC):
     @property
     @abstractmethod
     def accepts_missing(self) -> bool:
-        """Whether values may be missing: they are replaced, or left to the model."""
+        """True where values may be missing: they are replaced, or left to the model."""
 
     @abstractmethod
     def encode(self, table: Table, out: Array) -> None:
@@ -107,12 +107,12 @@ class Encoder(ABC):
 
     @property
     def unseen_as(self) -> str:
-        """What the values that `unseen` returns are taken as, in words."""
+        """The replacement of the values that `unseen` returns, in words."""
         return "missing"
 
     @property
     def content(self) -> str:
-        """What the column holds, in words."""
+        """The content of the column, in words."""
         return self.kind
 
     @property
@@ -127,7 +127,7 @@ class Encoder(ABC):
 
     @property
     def is_onehot(self) -> bool:
-        """Whether each category has a feature of its own."""
+        """True where each category has a feature of its own."""
         return False
 
     @property

@@ -31,7 +31,7 @@ class Categories(Encoder):
 
     @property
     def accepts_missing(self) -> bool:
-        """Whether values may be missing: they are replaced, or left to the model."""
+        """True where values may be missing: they are replaced, or left to the model."""
         return self.keep or self.fill is not None
 
     def unseen(self, table: Table) -> Array:
@@ -42,7 +42,7 @@ class Categories(Encoder):
 
     @property
     def content(self) -> str:
-        """What the column holds, in words."""
+        """The content of the column, in words."""
         return f"category (of {len(self.categories)})"
 
     @property
@@ -111,7 +111,7 @@ class CategoryColumn(Categories):
 
     @property
     def unseen_as(self) -> str:
-        """What the values that `unseen` returns are taken as, in words."""
+        """The replacement of the values that `unseen` returns, in words."""
         return "no category (all zeros)" if self.onehot else "missing" if self.native else "-1"
 
     @property
@@ -121,7 +121,7 @@ class CategoryColumn(Categories):
 
     @property
     def is_onehot(self) -> bool:
-        """Whether each category has a feature of its own."""
+        """True where each category has a feature of its own."""
         return self.onehot
 
     @property

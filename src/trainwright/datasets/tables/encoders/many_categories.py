@@ -48,7 +48,7 @@ class FrequencyColumn(Categories):
 
     @property
     def unseen_as(self) -> str:
-        """What the values that `unseen` returns are taken as, in words."""
+        """The replacement of the values that `unseen` returns, in words."""
         return "categories without rows (frequency 0)"
 
     @property
@@ -116,7 +116,7 @@ class TargetMeanColumn(Categories):
 
     @property
     def unseen_as(self) -> str:
-        """What the values that `unseen` returns are taken as, in words."""
+        """The replacement of the values that `unseen` returns, in words."""
         return "average categories (the mean target of all training rows)"
 
     @property

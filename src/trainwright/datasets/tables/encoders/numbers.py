@@ -56,7 +56,7 @@ class NumberColumn(Encoder):
 
     @property
     def accepts_missing(self) -> bool:
-        """Whether values may be missing: they are replaced, or left to the model."""
+        """True where values may be missing: they are replaced, or left to the model."""
         return self.keep or self.fill is not None
 
     @property

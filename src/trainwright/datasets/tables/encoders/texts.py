@@ -66,7 +66,7 @@ class TextColumn(Encoder):
 
     @property
     def accepts_missing(self) -> bool:
-        """Whether values may be missing: they are replaced, or left to the model."""
+        """True where values may be missing: they are replaced, or left to the model."""
         return self.fills
 
     @property

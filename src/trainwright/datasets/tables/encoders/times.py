@@ -65,7 +65,7 @@ class TimeColumn(Encoder):
 
     @property
     def accepts_missing(self) -> bool:
-        """Whether values may be missing: they are replaced, or left to the model."""
+        """True where values may be missing: they are replaced, or left to the model."""
         return self.keep or self.fill is not None
 
     @property
