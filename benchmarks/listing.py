@@ -14,8 +14,8 @@ from pathlib import Path
 from harness import ONE_THREAD, Cost, machine, run, table, temporary_folder
 from resume import COMMAND
 
-from trainwright.records.index import FILE
 from trainwright.records.listing import find_run
+from trainwright.storage.index import FILE
 
 CONFIG = """\
 experiment: {name: listing, seed: 1}

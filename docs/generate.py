@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config.adapters import Kind
 from trainwright.config.reference import reference
 from trainwright.runs.catalog import Catalog
@@ -22,7 +22,7 @@ class BuiltIn(Catalog):
     def names(self, kind: Kind, framework: str | None = None) -> Sequence[str]:
         """Return the names that Trainwright's own adapters give a meaning."""
         if kind in ("framework", "tracker"):
-            return sorted(registry.BUILT_IN[kind])
+            return sorted(plugins.BUILT_IN[kind])
         if kind == "dataset":
             return [name for name in super().names(kind) if _is_ours(name)]
         if framework is not None or kind == "metric":
@@ -34,7 +34,7 @@ class BuiltIn(Catalog):
 
 
 def _is_ours(data_type: str) -> bool:
-    return bool(registry.dataset_of(data_type).__module__.startswith("trainwright."))
+    return bool(plugins.dataset_of(data_type).__module__.startswith("trainwright."))
 
 
 def render() -> str:

@@ -178,7 +178,7 @@ def _reachable(start: str, graph: Mapping[str, Iterable[str]]) -> set[str]:
 
 
 def unregistered(tree: Tree, table: Table, shared: Collection[str]) -> list[str]:
-    """Adapters that are not in the registry's table, and entries of the table that are not in the tree.
+    """Adapters that are not in the table of names, and entries of the table that are not in the tree.
 
     A kind's folder is one with a `base.py`. Beside it are adapters and the packages in `shared`, nothing
     else.
@@ -187,7 +187,7 @@ def unregistered(tree: Tree, table: Table, shared: Collection[str]) -> list[str]
         (name.removesuffix(".base") for name in tree.files if re.fullmatch(r"\w+\.base", name)), "kind"
     )
     wrong = [
-        f"{folder} has a base.py, but the registry has no such kind"
+        f"{folder} has a base.py, but plugins.py has no such kind"
         for folder in folders
         if folder not in shared and folder[:-1] not in table
     ]
@@ -196,11 +196,11 @@ def unregistered(tree: Tree, table: Table, shared: Collection[str]) -> list[str]
     defined = {f"{tree.root.name}.{target}" for kind in table for target in _adapter_classes(tree, kind)}
     children = {child for kind in table for child in _children(tree, f"{kind}s", shared)}
     entries = {target.partition(":")[0].removeprefix(f"{tree.root.name}.") for target in targets}
-    wrong += [f"{target} is not in the registry's table" for target in sorted(defined - targets)]
+    wrong += [f"{target} is not in the table of names" for target in sorted(defined - targets)]
     wrong += [
-        f"the registry's table names {target}, which is not there" for target in sorted(targets - defined)
+        f"the table of names names {target}, which is not there" for target in sorted(targets - defined)
     ]
-    return wrong + [f"{child} is no adapter of the registry's table" for child in sorted(children - entries)]
+    return wrong + [f"{child} is no adapter of the table of names" for child in sorted(children - entries)]
 
 
 def _children(tree: Tree, folder: str, shared: Collection[str]) -> set[str]:
@@ -230,7 +230,7 @@ def subclasses_in(tree: Tree, package: str, base: str) -> set[str]:
 
 
 def adapters(tree: Tree, table: Table) -> list[str]:
-    """Return the modules in the registry's table."""
+    """Return the modules in the table of names."""
     prefix = f"{tree.root.name}."
     targets = [entry.target.partition(":")[0] for entries in table.values() for entry in entries.values()]
     return some((target.removeprefix(prefix) for target in targets if target.startswith(prefix)), "adapter")

@@ -9,7 +9,7 @@ import os
 from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.state.snapshot import Files, Owned, Tensors
-from trainwright.registry import replace_adapter
+from trainwright.plugins import replace_adapter
 from trainwright.testing.strategy_model import Net as WholeNet
 from trainwright.types import Block
 

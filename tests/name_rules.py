@@ -11,7 +11,7 @@ UNDECIDED = "auto"  # what a config says instead of a task
 
 
 def askers_of_tasks(
-    tree: Tree, tasks: Collection[str], home: str, tables: Collection[str], registry: str
+    tree: Tree, tasks: Collection[str], home: str, tables: Collection[str], table: str
 ) -> list[str]:
     """What recognizes a task outside its home.
 
@@ -25,7 +25,7 @@ def askers_of_tasks(
         tasks: The names of the tasks.
         home: The package of the tasks.
         tables: The packages that may have tables from tasks to something of a library.
-        registry: The module with the table of all adapters.
+        table: The module with the table of all adapters.
     """
     constants = _constants(tree, tasks)
     some((name for name in tree.files if _holds(tree.syntax[name], tasks)), "module with the name of a task")
@@ -36,7 +36,7 @@ def askers_of_tasks(
             continue
         known = _known(name, syntax, tree, constants)
         wrong += [f"{name} compares with {value}" for value in _compared(syntax, tasks, known)]
-        if top not in tables and name != registry:
+        if top not in tables and name != table:
             wrong += [f"{name} has a table by {key!r}" for key in _keys(syntax, tasks)]
         own = (other for other in tree.imports[name] if other.removeprefix(f"{home}.") in tasks)
         wrong += [f"{name} imports {other}" for other in sorted(own)]
@@ -51,7 +51,7 @@ def askers_of_frameworks(tree: Tree, names: Collection[str], home: str, free: Ma
 
     Args:
         tree: The modules.
-        names: The names of the frameworks, and the short names of models that the registry lists.
+        names: The names of the frameworks, and the short names of models that the table lists.
         home: The package of the frameworks.
         free: Modules and packages that may, and why.
     """

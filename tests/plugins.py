@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainwright import registry
+from trainwright import plugins
 
-SOURCES = Path(registry.__file__).parent.parent
+SOURCES = Path(plugins.__file__).parent.parent
 
 
 def install(site: Path, package: str, entry_points: str, modules: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ import resource
 import signal
 import sys
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.cli import main as entry
 from trainwright.engine.loop import Loop
 from trainwright.testing import victim
@@ -31,7 +31,7 @@ def main(name: str, phase: str, count: str, *words: str) -> None:
     if name == "FULL":
         fill_disk(int(count))
     elif name != "-":
-        victim.arm(phase, int(count), registry.adapter("framework", "torch"), signal.Signals[name])
+        victim.arm(phase, int(count), plugins.adapter("framework", "torch"), signal.Signals[name])
     sys.exit(entry.main(words))
 
 

@@ -18,10 +18,10 @@ from trainwright.callbacks.base import Callback
 from trainwright.engine.saver import Saver
 from trainwright.records.journal import evaluations, losses, read
 from trainwright.records.listing import all_runs
-from trainwright.records.log import Log
-from trainwright.records.run_files import is_of_checkpoint
-from trainwright.records.seals import whole_file
 from trainwright.runs.run import Run
+from trainwright.storage.log import Log
+from trainwright.storage.run_files import is_of_checkpoint
+from trainwright.storage.seals import whole_file
 from trainwright.stores.local import LocalStore
 
 # 120 training rows: 8 steps in an epoch. No cadence divides another.

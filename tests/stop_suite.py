@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 import trainwright
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import load
 from trainwright.frameworks.base import Plan
 from trainwright.records.journal import evaluations, losses, read
@@ -43,7 +43,7 @@ class StopSuite:
     @classmethod
     def processes(cls) -> WarmProcesses:
         """Start the process to fork, which imports the framework."""
-        library = registry.adapter("framework", cls.suite.framework).base_modules
+        library = plugins.adapter("framework", cls.suite.framework).base_modules
         return WarmProcesses(VICTIM, (*DATA_MODULES, *library))
 
     @pytest.fixture(scope="class")
@@ -52,7 +52,7 @@ class StopSuite:
         """Return the step after which the run stops: the first one from which it can go on."""
         config = load(config_file, adapters=Catalog()).config
         rows = len(load_data(config).splits["train"])
-        plan: Plan = registry.adapter("framework", cls.suite.framework).plan(config, rows)
+        plan: Plan = plugins.adapter("framework", cls.suite.framework).plan(config, rows)
         step = -(-ASKED_IN // plan.boundary) * plan.boundary
         if step >= plan.total_steps:
             pytest.skip("it is completed before a step from which it could go on")

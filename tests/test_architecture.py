@@ -17,10 +17,10 @@ import trainwright
 from architecture import NothingToCheck, Tree
 from name_rules import askers_of_frameworks, askers_of_tasks
 from trainwright.cli.main import main
+from trainwright.plugins import BUILT_IN
 from trainwright.records.manifest import Manifest
 from trainwright.records.result import Result
 from trainwright.records.study import StudyRecord
-from trainwright.registry import BUILT_IN
 
 ROOT = Path(trainwright.__file__).parent
 TESTS = Path(__file__).parent
@@ -33,14 +33,23 @@ LAYERS = (
     ("api",),
     ("studies", "integrations"),
     ("runs",),
+    ("inference",),
     ("evaluation", "reports", "trackers.feed"),
     ("engine",),
     ("frameworks", "datasets", "trackers", "stores", "samplers", "tuners", "callbacks"),
     ("frameworks.boosting",),
-    ("frameworks.support", "datasets.rows", "stores.support"),
+    (
+        "frameworks.support",
+        "datasets.tables",
+        "datasets.images",
+        "datasets.texts",
+        "datasets.samples",
+        "stores.support",
+    ),
     (
         "records",
-        "registry",
+        "storage",
+        "plugins",
         "tasks",
         "frameworks.base",
         "datasets.base",
@@ -53,23 +62,14 @@ LAYERS = (
     (
         "config",
         "order",
-        "parts",
-        "global_random",
         "digest",
-        "module_sources",
-        "object_identity",
         "safe_open",
         "require",
         "redact",
-        "semantics",
         "types",
-        "image_shape",
-        "machine",
         "numerals",
+        "process",
         "errors",
-        "alarms",
-        "announce",
-        "environ",
         "version",
         "world",
     ),
@@ -77,7 +77,10 @@ LAYERS = (
 SHARED = (
     "frameworks.boosting",
     "frameworks.support",
-    "datasets.rows",
+    "datasets.tables",
+    "datasets.images",
+    "datasets.texts",
+    "datasets.samples",
     "stores.support",
     "tasks.support",
     "trackers.feed",
@@ -87,8 +90,8 @@ SHARED = (
 OUTER = {kind: entries for kind, entries in BUILT_IN.items() if kind != "strategy"}
 KINDS = tuple(f"{kind}s" for kind in OUTER)
 NAMING_FRAMEWORKS = {
-    "registry": "the table of all adapters",
-    "semantics": "the table of the versions of our parts",
+    "plugins": "the table of all adapters",
+    "runs.semantics": "the table of the versions of our parts",
     "testing": "knows the settings that libraries have in a process",
     "runs.environment": "the names under which packages are distributed",
     "api.results": "a form of exports is called sklearn",
@@ -124,13 +127,17 @@ def test_the_engine_knows_contracts_alone(ours: Tree) -> None:
 
 def test_nothing_asks_which_task_it_is(ours: Tree) -> None:
     """An adapter of a framework has its own table from tasks to the objectives of its library."""
-    assert askers_of_tasks(ours, BUILT_IN["task"], "tasks", ["frameworks"], "registry") == []
+    assert askers_of_tasks(ours, BUILT_IN["task"], "tasks", ["frameworks"], "plugins") == []
 
 
 def test_nothing_asks_which_framework_it_is(ours: Tree) -> None:
     entries = BUILT_IN["framework"]
     names = {*entries, *(model for entry in entries.values() for model in entry.serves or ())}
     assert askers_of_frameworks(ours, names, "frameworks", NAMING_FRAMEWORKS) == []
+
+
+def test_the_root_is_small() -> None:
+    assert len([path.name for path in ROOT.glob("[!_]*.py")]) in range(5, 11)
 
 
 def test_there_are_no_circles(ours: Tree) -> None:
@@ -291,7 +298,7 @@ def test_an_empty_tree_is_nothing_to_check(tmp_path: Path, make: Make) -> None:
     bare_rules: list[Callable[[], list[str]]] = [
         lambda: rules.upward_imports(bare, [["a", "pack"]]),
         lambda: rules.imports_of_engine(bare, "engine", ["things"]),
-        lambda: askers_of_tasks(bare, ["sorting"], "tasks", [], "registry"),
+        lambda: askers_of_tasks(bare, ["sorting"], "tasks", [], "plugins"),
         lambda: askers_of_frameworks(bare, ["forest"], "frameworks", {}),
         lambda: rules.circles(bare),
         lambda: rules.unregistered(bare, {}, []),
@@ -358,7 +365,7 @@ def test_who_asks_which_task_it_is_is_found(source: str, said: str, place: str, 
     def askers(modules: dict[str, str]) -> list[str]:
         own = f'NAME = "sorting"\n{source.replace("pack.tasks.sorting", "y")}'
         tree = make({"engine/loop": "", "tasks/sorting": own, **modules})
-        return askers_of_tasks(tree, ["sorting"], "tasks", ["frameworks"], "registry")
+        return askers_of_tasks(tree, ["sorting"], "tasks", ["frameworks"], "plugins")
 
     assert askers({}) == askers({"tasks/other": source}) == []
     may = place == "frameworks/x" and "table" in said
@@ -391,7 +398,7 @@ def test_who_asks_which_framework_it_is_is_found(source: str, said: str | None, 
 def test_a_data_set_may_check_the_task_of_a_config(make: Make) -> None:
     source = '_TASK = "sorting"\nwrong = x.task not in ("auto", _TASK)'
     tree = make({"tasks/sorting": 'NAME = "sorting"', "datasets/x": source})
-    assert askers_of_tasks(tree, ["sorting"], "tasks", [], "registry") == []
+    assert askers_of_tasks(tree, ["sorting"], "tasks", [], "plugins") == []
 
 
 @pytest.mark.parametrize("back", ["import pack.a", "from pack import a", LATE.format("a"), TYPED.format("a")])
@@ -414,14 +421,14 @@ TABLE = {"thing": {"x": entry("pack.things.x:XThing"), "y": entry("pack.things.y
     ("more", "said"),
     [
         ({}, ""),
-        ({"things/z": "class ZThing: ..."}, "pack.things.z:ZThing is not in the registry's table"),
-        ({"things/z/__init__": "class ZThing: ..."}, "pack.things.z:ZThing is not in the registry's table"),
+        ({"things/z": "class ZThing: ..."}, "pack.things.z:ZThing is not in the table of names"),
+        ({"things/z/__init__": "class ZThing: ..."}, "pack.things.z:ZThing is not in the table of names"),
         ({"things/odds": ""}, "things.odds is no adapter"),
         (
             {"things/x": "class Other: ..."},
-            "the registry's table names pack.things.x:XThing, which is not there",
+            "the table of names names pack.things.x:XThing, which is not there",
         ),
-        ({"others/base": ""}, "others has a base.py, but the registry has no such kind"),
+        ({"others/base": ""}, "others has a base.py, but plugins.py has no such kind"),
     ],
 )
 def test_an_adapter_beside_the_table_is_found(more: dict[str, str], said: str, make: Make) -> None:

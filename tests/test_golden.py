@@ -1,7 +1,7 @@
 """Golden digests: what our parts give, on every machine, as committed values.
 
 A test that fails here means that unchanged configs get other bits. If that is meant, raise the part's version in
-`semantics.py`, put an entry under *Changed bits* into the changelog, and commit the new value.
+`runs/semantics.py`, put an entry under *Changed bits* into the changelog, and commit the new value.
 """
 
 import hashlib
@@ -18,13 +18,13 @@ from trainwright.config import load
 from trainwright.config.schema import DataConfig
 from trainwright.config.splits import SplitConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.samples.objects import from_objects
 from trainwright.digest import array_buffer, digest, sha256_bytes, tensor_records, write_tensors
 from trainwright.engine.rules import Rules
 from trainwright.evaluation.metrics import evaluate_predictions, mode_of, names
 from trainwright.frameworks.base import Plan
-from trainwright.global_random import preserved_global_random, seed_global_random
 from trainwright.order import KeyedPermutation, SampleOrder, random_keys, stream_seed
+from trainwright.process.global_random import preserved_global_random, seed_global_random
 from trainwright.records.document import dump
 from trainwright.types import DataInfo, Evaluation, Predictions, features_spec
 

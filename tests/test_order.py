@@ -16,11 +16,11 @@ from trainwright.order import (
     random_keys,
     stream_seed,
 )
-from trainwright.semantics import PARTS
+from trainwright.runs.semantics import PARTS
 
 
 def test_keys_are_those_of_semantics_1() -> None:
-    # These values are part of the promise: a change of them must come with a new version in `semantics.py`.
+    # These values are part of the promise: a change of them must come with a new version in `runs/semantics.py`.
     assert (PARTS["order"].version, PARTS["streams"].version) == (1, 1)
     assert stream_seed(1, 2, 3) == 15020427595393229491
     assert random_keys(42, 3).tolist() == [10996452266160306281, 2958219263312191191, 3069497704473277141]

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from trainwright import registry, require
+from trainwright import plugins, require
 from trainwright.errors import InputError
 from trainwright.require import import_path, install_command, install_hint, installed_version
 
@@ -136,7 +136,7 @@ def test_without_metadata_the_hint_names_the_sources(monkeypatch: pytest.MonkeyP
 
 
 def test_every_extra_that_the_sources_name_can_be_installed() -> None:
-    named = {entry.extra for kind in registry.BUILT_IN.values() for entry in kind.values()} - {None}
+    named = {entry.extra for kind in plugins.BUILT_IN.values() for entry in kind.values()} - {None}
     for path in SOURCES.rglob("*.py"):
         if "require(" not in (text := path.read_text()):
             continue

@@ -14,9 +14,9 @@ import pytest
 
 import trainwright
 from small_runs import SMALL, every_save_on_disk
-from trainwright import registry
-from trainwright.engine import lease
+from trainwright import plugins
 from trainwright.engine.interval import best_interval
+from trainwright.storage import lease
 from trainwright.stores.local import LocalStore
 from trainwright.testing.faults import FaultyStore
 
@@ -106,14 +106,14 @@ class Counting(FaultyStore):
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     noted: list[tuple[str, str]] = []
-    monkeypatch.setattr(registry, "_replaced", {})
+    monkeypatch.setattr(plugins, "_replaced", {})
     monkeypatch.setattr(Counting, "calls", noted, raising=False)
 
     def make(root: Path | str) -> Any:
         store = LocalStore(root)
         return Counting(store) if isinstance(root, str) else store
 
-    registry.replace_adapter("store", "file", make)
+    plugins.replace_adapter("store", "file", make)
     return noted
 
 

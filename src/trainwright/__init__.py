@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainwright.module_sources import watch
+from trainwright.process.module_sources import watch
 from trainwright.version import VERSION
 
 __version__ = VERSION

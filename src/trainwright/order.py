@@ -2,8 +2,8 @@
 
 Nothing here has state that a resume would need: the ids of any step's samples, and the seed of any of its
 random streams, are computed from counter-based keys. No library's random generator is involved, since their
-streams may change from one version to the next. The version of these functions is in `semantics.py`, and in
-the manifest.
+streams may change from one version to the next. The version of these functions is in `runs/semantics.py`, and
+in the manifest.
 
 The mixing function is the finalizer of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
 generators", OOPSLA 2014).

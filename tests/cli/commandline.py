@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainwright.engine.lease import Lease
-from trainwright.records.log import Log
 from trainwright.records.run_dir import RunDir
-from trainwright.records.seals import Seals
+from trainwright.storage.lease import Lease
+from trainwright.storage.log import Log
+from trainwright.storage.seals import Seals
 from trainwright.stores.local import LocalStore
 from written import write_record
 

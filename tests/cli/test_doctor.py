@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from commandline import Command
 
-from trainwright.cli import doctor as module
+from trainwright.api import doctor as module
 
 REQUIRED = [
     "click>=8",

@@ -11,10 +11,11 @@ import pytest
 from commandline import Command
 
 import trainwright
-from trainwright.datasets.rows import chunks
+from trainwright.datasets.tables import chunks
 from trainwright.errors import DataError, InputError
-from trainwright.runs.prediction import predictor as models
-from trainwright.runs.prediction.file_predictions import write_predictions
+from trainwright.inference import predictor as models
+from trainwright.inference.file_predictions import write_predictions
+from trainwright.runs.predictor import open_predictor
 from trainwright.runs.run import Run
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -98,7 +99,7 @@ def test_the_command_and_python_agree(command: Command, trained: Trained, tmp_pa
 @pytest.mark.usefixtures("in_chunks")
 def test_chunks_of_a_file_have_the_bits_of_the_rows_in_memory(trained: Trained) -> None:
     in_chunks = trainwright.predict(trained.run, trained.rows)
-    predictor = models.Predictor(trained.run._dir, pinned=True)
+    predictor = open_predictor(trained.run._dir, pinned=True)
     assert predictor.chunk_rows % predictor.model.rows_together == 0
     pd.testing.assert_frame_equal(in_chunks, predictor.predict(pd.read_csv(trained.rows)), check_exact=True)
     models._CHUNK_ROWS = 1 << 16  # undone by the fixture

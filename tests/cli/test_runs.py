@@ -7,10 +7,10 @@ import pytest
 from commandline import CONFIG, Command, write_run
 
 from trainwright import api
-from trainwright.engine.lease import Lease
-from trainwright.records.index import facts
-from trainwright.records.log import Log
 from trainwright.records.run_dir import RunDir
+from trainwright.storage.index import facts
+from trainwright.storage.lease import Lease
+from trainwright.storage.log import Log
 from trainwright.stores.local import LocalStore
 from trainwright.trackers.feed import SyncReport
 from written import write_record

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from commandline import Command, write_run
 
+from trainwright.api.documents import json_document
 from trainwright.callbacks.progress import line
-from trainwright.cli.output import json_document, table
+from trainwright.cli.output import table
 from trainwright.redact import printable
 
 TRAINWRIGHT = f"{sys.executable} -m trainwright"

@@ -10,10 +10,10 @@ import pytest
 
 from trainwright.config import load
 from trainwright.records import run_dir
-from trainwright.records.index import facts
 from trainwright.records.manifest import Manifest
 from trainwright.records.run_dir import RunDir
 from trainwright.redact import fingerprinted, redacted
+from trainwright.storage.index import facts
 
 SECRETS = {
     "api_key": "LITERALSECRET99",

@@ -10,7 +10,7 @@ from rows import config, csv_text, load, people
 
 from trainwright.datasets.base import Dataset
 from trainwright.datasets.csv import CsvDataset
-from trainwright.datasets.rows.table import as_table, kind_of
+from trainwright.datasets.tables.table import as_table, kind_of
 from trainwright.testing.dataset_suite import DatasetSuite
 
 

@@ -19,10 +19,10 @@ from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import Draw
 from trainwright.datasets.image_folder import ImageFolderDataset
 from trainwright.datasets.image_table import ImageTableDataset
-from trainwright.datasets.rows import file_hashes
-from trainwright.datasets.rows.decoders import decoder_of
-from trainwright.datasets.rows.images.pixels import decode
-from trainwright.datasets.rows.images.preparation import files_of
+from trainwright.datasets.images.decoders import decoder_of
+from trainwright.datasets.images.pixels import decode
+from trainwright.datasets.images.preparation import files_of
+from trainwright.datasets.samples import file_hashes
 from trainwright.errors import ConfigError, DataError, InputError, ModelError
 from trainwright.order import SampleOrder
 from trainwright.runs.catalog import Catalog

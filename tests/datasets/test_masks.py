@@ -19,8 +19,8 @@ from trainwright.config import load
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle, Draw
 from trainwright.datasets.image_folder import ImageFolderDataset
-from trainwright.datasets.rows.images.pixels import MASK, resized, transformed
-from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.images.pixels import MASK, resized, transformed
+from trainwright.datasets.samples.objects import from_objects
 from trainwright.errors import DataError, InputError
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.wiring import load_data

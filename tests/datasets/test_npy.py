@@ -10,8 +10,8 @@ import trainwright
 from trainwright.config.schema import DataConfig
 from trainwright.config.splits import SplitConfig
 from trainwright.datasets.npy import MappedRows, NpyDataset
-from trainwright.datasets.rows.arrays import Arrays
-from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.samples.arrays import Arrays
+from trainwright.datasets.samples.objects import from_objects
 from trainwright.errors import DataError
 from trainwright.testing.dataset_suite import DatasetSuite
 

@@ -17,7 +17,7 @@ import trainwright
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.csv import CsvDataset, CsvParams
 from trainwright.datasets.parquet import ParquetDataset
-from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.samples.objects import from_objects
 from trainwright.datasets.sklearn import SklearnDataset
 from trainwright.errors import DataError, InputError
 

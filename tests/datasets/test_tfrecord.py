@@ -18,7 +18,7 @@ from rows import config, load, people
 
 from late import keras_in_one_thread
 from trainwright.datasets.base import DataBundle, Dataset
-from trainwright.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
+from trainwright.datasets.samples.loaders import from_tf_dataset, is_tf_dataset
 from trainwright.datasets.tfrecord import TfrecordDataset, examples
 from trainwright.datasets.tfrecord.examples import read_examples
 from trainwright.datasets.tfrecord.records import _masked, _scalar, crc32c, read_records
@@ -123,7 +123,7 @@ for name, option in (("plain", None), ("packed", "GZIP")):
 """
 CONVERTING = """
 import numpy as np
-from trainwright.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
+from trainwright.datasets.samples.loaders import from_tf_dataset, is_tf_dataset
 x, y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1, 2] * 2)
 plain = tf.data.Dataset.from_tensor_slices((x, y))
 for dataset in (plain, plain.batch(4), plain.batch(3, drop_remainder=True)):

@@ -14,8 +14,8 @@ import pytest
 from late import Late
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.tokenizers import ByteTokenizer, LibraryTokenizer, from_json
 from trainwright.datasets.text import TextDataset, TextParams, documents, tokens
+from trainwright.datasets.texts.tokenizers import ByteTokenizer, LibraryTokenizer, from_json
 from trainwright.errors import DataError
 from trainwright.testing.dataset_suite import DatasetSuite
 from trainwright.types import INPUT_IDS, LABELS, NO_LABEL, TEXT_BYTES

@@ -7,8 +7,8 @@ from scripted import Weights, checkpoints_of
 
 from small_runs import flip
 from trainwright.engine.checkpoint import Checkpoints, RunCheckpoints
-from trainwright.engine.lease import Lease
-from trainwright.records.log import Log, committed
+from trainwright.storage.lease import Lease
+from trainwright.storage.log import Log, committed
 from trainwright.stores.local import LocalStore
 
 

@@ -15,12 +15,12 @@ from scripted import STEPS, Bench, Scripted, Weights, steps_in
 
 import trainwright
 from small_runs import SMALL, Crash, CrashAt, assert_same
-from trainwright.alarms import Alarm, call_later
 from trainwright.callbacks.base import Callback
 from trainwright.engine import saver as saver_module
 from trainwright.engine.interval import SaveCost, best_interval, chosen_interval, interval_in_words
 from trainwright.engine.loop import Loop
 from trainwright.engine.state import RunState
+from trainwright.process.alarms import Alarm, call_later
 from trainwright.records.decision import Decision, Decisions
 from trainwright.runs.run import Run
 

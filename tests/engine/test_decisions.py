@@ -10,12 +10,12 @@ from typing import Any, Literal
 import pytest
 from scripted import BATCH, STEPS, Bench, checkpoints_of, steps_in
 
-from trainwright.alarms import Alarm
 from trainwright.engine import outside as outside_module
 from trainwright.engine.outside import Outside, StopRequest
 from trainwright.engine.state import RunState
 from trainwright.errors import InputError, TrainingError
 from trainwright.frameworks.base import Plan
+from trainwright.process.alarms import Alarm
 from trainwright.records.decision import Decision, Decisions, journalled_decisions
 from trainwright.types import Metrics
 

@@ -152,7 +152,7 @@ def test_a_segment_has_a_durable_name_from_its_start(tmp_path: Path, monkeypatch
 
 def test_reading_the_journal_and_the_records_does_without_numpy() -> None:
     code = (
-        "import sys; import trainwright.records.journal, trainwright.records.index; "
+        "import sys; import trainwright.records.journal, trainwright.storage.index; "
         "from trainwright.api import summaries; sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

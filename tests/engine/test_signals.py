@@ -19,7 +19,7 @@ import pytest
 import trainwright
 import warm_commands
 from small_runs import SMALL, SignalAt, assert_same
-from trainwright import registry
+from trainwright import plugins
 from trainwright.callbacks.base import Callback
 from trainwright.config import load
 from trainwright.engine.loop import Loop
@@ -67,10 +67,10 @@ def whole(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture
 def arm(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`victim.arm` in this process, undone at the end of the test."""
-    framework = registry.adapter("framework", "torch")
+    framework = plugins.adapter("framework", "torch")
     patched = [(startup, "build"), (attempt, "evaluate_outcome"), (Writer, "submit")]
     monkeypatch.setattr(framework, "learner", staticmethod(framework.learner))
-    monkeypatch.setattr(registry, "_replaced", {})
+    monkeypatch.setattr(plugins, "_replaced", {})
     for owner, name in patched:
         monkeypatch.setattr(owner, name, getattr(owner, name))
     return lambda phase, count, signum: victim.arm(phase, count, framework, signum)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trainwright.engine.state import RunState
-from trainwright.global_random import preserved_global_random, seed_global_random
+from trainwright.process.global_random import preserved_global_random, seed_global_random
 from trainwright.types import Evaluation
 
 

@@ -25,7 +25,7 @@ from torchmetrics.classification import MulticlassF1Score
 import trainwright
 from small_runs import SMALL, assert_same, whole_and_resumed
 from trainwright.errors import InputError, ModelError
-from trainwright.registry import find
+from trainwright.plugins import find
 from trainwright.runs.data.checks import check_accumulators
 from trainwright.tasks.support.accumulators import Accumulator
 

@@ -14,7 +14,7 @@ import trainwright
 from small_runs import SMALL, assert_same, crashed, whole_and_resumed
 from trainwright.errors import ChangedInputsError, ConfigError, InputError, ModelError
 from trainwright.evaluation.metrics import EvaluationResult, evaluate_predictions, mode_of
-from trainwright.runs.prediction.predictor import Predictor
+from trainwright.runs.predictor import open_predictor
 from trainwright.types import DataInfo, Predictions, features_spec
 
 SOURCE = """
@@ -262,7 +262,7 @@ def test_other_frameworks_compute_it_too(mine: Path, model: str) -> None:
     if model == "xgboost":
         overrides |= {"training.max_steps": 3, "checkpoint.metric": "val_profit"}
     run = trainwright.train(config, overrides, runs_dir="runs")
-    predictor = Predictor(run._dir, pinned=True)
+    predictor = open_predictor(run._dir, pinned=True)
     parts = list(predictor.model.predict(predictor.load_data().splits["test"]))
     guess = np.concatenate([part.outputs for part in parts]).argmax(axis=1)
     true = np.concatenate([part.targets for part in parts])

@@ -5,7 +5,7 @@ import pytest
 
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle, Identifiers
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.evaluation.baselines import compared, fitted, kept_evaluations
 from trainwright.evaluation.linear import LinearModel
 from trainwright.evaluation.metrics import evaluate_predictions

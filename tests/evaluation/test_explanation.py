@@ -16,13 +16,13 @@ from sklearn.tree import DecisionTreeRegressor
 import trainwright
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle, Split
-from trainwright.datasets.rows.arrays import Arrays
-from trainwright.datasets.rows.encoders.categories import CategoryColumn
-from trainwright.datasets.rows.encoders.numbers import NumberColumn
-from trainwright.datasets.rows.preparation import TabularPreparation, fit
-from trainwright.datasets.rows.table import Table
-from trainwright.datasets.rows.target import Target
-from trainwright.datasets.rows.typed import ColumnKind
+from trainwright.datasets.samples.arrays import Arrays
+from trainwright.datasets.tables.encoders.categories import CategoryColumn
+from trainwright.datasets.tables.encoders.numbers import NumberColumn
+from trainwright.datasets.tables.preparation import TabularPreparation, fit
+from trainwright.datasets.tables.table import Table
+from trainwright.datasets.tables.target import Target
+from trainwright.datasets.tables.typed import ColumnKind
 from trainwright.errors import InputError, MissingExtraError
 from trainwright.evaluation import explanation, shapley
 from trainwright.evaluation.explained import Column, ExplainedModel, data_columns

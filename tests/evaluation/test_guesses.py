@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.datasets.text.windows import Windows
 from trainwright.evaluation.baselines import compared, fitted
 from trainwright.evaluation.metrics import evaluate_predictions

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.errors import InputError, ModelError
 from trainwright.evaluation import metrics
 from trainwright.evaluation.metrics import evaluate_predictions
@@ -322,20 +322,20 @@ def test_a_metric_of_the_other_task_is_refused():
 
 
 def test_names_and_defaults():
-    tasks = registry.names("task")
+    tasks = plugins.names("task")
     assert {"classification", "regression", "multilabel", "language_modeling"} <= set(tasks)
     assert set(metrics.names()) == {name for task in tasks for name in metrics.names(task)}
     assert set(metrics.names("regression")).isdisjoint(metrics.names("classification"))
     for task in tasks:
-        cls = registry.task_of(task)
+        cls = plugins.task_of(task)
         assert set(metrics.default_metrics(task)) <= set(metrics.names(task))
         assert cls.usual_metric in cls.metrics
 
 
 def test_metrics_of_one_name_have_one_mode():
     modes: dict[str, set[str]] = {}
-    for task in registry.names("task"):
-        for name, metric in registry.task_of(task).metrics.items():
+    for task in plugins.names("task"):
+        for name, metric in plugins.task_of(task).metrics.items():
             modes.setdefault(name, set()).add(metric.mode)
     assert {name for name, found in modes.items() if len(found) > 1} == set()
     assert len(modes) > 30

@@ -9,9 +9,9 @@ from trainwright_toy import ToyFramework
 
 import trainwright
 from trainwright.config import load
-from trainwright.datasets.rows import proposals
+from trainwright.datasets.tables import proposals
 from trainwright.frameworks.base import Advice
-from trainwright.registry import adapter
+from trainwright.plugins import adapter
 from trainwright.reports.card import write_card
 from trainwright.reports.diagnosis.restraint import restraint
 from trainwright.reports.framework import framework_of

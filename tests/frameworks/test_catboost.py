@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import trainwright
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import load
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.samples.objects import from_objects
 from trainwright.digest import tensor_records
 from trainwright.errors import ConfigError, InputError, ModelError, TrainingError
 from trainwright.records.journal import evaluations, losses, read
@@ -320,7 +320,7 @@ def test_with_constraints_a_round_changes_the_trees_before_it() -> None:
         {"model": {"type": "catboost", "params": params}, "training": {"device": "cuda"}}, adapters=Catalog()
     ).config
     with pytest.raises(InputError, match="cannot stop after each round"):
-        registry.adapter("framework", "catboost").plan(config, 600)
+        plugins.adapter("framework", "catboost").plan(config, 600)
 
 
 def test_it_does_not_go_on_where_it_has_no_snapshot(tmp_path: Path) -> None:
@@ -544,7 +544,7 @@ def test_on_cuda_it_is_trained_at_once() -> None:
     config = load(
         {"model": {"type": "catboost"}, "training": {"device": "cuda", "max_steps": 30}}, adapters=Catalog()
     ).config
-    framework = registry.adapter("framework", "catboost")
+    framework = plugins.adapter("framework", "catboost")
     assert framework.plan(config, 600).boundary == 30
     assert framework.determinism(config).tier == "order"
     other = config.model_copy(

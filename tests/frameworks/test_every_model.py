@@ -18,7 +18,7 @@ from small_runs import ImageAt, every_save_on_disk
 from trainwright.config import load
 from trainwright.frameworks.keras.backend import _pin_tensorflow
 from trainwright.frameworks.sklearn.params import entry, table
-from trainwright.registry import BUILT_IN
+from trainwright.plugins import BUILT_IN
 from trainwright.runs.catalog import Catalog
 
 SMALL_TRANSFORMER = {"hidden_size": 12, "num_heads": 2, "num_layers": 1}

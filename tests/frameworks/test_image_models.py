@@ -13,8 +13,8 @@ import trainwright
 from small_runs import SMALL, assert_same, whole_and_resumed
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.models import build_model
+from trainwright.frameworks.torch.models.image_shape import size_of
 from trainwright.frameworks.torch.params import MODELS
-from trainwright.image_shape import size_of
 from trainwright.types import DataInfo, features_spec
 
 CNN = {"data": {"type": "digits"}, "model": {"type": "cnn", "filters": [4, 6], "hidden": [8]}}

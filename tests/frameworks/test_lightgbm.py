@@ -12,7 +12,7 @@ import pytest
 
 import trainwright
 from small_runs import Crash, CrashAt
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import load
 from trainwright.datasets.base import DataBundle
 from trainwright.digest import tensor_records
@@ -646,7 +646,7 @@ def test_on_another_device_it_claims_no_exactness() -> None:
     config = load(
         {"model": {"type": "lightgbm"}, "training": {"device": "cuda:1"}}, adapters=Catalog()
     ).config
-    assert registry.adapter("framework", "lightgbm").determinism(config).tier == "order"
+    assert plugins.adapter("framework", "lightgbm").determinism(config).tier == "order"
 
 
 # -- estimators

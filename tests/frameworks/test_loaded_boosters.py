@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_info
 from trainwright.config import load
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.digest import tensor_records
 from trainwright.errors import ModelError
 from trainwright.frameworks.base import Framework, Model, ModelInputs

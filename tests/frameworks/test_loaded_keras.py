@@ -82,7 +82,7 @@ ours = {"KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL", "NPROC"}
 assert all(os.environ.get(name) == environment.get(name) for name in ours)
 os.environ["KERAS_BACKEND"] = backend  # for models whose config names none
 import trainwright
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 
 THREADS, CALLS = 8, 6
 MODELS = {

@@ -36,7 +36,7 @@ from test_sklearn import (
 )
 from test_sklearn import X as ROWS
 
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.frameworks.base import Model
 from trainwright.frameworks.sklearn import SklearnFramework
 from trainwright.frameworks.sklearn.learner import SklearnLearner

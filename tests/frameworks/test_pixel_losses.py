@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainwright.config import load
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.errors import ModelError
 from trainwright.frameworks.base import LearnerInputs
 from trainwright.frameworks.torch.learner import TorchLearner

@@ -47,7 +47,7 @@ from small_runs import journal_values
 from trainwright.config import load
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import Split
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.digest import tensor_records
 from trainwright.errors import ConfigError, InputError, ModelError, TrainingError
 from trainwright.frameworks.base import WEIGHTS_FILE, LearnerInputs, Model, ModelInputs

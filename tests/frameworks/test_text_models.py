@@ -16,7 +16,7 @@ from torch.nn import functional
 import trainwright
 from small_runs import SMALL
 from trainwright.config import load
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.errors import ModelError
 from trainwright.frameworks.base import LearnerInputs
 from trainwright.frameworks.torch.learner import TorchLearner

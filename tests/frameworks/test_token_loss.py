@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from trainwright.config import load
 from trainwright.datasets.base import Split
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.datasets.text import Windows
 from trainwright.frameworks.base import LearnerInputs
 from trainwright.frameworks.support.prefetcher import Samples
@@ -23,7 +23,7 @@ from trainwright.frameworks.torch.losses.base import build_total_loss
 from trainwright.frameworks.torch.losses.labels import label_counts
 from trainwright.frameworks.torch.models.gpt import Gpt
 from trainwright.order import SampleOrder
-from trainwright.registry import task_for
+from trainwright.plugins import task_for
 from trainwright.runs.catalog import Catalog
 from trainwright.types import NO_LABEL, ArraySpec, Batch, DataInfo, Ids
 

@@ -25,9 +25,9 @@ from trainwright.cli.main import main
 from trainwright.errors import CheckpointError, DataError, InputError, ModelError
 from trainwright.frameworks.torch.losses.base import build_loss
 from trainwright.frameworks.torch.models.gpt import Gpt
+from trainwright.inference.texts import _drawn
+from trainwright.plugins import task_for
 from trainwright.records.journal import losses, read
-from trainwright.registry import task_for
-from trainwright.runs.prediction.texts import _drawn
 from trainwright.runs.run import Run
 from trainwright.testing.framework_suite import FEW_KILLS, FrameworkSuite, Kills
 from trainwright.types import NO_LABEL, ArraySpec, DataInfo

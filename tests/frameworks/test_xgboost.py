@@ -17,7 +17,7 @@ from small_runs import SignalAt, assert_same
 from trainwright.config import load
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import Split
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.digest import digest, tensor_records
 from trainwright.errors import ConfigError, InputError, ModelError, TrainingError
 from trainwright.frameworks.base import LearnerInputs, Model, ModelInputs

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.engine.journal import Journal
 from trainwright.evaluation.baselines import compared, fitted
 from trainwright.evaluation.metrics import evaluate_predictions
 from trainwright.evaluation.profile import profile
 from trainwright.evaluation.tables import tables
+from trainwright.plugins import task_for
 from trainwright.records.result import AttemptRecord
 from trainwright.records.run_dir import RunDir
-from trainwright.registry import task_for
 from trainwright.types import Array, DataInfo, Predictions, features_spec
 from written import write_record
 

@@ -17,7 +17,7 @@ import pytest
 
 import trainwright
 from small_runs import SMALL, Crash, assert_same, checkpoints, crashed, every_save_on_disk, flip, preempted
-from trainwright import registry
+from trainwright import plugins
 from trainwright.callbacks.base import Callback
 from trainwright.config import load
 from trainwright.engine.journal import Journal
@@ -584,7 +584,7 @@ def test_advice_for_a_loss_that_is_not_finite_names_settings_that_the_model_has(
     model: str, advice: list[str]
 ) -> None:
     config = load({"data": "iris", "model": model}, adapters=Catalog()).config
-    framework = registry.adapter("framework", framework_name(config))
+    framework = plugins.adapter("framework", framework_name(config))
     assert _remedies(SimpleNamespace(config=config, framework=framework)) == advice  # type: ignore[arg-type]
 
 

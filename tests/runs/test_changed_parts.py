@@ -11,7 +11,7 @@ import trainwright
 from small_runs import SMALL, crashed
 from trainwright.errors import ChangedInputsError
 from trainwright.runs.run import Run
-from trainwright.semantics import PARTS
+from trainwright.runs.semantics import PARTS
 
 ROWS = [{"sepal length (cm)": 5.0}]
 

@@ -14,12 +14,12 @@ import pytest
 
 import trainwright
 from small_runs import SMALL, Crash, CrashAt, SignalAt, crashed, preempted
-from trainwright import semantics
 from trainwright.config import load
 from trainwright.errors import ChangedInputsError, InputError
 from trainwright.records.listing import all_runs
 from trainwright.records.manifest import Environment
 from trainwright.records.run_dir import RunDir
+from trainwright.runs import semantics
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.environment import environment_inputs
 from trainwright.runs.run import Run
@@ -182,7 +182,7 @@ def test_an_edited_copy_of_our_package_resumes_unless_its_semantics_differ(tmp_p
             words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
         )
 
-    table = copy / "semantics.py"
+    table = copy / "runs/semantics.py"
     unchanged = table.read_text(encoding="utf-8")
     table.write_text(re.sub(r'("rules": Part\(\s*)1', r"\g<1>2", unchanged), encoding="utf-8")
     refused = spawn("resume", "last")

@@ -18,7 +18,6 @@ import trainwright
 from small_runs import SMALL, checkpoints, flip, preempted
 from trainwright.cli.main import main
 from trainwright.config import load
-from trainwright.records.index import summaries
 from trainwright.records.listing import all_runs
 from trainwright.records.manifest import DeterminismRecord, ForeignTrainer, Manifest, Parent
 from trainwright.records.result import AttemptRecord, Result
@@ -28,6 +27,7 @@ from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import Objects
 from trainwright.runs.reuse import CompletedRuns
 from trainwright.runs.run import Run
+from trainwright.storage.index import summaries
 
 TESTS = str(Path(__file__).parents[1])
 

@@ -12,7 +12,7 @@ import pytest
 import trainwright
 from s3_server import S3Server
 from small_runs import SMALL, Crash, assert_same, crashed, every_save_on_disk, preempted
-from trainwright import registry
+from trainwright import plugins
 from trainwright.callbacks.base import Callback
 from trainwright.cli.main import main
 from trainwright.engine.loop import Loop
@@ -24,18 +24,18 @@ from trainwright.errors import (
     RunLostError,
     TrainingError,
 )
-from trainwright.records import heartbeats
 from trainwright.records.decision import Decision
 from trainwright.records.journal import read
 from trainwright.records.listing import runs_folder
-from trainwright.records.log import Entry, Log, StoredFile
-from trainwright.records.remote import RemoteRun
 from trainwright.records.run_dir import RunDir
-from trainwright.records.urls import open_store, url_of, working_folder
 from trainwright.runs.processes import stopping
 from trainwright.runs.run import Run
 from trainwright.runs.session import Session
 from trainwright.runs.wiring import run_checkpoints
+from trainwright.storage import heartbeats
+from trainwright.storage.log import Entry, Log, StoredFile
+from trainwright.storage.remote import RemoteRun
+from trainwright.storage.urls import open_store, url_of, working_folder
 from trainwright.stores.local import LocalStore
 from trainwright.testing.faults import WRITES, Faults, FaultyStore, fail, pause
 from troubled_server import Trouble
@@ -74,14 +74,14 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let the stores of `file://` URLs meet faults."""
-    monkeypatch.setattr(registry, "_replaced", {})
+    monkeypatch.setattr(plugins, "_replaced", {})
 
     def wrap(*faults: Faults) -> None:
         def make(root: Path | str) -> Any:
             store = LocalStore(root)
             return FaultyStore(store, *faults) if isinstance(root, str) else store
 
-        registry.replace_adapter("store", "file", make)
+        plugins.replace_adapter("store", "file", make)
 
     return wrap
 
@@ -393,7 +393,7 @@ def test_a_resume_downloads_one_checkpoint_and_keeps_the_others(
             seen.append(key)
             super().download(key, target)
 
-    registry.replace_adapter(
+    plugins.replace_adapter(
         "store", "file", lambda root: Seen(LocalStore(root)) if isinstance(root, str) else LocalStore(root)
     )
     kept: list[tuple[str, ...]] = []
@@ -630,8 +630,8 @@ def test_a_run_that_is_trained_elsewhere_is_running_and_refused(folder_url: str,
 def test_a_heartbeat_keeps_a_run_that_commits_rarely(
     folder_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainwright.engine import lease
     from trainwright.runs.leasing import take_lease
+    from trainwright.storage import lease
 
     monkeypatch.setattr(lease, "_BEAT", 0.01)
     run = RunDir.create(runs_folder(folder_url), "small", "model: mlp\n")
@@ -657,7 +657,7 @@ import time
 
 import trainwright
 from small_runs import SMALL
-from trainwright.engine import lease
+from trainwright.storage import lease
 
 def main(url):
     lease._BEAT, here = 0.2, time.time

@@ -12,12 +12,12 @@ from s3_server import S3Server
 from small_runs import SMALL, assert_same, crashed
 from takeovers import check_race, race, two_processes
 from trainwright.config import load
-from trainwright.records import heartbeats
-from trainwright.records.copies import download_all
 from trainwright.records.listing import all_runs, runs_folder
-from trainwright.records.urls import open_store
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.run import Run
+from trainwright.storage import heartbeats
+from trainwright.storage.copies import download_all
+from trainwright.storage.urls import open_store
 from trainwright.testing.warm import WarmProcess, WarmProcesses
 
 pytestmark = pytest.mark.slow

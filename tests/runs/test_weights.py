@@ -15,7 +15,7 @@ from sklearn.utils.class_weight import compute_class_weight
 import trainwright
 from late import keras_in_one_thread
 from trainwright.config import load
-from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.samples.objects import from_objects
 from trainwright.errors import InputError
 from trainwright.frameworks.sklearn.steps import sklearn_seed
 from trainwright.order import STEP

@@ -14,15 +14,15 @@ import trainwright
 from s3_server import S3Server
 from small_runs import SMALL, assert_same, preempted
 from takeovers import check_race, race, two_processes
-from trainwright.engine.lease import Lease
 from trainwright.errors import ConfigError, DataError, InputError, RunLockedError
-from trainwright.records.copies import download_all
 from trainwright.records.listing import all_runs
-from trainwright.records.remote import RemoteRun
 from trainwright.records.run_dir import RunDir
-from trainwright.records.urls import open_store
 from trainwright.runs.reproduce import compare_bits
 from trainwright.runs.run import Run
+from trainwright.storage.copies import download_all
+from trainwright.storage.lease import Lease
+from trainwright.storage.remote import RemoteRun
+from trainwright.storage.urls import open_store
 from trainwright.testing.warm import WarmProcesses
 from warm_commands import command
 

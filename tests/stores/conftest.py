@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from trainwright import registry
+from trainwright import plugins
 
 
 @pytest.fixture
@@ -19,6 +19,6 @@ def store_of_errors(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Any
             raise obstore.exceptions.GenericError(text)
 
         monkeypatch.setattr(obstore, "get", get)
-        return registry.adapter("store", urlsplit(url).scheme)(url)
+        return plugins.adapter("store", urlsplit(url).scheme)(url)
 
     return make

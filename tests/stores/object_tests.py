@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainwright.errors import CheckpointError, InputError
-from trainwright.records.urls import check_store
+from trainwright.storage.urls import check_store
 from troubled_server import Trouble, TroubledServer
 
 Make = Callable[[str], Any]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hdfs_server import HdfsServer
-from trainwright.datasets.rows.files import existing_file, names_in
+from trainwright.datasets.samples.files import existing_file, names_in
 from trainwright.errors import CheckpointError, InputError
-from trainwright.records.urls import check_store
+from trainwright.storage.urls import check_store
 from trainwright.stores import hdfs as hdfs_module
 from trainwright.stores.hdfs import HdfsStore
 from trainwright.testing.store_suite import StoreSuite

@@ -12,7 +12,7 @@ import pytest
 
 from trainwright import digest
 from trainwright.errors import CheckpointError, InputError, RunGoneError
-from trainwright.machine import machine_id
+from trainwright.process.machine import machine_id
 from trainwright.stores import local
 from trainwright.stores.local import LocalStore
 from trainwright.testing.faults import kill

@@ -8,7 +8,7 @@ from object_tests import ObjectTests
 
 from s3_server import S3Server
 from trainwright.errors import CheckpointError, InputError
-from trainwright.records.urls import check_store
+from trainwright.storage.urls import check_store
 from trainwright.stores.s3 import S3Store
 from trainwright.testing.store_suite import StoreSuite
 

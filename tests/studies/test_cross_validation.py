@@ -22,8 +22,8 @@ from trainwright.errors import (
     TrainingError,
 )
 from trainwright.evaluation.metrics import bounds_of
+from trainwright.plugins import task_for
 from trainwright.records.run_dir import RunDir
-from trainwright.registry import task_for
 from trainwright.studies.cross_validation import CrossValidation, spread
 from trainwright.types import DataInfo, features_spec
 

@@ -11,7 +11,8 @@ import pytest
 import messy_tables
 import trainwright
 from trainwright.config import load as load_config
-from trainwright.datasets.rows import proposals, remote
+from trainwright.datasets.samples import remote
+from trainwright.datasets.tables import proposals
 from trainwright.errors import InputError
 from trainwright.runs.catalog import Catalog
 from trainwright.studies import drafting

@@ -16,13 +16,13 @@ import pytest
 import trainwright
 from small_runs import SMALL
 from study_configs import TOY
-from trainwright import registry
+from trainwright import plugins
 from trainwright.errors import ConfigError
 from trainwright.records.journal import each_loss, read
 from trainwright.records.run_dir import RunDir
-from trainwright.records.seals import problems
 from trainwright.records.study import study_problems
 from trainwright.records.trials import FILE, LoggedTrial, TrialLog, read_trials
+from trainwright.storage.seals import problems
 from trainwright.studies.tuning import storage
 from trainwright.studies.tuning.pruning import Bracket, Slot, brackets_of, hyperband, schedule
 from trainwright.studies.tuning.study import Tuning
@@ -383,7 +383,7 @@ def test_a_sampler_that_keeps_a_state_goes_on_with_the_same_trials(
 ) -> None:
     """A proposal knew a trial at an early rung; when the study is resumed, the trial has gone on."""
     options = {"population_size": 2} if sampler == "nsga2" else {"popsize": 4}
-    cls = registry.adapter("sampler", sampler)
+    cls = plugins.adapter("sampler", sampler)
     propose, asked = cls._propose, dict[int, Any]()
 
     def noted(self: Any, number: int, known: Any) -> Any:

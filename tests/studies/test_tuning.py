@@ -17,7 +17,7 @@ import pytest
 import trainwright
 from small_runs import SMALL, Crash
 from study_configs import TOY, full_disk
-from trainwright import registry
+from trainwright import plugins
 from trainwright.cli.main import main
 from trainwright.cli.tuning import study_summary
 from trainwright.config.tuning import AshaPruner, MedianPruner, NoPruner, PatientPruner, PercentilePruner
@@ -66,7 +66,7 @@ def trials_of(study: Tuning) -> list[LoggedTrial]:
 
 def test_each_trial_is_what_the_sampler_proposes_for_what_it_may_know(study: Tuning) -> None:
     """By hand: the results of those three trials before it and earlier ones, the rest as running."""
-    cls = registry.adapter("sampler", "tpe")
+    cls = plugins.adapter("sampler", "tpe")
     sampler = cls(cls.Params(n_startup_trials=2), read_space(SPACE), "max", TUNED["experiment"]["seed"])
     trials = trials_of(study)
     assert len(trials) == 7

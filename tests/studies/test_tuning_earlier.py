@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import trainwright
 from small_runs import SMALL
-from trainwright import registry
+from trainwright import plugins
 from trainwright.cli.tuning import tune
 from trainwright.config.yaml import read_value
 from trainwright.errors import ConfigError, InputError
@@ -101,7 +101,7 @@ def test_a_study_starts_with_what_another_one_learned(tmp_path: Path) -> None:
 
 ADVISED = {
     model: space
-    for _, framework in registry.adapters("framework")
+    for _, framework in plugins.adapters("framework")
     for model in framework.models
     if (space := framework.advice.spaces.get(model))
 }

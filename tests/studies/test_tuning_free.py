@@ -7,7 +7,7 @@ import pytest
 
 import trainwright
 from small_runs import SMALL
-from trainwright import registry
+from trainwright import plugins
 from trainwright.errors import ConfigError
 from trainwright.records.trials import LoggedTrial, TrialLog, read_trials
 from trainwright.studies.driver import InProcess
@@ -82,7 +82,7 @@ def test_each_trial_is_proposed_from_what_had_ended(two_workers: None, tmp_path:
 
 def proposals(trials: list[LoggedTrial]) -> list[dict[str, Any]]:
     """What the sampler proposes, by hand."""
-    cls = registry.adapter("sampler", "tpe")
+    cls = plugins.adapter("sampler", "tpe")
     sampler = cls(cls.Params(n_startup_trials=2), read_space(SPACE), "max", TUNED["experiment"]["seed"])
     return [
         sampler.propose(

@@ -14,7 +14,7 @@ ROWS = 60
 
 def _evaluated(info: DataInfo, outputs: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> Metrics:
     """Return all metrics of the task, named without the split."""
-    from trainwright.registry import task_of
+    from trainwright.plugins import task_of
 
     parts = [
         Predictions(ids, outputs[ids], targets[ids], float(len(ids)), weights=weights[ids])

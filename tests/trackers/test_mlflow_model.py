@@ -130,8 +130,8 @@ def test_the_model_says_what_it_takes_and_what_it_needs(logged: Logged) -> None:
 
 
 def test_the_part_that_predictions_need_answers_alone(tmp_path: Path) -> None:
-    from trainwright.records.portable import stored_weights, write_portable
     from trainwright.records.run_dir import RunDir
+    from trainwright.storage.portable import stored_weights, write_portable
 
     table, rows = write_customers(tmp_path / "customers.csv"), pandas.DataFrame(NEW)
     run = trainwright.train(config(table, "lightgbm"), runs_dir=tmp_path / "runs")

@@ -15,7 +15,7 @@ from trainwright.runs.catalog import Catalog
 from trainwright.safe_open import usable_path
 
 if TYPE_CHECKING:
-    from trainwright.datasets.rows.typed import ColumnKind
+    from trainwright.datasets.tables.typed import ColumnKind
 
 log = logging.getLogger("trainwright")
 
@@ -42,17 +42,17 @@ def _check_tokens(resolved: Resolved) -> None:
     Raises:
         ConfigError: It is one.
     """
-    from trainwright import registry
+    from trainwright import plugins
 
     model, data = resolved.config.model, resolved.config.data
-    framework = model.framework or registry.framework_of(model.type)
+    framework = model.framework or plugins.framework_of(model.type)
     if (
         data is None
         or framework is None
-        or model.type not in registry.adapter("framework", framework).token_models
+        or model.type not in plugins.adapter("framework", framework).token_models
     ):
         return
-    if not getattr(registry.dataset_of(data.type), "has_tokens", True):
+    if not getattr(plugins.dataset_of(data.type), "has_tokens", True):
         problems = Problems()
         problems.report(
             f"{model.type} needs text, which data of the type {data.type} are not: write data.type: text, "
@@ -70,14 +70,14 @@ def columns(resolved: Resolved) -> Mapping[str, ColumnKind]:
         DataError: The file cannot be read.
         MissingExtraError: The library that reads it is not installed.
     """
-    from trainwright import registry
-    from trainwright.datasets.rows import checks
-    from trainwright.datasets.rows.kinds import infer, infer_target
+    from trainwright import plugins
+    from trainwright.datasets.tables import checks
+    from trainwright.datasets.tables.kinds import infer, infer_target
 
     config = resolved.config.data
     if config is None:
         return {}
-    cls = registry.dataset_of(config.type)
+    cls = plugins.dataset_of(config.type)
     if not hasattr(cls, "sample"):
         return {}
     table = cls(config, cls.Params(**config.params)).sample()
@@ -142,9 +142,9 @@ def schema() -> dict[str, Any]:
 
     Plugins that cannot be used are left out, with a warning.
     """
-    from trainwright import registry
+    from trainwright import plugins
     from trainwright.config.jsonschema import json_schema
 
-    for line in registry.broken():
+    for line in plugins.broken():
         log.warning("left out of the schema: %s", line)
     return json_schema(Catalog())

@@ -46,8 +46,8 @@ def summaries(
     Raises:
         InputError: `where` cannot be read, or it or `sort` names what no run has.
     """
-    from trainwright.records.index import summaries as read_summaries
     from trainwright.records.queries import chosen, ordered
+    from trainwright.storage.index import summaries as read_summaries
 
     runs = read_summaries(runs_folder(runs_dir), experiment)
     if gpu_price is not None:

@@ -17,10 +17,10 @@ from trainwright.runs.workdir import reading, working_directory
 from trainwright.safe_open import usable_path
 
 if TYPE_CHECKING:
+    from trainwright.inference.file_predictions import PredictionColumns, Written
+    from trainwright.inference.predictor import Predictor
     from trainwright.records.run_dir import RunDir
     from trainwright.runs.comparison import Comparison
-    from trainwright.runs.prediction.file_predictions import PredictionColumns, Written
-    from trainwright.runs.prediction.predictor import Predictor
     from trainwright.types import Metrics, SplitName
 
 log = logging.getLogger("trainwright")
@@ -56,12 +56,12 @@ def load(
 
 
 def _load(run: RunDir, verb: str, model: Any, *, trust: bool, pinned: bool = True, **data: Any) -> Predictor:
-    from trainwright.runs.prediction.predictor import Predictor
+    from trainwright.runs.predictor import open_predictor
 
     refuse_foreign_run(run, verb)
     require_objects(run, verb, model=model, **data)
     with reading(run, trust=trust):
-        predictor = Predictor(run, model, pinned=pinned)
+        predictor = open_predictor(run, model, pinned=pinned)
     _warn_of_changes(run)
     return predictor
 
@@ -233,8 +233,8 @@ def predict_file(
         DataError: The file cannot be read, or lacks a column of the training data.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    from trainwright.runs.prediction.file_predictions import write_predictions
-    from trainwright.runs.prediction.mask_files import write_masks
+    from trainwright.inference.file_predictions import write_predictions
+    from trainwright.inference.mask_files import write_masks
 
     output = usable_path(output)
     options = _Options(keep, threshold, proba, interval, as_written=output.suffix == ".csv")
@@ -290,7 +290,7 @@ class _Predictions(NamedTuple):
     as_written: bool
 
     def frames(self, data: Path | str) -> Iterator[Any]:
-        from trainwright.runs.prediction.file_predictions import predicted_chunks
+        from trainwright.inference.file_predictions import predicted_chunks
 
         return predicted_chunks(self.predictor, data, self.columns, as_written=self.as_written)
 
@@ -298,7 +298,7 @@ class _Predictions(NamedTuple):
 def _predicted(
     run: RunName, options: _Options, *, runs_dir: Path | str | None, model: Any, trust: bool
 ) -> _Predictions:
-    from trainwright.runs.prediction.file_predictions import PredictionColumns
+    from trainwright.inference.file_predictions import PredictionColumns
 
     directory = find(run, runs_dir, has_model)
     predictor = _load(directory, "predict", model, trust=trust)
@@ -346,7 +346,7 @@ def export(
     path = usable_path(path)
     predictor = _load(find(run, runs_dir, has_model), "export", model, trust=trust, pinned=False)
     if form in ("mlflow", "native"):
-        from trainwright.runs.prediction import exports
+        from trainwright.inference import exports
 
         write = exports.export_mlflow if form == "mlflow" else exports.export_native
         return write(predictor, path)

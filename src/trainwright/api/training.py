@@ -17,7 +17,6 @@ from trainwright.records.decision import journalled_decisions
 from trainwright.records.listing import runs_folder
 from trainwright.records.manifest import Parent
 from trainwright.records.run_dir import RunDir
-from trainwright.records.seals import problems
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.data.bundles import make_bundle, make_objects
 from trainwright.runs.lookup import RunName, find, find_unfinished, placement_of_overrides, warn_of_unused
@@ -27,6 +26,7 @@ from trainwright.runs.run import Run
 from trainwright.runs.run_config import usable_config
 from trainwright.runs.trust import of_own_config
 from trainwright.runs.workdir import reading, working_directory, working_in
+from trainwright.storage.seals import problems
 
 if TYPE_CHECKING:
     from trainwright.callbacks.base import Callback

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from trainwright.cli.commands import cli
 from trainwright.cli.errors import report, to_stderr
-from trainwright.cli.output import json_document, say_data
+from trainwright.cli.output import say_data
 from trainwright.cli.streams import safe_streams
 from trainwright.world import is_follower
 
@@ -30,6 +30,8 @@ def run(words: Sequence[str]) -> int:
         except BaseException as error:
             code, document = report(error)
             if as_json:
+                from trainwright.api.documents import json_document
+
                 say_data(json_document({"error": document}))
             return code
 

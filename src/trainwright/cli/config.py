@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 import trainwright
+from trainwright.api.documents import config_check, config_values, json_document
 from trainwright.cli import options
-from trainwright.cli.output import json_document, say_data, show, table
+from trainwright.cli.output import say_data, show, table
 from trainwright.errors import InputError
-from trainwright.redact import redacted, redacted_value
+from trainwright.redact import redacted
 
 if TYPE_CHECKING:
     from trainwright.config import Resolved
@@ -29,26 +30,8 @@ def config() -> None:
 def check(file: str, overrides: Sequence[str], as_json: bool) -> None:
     """Check a config; every problem is named with file, line and column."""
     resolved = trainwright.check(file, overrides)
-    document: dict[str, Any] = {
-        "file": file,
-        "ok": True,
-        "notes": [redacted(note) for note in (*resolved.notes, *resolved.warnings(), *_lacking(resolved))],
-        "computation_hash": resolved.computation_hash(),
-    }
+    document = config_check(file, resolved)
     show(document, [*(f"note: {note}" for note in document["notes"]), f"{file}: ok"], as_json)
-
-
-def _lacking(resolved: Resolved) -> list[str]:
-    """Return the arguments that `trainwright train` needs besides the config."""
-    given = resolved.config.data is not None
-    return (
-        []
-        if given
-        else [
-            "there is no data section: `trainwright train` needs one; from Python, data can be passed as "
-            "objects"
-        ]
-    )
 
 
 @config.command("show")
@@ -60,15 +43,12 @@ def show_config(file: str, overrides: Sequence[str], as_json: bool) -> None:
     from trainwright.config.emit import inline
 
     resolved = trainwright.check(file, overrides)
-    values = {key: redacted_value(key, value) for key, value in resolved.flat().items()}
-    origins = {key: str(resolved.sources.get(key, "default")) for key in values}
-    document: dict[str, Any] = {
-        key: {"value": value, "source": origins[key]} for key, value in values.items()
-    }
+    document = config_values(resolved)
+    rows = [(key, inline(one["value"]), f"# {one['source']}") for key, one in document.items()]
     kinds, problem = _columns(resolved)
     if kinds:
         document["columns"] = kinds
-    lines = [*table((key, inline(value), f"# {origins[key]}") for key, value in values.items())]
+    lines = table(rows)
     lines += [f"# columns: {problem}"] if problem else []
     if kinds:
         lines += ["# columns, as inferred from the first rows (declare them in data.columns to change that):"]

@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 import trainwright
+from trainwright.api.documents import json_document
 from trainwright.cli import options
 from trainwright.cli.errors import to_stderr
-from trainwright.cli.output import json_document, say_data, show, table
+from trainwright.cli.output import say_data, show, table
 
 log = logging.getLogger("trainwright")
 
@@ -156,7 +157,7 @@ def _print_predictions(run: str, file: str, as_json: bool, **how: Any) -> None:
         say_data(json_document(trainwright.predict(run, file, **how).to_dict(orient="records")))
         return
     from trainwright.api import predict_chunks
-    from trainwright.runs.prediction.file_predictions import csv_text
+    from trainwright.inference.file_predictions import csv_text
 
     for number, frame in enumerate(predict_chunks(run, file, **how)):
         say_data(csv_text(frame, header=number == 0).rstrip("\n"))

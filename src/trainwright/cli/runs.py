@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import trainwright
+from trainwright.api.documents import existing, run_details
 from trainwright.cli import options
-from trainwright.cli.output import existing, run_document, show, size, table
+from trainwright.cli.output import show, size, table
 from trainwright.numerals import number
 from trainwright.records.queries import FIELDS, check_names, values
 from trainwright.records.status import UNFINISHED
@@ -141,7 +142,6 @@ def _brief(metrics: dict[str, Any]) -> str:
 def show_run(run: str, runs_dir: str | None, as_json: bool) -> None:
     """Show a run: its status, inputs and results."""
     from trainwright.records.run_dir import RunDir
-    from trainwright.records.urls import run_url
     from trainwright.reports.summary import damage, summary_table
 
     shown = trainwright.get(run, runs_dir=runs_dir)
@@ -149,11 +149,7 @@ def show_run(run: str, runs_dir: str | None, as_json: bool) -> None:
     for problem in problems:
         logging.getLogger("trainwright").warning("%s", problem)
     manifest = RunDir(shown.path).manifest()
-    document = run_document(shown) | {"manifest": manifest.to_json() if manifest else {}}
-    document["decisions"] = shown.decisions
-    document["parent"] = shown.parent
-    document["url"] = run_url(shown.path)
-    document["problems"] = problems
+    document = run_details(shown, manifest, problems)
     places = [("url", document["url"]), ("directory", shown.path), ("report", document["report"])]
     rows = [
         *summary_table(shown.path),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 import trainwright
+from trainwright.api.documents import run_document
 from trainwright.cli import options
-from trainwright.cli.output import run_document, show
+from trainwright.cli.output import show
 from trainwright.records.status import EXIT_CODES
 
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import trainwright
+from trainwright.api.documents import existing, study_document
 from trainwright.callbacks.progress import line
 from trainwright.cli import options
-from trainwright.cli.output import existing, show, study_document, table
+from trainwright.cli.output import show, table
 from trainwright.errors import InputError
 from trainwright.records.status import EXIT_CODES
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 import trainwright
-from trainwright.cli.output import show, study_document
+from trainwright.api.documents import study_document
+from trainwright.cli.output import show
 from trainwright.cli.proof import UNPROVEN, verdict_lines
 from trainwright.cli.studies import watcher
 from trainwright.cli.tuning import study_summary

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 import trainwright
+from trainwright.api.documents import run_document
 from trainwright.cli import options
-from trainwright.cli.output import run_document, say, show, table
+from trainwright.cli.output import say, show, table
 from trainwright.cli.proof import UNPROVEN, verdict_lines
 from trainwright.records.status import EXIT_CODES, TESTED, Status
 from trainwright.world import is_follower
@@ -221,8 +222,8 @@ def _status(run: Run) -> Status:
 
 def say_result(run: Run, runs_dir: str | None) -> None:
     """Print the result of a run for people, and what can be done with it next."""
-    from trainwright.records.urls import run_url
     from trainwright.reports.summary import summary_table
+    from trainwright.storage.urls import run_url
 
     status, url, report = _status(run), run_url(run.path), run.path / "report.html"
     places = [("url", url), ("directory", run.path), ("report", report if report.exists() else None)]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import trainwright
+from trainwright.api.documents import existing, study_document
 from trainwright.cli import options
-from trainwright.cli.output import existing, show, study_document, table
+from trainwright.cli.output import show, table
 from trainwright.cli.studies import resume_command, watcher
 from trainwright.records.status import EXIT_CODES
 

@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 import trainwright
+from trainwright.api.documents import run_document, study_document
 from trainwright.cli import options
 from trainwright.cli.errors import report
-from trainwright.cli.output import run_document, show, study_document
+from trainwright.cli.output import show
 from trainwright.cli.studies import watcher
 from trainwright.cli.train import exit_code, progress_callbacks, say_result
 from trainwright.cli.tuning import study_summary

@@ -48,7 +48,7 @@ def unnoted(position: int) -> None:
 
 
 class Draw(NamedTuple):
-    """What the random numbers of samples depend on, besides their positions.
+    """The key of the random numbers of samples, besides their positions.
 
     Attributes:
         seed: The seed of the run.
@@ -95,11 +95,11 @@ class SampleSplit(Split, Protocol):
 
     @property
     def reading(self) -> Reading:
-        """How the samples are read."""
+        """The way in which the samples are read."""
 
 
 class Reading(NamedTuple):
-    """How the samples of a split are read.
+    """The way in which the samples of a split are read.
 
     Attributes:
         name: The name of the split in messages.
@@ -169,7 +169,7 @@ class Preparation(Protocol):
 
 
 class Identifiers(NamedTuple):
-    """What names the rows of a split to their owner: a column, and its (rows,) values."""
+    """The names of the rows of a split to their owner: a column, and its (rows,) values."""
 
     column: str
     values: Array
@@ -301,7 +301,7 @@ class ClassSplit(SampleSplit, Protocol):
 
     @property
     def has_classes(self) -> bool:
-        """Whether each sample is of one class."""
+        """True where each sample is of one class."""
 
     def codes(self, setting: str) -> tuple[Array, int]:
         """Return the class of each sample, (rows,) int64, and the number of classes.

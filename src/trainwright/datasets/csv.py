@@ -14,12 +14,12 @@ from pydantic import BaseModel, Field
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.rows.arrow import SAMPLE, strings
-from trainwright.datasets.rows.cells import has_codes, typed_cells
-from trainwright.datasets.rows.chunks import CsvChunks, CsvFormat
-from trainwright.datasets.rows.encodings import MARKS, UTF8, guess, guess_of_file
-from trainwright.datasets.rows.files import existing_file, read_bytes
-from trainwright.datasets.rows.table import Table, kind_of, listed, missing, unique_names
+from trainwright.datasets.samples.files import existing_file, read_bytes
+from trainwright.datasets.tables.arrow import SAMPLE, strings
+from trainwright.datasets.tables.cells import has_codes, typed_cells
+from trainwright.datasets.tables.chunks import CsvChunks, CsvFormat
+from trainwright.datasets.tables.encodings import MARKS, UTF8, guess, guess_of_file
+from trainwright.datasets.tables.table import Table, kind_of, listed, missing, unique_names
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import Array
@@ -82,13 +82,13 @@ class CsvDataset:
 
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
-        from trainwright.datasets.rows.tabular import load_files  # late: a config is checked without it
+        from trainwright.datasets.tables.tabular import load_files  # late: a config is checked without it
 
         return load_files(self._config, self.read)
 
     def sources(self) -> list[str]:
         """Return the files that are read; see `KnownSources`."""
-        from trainwright.datasets.rows.tabular import paths_by_split
+        from trainwright.datasets.tables.tabular import paths_by_split
 
         return [*paths_by_split(self._config).values()]
 
@@ -144,7 +144,7 @@ class CsvDataset:
         Raises:
             DataError: The file cannot be read as CSV.
         """
-        from trainwright.datasets.rows.tabular import paths_by_split
+        from trainwright.datasets.tables.tabular import paths_by_split
 
         path = paths_by_split(self._config)["train"]
         with existing_file(path).open("rb") as file:

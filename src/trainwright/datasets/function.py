@@ -3,8 +3,8 @@
 The function is called with `data.params`. It returns the splits: a mapping {"train": ..., "val": ..., "test":
 ...}, or a tuple (train, val) or (train, val, test); or it returns all rows to be split: a pair of arrays (X,
 y) or a data frame. A class of map-style data sets is constructed in the same way: once, for training, or for
-each split if its constructor takes `split` (train, val, test). `trainwright.datasets.rows.objects` lists the
-types that a split may have.
+each split if its constructor takes `split` (train, val, test). `trainwright.datasets.samples.objects` lists
+the types that a split may have.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pydantic import BaseModel, ConfigDict
 
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.objects import from_objects, is_map_style
-from trainwright.datasets.rows.table import listed
-from trainwright.datasets.rows.tabular import refuse_paths
+from trainwright.datasets.samples.objects import from_objects, is_map_style
+from trainwright.datasets.tables.table import listed
+from trainwright.datasets.tables.tabular import refuse_paths
 from trainwright.errors import DataError, InputError
 from trainwright.require import import_path
 from trainwright.types import SPLITS, SplitName

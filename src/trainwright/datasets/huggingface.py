@@ -15,10 +15,10 @@ from pydantic import BaseModel, Field
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.arrow_rows import ArrowFile, arrow_bundle
-from trainwright.datasets.rows.decoders import ImageForm
-from trainwright.datasets.rows.file_hashes import hashes_of
-from trainwright.datasets.rows.tabular import paths_by_split
+from trainwright.datasets.images.decoders import ImageForm
+from trainwright.datasets.samples.arrow_rows import ArrowFile, arrow_bundle
+from trainwright.datasets.samples.file_hashes import hashes_of
+from trainwright.datasets.tables.tabular import paths_by_split
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import SplitName

@@ -25,15 +25,15 @@ from pydantic import BaseModel, Field
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.class_folders import classes_in, folders_by_split
-from trainwright.datasets.rows.files import as_text, files_in, log_left_out
-from trainwright.datasets.rows.images.bundle import CLASS_NAMES, ImageSource, Labeled, MaskSource, bundle
-from trainwright.datasets.rows.images.masks import masks_of
-from trainwright.datasets.rows.images.pixels import ENDINGS, Mode
-from trainwright.datasets.rows.images.preparation import files_of
-from trainwright.datasets.rows.images.sources import FileImages
-from trainwright.datasets.rows.preprocessed import refuse_column_settings
-from trainwright.datasets.rows.table import listed
+from trainwright.datasets.images.bundle import CLASS_NAMES, ImageSource, Labeled, MaskSource, bundle
+from trainwright.datasets.images.class_folders import classes_in, folders_by_split
+from trainwright.datasets.images.masks import masks_of
+from trainwright.datasets.images.pixels import ENDINGS, Mode
+from trainwright.datasets.images.preparation import files_of
+from trainwright.datasets.images.sources import FileImages
+from trainwright.datasets.samples.files import as_text, files_in, log_left_out
+from trainwright.datasets.samples.preprocessed import refuse_column_settings
+from trainwright.datasets.tables.table import listed
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import SplitName

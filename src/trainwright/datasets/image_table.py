@@ -17,15 +17,15 @@ from pydantic import BaseModel, Field
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.files import existing_file, is_url
-from trainwright.datasets.rows.frames import read_table
-from trainwright.datasets.rows.images.bundle import CLASS_NAMES, ImageSource, Labeled, MaskSource, bundle
-from trainwright.datasets.rows.images.pixels import Mode
-from trainwright.datasets.rows.images.sources import ByteImages, FileImages, Images
-from trainwright.datasets.rows.preprocessed import refuse_column_settings
-from trainwright.datasets.rows.table import Table, as_table, nearest
-from trainwright.datasets.rows.tabular import named_columns, paths_by_split
-from trainwright.datasets.rows.weights import encode as encode_weights
+from trainwright.datasets.images.bundle import CLASS_NAMES, ImageSource, Labeled, MaskSource, bundle
+from trainwright.datasets.images.pixels import Mode
+from trainwright.datasets.images.sources import ByteImages, FileImages, Images
+from trainwright.datasets.samples.files import existing_file, is_url
+from trainwright.datasets.samples.preprocessed import refuse_column_settings
+from trainwright.datasets.samples.weights import encode as encode_weights
+from trainwright.datasets.tables.frames import read_table
+from trainwright.datasets.tables.table import Table, as_table, nearest
+from trainwright.datasets.tables.tabular import named_columns, paths_by_split
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import Array, SplitName

@@ -22,10 +22,10 @@ from pydantic import BaseModel
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.array_names import LETTERS, Role, roles_of
-from trainwright.datasets.rows.files import existing_file, names_in
-from trainwright.datasets.rows.preprocessed import from_arrays, refuse_column_settings
-from trainwright.datasets.rows.table import listed
+from trainwright.datasets.samples.array_names import LETTERS, Role, roles_of
+from trainwright.datasets.samples.files import existing_file, names_in
+from trainwright.datasets.samples.preprocessed import from_arrays, refuse_column_settings
+from trainwright.datasets.tables.table import listed
 from trainwright.digest import array_buffer, digest, sha256_json, tensor_records
 from trainwright.errors import DataError
 from trainwright.types import FEATURES, SPLITS, TARGET, Array, Batch, Ids, SplitName

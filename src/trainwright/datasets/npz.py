@@ -24,10 +24,10 @@ from pydantic import BaseModel
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.rows.array_names import FEATURE_NAMES, with_usual_names
-from trainwright.datasets.rows.chunks import TableChunks
-from trainwright.datasets.rows.files import existing_file
-from trainwright.datasets.rows.table import Table, listed, tidy
+from trainwright.datasets.samples.array_names import FEATURE_NAMES, with_usual_names
+from trainwright.datasets.samples.files import existing_file
+from trainwright.datasets.tables.chunks import TableChunks
+from trainwright.datasets.tables.table import Table, listed, tidy
 from trainwright.errors import DataError
 from trainwright.types import FEATURES, SPLITS, Array, SplitName
 
@@ -53,7 +53,7 @@ class NpzDataset:
 
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
-        from trainwright.datasets.rows.tabular import paths_by_split  # late: a config is checked without it
+        from trainwright.datasets.tables.tabular import paths_by_split  # late: a config is checked without it
 
         paths = paths_by_split(self._config)
         arrays = {name: _arrays(path, self._config.target_name) for name, path in paths.items()}
@@ -67,7 +67,7 @@ class NpzDataset:
 
     def sources(self) -> list[str]:
         """Return the files that are read; see `KnownSources`."""
-        from trainwright.datasets.rows.tabular import paths_by_split
+        from trainwright.datasets.tables.tabular import paths_by_split
 
         return [*paths_by_split(self._config).values()]
 
@@ -87,8 +87,8 @@ class NpzDataset:
     def _bundle(
         self, arrays: Mapping[SplitName, Mapping[str, Array]], paths: Mapping[SplitName, str]
     ) -> DataBundle:
-        from trainwright.datasets.rows.objects import from_objects
-        from trainwright.datasets.rows.tabular import build
+        from trainwright.datasets.samples.objects import from_objects
+        from trainwright.datasets.tables.tabular import build
 
         x, y = _named(arrays["train"], "x"), _named(arrays["train"], "y")
         if x.ndim > 2 or (x.ndim == 2 and y.ndim == 2 and y.shape[1] > 1):

@@ -10,11 +10,11 @@ from pydantic import BaseModel, Field
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.rows.arrow import SAMPLE, strings
-from trainwright.datasets.rows.chunks import ParquetChunks
-from trainwright.datasets.rows.decoders import ImageForm
-from trainwright.datasets.rows.files import existing_file
-from trainwright.datasets.rows.table import Table, tidy
+from trainwright.datasets.images.decoders import ImageForm
+from trainwright.datasets.samples.files import existing_file
+from trainwright.datasets.tables.arrow import SAMPLE, strings
+from trainwright.datasets.tables.chunks import ParquetChunks
+from trainwright.datasets.tables.table import Table, tidy
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import Array
@@ -53,8 +53,8 @@ class ParquetDataset:
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         # Late: a config is checked without them.
-        from trainwright.datasets.rows.arrow_rows import arrow_bundle, parquet_as_arrow
-        from trainwright.datasets.rows.tabular import load_files, paths_by_split
+        from trainwright.datasets.samples.arrow_rows import arrow_bundle, parquet_as_arrow
+        from trainwright.datasets.tables.tabular import load_files, paths_by_split
 
         if not self._params.streaming:
             return load_files(self._config, self._checked)
@@ -64,7 +64,7 @@ class ParquetDataset:
 
     def sources(self) -> list[str] | None:
         """Return the files that are read; None where a path may name many. See `KnownSources`."""
-        from trainwright.datasets.rows.tabular import paths_by_split
+        from trainwright.datasets.tables.tabular import paths_by_split
 
         return None if self._params.streaming else [*paths_by_split(self._config).values()]
 
@@ -112,7 +112,7 @@ class ParquetDataset:
         Raises:
             DataError: The file is not a Parquet file, or a column holds lists or structures.
         """
-        from trainwright.datasets.rows.tabular import paths_by_split
+        from trainwright.datasets.tables.tabular import paths_by_split
 
         path = paths_by_split(self._config)["train"]
         try:

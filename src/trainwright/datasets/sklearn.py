@@ -29,7 +29,7 @@ class SklearnDataset:
 
     def __init__(self, config: DataConfig, params: BaseModel) -> None:
         assert isinstance(params, SklearnParams)
-        from trainwright.datasets.rows.tabular import refuse_paths  # late: a config is checked without it
+        from trainwright.datasets.tables.tabular import refuse_paths  # late: a config is checked without it
 
         refuse_paths(config)
         self._config = config
@@ -41,8 +41,8 @@ class SklearnDataset:
 
     def load(self) -> DataBundle:
         """Load the data and split the rows as `data.split` says; see `Dataset.load`."""
-        from trainwright.datasets.rows.table import Table
-        from trainwright.datasets.rows.tabular import build
+        from trainwright.datasets.tables.table import Table
+        from trainwright.datasets.tables.tabular import build
 
         name = self._config.type
         bunch = getattr(self._library, f"load_{name}")()

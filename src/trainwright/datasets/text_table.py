@@ -24,25 +24,27 @@ from typing import ClassVar, cast
 import numpy as np
 from pydantic import BaseModel, Field
 
-from trainwright.announce import announced
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle, Split
-from trainwright.datasets.rows import checks, preprocessed, tokenizers
-from trainwright.datasets.rows.arrays import Arrays
-from trainwright.datasets.rows.cache import data_cache
-from trainwright.datasets.rows.class_folders import text_tables
-from trainwright.datasets.rows.frames import read_table
-from trainwright.datasets.rows.list_cells import holds_lists, tags_of, with_label_columns
-from trainwright.datasets.rows.table import Table
-from trainwright.datasets.rows.tabular import named_columns, paths_by_split
-from trainwright.datasets.rows.target import Target, rows_with_target
-from trainwright.datasets.rows.text_preparation import TextPreparation, texts_of, words_of
-from trainwright.datasets.rows.tokenizers import Choice, Tokenizer, WordTokens
-from trainwright.datasets.rows.weights import encode as encode_weights
+from trainwright.datasets.images.class_folders import text_tables
+from trainwright.datasets.samples import preprocessed
+from trainwright.datasets.samples.arrays import Arrays
+from trainwright.datasets.samples.cache import data_cache
+from trainwright.datasets.samples.weights import encode as encode_weights
+from trainwright.datasets.tables import checks
+from trainwright.datasets.tables.frames import read_table
+from trainwright.datasets.tables.list_cells import holds_lists, tags_of, with_label_columns
+from trainwright.datasets.tables.table import Table
+from trainwright.datasets.tables.tabular import named_columns, paths_by_split
+from trainwright.datasets.tables.target import Target, rows_with_target
+from trainwright.datasets.texts import tokenizers
+from trainwright.datasets.texts.preparation import TextPreparation, texts_of, words_of
+from trainwright.datasets.texts.tokenizers import Choice, Tokenizer, WordTokens
 from trainwright.digest import sha256_json
 from trainwright.errors import DataError
-from trainwright.registry import task_of
+from trainwright.plugins import task_of
+from trainwright.process.alarms import announced
 from trainwright.tasks.support.columns import TOKEN_CLASSIFICATION
 from trainwright.types import LABELS, Array, DataInfo, Ids, SplitName
 

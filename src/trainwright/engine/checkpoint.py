@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.digest import FileRecord, damage, sha256_bytes, write_file
-from trainwright.engine.lease import Lease
 from trainwright.errors import CheckpointError
 from trainwright.frameworks.base import Snapshot
 from trainwright.records.checkpoint_names import attempt_of, step_of
 from trainwright.records.commit import DEPTH, NAME, Commit
-from trainwright.records.log import StoredFile
-from trainwright.records.run_files import MANIFEST
 from trainwright.safe_open import open_regular
+from trainwright.storage.lease import Lease
+from trainwright.storage.log import StoredFile
+from trainwright.storage.run_files import MANIFEST
 from trainwright.stores.base import FileStore
 
 STATE_FILE = "state.json"

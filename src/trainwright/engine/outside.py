@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Literal
 
-from trainwright.alarms import Alarm, call_later
 from trainwright.errors import InputError
+from trainwright.process.alarms import Alarm, call_later
 from trainwright.records.decision import Decisions
 from trainwright.types import Metrics
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from trainwright.alarms import Alarm, call_later
 from trainwright.config.schema import CheckpointConfig
 from trainwright.engine.checkpoint import RunCheckpoints
 from trainwright.engine.interval import MTBF_HOURS, SaveCost, chosen_interval
@@ -17,6 +16,7 @@ from trainwright.engine.state import RunState
 from trainwright.engine.writer import PendingWrite, Writer
 from trainwright.errors import CheckpointError
 from trainwright.frameworks.base import Learner, Plan, Snapshot
+from trainwright.process.alarms import Alarm, call_later
 from trainwright.records.checkpoint_names import step_of
 from trainwright.records.commit import Commit
 

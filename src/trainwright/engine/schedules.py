@@ -22,7 +22,7 @@ from trainwright.config.schedules import (
 )
 from trainwright.errors import InputError
 from trainwright.frameworks.base import OwnRate
-from trainwright.global_random import preserved_global_random
+from trainwright.process.global_random import preserved_global_random
 from trainwright.require import import_path, kind_of
 
 Factor = Callable[[int], float]  # of the steps since the warm-up

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainwright.datasets.base import ArraySplit, DataBundle, Split
-from trainwright.datasets.rows.arrays import is_frame
+from trainwright.datasets.samples.arrays import is_frame
 from trainwright.evaluation.linear import MAX_FEATURES, MAX_ROWS, LinearModel
 from trainwright.evaluation.metrics import EvaluationResult, evaluate_predictions, find_metric, without_prefix
+from trainwright.plugins import task_for
 from trainwright.records.journal import finite
-from trainwright.registry import task_for
 from trainwright.tasks.base import Floats, Guess, Scores, Task
 from trainwright.types import FEATURES, Array, Batch, DataInfo, Ids, Predictions, SplitName, weights_of
 

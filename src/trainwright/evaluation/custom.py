@@ -17,7 +17,7 @@ import numpy as np
 
 from trainwright.config.metrics import own_name
 from trainwright.errors import InputError, ModelError
-from trainwright.registry import adapters
+from trainwright.plugins import adapters
 from trainwright.require import home_of, import_path, is_class_of_functions, kind_of
 from trainwright.tasks.base import Metric, Scores, Task
 from trainwright.tasks.support.accumulators import Accumulator, is_accumulator

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwright.datasets.base import Preparation, Split
-from trainwright.datasets.rows.arrays import Arrays
-from trainwright.datasets.rows.preparation import TabularPreparation
+from trainwright.datasets.samples.arrays import Arrays
+from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.evaluation.metrics import evaluate_predictions, without_prefix
+from trainwright.plugins import task_for
 from trainwright.records.journal import finite
-from trainwright.registry import task_for
 from trainwright.tasks.base import ExplainedOutput, Task
 from trainwright.types import FEATURES, TARGET, Array, DataInfo, Predictions
 

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from trainwright.datasets.base import DataBundle, Split
-from trainwright.datasets.rows.arrays import is_frame
+from trainwright.datasets.samples.arrays import is_frame
 from trainwright.errors import MissingExtraError, TrainwrightError
 from trainwright.evaluation.dependence import partial_dependence
 from trainwright.evaluation.explained import Column, ExplainedModel, Json, data_columns, rounded

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trainwright.datasets.base import Split
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.evaluation.explained import Column, Floats
 from trainwright.require import require
 from trainwright.types import FEATURES, Array, Predictions

@@ -15,13 +15,13 @@ from functools import cache
 
 import numpy as np
 
-from trainwright import registry
-from trainwright.config.metrics import metric_path, of_head, own_name
+from trainwright import plugins
+from trainwright.config.metrics import metric_path, of_head, of_task, own_name
 from trainwright.config.schema import RunConfig
 from trainwright.config.words import SHORT, some
 from trainwright.errors import InputError
 from trainwright.evaluation.custom import accumulator, custom_metric
-from trainwright.registry import task_for, task_of
+from trainwright.plugins import task_for, task_of
 from trainwright.tasks.base import UNBOUNDED, Bounds, Metric, Scores, Task
 from trainwright.tasks.support import metric_names
 from trainwright.tasks.support.accumulators import Accumulator
@@ -56,7 +56,7 @@ class EvaluationResult:
 def _metrics() -> Mapping[str, Mapping[str, Metric]]:
     """Return the metrics by name, each by the names of the tasks that have one of this name."""
     metrics: dict[str, dict[str, Metric]] = {}
-    for task, cls in registry.adapters("task"):
+    for task, cls in plugins.adapters("task"):
         for name, metric in cls.metrics.items():
             metrics.setdefault(name, {})[task] = metric
     return metrics
@@ -70,6 +70,17 @@ def names(task: str | None = None) -> list[str]:
 def default_metrics(task: str) -> Sequence[str]:
     """Return the metrics that are computed if the config names none."""
     return task_of(task).default_metrics
+
+
+def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
+    """Return the metrics to compute: those of the config or the task, and those that decide something.
+
+    Metrics of the user's own are import paths.
+    """
+    listed = config.evaluation.metrics
+    chosen = list(default_metrics(info.task) if listed is None else listed)
+    deciding = (metric_path(config, metric) for metric in of_task(config))
+    return list(dict.fromkeys([*chosen, *deciding]))
 
 
 def tasks_with(metric: str) -> list[str]:

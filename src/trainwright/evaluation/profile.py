@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainwright.datasets.base import ArraySplit, DataBundle
-from trainwright.datasets.rows.arrays import is_frame
+from trainwright.datasets.samples.arrays import is_frame
 from trainwright.evaluation.baselines import spaced
 from trainwright.evaluation.explained import Column, data_columns
 from trainwright.evaluation.frames import FrameMatrix
 from trainwright.evaluation.linear import MAX_FEATURES, LinearModel
-from trainwright.registry import task_for
+from trainwright.plugins import task_for
 from trainwright.require import require
 from trainwright.tasks.base import Floats
 from trainwright.tasks.support.classes import binary_auc

@@ -9,9 +9,9 @@ import numpy as np
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
 from trainwright.evaluation.metrics import EvaluationResult
+from trainwright.plugins import task_for
 from trainwright.records.journal import finite
 from trainwright.redact import redacted
-from trainwright.registry import task_for
 from trainwright.tasks.support.columns import as_json
 from trainwright.types import DataInfo, SplitName
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from trainwright.digest import digest, sha256_json, tensor_records
 from trainwright.errors import ModelError
-from trainwright.global_random import preserved_global_random
+from trainwright.process.global_random import preserved_global_random
 from trainwright.records.manifest import DataIdentity, SplitIdentity
 
 Json = dict[str, Any]

@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from trainwright.inference.predictor import Predictor
 from trainwright.records.run_dir import RunDir
-from trainwright.runs.prediction.predictor import Predictor
+from trainwright.runs.predictor import open_predictor
 from trainwright.runs.workdir import reading
 
 
@@ -39,4 +40,4 @@ def _load_pyfunc(path: str) -> PyfuncModel:
     """Return the model of the portable run in a folder; MLflow calls it."""
     run = RunDir(Path(path))
     with reading(run):
-        return PyfuncModel(Predictor(run, pinned=False))
+        return PyfuncModel(open_predictor(run, pinned=False))

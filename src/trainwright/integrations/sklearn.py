@@ -18,15 +18,15 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
 from sklearn.pipeline import Pipeline
 
-from trainwright.datasets.rows.preparation import from_json
+from trainwright.datasets.tables.preparation import from_json
 from trainwright.errors import InputError
 from trainwright.frameworks.sklearn import SklearnFramework
 from trainwright.frameworks.sklearn.outputs import flatten_features, outputs_of
 from trainwright.frameworks.sklearn.storage import import_skops
-from trainwright.registry import name_of_framework, task_for
-from trainwright.runs.prediction.predictor import Predictor
-from trainwright.runs.prediction.whole_files import write_whole
-from trainwright.semantics import changed, in_words
+from trainwright.inference.predictor import Predictor
+from trainwright.inference.whole_files import write_whole
+from trainwright.plugins import name_of_framework, task_for
+from trainwright.runs.semantics import changed, in_words
 from trainwright.tasks.support.transforms import transform_of
 from trainwright.types import FEATURES, TARGET, Array, DataInfo
 

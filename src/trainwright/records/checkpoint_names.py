@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trainwright import registry
-from trainwright.records.log import committed
+from trainwright import plugins
 from trainwright.records.run_dir import RunDir
-from trainwright.records.run_files import MANIFEST
+from trainwright.storage.log import committed
+from trainwright.storage.run_files import MANIFEST
 
 
 def checkpoint_names(run: RunDir, kind: Literal["checkpoints", "best"] = "checkpoints") -> list[str]:
@@ -15,7 +15,7 @@ def checkpoint_names(run: RunDir, kind: Literal["checkpoints", "best"] = "checkp
 
     An exported run has no log: all that have a manifest count. The files are not read.
     """
-    names = committed(registry.adapter("store", "file")(run.path), kind)
+    names = committed(plugins.adapter("store", "file")(run.path), kind)
     if names is None:
         return sorted(path.parent.name for path in run.path.glob(f"{kind}/*/{MANIFEST}"))
     return sorted(names)

@@ -12,7 +12,7 @@ class Creation(Document):
 
     Relative paths in its config start from `working_directory`, wherever the first attempt is made; `time` is
     in seconds since the epoch. `settings` are the dotted keys of the config that the user set; None: it is
-    not known. `signature` covers the config and both folders; see `ownership`.
+    not known. `signature` covers the config and both folders; see `storage.ownership`.
     """
 
     FILE: ClassVar[str] = "created.json"

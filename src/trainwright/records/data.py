@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from trainwright.digest import files_of
 from trainwright.errors import CheckpointError
+from trainwright.frameworks.base import WEIGHTS_FILE
 from trainwright.records.document import Document
 
 
@@ -23,6 +26,24 @@ class DataDescription(Document):
     info: dict[str, Any]
     preparation: dict[str, Any] | None = None
     tokenizer: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """The model of a run on disk; every file that its predictions depend on has been verified.
+
+    `folder` holds the weights; `data` says how raw rows become features, and outputs become classes, and is
+    read from `data_file`.
+    """
+
+    folder: Path
+    data: DataDescription
+    data_file: Path
+
+    @property
+    def bytes(self) -> int:
+        """The size of the files of the weights."""
+        return sum(path.stat().st_size for path in files_of(self.folder, WEIGHTS_FILE))
 
 
 @contextmanager

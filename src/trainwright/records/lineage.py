@@ -73,7 +73,7 @@ def as_forest(summaries: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]]
     A run whose parent is not among them is like one without a parent. Each summary has its depth added.
 
     Args:
-        summaries: Those of `records.index`, newest first; this is also the order of the runs without parents.
+        summaries: Those of `storage.index`, newest first; this is also the order of the runs without parents.
 
     Returns:
         The summaries and the depth of each: 0 for a run without a parent.

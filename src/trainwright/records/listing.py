@@ -9,20 +9,20 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.errors import InputError, RunNotFoundError, TrainwrightError
 from trainwright.records.checkpoint_names import checkpoint_names
-from trainwright.records.copies import download_records, refresh
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import TESTED
 from trainwright.records.study import StudyRecord
 from trainwright.records.trials import FILE as TRIALS
-from trainwright.records.urls import is_url, url_of, working_folder
 from trainwright.safe_open import read_regular, usable_path
+from trainwright.storage.copies import download_records, refresh
+from trainwright.storage.urls import is_url, url_of, working_folder
 
 log = logging.getLogger("trainwright")
 _NAMING = (StudyRecord.FILE, TRIALS)  # files of a study that name its runs
-_HALF_URL = re.compile(rf"({'|'.join(registry.BUILT_IN['store'])}):/?([^/].*)")
+_HALF_URL = re.compile(rf"({'|'.join(plugins.BUILT_IN['store'])}):/?([^/].*)")
 
 
 def runs_folder(runs_dir: Path | str | None = None) -> Path:

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.digest import (
     TEMPORARY_SUFFIX,
     fsync_folder,
@@ -42,16 +42,16 @@ from trainwright.digest import (
 from trainwright.errors import CheckpointError, InputError, TrainwrightError
 from trainwright.records.creation import Creation
 from trainwright.records.document import Document, dump, parse_json
-from trainwright.records.heartbeats import has_owner
 from trainwright.records.lineage import Lineage
-from trainwright.records.lock import Lock, locked_error
-from trainwright.records.log import Log
 from trainwright.records.manifest import Manifest
-from trainwright.records.ownership import signature
 from trainwright.records.result import AttemptRecord, Result
 from trainwright.records.status import FINAL, Ended, Status
 from trainwright.redact import without_literals
 from trainwright.safe_open import open_regular, read_regular
+from trainwright.storage.heartbeats import has_owner
+from trainwright.storage.lock import Lock, locked_error
+from trainwright.storage.log import Log
+from trainwright.storage.ownership import signature
 
 log = logging.getLogger("trainwright")
 Json = dict[str, Any]
@@ -358,7 +358,7 @@ class RunDir:
     def _is_open(self) -> bool:
         """Return whether the log lacks the end of an attempt: nothing seals the result then."""
         try:
-            head = Log(registry.adapter("store", "file")(self.path)).head()
+            head = Log(plugins.adapter("store", "file")(self.path)).head()
         except CheckpointError:  # which is named as damage
             return False
         return head is not None and head.has_owner

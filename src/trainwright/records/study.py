@@ -10,9 +10,9 @@ from pydantic import Field
 from trainwright.errors import CheckpointError
 from trainwright.records import trials
 from trainwright.records.document import Document, Name, Record
-from trainwright.records.log import StoredFile
-from trainwright.records.seals import damage, whole_file
 from trainwright.records.status import Ended
+from trainwright.storage.log import StoredFile
+from trainwright.storage.seals import damage, whole_file
 
 # The kinds of studies: the beginning of their ids, and the relation of their runs to them.
 KINDS = ("cv", "benchmark", "tune", "why")

@@ -8,8 +8,8 @@ import numpy as np
 from markupsafe import Markup
 
 from trainwright.numerals import number
+from trainwright.plugins import adapters
 from trainwright.redact import redacted
-from trainwright.registry import adapters
 from trainwright.reports import charts, figures, history
 from trainwright.reports.rundir import Json, RunFiles, numbers, part
 

@@ -9,8 +9,8 @@ import numpy as np
 from markupsafe import Markup
 
 from trainwright.numerals import number
+from trainwright.plugins import task_of
 from trainwright.records.document import parse_json
-from trainwright.registry import task_of
 from trainwright.reports.explanation_charts import (
     KINDS,
     SHADES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.errors import TrainwrightError
 from trainwright.frameworks.base import Framework
 from trainwright.reports.rundir import RunFiles, part
@@ -14,7 +14,7 @@ def framework_of(run: RunFiles) -> type[Framework] | None:
     """Return the framework that trained a run, as far as its records tell; None if that is not known here."""
     for name in _names(run):
         try:
-            found: type[Framework] | None = registry.find("framework", name)
+            found: type[Framework] | None = plugins.find("framework", name)
         except TrainwrightError:  # of a plugin that cannot be used
             continue
         if found is not None:
@@ -27,15 +27,15 @@ def _names(run: RunFiles) -> Iterator[str]:
     model = part(run.settings, "model")
     if name := model.get("framework"):
         yield str(name)
-    if name := registry.framework_of(str(model.get("type", ""))):
+    if name := plugins.framework_of(str(model.get("type", ""))):
         yield name
     if run.manifest is None:
         return
-    yield from (name for name in run.manifest.semantics if name in registry.names("framework"))
+    yield from (name for name in run.manifest.semantics if name in plugins.names("framework"))
     # The model of another library's trainer, or a class of a plugin's: by the versions that were noted.
     described = run.manifest.environment.framework
     yield from (
         name
-        for name, framework in registry.adapters("framework")
+        for name, framework in plugins.adapters("framework")
         if any(module in described for module in framework.base_modules)
     )

@@ -127,7 +127,7 @@ def _marked(name: str, row: Sequence[float | None]) -> list[tuple[str, bool]]:
 
 
 def _is_lower_better(name: str) -> bool:
-    from trainwright.registry import adapters
+    from trainwright.plugins import adapters
 
     bare = name.partition("_")[2]
     modes = {task.metrics[bare].mode for _, task in adapters("task") if bare in task.metrics}

@@ -18,11 +18,11 @@ from trainwright.records.lineage import Lineage
 from trainwright.records.manifest import DeterminismRecord, Manifest
 from trainwright.records.result import BestModel, Result
 from trainwright.records.run_dir import RunDir
-from trainwright.records.seals import problems as sealed_problems
 from trainwright.records.status import ShownStatus, Status
 from trainwright.reports.journal import History, read_history
 from trainwright.reports.segment_cache import Attempt
 from trainwright.safe_open import read_regular
+from trainwright.storage.seals import problems as sealed_problems
 
 Json = Mapping[str, Any]
 Content = TypeVar("Content")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from trainwright.numerals import number
+from trainwright.plugins import task_of
 from trainwright.redact import redacted
-from trainwright.registry import task_of
 from trainwright.reports import history
 from trainwright.reports.rundir import Json, RunFiles, numbers, part
 from trainwright.tasks.base import Task

@@ -26,7 +26,7 @@ from trainwright.errors import (
     RunLostError,
     TrainingError,
 )
-from trainwright.module_sources import imported_so_far
+from trainwright.process.module_sources import imported_so_far
 from trainwright.records.manifest import Manifest
 from trainwright.records.result import Result
 from trainwright.records.status import TESTED, Ended, Status

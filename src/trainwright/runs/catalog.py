@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config.adapters import Kind, Meaning
 from trainwright.config.spellings import Spellings
 from trainwright.config.synonyms import fold
@@ -29,13 +29,13 @@ class Catalog:
     def names(self, kind: Kind, framework: str | None = None) -> Sequence[str]:
         """Return the names that a config may use for `kind`; plugins that cannot be used are left out."""
         if kind == "dataset":
-            return registry.dataset_names()
+            return plugins.dataset_names()
         if kind == "metric":
             return metrics.names()
         if kind == "strategy":
-            return registry.names(kind)
+            return plugins.names(kind)
         if kind in ("framework", "task", "tracker", "sampler", "tuner"):
-            return registry.usable_names(kind)
+            return plugins.usable_names(kind)
         return list(dict.fromkeys(name for offered in self._offered(kind, framework) for name in offered))
 
     def has(self, kind: Kind, name: str, framework: str | None = None) -> bool:
@@ -45,19 +45,19 @@ class Catalog:
             InputError: It is the name of a plugin that cannot be used.
         """
         if kind == "dataset":
-            return registry.find_dataset(name) is not None
+            return plugins.find_dataset(name) is not None
         if kind == "metric":
-            return any(name in cls.metrics for _, cls in registry.adapters("task"))
-        if kind == "strategy" and name in registry.BUILT_IN[kind]:
+            return any(name in cls.metrics for _, cls in plugins.adapters("task"))
+        if kind == "strategy" and name in plugins.BUILT_IN[kind]:
             return True  # without its library
         if kind in ("framework", "strategy", "task", "tracker", "sampler", "tuner"):
-            return registry.find(kind, name) is not None
+            return plugins.find(kind, name) is not None
         return any(name in offered for offered in self._offered(kind, framework, name))
 
     def params(self, kind: Kind, name: str, framework: str | None = None) -> type[BaseModel] | None:
         """Return the options of an adapter, or None if there is no such adapter."""
         if kind in ("dataset", "tracker", "sampler", "tuner"):
-            cls = registry.find_dataset(name) if kind == "dataset" else registry.find(kind, name)
+            cls = plugins.find_dataset(name) if kind == "dataset" else plugins.find(kind, name)
             return None if cls is None else cls.Params
         offering = (
             offered
@@ -69,12 +69,12 @@ class Catalog:
     def spellings(self, kind: Kind, name: str | None, framework: str | None = None) -> Spellings | None:
         """Return what other names of the options of a model or an optimizer mean, or None."""
         if kind == "model" and framework is None:
-            framework = registry.framework_of(name or "") or self._framework_of_module(name or "")
+            framework = plugins.framework_of(name or "") or self._framework_of_module(name or "")
         if framework is None:
-            offering = (cls for _, cls in registry.adapters("framework") if name in cls.optimizers)
+            offering = (cls for _, cls in plugins.adapters("framework") if name in cls.optimizers)
             cls = next(offering, None) if kind == "optimizer" else None
         else:
-            cls = registry.find("framework", framework)
+            cls = plugins.find("framework", framework)
         if cls is None:
             return None
         spellings: Spellings = cls.spellings if kind == "model" else cls.optimizer_spellings
@@ -84,21 +84,21 @@ class Catalog:
     def _framework_of_module(path: str) -> str | None:
         """Return the framework whose library an import path begins with, or None."""
         package = path.partition(":")[0].partition(".")[0]
-        return registry.framework_of_package(package) if ":" in path else None
+        return plugins.framework_of_package(package) if ":" in path else None
 
     def defaults(self, framework: str, model: str) -> Mapping[str, Any]:
         """Return the defaults of a framework's model, by dotted key of the config."""
-        defaults: Mapping[str, Any] = registry.adapter("framework", framework).defaults(model)
+        defaults: Mapping[str, Any] = plugins.adapter("framework", framework).defaults(model)
         return defaults
 
     def training_keys(self, framework: str, model: str, params: Mapping[str, Any]) -> Collection[str]:
         """Return the keys of `training` that have an effect on a model with these options."""
-        keys = registry.adapter("framework", framework).training_keys(model, params)
+        keys = plugins.adapter("framework", framework).training_keys(model, params)
         return {*keys, *ENGINE_TRAINING_KEYS, *(["drop_last"] if "batch_size" in keys else [])}
 
     def framework_of(self, model_type: str) -> str | None:
         """Return the framework that has a model of this short name, or None."""
-        return registry.framework_of(model_type)
+        return plugins.framework_of(model_type)
 
     def framework_meant(self, name: str) -> str | None:
         """Return the framework that another common name means, or None."""
@@ -113,8 +113,8 @@ class Catalog:
 
         def described() -> Iterator[tuple[str, Any]]:
             if framework is None:
-                return registry.frameworks_with(lambda one: fold(one) == wanted)
-            return iter([(framework, registry.adapter("framework", framework))])
+                return plugins.frameworks_with(lambda one: fold(one) == wanted)
+            return iter([(framework, plugins.adapter("framework", framework))])
 
         for one, cls in described():
             if name in (others := cls.other_names()):
@@ -140,7 +140,7 @@ class Catalog:
         """Return one line for each plugin that might have had a name of `kind`, but cannot be used."""
         if kind == "metric":
             return []
-        return registry.broken(
+        return plugins.broken(
             kind if kind in ("dataset", "strategy", "task", "tracker", "sampler", "tuner") else "framework"
         )
 
@@ -153,16 +153,16 @@ class Catalog:
         """
         is_named = kind == "model" and name is not None
         if framework is None and not is_named:
-            for _, cls in registry.adapters("framework"):
+            for _, cls in plugins.adapters("framework"):
                 yield getattr(cls, _ATTRIBUTES[kind])
-        elif (one := framework or registry.framework_of(name or "")) is not None:
-            yield getattr(registry.adapter("framework", one), _ATTRIBUTES[kind])
+        elif (one := framework or plugins.framework_of(name or "")) is not None:
+            yield getattr(plugins.adapter("framework", one), _ATTRIBUTES[kind])
 
 
-def _meant(kind: registry.Kind, name: str) -> str | None:
+def _meant(kind: plugins.Kind, name: str) -> str | None:
     """Return the adapter that has a name among its `aliases`, in any case."""
     wanted = fold(name)
-    named = ((one, {one, *getattr(cls, "aliases", ())}) for one, cls in registry.adapters(kind))
+    named = ((one, {one, *getattr(cls, "aliases", ())}) for one, cls in plugins.adapters(kind))
     return next((one for one, names in named if wanted in map(fold, names)), None)
 
 

@@ -8,11 +8,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainwright.engine.lease import Lease
 from trainwright.errors import CheckpointError, RunLockedError, RunLostError
-from trainwright.records.remote import RemoteRun, copied_entry
 from trainwright.records.run_dir import RunDir
-from trainwright.records.urls import url_of
+from trainwright.storage.lease import Lease
+from trainwright.storage.remote import RemoteRun, copied_entry
+from trainwright.storage.urls import url_of
 
 log = logging.getLogger("trainwright")
 CLEANED = ("crashed", "failed")  # not `created`: a run may wait for a worker

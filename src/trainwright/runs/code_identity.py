@@ -17,10 +17,10 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.digest import sha256_bytes, sha256_file, sha256_json
-from trainwright.module_sources import is_installed, is_module_file, source_hash, source_now, spec_of
-from trainwright.object_identity import Identity
+from trainwright.process.module_sources import is_installed, is_module_file, source_hash, source_now, spec_of
+from trainwright.process.object_identity import Identity
 from trainwright.records.manifest import CodeIdentity, GitState
 from trainwright.require import import_rule
 from trainwright.version import VERSION
@@ -105,8 +105,8 @@ def with_later_imports(code: CodeIdentity, since: Collection[str]) -> CodeIdenti
         since: The modules that were imported when it was made.
     """
     # A plugin is imported whenever its name might be meant; one that the run uses is in `code` already.
-    plugins = {plugin.target.partition(":")[0] for plugin in registry.plugins()}
-    new = [name for name in list(sys.modules) if name not in since and name not in plugins]
+    registered = {plugin.target.partition(":")[0] for plugin in plugins.installed()}
+    new = [name for name in list(sys.modules) if name not in since and name not in registered]
     later = {
         name: file for name, file in _user_modules([*code.modules, *new]).items() if name not in code.modules
     }
@@ -137,7 +137,7 @@ def _own_folder() -> Path:
 def own_hash(frameworks: Collection[str]) -> str:
     """Return the hash of our sources that can affect a run's bits; of adapters, only these `frameworks`."""
     without = {"cli", "reports", "trackers", "callbacks", "testing", "integrations", "studies"}
-    others = {("frameworks", name) for name in set(registry.BUILT_IN["framework"]) - set(frameworks)}
+    others = {("frameworks", name) for name in set(plugins.BUILT_IN["framework"]) - set(frameworks)}
     inside = {path.relative_to(_own_folder()): path for path in sorted(_own_folder().rglob("*.py"))}
     return sha256_json(
         {

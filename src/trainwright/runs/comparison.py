@@ -98,7 +98,7 @@ def _tested(
     first: RunDir, second: RunDir, *, same_model: bool, trust: bool
 ) -> tuple[Sequence[Significance], str | None]:
     """Return the tests, or why there is none."""
-    from trainwright.runs.prediction.split_predictions import other_rows
+    from trainwright.runs.split_predictions import other_rows
 
     if same_model:
         return (), "the models are the same"
@@ -118,8 +118,8 @@ def _tested(
 
 
 def _tests(first: RunDir, second: RunDir, trust: bool) -> list[Significance]:
-    from trainwright.runs.prediction.split_predictions import predicted
-    from trainwright.runs.wiring import wanted_metrics
+    from trainwright.evaluation.metrics import wanted_metrics
+    from trainwright.runs.split_predictions import predicted
 
     predictions = []
     for run in (first, second):

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from trainwright.digest import sha256_json
-from trainwright.module_sources import imported_so_far
+from trainwright.process.module_sources import imported_so_far
 from trainwright.records.manifest import Environment, NumericEnvironment
 from trainwright.runs.resolved_cpu import normalized, resolved
 from trainwright.world import ALONE, Mesh

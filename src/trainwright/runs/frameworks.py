@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any, cast, get_type_hints
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config.schema import RunConfig
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.base import Framework
@@ -21,10 +21,10 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
         ModelError: The model's import path leads to no class, or no framework knows it.
     """
     if model is not None:
-        return registry.framework_of_class(type(model))
+        return plugins.framework_of_class(type(model))
     if config.model.framework:
         return config.model.framework
-    if (known := registry.framework_of(config.model.type)) is not None:
+    if (known := plugins.framework_of(config.model.type)) is not None:
         return known
     if ":" in config.model.type:
         try:
@@ -33,7 +33,7 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
             raise ModelError(f"model.type: {error}") from error
         if isinstance(model_type, FunctionType):
             return _framework_of_function(config.model.type, model_type)
-        return registry.framework_of_class(model_type if isinstance(model_type, type) else type(model_type))
+        return plugins.framework_of_class(model_type if isinstance(model_type, type) else type(model_type))
     raise ModelError(
         f"model.type: no installed framework has a model {config.model.type!r}; "
         "see `trainwright doctor`, or give package.module:Class"
@@ -52,7 +52,7 @@ def _framework_of_function(path: str, function: FunctionType) -> str:
         made = None
     if isinstance(made, type):
         with suppress(ModelError):
-            return registry.framework_of_class(made)
+            return plugins.framework_of_class(made)
     raise ModelError(
         f"model {path} is a function: name its framework in model.framework: torch, keras or sklearn"
     )
@@ -66,7 +66,7 @@ def framework_for(config: RunConfig, info: DataInfo, model: Any = None) -> type[
             model.
     """
     name = framework_name(config, model)
-    framework = cast(type[Framework], registry.adapter("framework", name))
+    framework = cast(type[Framework], plugins.adapter("framework", name))
     _check_task(framework, name, config, info)
     ranks = config.distributed.virtual_ranks
     if ranks != 1 and not framework.has_virtual_ranks:
@@ -101,5 +101,5 @@ def form_for(config: RunConfig, model: Any = None) -> FeatureForm:
     Raises:
         ModelError: No framework knows the model, or it cannot be constructed.
     """
-    framework = cast(type[Framework], registry.adapter("framework", framework_name(config, model)))
+    framework = cast(type[Framework], plugins.adapter("framework", framework_name(config, model)))
     return framework.feature_form(config, model)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 
-from trainwright import registry
-from trainwright.engine.lease import Lease
+from trainwright import plugins
 from trainwright.errors import CheckpointError, InputError, TrainwrightError
-from trainwright.records.log import Entry, Log
-from trainwright.records.remote import RemoteRun
 from trainwright.records.run_dir import RunDir
-from trainwright.records.run_files import is_no_tensor
-from trainwright.records.seals import Seals, problems
-from trainwright.records.urls import refuse_lost_copy
 from trainwright.runs.cleanup import discard_folder
 from trainwright.runs.wiring import run_checkpoints
+from trainwright.storage.lease import Lease
+from trainwright.storage.log import Entry, Log
+from trainwright.storage.remote import RemoteRun
+from trainwright.storage.run_files import is_no_tensor
+from trainwright.storage.seals import Seals, problems
+from trainwright.storage.urls import refuse_lost_copy
 
 log = logging.getLogger("trainwright")
 
@@ -53,7 +53,7 @@ def take_lease(run: RunDir, *, compresses: bool = False) -> Lease:
     remote = RemoteRun.of(run.path, compresses=compresses)
     if remote is None:
         refuse_lost_copy(run.path)
-        entries = Log(registry.adapter("store", "file")(run.path))
+        entries = Log(plugins.adapter("store", "file")(run.path))
         head = _readable_head(entries)
     else:
         remote.check()

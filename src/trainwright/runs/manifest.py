@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import Resolved
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import DataBundle
@@ -32,8 +32,8 @@ from trainwright.runs.data.identity import data_inputs
 from trainwright.runs.environment import environment_inputs
 from trainwright.runs.frameworks import framework_name
 from trainwright.runs.objects import Objects
+from trainwright.runs.semantics import in_words, versions
 from trainwright.runs.wiring import Components
-from trainwright.semantics import in_words, versions
 from trainwright.types import Determinism
 
 log = logging.getLogger("trainwright")
@@ -113,7 +113,7 @@ def code_roots(
     config, paths = resolved.config, import_paths([resolved.bits, definition])
     classes: list[type] = [framework, *([type(objects.model)] if objects.model is not None else [])]
     if config.data and objects.data is None:
-        classes.append(registry.dataset_of(config.data.type))
+        classes.append(plugins.dataset_of(config.data.type))
     return [path.partition(":")[0] for path in paths] + [cls.__module__ for cls in classes]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import Config, Overrides, Resolved
 from trainwright.config.overrides import with_settings
 from trainwright.config.tree import DEFAULT
@@ -50,8 +50,8 @@ def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config
     """
     if isinstance(model, str | type | FunctionType):
         return *_with_settings(config, overrides, {"type": _importable(model)}), None
-    framework = registry.framework_of_class(type(model))
-    spellings = registry.adapter("framework", framework).spellings
+    framework = plugins.framework_of_class(type(model))
+    spellings = plugins.adapter("framework", framework).spellings
     given = spellings.settings_in(model.get_params()) if spellings.classes else {}
     named = {"type": class_name(type(model)), "framework": framework}
     if isinstance(config, Mapping):
@@ -93,13 +93,13 @@ def name_batch_size(resolved: Resolved, overrides: Overrides, data: Any) -> Over
 
     A batch size in the config comes first.
     """
-    from trainwright.datasets.rows.loaders import batch_size_of
+    from trainwright.datasets.samples.loaders import batch_size_of
 
     key, size, model = "training.batch_size", batch_size_of(data), resolved.config.model
     if size is None or resolved.sources.get(key) != DEFAULT:
         return None
-    name = model.framework or registry.framework_of(model.type)
-    keys = registry.adapter("framework", name).training_keys(model.type, model.params) if name else [key]
+    name = model.framework or plugins.framework_of(model.type)
+    keys = plugins.adapter("framework", name).training_keys(model.type, model.params) if name else [key]
     if name and "batch_size" not in keys:
         return None
     log.info("%s: %d, as of the data loader", key, size)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from trainwright.datasets.base import ArraySplit, DataBundle, Split
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.engine.checkpoint import Checkpoints
 from trainwright.engine.signals import Stopped
 from trainwright.engine.state import RunState
@@ -18,13 +18,13 @@ from trainwright.evaluation.baselines import Baseline, compared
 from trainwright.evaluation.metrics import EvaluationResult, explained_metric
 from trainwright.evaluation.profile import profile
 from trainwright.evaluation.tables import tables, with_origin
-from trainwright.global_random import preserved_global_random
+from trainwright.plugins import task_for
+from trainwright.process.global_random import preserved_global_random
 from trainwright.records.document import dump
 from trainwright.records.manifest import Manifest
 from trainwright.records.result import BestModel, Result
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import Ended
-from trainwright.registry import task_for
 from trainwright.runs.wiring import Components, evaluate_rows, evaluate_split, interruptible
 from trainwright.types import Metrics, SplitName
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection
 from pathlib import Path
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import Resolved
 from trainwright.datasets.base import DataBundle
 from trainwright.errors import ChangedInputsError, CheckpointError
@@ -121,7 +121,7 @@ def check_alike(request: Request, now: Manifest) -> None:
 
 def changed_since(before: Manifest, resolved: Resolved, data: DataBundle) -> list[Difference]:
     """Return how the data and the code of a config differ from those of another run of the study."""
-    framework = registry.adapter("framework", framework_name(resolved.config))
+    framework = plugins.adapter("framework", framework_name(resolved.config))
     code = code_inputs(code_roots(resolved, Objects(), framework, {}), Path.cwd(), data=data.code)
     own = {"computation": resolved.computation(), "data": data.once(data_inputs), "code": code}
     return before.shared_differences(before.model_copy(update=own))

@@ -11,15 +11,15 @@ from typing import Any, Literal
 from trainwright.digest import TensorRecord
 from trainwright.errors import CheckpointError, InputError
 from trainwright.records.checkpoint_names import checkpoint_names, step_of
-from trainwright.records.copies import download_all
 from trainwright.records.decision import Decisions, journalled_decisions
 from trainwright.records.journal import each_loss, evaluations, read
 from trainwright.records.manifest import Difference
 from trainwright.records.run_dir import RunDir
-from trainwright.records.seals import problems
 from trainwright.records.status import FINAL
 from trainwright.runs.decisions import trained_by
 from trainwright.runs.wiring import run_checkpoints
+from trainwright.storage.copies import download_all
+from trainwright.storage.seals import problems
 
 log = logging.getLogger("trainwright")
 Verdict = Literal["identical", "different", "incomplete"]

@@ -7,16 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import Resolved
 from trainwright.config.schema import RunConfig
-from trainwright.datasets.rows.file_hashes import reading_again
+from trainwright.datasets.samples.file_hashes import reading_again
 from trainwright.errors import TrainwrightError
-from trainwright.global_random import preserved_global_random, seed_global_random
-from trainwright.records.copies import download_all, download_records
+from trainwright.process.global_random import preserved_global_random, seed_global_random
 from trainwright.records.data import DataDescription
 from trainwright.records.decision import MEASURED, NEUTRAL, journalled_decisions
-from trainwright.records.index import summaries
 from trainwright.records.journal import read
 from trainwright.records.listing import find_run, has_model
 from trainwright.records.manifest import WITHOUT_VALUE, Difference, Manifest
@@ -34,10 +32,12 @@ from trainwright.runs.objects import Objects
 from trainwright.runs.processes.state import weights_digest
 from trainwright.runs.processes.threads import available_threads, default_threads
 from trainwright.runs.run_config import read_config
+from trainwright.runs.semantics import versions
 from trainwright.runs.trust import of_own_config
 from trainwright.runs.weights import initial_source, initialize, stored_model
 from trainwright.runs.wiring import build, load_data, run_checkpoints
-from trainwright.semantics import versions
+from trainwright.storage.copies import download_all, download_records
+from trainwright.storage.index import summaries
 from trainwright.types import DataInfo
 
 log = logging.getLogger("trainwright")
@@ -181,7 +181,7 @@ def harmful_differences(before: Manifest, now: Manifest, config: RunConfig) -> l
 
 def neutral_changes(config: RunConfig) -> Collection[str]:
     """Return the parts of the numeric environment that change no bit of a run of a config."""
-    neutral: Collection[str] = registry.adapter("framework", framework_name(config)).neutral_changes(config)
+    neutral: Collection[str] = plugins.adapter("framework", framework_name(config)).neutral_changes(config)
     return neutral
 
 
@@ -220,7 +220,7 @@ def _known_device(before: Manifest, config: RunConfig, objects: Objects) -> str 
     own_code = any(import_paths(named))
     if objects.model is not None or config.model.init_from or before.model or own_code:
         return None
-    device: str | None = registry.adapter("framework", framework_name(config)).device_name(config)
+    device: str | None = plugins.adapter("framework", framework_name(config)).device_name(config)
     return device
 
 
@@ -230,7 +230,7 @@ def _light_inputs(run: RunDir, resolved: Resolved, objects: Objects, device: str
     The versions that the framework names are those of packages, which are compared anyway.
     """
     before, config = run.require_manifest(), resolved.config
-    framework = registry.adapter("framework", framework_name(config))
+    framework = plugins.adapter("framework", framework_name(config))
     threads = config.training.threads or _default_threads(run, before, config)
     now = Manifest(
         run_id=before.run_id,
@@ -254,7 +254,7 @@ def _default_threads(run: RunDir, before: Manifest, config: RunConfig) -> int:
     train = before.data.splits.get("train")
     if description is None or train is None or train.rows is None:
         return available_threads(config)
-    framework = registry.adapter("framework", framework_name(config))
+    framework = plugins.adapter("framework", framework_name(config))
     plan = framework.plan(config, epoch_samples(config, train.rows))
     return default_threads(framework, config, DataInfo.from_json(description.info), plan)
 
@@ -266,7 +266,7 @@ def _built_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Pat
     components = build(config, config.training.threads, objects, choices)
     if source is not None and source.exists():
         initialize(components, source)
-    determinism = registry.adapter("framework", framework_name(config, objects.model)).determinism(config)
+    determinism = plugins.adapter("framework", framework_name(config, objects.model)).determinism(config)
     known = run.require_manifest().code.modules
     initial = weights_digest(components.learner, components.inputs.world)
     return make_manifest(run, resolved, objects, components, determinism, initial, known)

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from trainwright import numerals
-from trainwright.records.copies import download_records
 from trainwright.records.decision import journalled_decisions
 from trainwright.records.journal import number, read
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
-from trainwright.records.seals import problems
 from trainwright.records.status import Status
-from trainwright.records.urls import run_url
+from trainwright.storage.copies import download_records
+from trainwright.storage.seals import problems
+from trainwright.storage.urls import run_url
 
 log = logging.getLogger("trainwright")
 

@@ -15,11 +15,11 @@ from trainwright.config.env import VARIABLE, names_outside, texts_in
 from trainwright.config.layers import COMMAND_LINE, OVERRIDES
 from trainwright.config.resolved import flat_values, flatten
 from trainwright.errors import ConfigError
-from trainwright.records.ownership import foreign_error, is_own
 from trainwright.records.run_dir import RunDir
 from trainwright.require import import_rule
 from trainwright.runs.catalog import Catalog
 from trainwright.safe_open import read_regular
+from trainwright.storage.ownership import foreign_error, is_own
 
 _ENDPOINT = "distributed.rdzv_endpoint"  # HOST:PORT
 _ONLY_SHOWN = "experiment."  # its texts are only shown

@@ -8,16 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.digest import digest, sha256_bytes
 from trainwright.engine.checkpoint import RunCheckpoints
 from trainwright.engine.state import RunState
 from trainwright.errors import CheckpointError
-from trainwright.global_random import seed_global_random
+from trainwright.process.global_random import seed_global_random
 from trainwright.records.commit import Commit
 from trainwright.records.decision import Decision, Decisions, journalled_decisions
 from trainwright.records.manifest import Manifest
-from trainwright.records.run_files import is_no_checkpoint
 from trainwright.redact import redacted
 from trainwright.require import import_paths, open_process
 from trainwright.runs.children.origin import Origin
@@ -41,6 +40,7 @@ from trainwright.runs.session import FollowerSession, Session
 from trainwright.runs.weights import initial_source, initialize, named_source
 from trainwright.runs.wiring import Components, build, run_checkpoints
 from trainwright.safe_open import read_regular
+from trainwright.storage.run_files import is_no_checkpoint
 from trainwright.types import Determinism
 from trainwright.world import World
 
@@ -174,7 +174,7 @@ class Startup:
         """Build the components of the run, and say how exactly it can be repeated."""
         request = self._request
         config, threads = self._world.from_main(lambda: config_and_threads(request, past.manifest))
-        framework = registry.adapter("framework", framework_name(config, request.objects.model))
+        framework = plugins.adapter("framework", framework_name(config, request.objects.model))
         determinism = checked_determinism(config, framework.determinism(config))
         seed_global_random(config.experiment.seed)
         choices, begin = decisions.choices(), self.origin.begin

@@ -1,7 +1,7 @@
 """Decide what the config of a run directory may import and ask, as the run may come from someone else.
 
 Code is imported if it is in the user's own project (see `runs.workdir`), or a model class of a framework's
-library. Variables and hosts are used if the run carries the user's signature (see `records.ownership`).
+library. Variables and hosts are used if the run carries the user's signature (see `storage.ownership`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import Resolved
 from trainwright.config.env import names_outside
 from trainwright.errors import InputError
-from trainwright.module_sources import is_installed
-from trainwright.records.ownership import foreign_error, is_own
+from trainwright.process.module_sources import is_installed
 from trainwright.records.run_dir import RunDir
 from trainwright.require import REMEDY, home_of, import_paths, importing_by, is_used
 from trainwright.safe_open import read_regular
+from trainwright.storage.ownership import foreign_error, is_own
 from trainwright.tasks.support.accumulators import is_accumulator
 
 log = logging.getLogger("trainwright")
@@ -286,7 +286,7 @@ def _optimizer_bases() -> tuple[str, ...]:
 
 
 def _frameworks() -> list[Any]:
-    return [registry.adapter("framework", name) for name in registry.names("framework")]
+    return [plugins.adapter("framework", name) for name in plugins.names("framework")]
 
 
 def _loaded(path: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from trainwright.errors import CheckpointError, InputError, ModelError
 from trainwright.evaluation.metrics import mode_in
 from trainwright.frameworks.base import WEIGHTS_FILE
 from trainwright.records.commit import Commit
-from trainwright.records.copies import download_all
-from trainwright.records.data import DataDescription
+from trainwright.records.data import DataDescription, StoredModel
 from trainwright.records.listing import find_run, has_model
 from trainwright.records.manifest import Manifest, Parent
 from trainwright.records.run_dir import RunDir
@@ -26,25 +24,8 @@ from trainwright.records.whole_weights import write_whole
 from trainwright.runs.run_config import read_config
 from trainwright.runs.wiring import Components, run_checkpoints
 from trainwright.safe_open import read_regular
+from trainwright.storage.copies import download_all
 from trainwright.types import DataInfo
-
-
-@dataclass(frozen=True)
-class StoredModel:
-    """The model of a run on disk; every file that its predictions depend on has been verified.
-
-    `folder` holds the weights; `data` says how raw rows become features, and outputs become classes, and is
-    read from `data_file`.
-    """
-
-    folder: Path
-    data: DataDescription
-    data_file: Path
-
-    @property
-    def bytes(self) -> int:
-        """The size of the files of the weights."""
-        return sum(path.stat().st_size for path in files_of(self.folder, WEIGHTS_FILE))
 
 
 def stored_model(run: RunDir) -> StoredModel:

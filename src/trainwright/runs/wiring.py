@@ -10,21 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from trainwright import registry
-from trainwright.announce import announced
+from trainwright import plugins
 from trainwright.callbacks.base import Callback, RunView
 from trainwright.callbacks.histograms import WeightHistograms
 from trainwright.callbacks.resources import Resources
 from trainwright.config import flatten
 from trainwright.config.env import texts_in
-from trainwright.config.metrics import metric_path, of_task
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import DataBundle, Split, prepared_as
-from trainwright.datasets.rows.arrays import Arrays
-from trainwright.datasets.rows.file_hashes import FilesRead
+from trainwright.datasets.samples.arrays import Arrays
+from trainwright.datasets.samples.file_hashes import FilesRead
 from trainwright.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainwright.engine.journal import Journal
-from trainwright.engine.lease import Lease
 from trainwright.engine.loop import Loop, LoopParts
 from trainwright.engine.outside import Outside
 from trainwright.engine.recorder import Recorder
@@ -36,26 +33,28 @@ from trainwright.errors import DataError
 from trainwright.evaluation.metrics import (
     EvaluationResult,
     accumulators,
-    default_metrics,
     evaluate_predictions,
     mode_in,
+    wanted_metrics,
 )
 from trainwright.frameworks.base import Framework, Learner, LearnerInputs, Model, Plan
-from trainwright.global_random import preserved_global_random
+from trainwright.inference.original_units import in_original_units
 from trainwright.order import START, Cursor, SampleOrder, WeightedDraws
-from trainwright.records.log import readable_head
+from trainwright.process.alarms import announced
+from trainwright.process.global_random import preserved_global_random
 from trainwright.records.run_dir import RunDir
 from trainwright.require import ImportRule, import_rule
 from trainwright.runs.data.checks import check_accumulators, check_metrics, check_reading
 from trainwright.runs.data.learner_splits import learner_splits
-from trainwright.runs.data.original_units import in_original_units
 from trainwright.runs.data.sampling import check_sampling, drawing_weights, epoch_samples
 from trainwright.runs.data.shared import loaded
 from trainwright.runs.frameworks import form_for, framework_for
 from trainwright.runs.objects import NO_DATA, Objects
 from trainwright.runs.processes.threads import default_threads
+from trainwright.storage.lease import Lease
+from trainwright.storage.log import readable_head
 from trainwright.tasks.support.accumulators import Accumulator
-from trainwright.types import Array, DataInfo, Metrics, Predictions, SplitName
+from trainwright.types import Array, Metrics, Predictions, SplitName
 from trainwright.world import ALONE, World
 
 log = logging.getLogger("trainwright")
@@ -119,7 +118,7 @@ def load_data(config: RunConfig, model: Any = None) -> DataBundle:
         raise DataError(NO_DATA)
     if (rule := import_rule()) is not None:
         _check_sources(config, rule)
-    cls = registry.dataset_of(config.data.type)
+    cls = plugins.dataset_of(config.data.type)
     form = form_for(config, model)
     with prepared_as(form):
         return loaded(cls(config.data, cls.Params(**config.data.params)), config.data, form)
@@ -219,17 +218,6 @@ def order_and_rules(
     return order, Rules(config, plan, order.steps_per_epoch, mode_of, **ends, past=past)
 
 
-def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
-    """Return the metrics to compute: those of the config or the task, and those that decide something.
-
-    Metrics of the user's own are import paths.
-    """
-    listed = config.evaluation.metrics
-    chosen = list(default_metrics(info.task) if listed is None else listed)
-    deciding = (metric_path(config, metric) for metric in of_task(config))
-    return list(dict.fromkeys([*chosen, *deciding]))
-
-
 def interruptible(
     predictions: Iterator[Predictions], check_signals: Callable[[], None], world: World = ALONE
 ) -> Iterator[Predictions]:
@@ -293,7 +281,7 @@ def run_checkpoints(
         run_files: Files that new ones cover (SHA-256 by name).
         lease: The right to commit new ones; None: they are only read.
     """
-    store = registry.adapter("store", "file")(run.path)
+    store = plugins.adapter("store", "file")(run.path)
     attempt, fetch = (lease.attempt, lease.fetch) if lease else (0, None)
     head = readable_head(store)
     files = head.files if head else None
@@ -375,7 +363,7 @@ def _remedies(components: Components) -> list[str]:
 def wants_histograms(config: RunConfig) -> bool:
     """Return whether the config or a tracker asks for weight histograms."""
     return config.logging.histograms or any(
-        registry.adapter("tracker", item.type).wants_histograms for item in config.tracking
+        plugins.adapter("tracker", item.type).wants_histograms for item in config.tracking
     )
 
 

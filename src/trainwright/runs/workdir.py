@@ -8,14 +8,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from trainwright.environ import temporary_environment
 from trainwright.errors import ChangedInputsError
-from trainwright.records.ownership import is_own
+from trainwright.process.environ import temporary_environment
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import StudyRecord
 from trainwright.require import importing_by
+from trainwright.runs.semantics import changed, in_words
 from trainwright.runs.trust import RunImports
-from trainwright.semantics import changed, in_words
+from trainwright.storage.ownership import is_own
 
 
 def working_directory(run: RunDir) -> Path:
@@ -39,7 +39,7 @@ def own_code(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[
     """Return the folders of the user's own project, from which the run may import code.
 
     The caller's working directory always counts. The one that the run records counts, too, if the user trusts
-    the run; or if the run is the user's own (see `records.ownership`), and the caller either works below that
+    the run; or if the run is the user's own (see `storage.ownership`), and the caller either works below that
     folder, or resumes the run and the folder of runs is in it. A folder of runs, or one inside a run
     directory, is no project, and never counts.
 

@@ -13,7 +13,7 @@ from trainwright.config import Config, Overrides
 from trainwright.config.metrics import metric_path
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import ArraySplit
-from trainwright.datasets.rows.preparation import TabularPreparation
+from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.digest import write_atomically
 from trainwright.errors import ConfigError, InputError, Problem, TrainwrightError
 from trainwright.evaluation.metrics import (
@@ -28,8 +28,8 @@ from trainwright.records.study_results import BenchmarkResult
 from trainwright.redact import printable
 from trainwright.reports.studies import benchmark_table, markdown_table
 from trainwright.runs.data.shared import sharing_data
-from trainwright.runs.prediction.split_predictions import predicted
 from trainwright.runs.run import Run
+from trainwright.runs.split_predictions import predicted
 from trainwright.runs.trust import of_own_config
 from trainwright.studies.changed_inputs import CurrentData, warn_of_changes
 from trainwright.studies.configs import MOST_FOLDS, StudyConfig, with_metric

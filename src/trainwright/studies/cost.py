@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trainwright.datasets.base import Split
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.frameworks.base import Model
 from trainwright.types import Batch
 

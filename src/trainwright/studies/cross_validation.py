@@ -18,13 +18,13 @@ from trainwright.evaluation.metrics import EvaluationResult, bounds_of, evaluate
 from trainwright.evaluation.significance import fold_interval
 from trainwright.evaluation.tables import tables
 from trainwright.numerals import number
+from trainwright.plugins import task_for
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study_results import CrossValidationResult, FoldResult, MetricSpread
-from trainwright.registry import task_for
 from trainwright.reports.studies import cross_validation_table
 from trainwright.runs.data.shared import sharing_data
-from trainwright.runs.prediction.split_predictions import Predicted, predicted
 from trainwright.runs.run import Run
+from trainwright.runs.split_predictions import Predicted, predicted
 from trainwright.runs.trust import of_own_config
 from trainwright.studies.changed_inputs import CurrentData, warn_of_changes
 from trainwright.studies.configs import MOST_FOLDS, StudyConfig

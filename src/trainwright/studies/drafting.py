@@ -14,11 +14,11 @@ import numpy as np
 from trainwright.config import Resolved
 from trainwright.config import load as load_config
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows.folder_draft import draft_of_folder
-from trainwright.datasets.rows.proposals import candidates, metric_of
-from trainwright.datasets.rows.sniff import Draft, columns_of, draft_config
-from trainwright.datasets.rows.table import Table
-from trainwright.datasets.rows.tabular import build
+from trainwright.datasets.samples.folder_draft import draft_of_folder
+from trainwright.datasets.tables.draft import Draft, columns_of, draft_config
+from trainwright.datasets.tables.proposals import candidates, metric_of
+from trainwright.datasets.tables.table import Table
+from trainwright.datasets.tables.tabular import build
 from trainwright.errors import DataError, InputError, TrainwrightError
 from trainwright.evaluation.metrics import mode_of
 from trainwright.records.run_dir import RunDir

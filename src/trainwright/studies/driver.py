@@ -13,10 +13,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from trainwright.announce import announced
 from trainwright.config import Resolved
 from trainwright.engine.signals import Signals, Stopped
 from trainwright.errors import InputError, TrainwrightError
+from trainwright.process.alarms import announced
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import FINAL
 from trainwright.records.tuning_result import TuningResult

@@ -13,13 +13,12 @@ import numpy as np
 
 from trainwright.config.metrics import metric_path
 from trainwright.errors import InputError, ModelError
-from trainwright.evaluation.metrics import LOSS, mode_of, names, without_prefix
+from trainwright.evaluation.metrics import LOSS, mode_of, names, wanted_metrics, without_prefix
 from trainwright.evaluation.significance import Significance, all_pairs, holm, over_folds
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study_results import ModelRow
-from trainwright.runs.prediction.split_predictions import Predicted, other_rows
+from trainwright.runs.split_predictions import Predicted, other_rows
 from trainwright.runs.weights import stored_model
-from trainwright.runs.wiring import wanted_metrics
 from trainwright.studies.cost import Latency, latency
 from trainwright.studies.study import Json
 from trainwright.types import SPLITS, SplitName

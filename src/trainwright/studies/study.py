@@ -16,15 +16,15 @@ from trainwright.config import Resolved
 from trainwright.datasets.base import DataBundle
 from trainwright.digest import fsync_folder, make_folders
 from trainwright.errors import CheckpointError, InputError, RunLockedError, RunNotFoundError
-from trainwright.records.ownership import Signature, is_own, signature
 from trainwright.records.run_dir import RunDir, make_id, write_config
-from trainwright.records.seals import damage
 from trainwright.records.status import Status
 from trainwright.records.study import StudyRecord, StudyRun, sealed_files, study_problems
 from trainwright.records.trials import FILE as TRIALS
 from trainwright.redact import redacted
 from trainwright.runs.data.bundles import make_bundle
 from trainwright.runs.wiring import load_data
+from trainwright.storage.ownership import Signature, is_own, signature
+from trainwright.storage.seals import damage
 
 log = logging.getLogger("trainwright")
 Json = dict[str, Any]

@@ -29,8 +29,8 @@ import numpy as np
 import pytest
 
 from trainwright.datasets.base import ArraySplit, DataBundle, Dataset, Preparation, Split
-from trainwright.datasets.rows.preparation import from_json
-from trainwright.registry import task_for
+from trainwright.datasets.tables.preparation import from_json
+from trainwright.plugins import task_for
 from trainwright.types import FEATURES, INPUT_IDS, NO_LABEL
 
 HEAVY = ("pandas", "pyarrow", "sklearn", "scipy", "torch", "tensorflow", "datasets")

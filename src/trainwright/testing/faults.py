@@ -4,7 +4,7 @@
 
 To inject faults into whole runs, register the wrapper instead of the store:
 
-    registry.replace_adapter("store", "file", lambda root: FaultyStore(LocalStore(root), faults))
+    plugins.replace_adapter("store", "file", lambda root: FaultyStore(LocalStore(root), faults))
 
     wrap_learners(TorchFramework, step=lambda step: failing_at(7, step))
 """

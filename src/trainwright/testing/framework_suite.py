@@ -23,19 +23,19 @@ from typing import Any, ClassVar
 
 import pytest
 
-from trainwright import api, registry
+from trainwright import api, plugins
 from trainwright.config import load
 from trainwright.digest import digest, tensor_records
 from trainwright.frameworks.base import WEIGHTS_FILE
-from trainwright.records.copies import download_all
 from trainwright.records.journal import SegmentReader, evaluations, losses, read, segments
 from trainwright.records.listing import all_runs, runs_folder
 from trainwright.records.run_dir import RunDir
-from trainwright.records.seals import problems
-from trainwright.records.urls import url_of
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import Objects
 from trainwright.runs.wiring import Components, build, run_checkpoints
+from trainwright.storage.copies import download_all
+from trainwright.storage.seals import problems
+from trainwright.storage.urls import url_of
 from trainwright.testing.warm import WarmProcesses
 
 # (phase, at which of its calls the process is killed): early and late, on and off the cadence of the saves.
@@ -162,7 +162,7 @@ class FrameworkSuite:
 
     @classmethod
     def _imports(cls) -> tuple[str, ...]:
-        return (*DATA_MODULES, *registry.adapter("framework", cls.framework).base_modules)
+        return (*DATA_MODULES, *plugins.adapter("framework", cls.framework).base_modules)
 
     @pytest.fixture
     def components(self, config_file: Path) -> Components:
@@ -331,8 +331,8 @@ class FrameworkSuite:
         """A run in a fresh process imports its own library, and none of the built-in frameworks' others."""
         if not self.starts_afresh:
             pytest.skip("another class of the framework shows it")
-        own = set(registry.adapter("framework", self.framework).base_modules)
-        others = [registry.adapter("framework", name) for name in registry.BUILT_IN["framework"]]
+        own = set(plugins.adapter("framework", self.framework).base_modules)
+        others = [plugins.adapter("framework", name) for name in plugins.BUILT_IN["framework"]]
         libraries = {module.partition(".")[0] for other in others for module in other.base_modules}
         imported = set(first_output[-2].split())
         assert imported & libraries - {"sklearn"} <= own, (
@@ -343,7 +343,7 @@ class FrameworkSuite:
     def test_its_module_is_light(self) -> None:
         """Reading names and options does not import the library."""
         code = (
-            "import sys; from trainwright import registry; cls = registry.adapter('framework', sys.argv[1]); "
+            "import sys; from trainwright import plugins; cls = plugins.adapter('framework', sys.argv[1]); "
             "cls.models, cls.optimizers, cls.losses; "
             "own = cls.__module__.split('.')[0]; "
             "print(' '.join(m for m in cls.base_modules if m in sys.modules and m != own))"
@@ -352,7 +352,7 @@ class FrameworkSuite:
             [sys.executable, "-c", code, self.framework], capture_output=True, text=True, check=True
         )
         assert done.stdout.strip() == "", "reading its names and options imports its library"
-        assert registry.adapter("framework", self.framework).base_modules
+        assert plugins.adapter("framework", self.framework).base_modules
 
     def name_of(self, run: RunDir) -> str:
         """Return what a resume calls the run: its path, or its URL."""

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from trainwright import api
+from trainwright.inference.predictor import Predictor
 from trainwright.records.run_dir import RunDir
-from trainwright.runs.prediction.predictor import Predictor
+from trainwright.runs.predictor import open_predictor
 from trainwright.testing.process_state import process_state
 from trainwright.types import Array, SplitName
 
@@ -61,7 +62,7 @@ def main(run: str) -> None:
     others = _in_threads(run, split, alone)
     after = process_state()
     metrics = api.evaluate(run, split=name)
-    pinned = _outputs(Predictor(RunDir(Path(run)), pinned=True), split)
+    pinned = _outputs(open_predictor(RunDir(Path(run)), pinned=True), split)
     answer = {
         "changed": [key for key in before | after if before.get(key) != after.get(key)],
         "others": others,

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from trainwright.errors import CheckpointError
-from trainwright.records.urls import check_store
+from trainwright.storage.urls import check_store
 from trainwright.stores.base import Store
 
 LARGE = 12_000_001  # bytes of an object that stores send in several parts

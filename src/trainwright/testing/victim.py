@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from trainwright import api, registry
+from trainwright import api, plugins
 from trainwright.config import load
 from trainwright.engine.journal import Journal
 from trainwright.engine.outside import Outside
@@ -100,14 +100,14 @@ def arm(
 
 def _wrap_stores(fault: Faults, *, remote_only: bool) -> None:
     """Let the folder of the run and the store of its URL meet a fault; `remote_only`: the latter alone."""
-    for name in registry.BUILT_IN["store"]:
-        make = registry.adapter("store", name)
+    for name in plugins.BUILT_IN["store"]:
+        make = plugins.adapter("store", name)
 
         def wrapped(root: Any, make: Any = make) -> Any:
             is_remote = isinstance(root, str)
             return FaultyStore(make(root), fault) if is_remote or not remote_only else make(root)
 
-        registry.replace_adapter("store", name, wrapped)
+        plugins.replace_adapter("store", name, wrapped)
 
 
 def _before(tick: Countdown, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -192,7 +192,7 @@ def main(phase: str, count: str, first: str, second: str, stop: str = "") -> Non
     """
     config = api.get(second).path / "config.yaml" if first == "--resume" else Path(first)
     name = framework_name(load(config, adapters=Catalog()).config)
-    framework = registry.adapter("framework", name)
+    framework = plugins.adapter("framework", name)
     if stop and phase == "decision":
         stop_in(int(stop), framework, Countdown(int(count), signal.SIGKILL))
     elif stop:  # stores and learners are wrapped before they are made

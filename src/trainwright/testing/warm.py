@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainwright.registry import plugins
+from trainwright import plugins
 from trainwright.reports.templates import template
 from trainwright.runs.environment import imported_packages
 
@@ -167,7 +167,7 @@ def _start(path: str) -> None:
 
 def prepare() -> None:
     """Compute what each run computes once in its process, and what is the same in all forks."""
-    plugins()
+    plugins.installed()
     imported_packages()
     template("report.html.j2")
 

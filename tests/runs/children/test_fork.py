@@ -825,7 +825,7 @@ def test_a_fork_in_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pare
     assert summaries(url)[0]["parent"] == {"run_id": run.id, "relation": "fork", "step": 27}
     child = trainwright.get("last", runs_dir=url)
     assert not (child.path / "initial").exists(), "a state is brought to those who only look"
-    monkeypatch.setattr("trainwright.records.heartbeats.SILENCE", 0.0)
+    monkeypatch.setattr("trainwright.storage.heartbeats.SILENCE", 0.0)
     child = trainwright.resume(child.id, runs_dir=url)
     assert child.digest == trainwright.fork(parent, SLOWER, step=27).digest
     elsewhere("fourth")

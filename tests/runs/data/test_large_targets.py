@@ -12,7 +12,7 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 
 import trainwright
 from trainwright.config.schema import RunConfig
-from trainwright.datasets.rows.arrays import Arrays
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.errors import DataError, InputError
 from trainwright.types import Array, ArraySpec, DataInfo, features_spec
 

@@ -8,7 +8,7 @@ import pytest
 import trainwright
 from small_runs import SMALL, assert_same, preempted
 from trainwright.errors import ChangedInputsError
-from trainwright.records.urls import open_store
+from trainwright.storage.urls import open_store
 
 
 @pytest.fixture

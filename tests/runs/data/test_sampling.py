@@ -13,7 +13,7 @@ import trainwright
 from small_runs import SMALL, assert_same, whole_and_resumed
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import Draw, SampleSplit
-from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.samples.objects import from_objects
 from trainwright.errors import DataError, InputError, ModelError
 from trainwright.order import EPOCH, SAMPLE, WeightedDraws, stream_seed
 from trainwright.records.journal import losses, read

@@ -12,7 +12,7 @@ from sklearn.metrics import f1_score, root_mean_squared_error
 import trainwright
 from late import keras_in_one_thread
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.rows.objects import from_objects
+from trainwright.datasets.samples.objects import from_objects
 from trainwright.errors import DataError, InputError
 
 NAMES = ["a", "b", "c"]

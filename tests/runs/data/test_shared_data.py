@@ -12,8 +12,8 @@ import trainwright
 from trainwright.config import load as load_config
 from trainwright.datasets.base import ArraySplit, DataBundle
 from trainwright.datasets.csv import CsvDataset
-from trainwright.datasets.rows.bundle_files import BundleFile, packed, write
-from trainwright.datasets.rows.cache import LIMIT
+from trainwright.datasets.samples.bundle_files import BundleFile, packed, write
+from trainwright.datasets.samples.cache import LIMIT
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import read_trials
 from trainwright.runs.catalog import Catalog

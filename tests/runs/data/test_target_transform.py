@@ -13,7 +13,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 import trainwright
 from trainwright.errors import DataError, InputError
-from trainwright.runs.data.original_units import OriginalUnitsModel
+from trainwright.inference.original_units import OriginalUnitsModel
 
 
 def rows(count: int = 300, seed: int = 0) -> pd.DataFrame:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from small_runs import SMALL
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import load
 from trainwright.digest import hashed
 from trainwright.engine.signals import Stopped
@@ -75,9 +75,9 @@ def request_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Requ
         monkeypatch.setattr(Fake, name, value)
     request = Request(load(SMALL, adapters=Catalog()), RunDir(tmp_path / "run"))
     request.run.path.mkdir()
-    registry.replace_adapter("framework", "torch", Fake)
+    plugins.replace_adapter("framework", "torch", Fake)
     yield request
-    registry.replace_adapter("framework", "torch", None)
+    plugins.replace_adapter("framework", "torch", None)
 
 
 def plan(*tries: tuple[str, Callable[[Request], Any]], answer: Any = None) -> None:

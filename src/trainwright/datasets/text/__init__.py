@@ -14,18 +14,18 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import BaseModel, Field
 
-from trainwright.announce import announced
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows import tokenizers
-from trainwright.datasets.rows.splitting import fractions
-from trainwright.datasets.rows.tabular import paths_by_split, provided_splits
-from trainwright.datasets.rows.tokenizers import ByteTokenizer, Choice, Tokenizer
+from trainwright.datasets.tables.splitting import fractions
+from trainwright.datasets.tables.tabular import paths_by_split, provided_splits
 from trainwright.datasets.text.documents import Documents
 from trainwright.datasets.text.tokens import Cuts, Source, SplitTokens, encoded, tokens_of
 from trainwright.datasets.text.windows import Windows
+from trainwright.datasets.texts import tokenizers
+from trainwright.datasets.texts.tokenizers import ByteTokenizer, Choice, Tokenizer
 from trainwright.errors import DataError
+from trainwright.process.alarms import announced
 from trainwright.types import INPUT_IDS, LABELS, SPLITS, ArraySpec, DataInfo, SplitName
 
 __all__ = ["TextDataset", "TextParams", "Windows"]

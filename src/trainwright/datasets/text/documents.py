@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from trainwright.datasets.rows.files import existing_file, files_below, files_matching
-from trainwright.datasets.rows.frames import row_chunks
+from trainwright.datasets.samples.files import existing_file, files_below, files_matching
+from trainwright.datasets.tables.frames import row_chunks
 from trainwright.errors import DataError
 
 PIECE_BYTES = 1 << 20  # a longer document is read, and made tokens of, in pieces; tokens depend on it

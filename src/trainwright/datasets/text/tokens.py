@@ -18,10 +18,10 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwright.datasets.rows import tokenizers
-from trainwright.datasets.rows.cache import data_cache
-from trainwright.datasets.rows.tokenizers import Choice, Encoded, Tokenizer
+from trainwright.datasets.samples.cache import data_cache
 from trainwright.datasets.text.documents import Documents, Piece, character_start
+from trainwright.datasets.texts import tokenizers
+from trainwright.datasets.texts.tokenizers import Choice, Encoded, Tokenizer
 from trainwright.digest import sha256_json
 from trainwright.errors import DataError
 from trainwright.types import SPLITS, Array, SplitName

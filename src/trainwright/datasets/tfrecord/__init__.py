@@ -16,13 +16,13 @@ from pydantic import BaseModel, Field
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows import map_style
-from trainwright.datasets.rows.decoders import ImageForm
-from trainwright.datasets.rows.files import existing_file, files_matching, is_url
-from trainwright.datasets.rows.objects import from_objects
-from trainwright.datasets.rows.shards import open_shards
-from trainwright.datasets.rows.table import Table, listed, nearest, tidy
-from trainwright.datasets.rows.tabular import build, paths_by_split
+from trainwright.datasets.images.decoders import ImageForm
+from trainwright.datasets.samples import map_style
+from trainwright.datasets.samples.files import existing_file, files_matching, is_url
+from trainwright.datasets.samples.objects import from_objects
+from trainwright.datasets.samples.shards import open_shards
+from trainwright.datasets.tables.table import Table, listed, nearest, tidy
+from trainwright.datasets.tables.tabular import build, paths_by_split
 from trainwright.datasets.tfrecord.examples import Feature, Values, infer, read_examples, stacked
 from trainwright.datasets.tfrecord.stream import INDEXER, Records
 from trainwright.errors import DataError

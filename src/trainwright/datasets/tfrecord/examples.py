@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from trainwright.config.fields import Section
-from trainwright.datasets.rows.table import listed
+from trainwright.datasets.tables.table import listed
 from trainwright.datasets.tfrecord.records import read_records
 from trainwright.errors import DataError
 from trainwright.require import require

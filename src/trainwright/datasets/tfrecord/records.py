@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainwright.datasets.rows.files import read_bytes
+from trainwright.datasets.samples.files import read_bytes
 from trainwright.errors import DataError
 from trainwright.types import Array, Ids
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from trainwright.config.sampling import sampling_column
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.rows.decoders import ImageForm, decoded_image
-from trainwright.datasets.rows.shards import Indexer, Shard, ShardFiles, Tables
-from trainwright.datasets.rows.table import listed, nearest
+from trainwright.datasets.images.decoders import ImageForm, decoded_image
+from trainwright.datasets.samples.shards import Indexer, Shard, ShardFiles, Tables
+from trainwright.datasets.tables.table import listed, nearest
 from trainwright.datasets.tfrecord.examples import Feature, Values, infer, parsed, value_of
 from trainwright.datasets.tfrecord.records import index_of
 from trainwright.digest import sha256_json
@@ -84,12 +84,12 @@ class Records:
 
     @property
     def is_stored(self) -> bool:
-        """Whether no function of the user's takes part; see `StoredSamples`."""
+        """True where no function of the user's takes part; see `StoredSamples`."""
         return True
 
     @property
     def is_converted(self) -> bool:
-        """Whether samples are read from copies; see `StoredSamples`."""
+        """True where samples are read from copies; see `StoredSamples`."""
         return False
 
     @property

@@ -18,12 +18,12 @@ from pydantic import BaseModel, Field
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
-from trainwright.datasets.rows import map_style
-from trainwright.datasets.rows.decoders import TEXTS, ImageForm, decoder_of
-from trainwright.datasets.rows.own import SampleFunction, sample_function
-from trainwright.datasets.rows.shards import Indexer, Shard, ShardFiles, Tables, open_shards
-from trainwright.datasets.rows.table import nearest
-from trainwright.datasets.rows.tabular import paths_by_split
+from trainwright.datasets.images.decoders import TEXTS, ImageForm, decoder_of
+from trainwright.datasets.samples import map_style
+from trainwright.datasets.samples.custom import SampleFunction, sample_function
+from trainwright.datasets.samples.shards import Indexer, Shard, ShardFiles, Tables, open_shards
+from trainwright.datasets.tables.table import nearest
+from trainwright.datasets.tables.tabular import paths_by_split
 from trainwright.datasets.webdataset.tar import Member, member_at, members
 from trainwright.digest import sha256_json
 from trainwright.errors import DataError
@@ -137,12 +137,12 @@ class TarSamples:
 
     @property
     def is_stored(self) -> bool:
-        """Whether no function of the user's takes part; see `StoredSamples`."""
+        """True where no function of the user's takes part; see `StoredSamples`."""
         return self._transform is None
 
     @property
     def is_converted(self) -> bool:
-        """Whether samples are read from copies; see `StoredSamples`."""
+        """True where samples are read from copies; see `StoredSamples`."""
         return False
 
     @property

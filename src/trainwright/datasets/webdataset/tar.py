@@ -1,4 +1,4 @@
-"""Where the files in a tar file are: the POSIX and GNU formats, uncompressed."""
+"""The places of the files in a tar file: the POSIX and GNU formats, uncompressed."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.config.schema import RunConfig
-from trainwright.environ import temporary_environment
 from trainwright.errors import ModelError
 from trainwright.order import INIT, stream_seed
+from trainwright.process.environ import temporary_environment
 from trainwright.require import installed_version, require, spared
 
 log = logging.getLogger("trainwright")

@@ -27,8 +27,8 @@ from trainwright.frameworks.support.fingerprint import (
 )
 from trainwright.frameworks.support.object_state import ObjectState, none
 from trainwright.frameworks.support.plans import CUSTOM_FUNCTIONS_HINT
-from trainwright.global_random import preserved_global_random
-from trainwright.module_sources import is_installed
+from trainwright.process.global_random import preserved_global_random
+from trainwright.process.module_sources import is_installed
 
 _GENERATORS = "the random generators of the process"
 _NAMED = 3  # parts of the state that a message names

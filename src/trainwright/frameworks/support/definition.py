@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trainwright.digest import array_buffer, digest, tensor_records
-from trainwright.object_identity import Identity, NoValueError
+from trainwright.process.object_identity import Identity, NoValueError
 from trainwright.records.manifest import WITHOUT_VALUE
 
 # Options that do not define a model: the run sets the threads, and verbosity only changes what is printed.

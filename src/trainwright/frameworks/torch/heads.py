@@ -19,7 +19,7 @@ from trainwright.frameworks.torch.losses import base as losses
 from trainwright.frameworks.torch.outputs import Outputs, first_output
 from trainwright.frameworks.torch.predictions import to_predictions
 from trainwright.frameworks.torch.state.custom import OwnLosses
-from trainwright.registry import task_for
+from trainwright.plugins import task_for
 from trainwright.tasks.base import Task
 from trainwright.tasks.support.heads import head_data
 from trainwright.tasks.support.precision import is_coarse, restored

@@ -45,9 +45,9 @@ from trainwright.frameworks.torch.state.definition import definition_of_object
 from trainwright.frameworks.torch.state.snapshot import named_buffer
 from trainwright.frameworks.torch.state.training import TrainingState
 from trainwright.frameworks.torch.step import StepSettings, TorchStep
-from trainwright.global_random import seed_global_random
 from trainwright.order import INIT, stream_seed
-from trainwright.registry import adapter
+from trainwright.plugins import adapter
+from trainwright.process.global_random import seed_global_random
 from trainwright.types import NamedBuffer, StepResult, weights_of
 
 log = logging.getLogger("trainwright")

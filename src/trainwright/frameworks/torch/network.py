@@ -30,7 +30,7 @@ from trainwright.frameworks.torch.state.custom import OwnLosses
 from trainwright.frameworks.torch.state.snapshot import check_dtype
 from trainwright.frameworks.torch.state.structure import Structure
 from trainwright.order import PREDICT, stream_seed
-from trainwright.registry import task_for
+from trainwright.plugins import task_for
 from trainwright.tasks.support.accumulators import Accumulator
 from trainwright.tasks.support.precision import restored
 from trainwright.types import TARGET, Ids, Predictions, weights_of

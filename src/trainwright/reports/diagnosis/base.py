@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from trainwright.registry import task_of
+from trainwright.plugins import task_of
 from trainwright.reports.curves import Curve, Floats
 from trainwright.reports.rundir import Json, RunFiles, numbers, part
 from trainwright.reports.verdict import Gain, evaluated, gains

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import Resolved
 from trainwright.engine.checkpoint import RunCheckpoints
 from trainwright.engine.rules import NOTHING_INHERITED, Inherited, Rules
@@ -15,7 +15,6 @@ from trainwright.frameworks.base import Plan
 from trainwright.order import START, Cursor, SampleOrder
 from trainwright.records.checkpoint_names import step_of
 from trainwright.records.commit import Commit
-from trainwright.records.copies import download_all
 from trainwright.records.lineage import FOLDER, Lineage
 from trainwright.records.manifest import InitialState
 from trainwright.records.run_dir import RunDir, write_config
@@ -32,6 +31,7 @@ from trainwright.runs.children.origin import CONFIG_FILE, Origin, available_best
 from trainwright.runs.data.sampling import epoch_samples
 from trainwright.runs.frameworks import framework_name
 from trainwright.runs.wiring import order_and_rules, run_checkpoints
+from trainwright.storage.copies import download_all
 
 log = logging.getLogger("trainwright")
 Relation = Literal["fork", "continue"]
@@ -85,7 +85,7 @@ class _ParentState:
         self._manifest = self._parent.require_manifest()
         self._lineage = self._parent.lineage()
         self._checkpoints = run_checkpoints(self._parent)
-        self._framework = registry.adapter("framework", framework_name(self._config, request.model))
+        self._framework = plugins.adapter("framework", framework_name(self._config, request.model))
         self._rows = self._train_rows()
         self._plan: Plan = self._framework.plan(
             self._config, epoch_samples(self._config, self._rows), request.model

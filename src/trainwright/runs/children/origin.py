@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import Resolved
 from trainwright.config import load as load_resolved
 from trainwright.config.env import filled_in
@@ -95,7 +95,7 @@ class Origin:
         folder = self._run.path / FOLDER
         if folder.is_symlink():
             raise CheckpointError(f"{folder} is a symbolic link, which is not followed")
-        store = registry.adapter("store", "file")(folder)
+        store = plugins.adapter("store", "file")(folder)
         return RunCheckpoints(Checkpoints(store, "checkpoints"), Checkpoints(store, "best"))
 
     @cached_property
@@ -418,7 +418,7 @@ def copy_state(source: RunCheckpoints, commit: Commit, folder: Path) -> None:
     Raises:
         CheckpointError, OSError: A file is gone or damaged, or the copy cannot be written.
     """
-    store = registry.adapter("store", "file")(folder)
+    store = plugins.adapter("store", "file")(folder)
     try:
         for model in available_best(source, commit).values():
             source.best.copy_to(model, store)

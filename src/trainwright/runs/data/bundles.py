@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainwright.config import Resolved
 from trainwright.datasets.base import prepared_as
 from trainwright.errors import InputError
-from trainwright.global_random import preserved_global_random, seed_global_random
+from trainwright.process.global_random import preserved_global_random, seed_global_random
 from trainwright.require import import_paths, open_process
 from trainwright.runs.frameworks import form_for
 from trainwright.runs.objects import Objects
@@ -17,8 +17,8 @@ from trainwright.runs.objects import Objects
 if TYPE_CHECKING:
     from trainwright.callbacks.base import Callback
     from trainwright.datasets.base import DataBundle
+    from trainwright.inference.predictor import Predictor
     from trainwright.records.run_dir import RunDir
-    from trainwright.runs.prediction.predictor import Predictor
 
 log = logging.getLogger("trainwright")
 
@@ -37,7 +37,7 @@ def make_bundle(resolved: Resolved, data: Any, model: Any = None) -> DataBundle 
     """Return data that were given in Python, divided as the config says; None without such data."""
     if data is None:
         return None
-    from trainwright.datasets.rows.objects import from_objects
+    from trainwright.datasets.samples.objects import from_objects
 
     config = resolved.config
     if any(import_paths(config.model.type)):
@@ -55,7 +55,7 @@ def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundl
     Raises:
         InputError: The data are not those that the run was given.
     """
-    from trainwright.datasets.rows.objects import from_objects
+    from trainwright.datasets.samples.objects import from_objects
     from trainwright.runs.data.identity import data_inputs
 
     with prepared_as(form_for(predictor.config, predictor.model_object)):

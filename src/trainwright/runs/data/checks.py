@@ -10,7 +10,7 @@ from trainwright.datasets.base import DataBundle, KnownSplit, LabelSplit, Sample
 from trainwright.errors import DataError, InputError, ModelError
 from trainwright.evaluation.metrics import accumulators, check_metric, mode_in
 from trainwright.frameworks.base import Framework
-from trainwright.registry import task_for
+from trainwright.plugins import task_for
 from trainwright.tasks.support.heads import head_data
 
 log = logging.getLogger("trainwright")

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from trainwright.datasets.base import DataBundle, known_arrays
-from trainwright.datasets.rows.corrupt import in_words
+from trainwright.datasets.samples.corrupt import in_words
 from trainwright.digest import array_buffer, digest, sha256_json, tensor_records
+from trainwright.plugins import task_for
 from trainwright.records.manifest import DataIdentity, SplitIdentity
-from trainwright.registry import task_for
 from trainwright.types import SplitName
 
 _NOTED = 16  # digits of the SHA-256 of a shard: the whole ones are in that of its split

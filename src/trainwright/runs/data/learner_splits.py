@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,20 +12,23 @@ from trainwright.datasets.base import (
     ArraySplit,
     ClassSplit,
     DataBundle,
+    Draw,
     KnownSplit,
+    ReadFromFiles,
+    Reading,
     SampleSplit,
     Split,
     known_arrays,
+    unnoted,
 )
-from trainwright.datasets.rows.arrays import Arrays
-from trainwright.datasets.rows.weighted import WeightedSamples
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.base import Framework
-from trainwright.registry import task_for
-from trainwright.runs.data.original_units import transformed
+from trainwright.inference.original_units import transformed
+from trainwright.plugins import task_for
 from trainwright.tasks.support.class_weights import of_classes
 from trainwright.tasks.support.transforms import transform_of
-from trainwright.types import TARGET, WEIGHT, Array, DataInfo, SplitName
+from trainwright.types import TARGET, WEIGHT, Array, Batch, DataInfo, Ids, SplitName
 
 _KEY = "training.class_weights"
 # Options of models that weight classes by themselves, and the values that mean that they do not.
@@ -142,3 +145,40 @@ def _refuse_own_options(config: RunConfig, model: Any) -> None:
             raise ModelError(
                 f"{_KEY}: the model also weights classes, by {name}: {options[name]!r}; give only one of them"
             )
+
+
+class WeightedSamples:
+    """A `KnownSplit`: the samples of another split, and their weights, (rows,) float64."""
+
+    def __init__(self, split: SampleSplit, weights: Array) -> None:
+        self._split = split
+        self.known: Batch = {WEIGHT: weights}
+
+    def __len__(self) -> int:
+        return len(self._split)
+
+    @property
+    def reading(self) -> Reading:
+        """How the samples are read."""
+        return self._split.reading
+
+    def with_known(self, known: Batch) -> WeightedSamples:
+        """Return the same samples with other weights."""
+        return WeightedSamples(self._split, known[WEIGHT])
+
+    def take(self, ids: Ids) -> Batch:
+        """Return the samples `ids`, with their weights."""
+        return {**self._split.take(ids), WEIGHT: self.known[WEIGHT][ids]}
+
+    def read(self, ids: Ids, draw: Draw, note: Callable[[int], None] = unnoted) -> Batch:
+        """Return the same, with random numbers of each sample's own."""
+        return {**self._split.read(ids, draw, note), WEIGHT: self.known[WEIGHT][ids]}
+
+    @property
+    def files_read(self) -> list[str]:
+        """The files of the samples; see `ReadFromFiles`."""
+        return list(self._split.files_read) if isinstance(self._split, ReadFromFiles) else []
+
+    def fingerprint(self) -> str:
+        """Return that of the samples: their weights follow from their classes and the config."""
+        return self._split.fingerprint()

@@ -9,10 +9,10 @@ import numpy as np
 from trainwright.config.sampling import SamplingConfig
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import DataBundle, known_arrays
-from trainwright.datasets.rows.sampling import SAMPLING, balanced
+from trainwright.datasets.samples.sampling import SAMPLING, balanced
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.base import Framework, Plan
-from trainwright.registry import task_for
+from trainwright.plugins import task_for
 from trainwright.types import TARGET, Array
 
 log = logging.getLogger("trainwright")

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle, Dataset, KnownSources
-from trainwright.datasets.rows.bundle_files import FORMAT, BundleFile, copied, packed, write
-from trainwright.datasets.rows.cache import DataCache, data_cache
-from trainwright.datasets.rows.file_hashes import hashes_of
-from trainwright.datasets.rows.files import available_memory
+from trainwright.datasets.samples.bundle_files import FORMAT, BundleFile, copied, packed, write
+from trainwright.datasets.samples.cache import DataCache, data_cache
+from trainwright.datasets.samples.file_hashes import hashes_of
+from trainwright.datasets.samples.files import available_memory
 from trainwright.digest import sha256_json
 from trainwright.errors import DataError, InputError
 from trainwright.redact import redacted

@@ -22,8 +22,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from trainwright import registry
-from trainwright.module_sources import imported_so_far, is_installed
+from trainwright import plugins
+from trainwright.process.module_sources import imported_so_far, is_installed
 
 log = logging.getLogger("trainwright")
 # Parameters of glibc's mallopt(3), and values of theirs.
@@ -150,11 +150,13 @@ def _garbage_of_its_own() -> Iterator[None]:
 def _reset_libraries() -> None:
     """Give the libraries of frameworks that are imported the settings that they have after their import."""
     # Ours are called like their libraries, so that no adapter is imported to find out.
-    imported = [name for name in registry.BUILT_IN["framework"] if name in sys.modules]
-    plugins = (plugin for plugin in registry.plugins() if plugin.kind == "framework" and not plugin.ignored)
-    used = (plugin for plugin in plugins if plugin.target.partition(":")[0] in sys.modules)
-    for name in [*imported, *(plugin.name for plugin in used if registry.error_of(plugin) is None)]:
-        framework = registry.adapter("framework", name)
+    imported = [name for name in plugins.BUILT_IN["framework"] if name in sys.modules]
+    registered = (
+        plugin for plugin in plugins.installed() if plugin.kind == "framework" and not plugin.ignored
+    )
+    used = (plugin for plugin in registered if plugin.target.partition(":")[0] in sys.modules)
+    for name in [*imported, *(plugin.name for plugin in used if plugins.error_of(plugin) is None)]:
+        framework = plugins.adapter("framework", name)
         if any(module in sys.modules for module in framework.base_modules):
             framework.reset()
 
@@ -224,9 +226,9 @@ def _others() -> Callable[[], None]:
 
 def _forget_modules(names: Collection[str]) -> None:
     """Forget modules of the user's; libraries, and the packages that plugins come from, stay."""
-    plugins = {plugin.target.partition(":")[0].partition(".")[0] for plugin in registry.plugins()}
+    registered = {plugin.target.partition(":")[0].partition(".")[0] for plugin in plugins.installed()}
     for name in names:
-        if name.partition(".")[0] not in plugins and _is_users(sys.modules.get(name)):
+        if name.partition(".")[0] not in registered and _is_users(sys.modules.get(name)):
             del sys.modules[name]
     folders = sys.path_importer_cache
     for finder in _finders(len(folders), next(reversed(folders), "")):

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Literal
 
 from trainwright.digest import TEMPORARY_SUFFIX, make_folders
-from trainwright.engine.lease import Lease
 from trainwright.errors import CheckpointError, InputError, TrainwrightError
-from trainwright.records.copies import download_all
-from trainwright.records.remote import RemoteRun
 from trainwright.records.run_dir import RunDir
-from trainwright.records.urls import run_url, working_folder
 from trainwright.runs.objects import Objects
 from trainwright.runs.request import Request
+from trainwright.storage.copies import download_all
+from trainwright.storage.lease import Lease
+from trainwright.storage.remote import RemoteRun
+from trainwright.storage.urls import run_url, working_folder
 from trainwright.world import World
 
 _ANOTHER = "process {} does not see the run directory {} of the main process: "

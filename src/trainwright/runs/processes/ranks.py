@@ -16,13 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config.schema import RunConfig
 from trainwright.digest import write_atomically
 from trainwright.engine.signals import STATUS_OF, Stopped
 from trainwright.errors import CheckpointError, InputError, TrainwrightError, WorldError
 from trainwright.frameworks.base import Processes
-from trainwright.records.copies import download_records
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
 from trainwright.require import import_rule, importing_by
@@ -34,6 +33,7 @@ from trainwright.runs.processes.nodes import agree
 from trainwright.runs.processes.state import state_records
 from trainwright.runs.request import Request
 from trainwright.runs.wiring import Components
+from trainwright.storage.copies import download_records
 from trainwright.world import RESTARTS, RETRYABLE, World, portable, ranks_of_environment
 
 log = logging.getLogger("trainwright")
@@ -231,7 +231,7 @@ def _processes(config: RunConfig, model: Any) -> Processes:
     Raises:
         InputError: The framework trains in one process.
     """
-    processes: Processes | None = registry.adapter("framework", framework_name(config, model)).processes()
+    processes: Processes | None = plugins.adapter("framework", framework_name(config, model)).processes()
     if processes is None:
         raise InputError(f"distributed.nproc: {config.model.type} is trained in one process; leave it out")
     return processes

@@ -6,10 +6,10 @@ import contextlib
 import time
 
 from trainwright.errors import InputError
-from trainwright.records.copies import download_records
-from trainwright.records.remote import RemoteRun
 from trainwright.records.run_dir import RunDir
 from trainwright.safe_open import open_regular
+from trainwright.storage.copies import download_records
+from trainwright.storage.remote import RemoteRun
 
 _PAUSE = 0.1  # seconds between two checks of a run on this machine
 _STORE_PAUSE = 2.0  # seconds between two checks of a run in a store

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import Resolved
 from trainwright.config.schema import ModelConfig, RunConfig
 from trainwright.config.tree import DEFAULT, Source
@@ -111,7 +111,7 @@ def _source(path: str, resolved: Resolved) -> Source:
 
 def _check_sampler(goals: Goals, space: Space, base: StudyConfig, tuning: TuningConfig) -> None:
     """Refuse a sampler that cannot do what is asked of it."""
-    name, cls = tuning.sampler.type, registry.adapter("sampler", tuning.sampler.type)
+    name, cls = tuning.sampler.type, plugins.adapter("sampler", tuning.sampler.type)
     if (problem := limit(name, getattr(cls, "limits", ()), goals)) is not None:
         raise ConfigError([Problem(problem, "tuning.sampler")])
     if name == "grid":  # which has to have ends
@@ -129,7 +129,7 @@ def _check_order(tuning: TuningConfig) -> None:
 
 def make_sampler(goals: Goals, space: Space, base: StudyConfig, tuning: TuningConfig) -> Sampler:
     """Return the sampler of a study, seeded by `experiment.seed`."""
-    cls = registry.adapter("sampler", tuning.sampler.type)
+    cls = plugins.adapter("sampler", tuning.sampler.type)
     modes = goals.modes if len(goals.modes) > 1 else goals.modes[0]
     options, seed = cls.Params(**tuning.sampler.params), base.resolved.config.experiment.seed
     sampler: Sampler = cls(options, space, modes, seed)
@@ -153,7 +153,7 @@ def tuner_of(tuning: TuningConfig) -> Tuner | None:
     """
     if tuning.tuner is None:
         return None
-    cls = registry.adapter("tuner", tuning.tuner.type)
+    cls = plugins.adapter("tuner", tuning.tuner.type)
     # The loader has checked the options as JSON, where a whole number is fine for a real one.
     tuner: Tuner = cls(cls.Params.model_validate(tuning.tuner.params, strict=False))
     return tuner
@@ -166,7 +166,7 @@ def forkable_keys(space: Space, config: RunConfig) -> list[str]:
 
 def _fits(key: str, config: RunConfig) -> bool:
     section, _, option = key.partition(".")
-    framework = registry.adapter("framework", framework_name(config, None))
+    framework = plugins.adapter("framework", framework_name(config, None))
     if section not in ("training", "model") or key in LENGTH or refusal(key, config, framework) is not None:
         return False
     is_network = "batch_size" in framework.training_keys(config.model.type, config.model.params)

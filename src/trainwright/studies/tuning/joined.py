@@ -27,9 +27,9 @@ from pathlib import Path
 
 from trainwright.digest import make_folders, write_atomically
 from trainwright.errors import InputError
-from trainwright.records.log import is_of_this_machine, new_writer
 from trainwright.records.run_dir import RunDir
 from trainwright.safe_open import read_regular
+from trainwright.storage.log import is_of_this_machine, new_writer
 from trainwright.studies.study import Json
 from trainwright.studies.tuning.stints import Stint
 

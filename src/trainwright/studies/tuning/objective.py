@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import Overrides
 from trainwright.config import load as load_config
 from trainwright.config.overrides import keys_of
@@ -131,7 +131,7 @@ def _sampler(tuning: TuningConfig, goals: Goals, seed: int) -> Any:
     kind, params = tuning.sampler.type, dict(tuning.sampler.params)
     if kind == "random":  # as Optuna's: parameters are drawn as they are asked for
         kind, params = "tpe", {"n_startup_trials": 10**9}
-    cls = registry.adapter("sampler", kind)
+    cls = plugins.adapter("sampler", kind)
     if not hasattr(cls, "ask"):
         what = f"{kind} needs a space that is known before; of a function: tpe, gp, cmaes, nsga2, random"
         raise ConfigError([Problem(what, "tuning.sampler")])

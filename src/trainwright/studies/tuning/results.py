@@ -18,7 +18,7 @@ from trainwright.records.journal import evaluations, number, read
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import Ending, LoggedTrial, TrialLog
 from trainwright.records.tuning_result import BestTrial, TuningResult
-from trainwright.runs.prediction.predictor import Predictor
+from trainwright.runs.predictor import open_predictor
 from trainwright.runs.weights import stored_model
 from trainwright.studies.cost import latency
 from trainwright.studies.driver import Outcome, Piece, StudyPlan
@@ -279,13 +279,13 @@ def _measure(run: RunDir, name: str, at: Mapping[str, Any], bundle: DataBundle |
 
 
 def _latency_ms(run: RunDir, bundle: DataBundle | None) -> float:
-    predictor = Predictor(run, pinned=True)
+    predictor = open_predictor(run, pinned=True)
     split = (bundle or predictor.load_data()).splits["val"]
     return latency(predictor.model, split).one_ms
 
 
 def _parameters(run: RunDir, bundle: DataBundle | None) -> float:  # noqa: ARG001 - as the others
-    predictor = Predictor(run, pinned=True)
+    predictor = open_predictor(run, pinned=True)
     count = predictor.model.parameter_count
     if count is None:
         kind = type(predictor.native).__name__

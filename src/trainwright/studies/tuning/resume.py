@@ -20,12 +20,12 @@ from trainwright.config.resolved import flat_values
 from trainwright.config.tuning import SQLITE
 from trainwright.engine.signals import STATUS_OF, Signals, Stopped
 from trainwright.errors import InputError, RunLockedError
-from trainwright.records.ownership import foreign_error
 from trainwright.records.tuning_result import SETTINGS
 from trainwright.require import import_paths
 from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.workdir import working_in
 from trainwright.safe_open import read_regular
+from trainwright.storage.ownership import foreign_error
 from trainwright.studies.study import Study, StudyRequest
 from trainwright.studies.tuning.joined import WorkerFolder
 from trainwright.studies.tuning.plan import FROM, SearchConfig, read_search

@@ -30,7 +30,6 @@ from trainwright.errors import (
 )
 from trainwright.records.journal import evaluations, number, read
 from trainwright.records.manifest import Parent
-from trainwright.records.ownership import is_own
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import FINAL, Ended
@@ -43,6 +42,7 @@ from trainwright.runs.request import Request
 from trainwright.runs.run_config import read_config, usable_config
 from trainwright.runs.trust import of_own_config
 from trainwright.runs.wiring import load_data
+from trainwright.storage.ownership import is_own
 from trainwright.studies.tuning.pruning import Curve, pruning_rule
 from trainwright.studies.tuning.study import resume_command
 from trainwright.trackers.feed import send_rest

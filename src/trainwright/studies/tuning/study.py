@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from trainwright.errors import InputError
 from trainwright.numerals import number
 from trainwright.records.listing import runs_folder
-from trainwright.records.ownership import is_own
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import LoggedTrial, LoggedTrials, read_log, read_trials, status_of
 from trainwright.records.tuning_result import TuningResult, metrics_of
 from trainwright.require import import_paths
 from trainwright.runs.run import Run
 from trainwright.safe_open import read_regular
+from trainwright.storage.ownership import is_own
 from trainwright.studies.study import Json, Study, StudyView
 
 KIND = "tune"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config import Config, Overrides, Resolved
 from trainwright.config import load as load_config
 from trainwright.config.emit import inline
@@ -44,8 +44,8 @@ def suggest(config: Config, overrides: Overrides = ()) -> str:
 
 def _space(model: ModelConfig) -> Mapping[str, Suggestion]:
     """Return the keys that are worth a search: the framework's advice, or those of training by gradients."""
-    name = model.framework or registry.framework_of(model.type)
-    framework: type[Framework] | None = None if name is None else registry.adapter("framework", name)
+    name = model.framework or plugins.framework_of(model.type)
+    framework: type[Framework] | None = None if name is None else plugins.adapter("framework", name)
     if framework is None:  # that of a class, which is not imported here
         return _DEFAULT if ":" in model.type else {}
     keys = {f"training.{key}" for key in framework.training_keys(model.type, model.params)}

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.engine.signals import Signals
 from trainwright.errors import InputError
 from trainwright.records.run_dir import RunDir
@@ -126,7 +126,7 @@ class StudyTrials:
 
     @cached_property
     def _random(self) -> Sampler:
-        cls = registry.adapter("sampler", "random")
+        cls = plugins.adapter("sampler", "random")
         sampler: Sampler = cls(cls.Params(), self.space, self.mode, self.seed)
         return sampler
 

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.errors import InputError
 from trainwright.safe_open import open_regular
 from trainwright.trackers.base import Tracker
@@ -109,7 +109,7 @@ def connect(name: str, options: dict[str, Any]) -> Tracker:
     Raises:
         InputError: There is no such tracker, it is not installed, or its options are wrong.
     """
-    adapter: type[Tracker] = registry.adapter("tracker", name)
+    adapter: type[Tracker] = plugins.adapter("tracker", name)
     try:
         params = adapter.Params.model_validate(expanded(options), strict=False)
     except ValidationError as error:

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from trainwright.config.env import VARIABLE, names_outside, texts_in
 from trainwright.errors import CheckpointError, InputError
 from trainwright.records.manifest import Manifest
-from trainwright.records.ownership import foreign_error, is_own
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import KINDS
 from trainwright.redact import redacted, redacted_value, remember_passwords
 from trainwright.safe_open import read_regular
+from trainwright.storage.ownership import foreign_error, is_own
 from trainwright.trackers.base import DatasetCard, RunCard
 
 _CONTEXTS = {"train": "training", "val": "validation", "test": "test"}  # as MLflow calls the splits

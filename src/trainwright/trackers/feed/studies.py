@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.trackers.base import StudyCard, StudyTracker
 
 log = logging.getLogger("trainwright")
@@ -55,7 +55,7 @@ def tell_end(card: StudyCard, tracking: Sequence[tuple[str, Mapping[str, Any]]])
 
 
 def _knows_studies(name: str) -> bool:
-    return hasattr(registry.adapter("tracker", name), "end_study")
+    return hasattr(plugins.adapter("tracker", name), "end_study")
 
 
 def main() -> None:

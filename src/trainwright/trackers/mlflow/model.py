@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainwright import registry
+from trainwright import plugins
 from trainwright.config.emit import emit
-from trainwright.datasets.rows.preparation import AnyPreparation, TabularPreparation, from_json
+from trainwright.datasets.tables.preparation import AnyPreparation, TabularPreparation, from_json
 from trainwright.errors import CheckpointError, DataError, InputError
 from trainwright.records.data import DataDescription, understanding
 from trainwright.records.manifest import Manifest
@@ -73,9 +73,9 @@ def write_model(folder: Path, logged: Logged = Logged()) -> Path:  # noqa: B008 
     with understanding(run.path / DataDescription.FILE):
         info = DataInfo.from_json(description.info)
         preparation = from_json(description.preparation) if description.preparation else None
-    if registry.task_for(info).gives_masks:
+    if plugins.task_for(info).gives_masks:
         raise InputError(f"the predictions of {info.task} are masks, which a table cannot hold")
-    if registry.task_for(info).sums:
+    if plugins.task_for(info).sums:
         raise InputError(f"the predictions of {info.task} need targets, so that rows alone cannot be served")
     example = _example(preparation) if isinstance(preparation, TabularPreparation) else None
     document = {
@@ -143,7 +143,7 @@ def _inputs(info: DataInfo, preparation: AnyPreparation | None) -> list[Json]:
 def _outputs(info: DataInfo) -> list[Json]:
     """Return the columns of the predictions, with MLflow's names of their types."""
     shape = (1, info.outputs) if info.outputs > 1 else (1,)
-    columns = registry.task_for(info).columns(np.zeros(shape, dtype=np.float32))
+    columns = plugins.task_for(info).columns(np.zeros(shape, dtype=np.float32))
     return [
         {"type": _TYPES.get(np.asarray(values).dtype.kind, "string"), "name": name, "required": True}
         for name, values in columns.items()
@@ -192,7 +192,7 @@ def requirements_of(run: RunDir, manifest: Manifest) -> list[str]:
     environment = manifest.environment
     versions = {_normal(name): version for name, version in environment.packages.items()}
     used = {_normal(name) for name in environment.imported}
-    ours = registry.BUILT_IN["framework"]
+    ours = plugins.BUILT_IN["framework"]
     if framework is not None and framework in ours:
         wanted = _libraries([ours[framework].extra or ""])
     else:
@@ -214,13 +214,13 @@ def _missing(run: RunDir) -> list[str]:
     config = _config(run)
     named = sorted({path.partition(":")[0] for path in import_paths(config)})
     framework = _framework(config)
-    plugins = [one for one in registry.plugins() if one.kind == "framework" and one.name == framework]
+    registered = [one for one in plugins.installed() if one.kind == "framework" and one.name == framework]
     return [
         *(
             f"your module {module}, which run/config.yaml names: its folder must be on PYTHONPATH"
             for module in named
         ),
-        *(f"{one.package}, whose framework {one.name!r} the model is of" for one in plugins),
+        *(f"{one.package}, whose framework {one.name!r} the model is of" for one in registered),
     ]
 
 
@@ -246,7 +246,7 @@ def _config(run: RunDir) -> dict[str, Any]:
 def _framework(config: Mapping[str, Any]) -> str | None:
     """Return the name of the model's framework; None if it is the user's own class of an unknown one."""
     model = config["model"]
-    framework: str | None = model.get("framework") or registry.framework_of(str(model.get("type")))
+    framework: str | None = model.get("framework") or plugins.framework_of(str(model.get("type")))
     return framework
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainwright.errors import CheckpointError
-from trainwright.records.lock import Lock
+from trainwright.storage.lock import Lock
 
 _PREFIX, _LOCK = "trainwright-ray-", "driver.lock"
 _LONGEST = 107  # bytes of the path of a Unix socket

@@ -15,8 +15,8 @@ from ray import tune
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
-from trainwright.environ import temporary_environment
 from trainwright.errors import OF_DISKS, CheckpointError, InputError, TrainingError
+from trainwright.process.environ import temporary_environment
 from trainwright.tuners.base import Begun, Trials
 from trainwright.tuners.ray import schedulers
 from trainwright.tuners.ray.actor import ERROR, EVALUATION, OBJECTIVE, TrialActor, config_of, trial_of

@@ -14,7 +14,7 @@ from trainwright.frameworks.torch.huggingface.module import quiet
 from trainwright.frameworks.torch.huggingface.params import HuggingFaceParams, LoraParams
 from trainwright.frameworks.torch.huggingface.source import Source, source_of
 from trainwright.frameworks.torch.params import CLASSIFIER, LANGUAGE_MODEL
-from trainwright.registry import task_for
+from trainwright.plugins import task_for
 from trainwright.require import require
 from trainwright.types import INPUT_IDS, DataInfo
 

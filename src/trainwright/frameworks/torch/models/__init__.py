@@ -20,7 +20,7 @@ from trainwright.frameworks.torch.models.text_transformer import TextTransformer
 from trainwright.frameworks.torch.models.transformer import Transformer
 from trainwright.frameworks.torch.models.unet import Unet
 from trainwright.frameworks.torch.params import OF_TOKENS, TRANSFORMERS
-from trainwright.registry import task_for
+from trainwright.plugins import task_for
 from trainwright.require import import_path, kind_of
 from trainwright.types import INPUT_IDS, DataInfo
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from trainwright.frameworks.torch.models.image_shape import Layout
 from trainwright.frameworks.torch.models.images import ImageInput
 from trainwright.frameworks.torch.models.mlp import ACTIVATIONS
-from trainwright.image_shape import Layout
 
 _GROUPS = 8  # of channels that are normalized together; fewer where these do not divide
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from trainwright.image_shape import Layout, is_channels_last, size_of
+from trainwright.frameworks.torch.models.image_shape import Layout, is_channels_last, size_of
 
 
 class ImageInput(nn.Module):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainwright.frameworks.torch.models.image_shape import Layout
 from trainwright.frameworks.torch.models.images import ImageInput
-from trainwright.image_shape import Layout
 
 _SMALL = 64  # pixels; images with a side that is no longer get the small stem by default
 _WIDTHS = (64, 128, 256, 512)  # of the four stages

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainwright.frameworks.torch.models.cnn import normalization_of
+from trainwright.frameworks.torch.models.image_shape import Layout
 from trainwright.frameworks.torch.models.images import ImageInput
 from trainwright.frameworks.torch.models.mlp import ACTIVATIONS
-from trainwright.image_shape import Layout
 
 
 class Unet(nn.Module):

@@ -13,7 +13,7 @@ import torch
 from trainwright.config.schedules import OwnSchedule
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.torch.optim.build import skip_compiler_import
-from trainwright.global_random import preserved_global_random
+from trainwright.process.global_random import preserved_global_random
 from trainwright.require import import_path
 
 _LENGTHS = ("total_steps", "T_max")  # arguments that are the number of steps, where they are not given

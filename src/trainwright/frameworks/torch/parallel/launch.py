@@ -17,10 +17,10 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from trainwright.config.schema import DistributedConfig
-from trainwright.environ import temporary_environment
 from trainwright.frameworks.torch.parallel import nodes
 from trainwright.frameworks.torch.parallel.agent import SHUTDOWN_SECONDS, failed, silence
 from trainwright.frameworks.torch.parallel.world import STORE
+from trainwright.process.environ import temporary_environment
 from trainwright.world import RESTARTS, RETRYABLE
 
 log = logging.getLogger("trainwright")

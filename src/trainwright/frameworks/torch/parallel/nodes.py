@@ -19,9 +19,9 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from trainwright.config.schema import DistributedConfig
-from trainwright.environ import temporary_environment
 from trainwright.errors import InputError, WorldError
 from trainwright.frameworks.torch.parallel.agent import SHUTDOWN_SECONDS, failed
+from trainwright.process.environ import temporary_environment
 from trainwright.world import RETRYABLE
 
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux

@@ -10,7 +10,7 @@ from trainwright.config.schema import RunConfig, bounds
 from trainwright.errors import InputError
 from trainwright.frameworks.base import Processes
 from trainwright.frameworks.torch.device import device_named, require_libraries
-from trainwright.registry import adapter
+from trainwright.plugins import adapter
 from trainwright.world import World, gpus, ranks_of_environment
 
 

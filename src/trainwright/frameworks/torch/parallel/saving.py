@@ -25,7 +25,7 @@ from trainwright.digest import FileRecord, PartHashes, damage, join_parts
 from trainwright.errors import WorldError
 from trainwright.frameworks.base import Snapshot
 from trainwright.frameworks.torch.state.snapshot import TorchSnapshot, Written
-from trainwright.machine import machine_id
+from trainwright.process.machine import machine_id
 from trainwright.world import World
 
 _ANSWER_SECONDS = 600.0  # seconds that the main process waits for another's parts

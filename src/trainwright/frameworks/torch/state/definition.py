@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from trainwright.frameworks.support.definition import described_attributes, path_of
-from trainwright.object_identity import module_attributes, module_hooks, tensor_layout
+from trainwright.process.object_identity import module_attributes, module_hooks, tensor_layout
 
 
 def definition_of_object(model: nn.Module) -> dict[str, str]:

@@ -1,1 +1,0 @@
-"""Tables, targets, preparation, splitting, checks and objects, which the adapters of data sets share."""

@@ -1,0 +1,1 @@
+"""Samples of any format: arrays, objects, map-style data sets, shards, files and their hashes, weights."""

@@ -1,0 +1,205 @@
+"""Hash files, and remember the hashes in the user's cache as long as the files do not change.
+
+A file has changed if its inode, size or times have. Writing through a memory map need not change the times at
+once: they change when a page is first written after the system has saved it, which takes up to half a minute;
+in a file system in memory they never change. So the hash of a file is not remembered if the file changed
+within the last minute, or lies in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainwright.datasets.samples.files import existing_file, is_url
+from trainwright.datasets.samples.threads import THREADS
+from trainwright.digest import make_folders, sha256_bytes, sha256_file, sha256_json, write_atomically
+from trainwright.errors import DataError
+from trainwright.storage.urls import cache_folder
+
+_SETTLED_NS = 60_000_000_000
+_IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
+_reads_again = ContextVar("reads_again", default=False)  # of this thread: ignore what is remembered
+Stamp = list[int]
+
+
+def hashes_of(paths: Sequence[str]) -> list[str]:
+    """Return the SHA-256 (hex) of the contents of files; those at URLs through the local cache of data.
+
+    Raises:
+        DataError: A file does not exist or cannot be read.
+    """
+    if not paths:
+        return []
+    files = [str(existing_file(path, mapped=True).absolute()) for path in paths]
+    root = os.path.commonpath([str(Path(file).parent) for file in files])
+    record = cache_folder() / "hashes" / f"{sha256_bytes(root.encode(errors='surrogateescape'))[:32]}.json"
+    known = {} if _reads_again.get() else _read(record)
+    now = time.time_ns()
+    found = dict(zip(files, THREADS.map(lambda file: _hashed(file, known), files), strict=True))
+    fresh = {
+        file: [*stamp, sha256, _checksum(file, stamp, sha256)]
+        for file, (stamp, sha256) in found.items()
+        if _shows_changes(file, stamp, now)
+    }
+    if any(known.get(file) != entry for file, entry in fresh.items()):
+        with suppress(OSError):  # without it, the files are only read again
+            make_folders(record.parent)
+            write_atomically(record, json.dumps({**known, **fresh}).encode())
+    return [found[file][1] for file in files]
+
+
+@contextmanager
+def reading_again() -> Iterator[None]:
+    """Let `hashes_of` read every file in this thread, whatever is remembered of it."""
+    token = _reads_again.set(True)
+    try:
+        yield
+    finally:
+        _reads_again.reset(token)
+
+
+class _State(NamedTuple):
+    """The state of a file at one time; `sha256` where its times would not show a change."""
+
+    stamp: Stamp
+    sha256: str | None
+
+
+class FilesRead:
+    """The files that samples are read from during a training, and how they were at its beginning.
+
+    A file that is changed and put back has other times; so has a folder above it that is renamed, and a link
+    on the way that leads elsewhere for a while. Where the times cannot show a change, contents are compared,
+    which does not show one that was undone.
+
+    Args:
+        paths: The files. Copies of objects in a store are left out: nobody else writes to them.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        files = dict.fromkeys(os.path.abspath(path) for path in paths if not is_url(path))  # noqa: PTH100
+        now = time.time_ns()
+        self._files = dict(zip(files, THREADS.map(lambda file: _state(file, now), files), strict=True))
+        found = dict.fromkeys(str(Path(file).parent) for file in files)
+        linked = [file for file in files if os.path.islink(file)]  # noqa: PTH114
+        self._links = {link: _link_times(link) for link in _links([*found, *linked])}
+        above = [Path(one) for folder in found for one in (folder, os.path.realpath(folder))]
+        folders = dict.fromkeys(parent for one in above for parent in (one, *one.parents))
+        self._folders = {folder: _times(folder) for folder in folders}
+
+    def changed(self) -> list[str]:
+        """Return the files and folders that have changed since, sorted."""
+        files = THREADS.map(lambda file: file if _has_changed(file, self._files[file]) else "", self._files)
+        folders = [str(one) for one, times in self._folders.items() if _is_renamed(times, _times(one))]
+        links = [link for link, times in self._links.items() if times != _link_times(link)]
+        return sorted({*filter(None, files), *folders, *links})
+
+
+def _read(record: Path) -> dict[str, Any]:
+    try:
+        known = json.loads(record.read_bytes())
+    except (OSError, ValueError, RecursionError):  # the last one of nested JSON
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _hashed(file: str, known: dict[str, Any]) -> tuple[Stamp, str]:
+    """Return what the file system says of a file, and its hash."""
+    try:
+        stamp = _stamp(file)
+        entry = known.get(file)
+        if isinstance(entry, list) and entry[:-2] == stamp and entry[-1] == _checksum(file, stamp, entry[-2]):
+            return stamp, str(entry[-2])
+        return stamp, sha256_file(Path(file))
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror or error}") from error
+
+
+def _checksum(file: str, stamp: Stamp, sha256: Any) -> str:
+    """Return the checksum of what is remembered of a file: bits of the cache may change, too."""
+    return sha256_json([os.fsencode(file).hex(), stamp, sha256])[:16]
+
+
+def _stamp(file: str | Path) -> Stamp:
+    status = Path(file).stat()
+    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def _shows_changes(file: str, stamp: Stamp, now: int) -> bool:
+    """Return whether a change of a file would change its times."""
+    return max(stamp[2:]) < now - _SETTLED_NS and not _is_in_memory(Path(file).stat().st_dev)
+
+
+@cache
+def _is_in_memory(device: int) -> bool:
+    """Return whether a file system is in memory, where a memory map need not change the times of a file."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with suppress(OSError):  # outside Linux
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+            if line.split()[2] == number and (kind := re.search(r" - (\S+)", line)) is not None:
+                return kind[1] in _IN_MEMORY
+    return False
+
+
+def _state(file: str, now: int) -> _State | None:
+    """Return the state of a file; None if it cannot be read."""
+    with suppress(OSError):
+        stamp = _stamp(file)
+        return _State(stamp, None if _shows_changes(file, stamp, now) else sha256_file(Path(file)))
+    return None
+
+
+def _has_changed(file: str, before: _State | None) -> bool:
+    try:
+        if before is None or _stamp(file) != before.stamp:
+            return True
+        return before.sha256 is not None and sha256_file(Path(file)) != before.sha256
+    except OSError:
+        return True
+
+
+def _times(folder: Path) -> Stamp:
+    """Return the stamp of a folder, and who may use it; empty if it cannot be read."""
+    with suppress(OSError):
+        status = folder.stat()
+        return [*_stamp(folder), status.st_mode, status.st_uid, status.st_gid]
+    return []
+
+
+def _links(paths: Sequence[str]) -> Iterator[str]:
+    """Yield the symbolic links on the way to files, those in the targets of links among them."""
+    waiting, seen = [*paths], set[str]()
+    while waiting:
+        one = Path(waiting.pop())
+        for part in (one, *one.parents):
+            name = str(part)
+            if name not in seen and part.is_symlink():
+                yield name
+                waiting.append(os.path.join(part.parent, part.readlink()))  # noqa: PTH118
+            seen.add(name)
+
+
+def _link_times(link: str) -> Stamp:
+    with suppress(OSError):
+        status = os.lstat(link)
+        return [status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
+    return []
+
+
+def _is_renamed(before: Stamp, now: Stamp) -> bool:
+    """Return whether a folder was replaced or renamed: its ctime has changed, but its mtime has not.
+
+    So has that of a folder which others may use now.
+    """
+    if before[:1] != now[:1]:
+        return True
+    return before[2:3] == now[2:3] and before[3:4] != now[3:4] and before[4:] == now[4:]

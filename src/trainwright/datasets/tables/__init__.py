@@ -1,0 +1,1 @@
+"""Tables: columns and their kinds, targets, preparation, splitting, checks."""

@@ -1,0 +1,499 @@
+"""Draft a first config from a data file."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+
+from trainwright import plugins
+from trainwright.config.emit import emit, inline
+from trainwright.config.schema import ColumnConfig, DataConfig
+from trainwright.datasets.samples.files import existing_file
+from trainwright.datasets.tables.encodings import guess_of_file
+from trainwright.datasets.tables.frames import read_table
+from trainwright.datasets.tables.kinds import has_unit, holds_periods, infer, infer_target, judge
+from trainwright.datasets.tables.preparation import MAX_ONEHOT
+from trainwright.datasets.tables.proposals import default_model, reasons, sections
+from trainwright.datasets.tables.suspects import odd_spellings, row_of_sums
+from trainwright.datasets.tables.table import Table, kind_of, listed, missing
+from trainwright.datasets.tables.target import class_indices, inspect, rows_with_target
+from trainwright.datasets.tables.typed import ColumnKind, stray_texts, typed
+from trainwright.errors import DataError
+from trainwright.frameworks.base import Framework
+from trainwright.plugins import task_of
+from trainwright.tasks.support.columns import unless_counts
+from trainwright.types import Ids, TableShape
+
+_GROUPS = (
+    "group",
+    "patient",
+    "subject",
+    "customer",
+    "user",
+    "session",
+    "household",
+    "site",
+    "device",
+    "store",
+)
+_WORDS = {
+    "number": "numbers",
+    "boolean": "booleans",
+    "category": "categories",
+    "time": "times",
+    "text": "texts",
+}
+_READ = (".csv", ".tsv", ".txt", ".parquet", ".pq")
+_PARQUET = (".parquet", ".pq")
+_ROW_NAMES = re.compile(r"row[._ ]?names?|unnamed: 0", re.IGNORECASE)  # as R and pandas write them
+_MOST_STRAYS = 20  # different texts among numbers or dates, that a config names as missing values
+_MIN_GROUPS = 20  # with fewer, whole groups make splits of very different sizes
+
+
+@dataclass
+class Draft:
+    """The draft of a config for a table, with the reasons.
+
+    `table` holds the rows as they were read, and `typed` those with a target, read as `kinds` says. `strays`
+    are the texts of a column that cannot be read, with their numbers of rows. `exclude` maps columns to the
+    reason to leave them out, and `split` evident settings of the split to a column and the reason.
+    `comparison` are lines about models that were compared. `rare` are columns of categories that the training
+    rows alone would take for identifiers, and `declared` what would be taken for something else: categories
+    among numbers or dates, quarters or months of years, and numbers with a unit.
+    """
+
+    table: Table
+    typed: Table
+    kinds: Mapping[str, ColumnKind]
+    path: str
+    targets: Sequence[str]
+    task: str
+    params: dict[str, Any] = field(default_factory=dict)
+    features: list[str] = field(default_factory=list)
+    exclude: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    split: dict[str, tuple[str, str]] = field(default_factory=dict)
+    comparison: list[str] = field(default_factory=list)
+    rare: list[str] = field(default_factory=list)
+    strays: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    declared: Mapping[str, ColumnConfig] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> TableShape:
+        """The shape of the table, on which the proposal of a model depends."""
+        values = self.typed.columns[self.targets[0]]
+        rows = int(len(values) * (1 - 2 * _share(len(values))))
+        if len(self.targets) > 1:
+            holds_values = task_of(self.task).scales_target
+            return TableShape(rows, len(self.features), several="values" if holds_values else "labels")
+        labels = task_of(self.task).labels(values)
+        if labels is None:
+            return TableShape(rows, len(self.features))
+        counts = np.bincount(class_indices(values, labels), minlength=len(labels))
+        return TableShape(rows, len(self.features), len(labels), float(counts.min() / counts.sum()))
+
+    def drop_split(self) -> None:
+        """Turn the settings of the split into remarks: the rows cannot be split so."""
+        for key, (column, why) in self.split.items():
+            self.remarks.append(_hint(key, column, why))
+        self.split = {}
+
+    def keep_categories(self, train: Ids) -> None:
+        """Note the categories that would be left out in training, which judges the training rows alone.
+
+        Args:
+            train: The positions of the training rows in `table`.
+        """
+        numbers = self.typed.numbers
+        rows = np.flatnonzero(np.isin(np.arange(len(self.typed)) if numbers is None else numbers, train))
+        config = DataConfig(path=self.path, target=list(self.targets))
+        names = [name for name in self.features if self.kinds[name].kind == "category"]
+        judged = judge(self.typed, names, config, rows).kinds
+        self.rare = [name for name in names if judged[name].kind == "identifier"]
+
+    def summary(self) -> str:
+        """Return one line that says what was read."""
+        counts = Counter(self.kinds[name].kind for name in self.features)
+        kinds = listed(f"{count:,} {kind if count == 1 else _WORDS[kind]}" for kind, count in counts.items())
+        left = f"; left out: {listed(map(_one_line, self.exclude))}" if self.exclude else ""
+        return f"read {self.path}: {len(self.table):,} rows; to learn from: {kinds}{left}"
+
+    def text(self, model: str | None = None) -> str:
+        """Return the config, with comments.
+
+        Args:
+            model: The value of `model.type`; None for the best one by the libraries that are installed.
+        """
+        return "\n".join(_lines(self, model or default_model(self.shape))) + "\n"
+
+
+def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | None = None) -> Draft:
+    """Return what a config for a CSV or Parquet file says.
+
+    Args:
+        path: The file, or its URL.
+        target: The column to predict; several in a sequence, or divided by commas.
+        encoding: That of a CSV file; None: UTF-8, or what its bytes tell.
+
+    Raises:
+        DataError: The file cannot be read or trained on, or has no such target; names the nearest column.
+    """
+    path = str(path)
+    table, params = _read(path, encoding)
+    targets = _targets(table, target)
+    names = [name for name in table.columns if name not in targets]
+    if not names:
+        raise DataError(
+            f"{table.source}: there is no column to learn from: {listed(map(repr, targets))} is the only one"
+        )
+    config = DataConfig(path=path, target=targets if len(targets) > 1 else targets[0], missing_target="drop")
+    config = _with_declared(table, [*targets, *names], config)
+    strays: dict[str, Mapping[str, int]] = {}
+    labelled = table
+    for name in targets:
+        config = _without_strays(
+            labelled, {name: infer_target(labelled, _alone(config, name))}, config, strays
+        )
+        kind = infer_target(labelled, _alone(config, name))
+        labelled, _ = rows_with_target(typed(labelled, {name: kind}), name)
+    task, doubts = _task(labelled, config)
+    config = _without_strays(labelled, infer(labelled, names, config).kinds, config, strays)
+    inference = infer(labelled, names, config)
+    draft = Draft(table, typed(labelled, inference.kinds), inference.kinds, path, targets, task, params)
+    draft.strays, draft.declared = strays, config.columns
+    draft.remarks = [*table.remarks, *doubts]
+    draft.remarks += [line for line in inference.warnings if line not in inference.excluded]
+    odd = odd_spellings(labelled, {**inference.kinds, **dict.fromkeys(targets, ColumnKind("category"))})
+    draft.remarks += [*odd, *row_of_sums(table)]
+    _choose_columns(draft)
+    _choose_split(draft)
+    draft.exclude |= dict.fromkeys(table.unread, "its cells hold lists or structures, which are no features")
+    return draft
+
+
+def columns_of(path: Path | str, encoding: str | None = None) -> str:
+    """Return the names of the columns of a CSV or Parquet file, in one line for a message."""
+    return listed((_one_line(name) for name in _read(str(path), encoding)[0].columns), 12)
+
+
+def _task(table: Table, config: DataConfig) -> tuple[str, list[str]]:
+    """Return the task and warnings as `inspect` does, but take counts for amounts."""
+    task, doubts = inspect(table, config)
+    if len(config.targets) > 1:
+        return task, doubts
+    task, why = unless_counts(task, table.columns[config.targets[0]])
+    if why is None:
+        return task, doubts
+    return task, [
+        f"whole numbers are taken for amounts, as {why}; set `task: classification` if they are classes"
+    ]
+
+
+def _targets(table: Table, target: str | Sequence[str]) -> list[str]:
+    """Return the columns to predict.
+
+    Raises:
+        DataError: There is no such column.
+    """
+    if isinstance(target, str):
+        target = [target] if target in table.columns else [name.strip() for name in target.split(",")]
+    for name in target:
+        table.column(name, "--target")
+    return list(dict.fromkeys(target))
+
+
+def _alone(config: DataConfig, target: str) -> DataConfig:
+    return config.model_copy(update={"target": target})
+
+
+def _without_strays(
+    table: Table, kinds: Mapping[str, ColumnKind], config: DataConfig, strays: dict[str, Mapping[str, int]]
+) -> DataConfig:
+    """Return the config with the texts that cannot be read as missing values; add them to `strays`.
+
+    Of many different ones, the column holds categories instead.
+    """
+    found = {name: texts for name, kind in kinds.items() if (texts := stray_texts(table, name, kind))}
+    few = {name: texts for name, texts in found.items() if len(texts) <= _MOST_STRAYS}
+    strays |= few
+    absent: dict[str, Any] = {name: list(texts) for name, texts in strays.items()}
+    categories = {name: ColumnConfig(type="category") for name in found if name not in few}
+    columns = {**config.columns, **categories}
+    return config.model_copy(update={"missing_values": absent, "columns": columns})
+
+
+def _with_declared(table: Table, names: Sequence[str], config: DataConfig) -> DataConfig:
+    """Return the config with what training would not read so: dates of quarters or months, and units."""
+    dates = [name for name in names if name not in config.targets and holds_periods(table.columns[name])]
+    numbers = [name for name in names if has_unit(table.columns[name])]
+    columns = dict.fromkeys(dates, ColumnConfig(type="date"))
+    columns |= dict.fromkeys(numbers, ColumnConfig(type="number"))
+    return config.model_copy(update={"columns": columns})
+
+
+def _read(path: str, encoding: str | None) -> tuple[Table, dict[str, Any]]:
+    """Return the rows, and the options of the reader that they need."""
+    suffix = PurePath(path).suffix.lower()
+    if suffix not in _READ:
+        raise DataError(
+            f"{path}: only CSV ({', '.join(_READ[:3])}) and Parquet (.parquet) files can be inspected; "
+            + (
+                "convert it first"
+                if suffix != ".npz"
+                else f"arrays train as they are: write data: {path}, model: mlp"
+            )
+        )
+    if suffix in _PARQUET and encoding is not None:
+        raise DataError(f"{path}: an encoding is for CSV files; leave --encoding out")
+    params = {} if suffix in _PARQUET else _csv_params(path, encoding)
+    table = read_table(path, params)
+    if not len(table):
+        raise DataError(f"{table.source}: there are columns, but no rows")
+    return table, params
+
+
+def _csv_params(path: str, encoding: str | None) -> dict[str, Any]:
+    """Return the delimiter and the encoding, unless they are the defaults."""
+    file = existing_file(path)
+    with file.open("rb") as stream:
+        start = stream.read(1 << 16)
+    if encoding is None and (found := guess_of_file(file)) is not None:
+        encoding = found.encoding
+    params: dict[str, Any] = {} if encoding is None else {"encoding": encoding}
+    try:
+        text = start.decode(encoding or "latin-1", errors="ignore")
+    except LookupError:
+        raise DataError(
+            f"there is no encoding {encoding!r}; for example, give utf-8, latin-1 or cp1252"
+        ) from None
+    first = re.split(r"[\r\n]", text, maxsplit=1)[0]
+    counts = {delimiter: _cells(first, delimiter) for delimiter in ",;\t|"}
+    best = max(counts, key=lambda delimiter: counts[delimiter])
+    return params if best == "," or counts[best] == 1 else params | {"delimiter": best}
+
+
+def _cells(line: str, delimiter: str) -> int:
+    try:
+        return len(next(csv.reader([line], delimiter=delimiter), []))
+    except csv.Error:  # reading the file says what is wrong
+        return 1
+
+
+def _choose_columns(draft: Draft) -> None:
+    """Divide the columns into those to learn from and those to leave out, with the reason."""
+    names: list[str] = []
+    for name, kind in draft.kinds.items():
+        values = draft.typed.columns[name]
+        if not kind.is_feature:
+            draft.exclude[name] = f"{kind.kind}: {kind.reason}"
+        elif _names_rows(draft, name):
+            names.append(name)
+        elif values.dtype.kind == "f" and np.isinf(values).any():
+            draft.exclude[name] = "has infinite values"
+        elif values.dtype.kind == "f" and np.fmax.reduce(np.abs(values)) > np.finfo(np.float32).max:
+            draft.exclude[name] = "has values too large for float32"
+        else:
+            draft.features.append(name)
+    if draft.features:
+        draft.exclude |= dict.fromkeys(names, "identifier: its name says that it names the rows")
+    draft.features = draft.features or names
+    if not draft.features:
+        reasons = listed(f"{name}: {why}" for name, why in draft.exclude.items())
+        raise DataError(f"{draft.table.source}: there is no column to learn from ({reasons})")
+
+
+def _names_rows(draft: Draft, name: str) -> bool:
+    """Return whether a column is called as R and pandas call the names of rows, or has no name at all."""
+    if draft.kinds[name].kind not in ("number", "category"):
+        return False
+    is_nameless = name == "column 1" and "column 2" not in draft.table.columns
+    return is_nameless or _ROW_NAMES.fullmatch(name) is not None
+
+
+def _choose_split(draft: Draft) -> None:
+    """Decide what rows are split by: time or groups where that is evident, else remarks."""
+    for key, column, why, is_evident in [*_times(draft), *_groups(draft)]:
+        if is_evident and not draft.split:  # time and group cannot be combined
+            draft.split[key] = (column, why)
+        else:
+            draft.remarks.append(_hint(key, column, why))
+    split = [column for column, _ in draft.split.values()]
+    if left := [name for name in draft.features if name not in split]:
+        draft.features = left
+        draft.exclude = {name: why for name, why in draft.exclude.items() if name not in split}
+    else:
+        draft.drop_split()
+
+
+def _hint(key: str, column: str, why: str) -> str:
+    return f"{why}: to split by it, set `{key}: {inline(column)}` under split"
+
+
+def _times(draft: Draft) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield the columns of times; it is evident to split by one that rises from row to row."""
+    for name, values in draft.typed.columns.items():
+        if name in draft.targets or kind_of(values) != "time" or missing(values).any():
+            continue
+        ordered = bool((values[1:] >= values[:-1]).all()) and len(np.unique(values)) > len(values) // 10
+        yield "time", name, f"rows are {'in order of' if ordered else 'dated by'} {_one_line(name)}", ordered
+
+
+def _groups(draft: Draft) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield columns whose names say that they group rows; identifiers of many groups are evident."""
+    for name in [*draft.features, *draft.exclude]:
+        words = re.split(r"[\W_]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
+        values = draft.typed.columns[name]
+        groups = len(set(values.tolist()))
+        is_named = any(word in words for word in _GROUPS)
+        if groups > len(values) // 2 or not (is_named or "id" in words):
+            continue
+        is_evident = is_named and groups >= _MIN_GROUPS and "id" in words and not missing(values).any()
+        yield "group", name, f"{groups} different {_one_line(name)}, each with several rows", is_evident
+
+
+def _lines(draft: Draft, model: str) -> Iterator[str]:
+    rows = len(draft.table)
+    yield f"# Written by `trainwright init` for {rows} rows and {len(draft.table.columns)} columns."
+    if name := re.sub(r"[^A-Za-z0-9._-]+", "-", PurePath(draft.path).stem).strip("._-"):
+        yield f"experiment: {{name: {inline(name)}}}"
+    yield "data:"
+    yield f"  type: {'parquet' if PurePath(draft.path).suffix.lower() in _PARQUET else 'csv'}"
+    yield f"  path: {inline(draft.path)}"
+    if draft.params:
+        yield "  params:"
+        yield from (
+            f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in draft.params.items()
+        )
+    yield f"  target: {inline(draft.targets[0] if len(draft.targets) == 1 else list(draft.targets))}"
+    yield f"  task: {draft.task}  # {_why_task(draft)}"
+    if without := rows - len(draft.typed):
+        yield f"  missing_target: drop  # {without} rows have none"
+    yield f"  # to learn from: {_columns(draft)}"
+    if draft.exclude:
+        yield "  exclude:"
+        yield from (f"    - {inline(name)}  # {reason}" for name, reason in draft.exclude.items())
+    yield from _declared(draft, model)
+    yield from _strays(draft)
+    yield from _preparation(draft, model)
+    yield from (f"  # {_one_line(remark)}" for remark in draft.remarks)
+    yield from _split(draft)
+    yield from (f"# {line}" for line in draft.comparison)
+    yield from _proposal(model, draft.shape)
+
+
+def _proposal(model: str, shape: TableShape) -> Iterator[str]:
+    """Yield the lines of the proposal, with the reason in a comment where there is one."""
+    why = reasons(model, shape)
+    for line in emit(sections(model, shape)).splitlines():
+        reason = why.get(line.strip().partition(":")[0])
+        yield line if reason is None else f"{line}  # {reason}"
+
+
+def _declared(draft: Draft, model: str) -> Iterator[str]:
+    """Yield the columns whose kind or encoding must be said: categories with many values.
+
+    Trees split off a category with few rows as easily as any other, and learn them by heart, unless their
+    framework encodes categories by the target itself.
+    """
+    framework = _framework(model)
+    takes_codes = _defaults(model).get("data.encode") == "category" and not (
+        framework is not None and framework.encodes_by_target
+    )
+    lines = []
+    for name, column in draft.declared.items():
+        if column.type != "category":
+            first = next(text for text in draft.table.columns[name] if text is not None)
+            lines.append(f"    {inline(name)}: {column.type}  # such as {_one_line(first)}")
+    for name, kind in draft.kinds.items():
+        if name not in draft.features or kind.kind != "category":
+            continue
+        count = len(set(draft.typed.columns[name].tolist()) - {None})
+        if takes_codes and count > MAX_ONEHOT:
+            lines.append(f"    {inline(name)}: {{type: category, encode: target}}  # {count:,} different")
+        elif name in draft.rare or name in draft.declared:
+            lines.append(f"    {inline(name)}: category  # {count:,} different")
+    yield from ["  columns:", *lines] if lines else []
+
+
+def _strays(draft: Draft) -> Iterator[str]:
+    """Yield the texts that are taken for missing values."""
+    if draft.strays:
+        yield "  missing_values:"
+    for name, texts in draft.strays.items():
+        kind = draft.kinds[name].kind if name in draft.kinds else "number"
+        rows = f"{sum(texts.values()):,} rows"
+        yield f"    {inline(name)}: {inline(list(texts))}  # no {_WORDS[kind]}, in {rows}"
+
+
+def _framework(model: str) -> type[Framework] | None:
+    """Return the framework that has a model of this short name, or None."""
+    name = plugins.framework_of(model)
+    return None if name is None else plugins.adapter("framework", name)
+
+
+def _defaults(model: str) -> Mapping[str, Any]:
+    """Return the defaults of a model's framework, by dotted key of the config."""
+    framework = _framework(model)
+    return {} if framework is None else framework.defaults(model)
+
+
+def _preparation(draft: Draft, model: str) -> Iterator[str]:
+    """Yield how missing values are filled, where the model does not take them."""
+    columns = {name: draft.typed.columns[name] for name in draft.features}
+    gaps = {name: count for name, values in columns.items() if (count := int(missing(values).sum()))}
+    if not gaps:
+        return
+    counts = listed(f"{_one_line(name)} {count}" for name, count in gaps.items())
+    if _defaults(model).get("data.impute") == "keep":
+        yield f"  # missing values, which the model takes as they are: {counts}"
+    else:
+        yield "  impute: median"
+        yield f"  # missing values, filled with the median or the commonest category: {counts}"
+
+
+def _split(draft: Draft) -> Iterator[str]:
+    share = _share(len(draft.typed))
+    yield "  split:"
+    yield from (f"    {key}: {inline(column)}  # {why}" for key, (column, why) in draft.split.items())
+    yield f"    val: {share}"
+    yield f"    test: {share}  # the rest trains"
+
+
+def _share(rows: int) -> float:
+    """Return the share of the rows to validate, and to test: larger where a tenth is only a few rows."""
+    return 0.1 if rows >= 1000 else 0.15 if rows >= 50 else 0.2
+
+
+def _one_line(text: str) -> str:
+    """Return a text of the data as a comment, or a terminal, may show it: without control characters."""
+    return "".join(
+        char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in " ".join(text.split())
+    )
+
+
+def _columns(draft: Draft) -> str:
+    kinds: dict[str, list[str]] = {}
+    for name in draft.features:
+        kinds.setdefault(draft.kinds[name].kind, []).append(_one_line(name))
+    return "; ".join(f"{_WORDS[kind]}: {listed(names, 12)}" for kind, names in kinds.items())
+
+
+def _why_task(draft: Draft) -> str:
+    if len(draft.targets) > 1:
+        return f"{len(draft.targets)} columns"
+    values = draft.typed.columns[draft.targets[0]]
+    labels = task_of(draft.task).labels(values)
+    if labels is None:
+        return f"values from {values.min():g} to {values.max():g}"
+    counts = np.bincount(class_indices(values, labels)).tolist()
+    return f"{len(labels)} classes: " + _one_line(
+        listed(f"{label} ({n} rows)" for label, n in zip(labels, counts, strict=True))
+    )

@@ -1,0 +1,62 @@
+"""Detect the encoding of a text file that is not UTF-8, where its bytes tell."""
+
+from __future__ import annotations
+
+import codecs
+from pathlib import Path
+from typing import NamedTuple
+
+UTF8 = ("utf-8", "utf8", "utf-8-sig")
+MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_PIECE = 1 << 20  # bytes of a file that are looked at together
+
+
+class Guess(NamedTuple):
+    """The encoding of a text, and the first line that is not UTF-8; None with the mark of UTF-16."""
+
+    encoding: str
+    line: int | None = None
+
+    def remark(self, path: str) -> str:
+        """Return what a user should know of it."""
+        why = "it begins with the mark of UTF-16" if self.line is None else f"line {self.line} is not UTF-8"
+        return (
+            f"{path}: {why}, so it is read as {self.encoding}; if texts look wrong, give data.params.encoding"
+        )
+
+
+def guess(text: bytes) -> Guess | None:
+    """Return the encoding of a text that is not UTF-8: UTF-16 with its mark, or cp1252, as Windows writes it.
+
+    Returns:
+        None where the bytes do not tell: some are none of cp1252, or there are more characters of UTF-8 than
+        errors, so that the text is damaged rather than in another encoding.
+    """
+    if text.startswith(MARKS):
+        return Guess("utf-16")
+    read = text.decode("utf-8", errors="replace")
+    errors = read.count("\N{REPLACEMENT CHARACTER}")
+    others = sum(not char.isascii() for char in read) - errors
+    try:
+        text.decode("cp1252")
+    except UnicodeDecodeError:
+        return None
+    if errors <= others or b"\0" in text:
+        return None
+    return Guess("cp1252", read.count("\n", 0, read.index("\N{REPLACEMENT CHARACTER}")) + 1)
+
+
+def guess_of_file(file: Path) -> Guess | None:
+    """Return the encoding of a file that is not UTF-8, which is read piece by piece; None if it is."""
+    decoder, lines = codecs.getincrementaldecoder("utf-8")(), 0
+    with file.open("rb") as stream:
+        while piece := stream.read(_PIECE):
+            if not lines and piece.startswith(MARKS):
+                return Guess("utf-16")
+            try:
+                decoder.decode(piece)
+            except UnicodeDecodeError:
+                found = guess(piece)
+                return found and found._replace(line=lines + (found.line or 0))
+            lines += piece.count(b"\n")
+    return None

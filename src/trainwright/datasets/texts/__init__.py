@@ -1,0 +1,1 @@
+"""Texts: tokenizers, and the preparation of columns of text."""

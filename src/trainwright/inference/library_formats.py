@@ -1,0 +1,73 @@
+"""Exports of a model in the formats of its own library, which need no Trainwright."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from trainwright.errors import InputError
+from trainwright.frameworks.base import Framework, Model
+from trainwright.inference.whole_files import write_whole
+from trainwright.types import DataInfo
+
+log = logging.getLogger("trainwright")
+
+
+def export_model(model: Model, info: DataInfo, path: Path, form: str) -> None:
+    """Write a model; if its target was transformed or shifted, a file beside it says how to undo that.
+
+    Args:
+        model: The model.
+        info: What its data are.
+        path: The file or folder to make; one that is there is replaced when the new one is whole.
+        form: One of the framework's formats.
+
+    Raises:
+        InputError: The path cannot be written.
+    """
+    write_whole(path, lambda made: model.export(made, form))
+    if info.target_transform is not None or info.target_offset:
+        _note_unit(info, path)
+
+
+def _note_unit(info: DataInfo, path: Path) -> None:
+    """Write the unit of an exported model's outputs, and how to convert them, beside it."""
+    note = path.with_name(f"{path.name}.target.json")
+    transform, offset, says = info.target_transform, info.target_offset, info.target
+    if transform is not None:
+        says = f"{transform['kind']} of {says}"
+    if offset:
+        says = f"{says} less {', '.join(map(repr, offset))}"
+    text = json.dumps({"outputs": says, "target_offset": list(offset), "target_transform": transform})
+    write_whole(note, lambda made: made.write_text(text, encoding="utf-8"))
+    log.warning(
+        "the exported model returns the %s, as it was trained; %s has what turns that into the original "
+        "units, as predict does",
+        says,
+        note.name,
+    )
+
+
+def export_format(framework: type[Framework], run_id: str, path: Path, form: str | None) -> str:
+    """Return the format in which `export` writes.
+
+    It is the one asked for, else that of the path's suffix, else the default.
+
+    Raises:
+        InputError: The framework has no such format, or none is asked for and the path has a suffix of
+            another kind.
+    """
+    forms = framework.formats
+    if not forms or (form is not None and form not in forms):
+        known = f"there are: {', '.join(forms)}" if forms else "its framework has none of its own"
+        known += "; with the preparation of rows, mlflow, native or sklearn (docs/export.md)"
+        raise InputError(f"run {run_id} cannot be exported{f' as {form!r}' if form else ''}: {known}")
+    ending = path.suffix.removeprefix(".")
+    suffixes = [one for one in forms if one.isalnum() and one not in framework.folder_formats]
+    if form is None and ending and ending not in suffixes:
+        endings = " or ".join(f".{one}" for one in suffixes)
+        raise InputError(
+            f"{path}: its suffix is not one of this model's formats; use {endings}, or give --format"
+        )
+    return form or ending or forms[0]

@@ -1,0 +1,394 @@
+"""The trained model of a run, for prediction, evaluation, explanation and export."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainwright.datasets.base import DataBundle, Split
+from trainwright.datasets.samples.arrays import Arrays, rows_from
+from trainwright.datasets.tables.preparation import AnyPreparation, from_json
+from trainwright.datasets.texts import tokenizers
+from trainwright.datasets.texts.preparation import TextPreparation
+from trainwright.datasets.texts.tokenizers import Tokenizer
+from trainwright.errors import InputError
+from trainwright.evaluation.metrics import (
+    EvaluationResult,
+    accumulators,
+    evaluate_predictions,
+    explained_metric,
+    wanted_metrics,
+)
+from trainwright.frameworks.base import Framework, ModelInputs
+from trainwright.inference import texts
+from trainwright.inference.input_files import InputFiles
+from trainwright.inference.input_rows import InputRows
+from trainwright.inference.intervals import (
+    Intervals,
+    Residuals,
+    calibrated,
+    check_level,
+    chosen_on_validation,
+    residuals,
+)
+from trainwright.inference.labeled import labeled, refuse_masks
+from trainwright.inference.library_formats import export_format, export_model
+from trainwright.inference.original_units import in_original_units
+from trainwright.plugins import task_for
+from trainwright.process.global_random import preserved_global_random
+from trainwright.records.data import StoredModel, understanding
+from trainwright.records.run_dir import RunDir
+from trainwright.types import INPUT_IDS, Array, SplitName
+
+log = logging.getLogger("trainwright")
+
+# If two threads loaded at once, one would restore the generators to what the other had set them to.
+_LOADING = threading.Lock()
+_CHUNK_ROWS = 1 << 16  # that are predicted from one chunk, at most
+_CHUNK_CELLS = 1 << 22
+
+
+class Predictor:
+    """The model of a run (the best one where there is one), ready to predict.
+
+    It may be used from many threads at once, beside others. `files` reads what is to be predicted or
+    evaluated from files.
+
+    Args:
+        run: The run.
+        stored: Its weights, and how its data were prepared.
+        framework: The framework of the model.
+        inputs: The arguments with which the framework loads it.
+        load_data: Reads and prepares the run's own data, in the current working directory.
+        folder: Returns the folder in which the run reads them.
+
+    Raises:
+        CheckpointError: A file that predictions depend on is damaged.
+    """
+
+    def __init__(
+        self,
+        run: RunDir,
+        stored: StoredModel,
+        framework: type[Framework],
+        inputs: ModelInputs,
+        load_data: Callable[[], DataBundle],
+        folder: Callable[[], Path],
+    ) -> None:
+        self._run, self.stored = run, stored
+        self._framework = framework
+        self.config, self.info, self.model_object = inputs.config, inputs.info, inputs.model
+        self._load_data, self._folder = load_data, folder
+        self._residuals: Residuals | None = None  # of the validation rows, once they are asked for
+        with understanding(stored.data_file):
+            self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
+            self._tokenizer = (
+                self._preparation.tokenizer
+                if isinstance(self._preparation, TextPreparation)
+                else tokenizers.from_json(stored.data.tokenizer)
+            )
+            self._task = task_for(self.info)
+        with _LOADING, preserved_global_random():
+            self.model = in_original_units(framework.load(inputs, stored.folder), self.info)
+        self._rows = InputRows(
+            self.config.data, self.info, self._preparation, self._tokenizer, self.model.input_names
+        )
+        self.files = InputFiles(run.id, self.config, self._rows, stored.data.tokenizer)
+
+    def __repr__(self) -> str:
+        kind = self.config.model.type if self.model_object is None else type(self.model_object).__name__
+        return f"<Predictor of run {self._run.id}: {kind}, {self.info.task}>"
+
+    @property
+    def run(self) -> RunDir:
+        """The run."""
+        return self._run
+
+    @property
+    def framework(self) -> type[Framework]:
+        """The framework of the model."""
+        return self._framework
+
+    @property
+    def preparation(self) -> AnyPreparation | None:
+        """The preparation of raw rows as features; None where the data set brought features."""
+        return self._preparation
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the text.
+
+        Raises:
+            InputError: The run was not trained on text.
+        """
+        if INPUT_IDS not in self.info.inputs:
+            raise InputError(f"run {self._run.id} was not trained on text: its task is {self._task.name}")
+        return self._tokenizer
+
+    def generate(self, prompt: str, max_tokens: int = 200, **how: Any) -> str:
+        """Return a text that continues `prompt`; see `texts.generate`.
+
+        Args:
+            prompt: How the text begins.
+            max_tokens: The number of tokens at most.
+            how: `temperature` (default 1), `top_k` (default: all) and `seed` (default 0).
+
+        Raises:
+            InputError: The run is no language model, or an option makes no sense.
+        """
+        if not self._task.generates_text:
+            raise InputError(
+                f"run {self._run.id} generates no text: its task is {self._task.name}; call predict"
+            )
+        return texts.generate(self.model, self.tokenizer, self.info, prompt, max_tokens, **how)
+
+    @property
+    def native(self) -> Any:
+        """The model as its library's own object, such as a `torch.nn.Module`."""
+        return self.model.native
+
+    def export(self, path: Path, form: str | None = None) -> Path:
+        """Write the model in a format of its own library, for use without Trainwright.
+
+        Args:
+            path: The file or folder to make; one that is there is replaced when the new one is whole.
+            form: One of the framework's formats; default: see `export_format`.
+
+        Raises:
+            InputError: The framework has no such format, or the path cannot be written.
+        """
+        export_model(self.model, self.info, path, self.export_format(path, form))
+        return path
+
+    def export_format(self, path: Path, form: str | None = None) -> str:
+        """Return the format in which `export` writes: as asked for, else by the suffix, else the default.
+
+        Raises:
+            InputError: The framework has no such format, or none is asked for and the path has a suffix of
+                another kind.
+        """
+        return export_format(self._framework, self._run.id, path, form)
+
+    def outputs(self, rows: Any) -> Array:
+        """Return class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs).
+
+        Values are in the precision in which the model answers.
+
+        Of masks, the probabilities are (rows, classes, height, width).
+
+        Args:
+            rows: A data frame or a sequence of mappings with the columns of the training data; an array with
+                just these columns, in their order; features (rows, ...) where the data set provided
+                preprocessed arrays, or a mapping of arrays where it provided several; where it had images in
+                files, a folder, or a sequence of paths, contents of image files, or (height, width,
+                channels) uint8 arrays.
+
+        Raises:
+            InputError: The rows lack an input of the model, or it has another shape; or they lack the targets
+                of a task whose predictions are sums over them.
+        """
+        parts = list(self._parts(rows))
+        return np.concatenate(parts) if parts else np.empty((0, self.info.outputs), dtype=np.float32)
+
+    def _parts(self, rows: Any) -> Iterator[Array]:
+        """Yield what `outputs` returns, for some rows at a time."""
+        arrays, size = self._rows.batch(rows), self.chunk_rows
+        for start in range(0, len(next(iter(arrays.values()))), size):
+            for part in self.model.predict(Arrays(rows_from(arrays, start, size))):
+                yield part.outputs
+
+    @property
+    def chunk_rows(self) -> int:
+        """The number of rows of a chunk: rows in memory and files are predicted in the same chunks.
+
+        So a file that is read chunk by chunk gets the bits of the same rows in memory.
+        """
+        cells = sum(int(np.prod(spec.shape)) for spec in self._rows.specs.values())
+        together = self.model.rows_together
+        return together * max(1, min(_CHUNK_ROWS, _CHUNK_CELLS // max(1, cells)) // together)
+
+    def predict(self, rows: Any, threshold: float | None = None) -> Any:
+        """Return the predictions as a data frame, one row for each row given.
+
+        The columns are `prediction` and, for classes, one `probability_<class>` each; for several targets
+        `prediction_<i>`; for labels `prediction_<label>` and `probability_<label>`. A mask is an array
+        (height, width) in a cell of `prediction`; it holds the numbers of the training masks.
+
+        Args:
+            rows: As in `outputs`.
+            threshold: Predict the second of two classes, or a label, where its probability is at least this.
+                Default: the most probable class, and labels whose probability is above 0.5.
+
+        Raises:
+            InputError: A threshold is given, but decides nothing in this task; or as in `outputs`.
+        """
+        if self._task.gives_masks:  # which are smaller than the probabilities
+            masks = [mask for part in self._parts(rows) for mask in self.table(part, threshold)["prediction"]]
+            return self._frame(rows, {"prediction": masks})
+        return self._frame(rows, self.table_of(rows, self.outputs(rows), threshold))
+
+    @property
+    def gives_masks(self) -> bool:
+        """True if a prediction is a mask."""
+        return self._task.gives_masks
+
+    def predict_proba(self, rows: Any) -> Array:
+        """Return the probabilities of the classes or labels, (rows, classes) float32.
+
+        Their order is that of the columns of `predict`. For masks they are (rows, classes, height, width).
+
+        Raises:
+            InputError: The task has no probabilities; or as in `outputs`.
+        """
+        self.check_probabilities()
+        return self.outputs(rows)
+
+    def predict_interval(self, rows: Any, level: float = 0.9) -> Any:
+        """Return predictions with the ends of intervals, as a data frame: `prediction`, `lower`, `upper`.
+
+        The intervals are calibrated on the run's validation rows (`intervals`), which are read for it once:
+        in the working directory that the run was started in.
+
+        Args:
+            rows: As in `outputs`.
+            level: The share of new rows whose interval holds their target.
+
+        Raises:
+            InputError: The run is no regression, has no validation rows or too few; or as in `outputs`.
+            DataError: The validation rows cannot be read any more.
+        """
+        with contextlib.chdir(self._folder()):
+            intervals = self.intervals(level)
+        outputs = self.outputs(rows)
+        return self._frame(rows, {**self.table(outputs), **intervals.columns(outputs)})
+
+    def intervals(self, level: float) -> Intervals:
+        """Return the intervals of a level, calibrated on the run's validation rows; see `Intervals`.
+
+        Raises:
+            InputError: The run is no regression, or has no validation rows or too few.
+            DataError: The validation rows cannot be read any more.
+        """
+        check_level(level, self.info)
+        if self._residuals is None:
+            self._residuals = residuals(self.evaluate("val"), self.info)
+        if (note := chosen_on_validation(self._run, self.config)) is not None:
+            log.info("%s", note)
+        return calibrated(self._residuals, level, self.info)
+
+    def table(self, outputs: Array, threshold: float | None = None) -> dict[str, Any]:
+        """Return the columns of the predictions, given what `outputs` returned.
+
+        Raises:
+            InputError: A threshold is given, but decides nothing in this task, or is no probability.
+        """
+        if threshold is None:
+            return dict(self._task.columns(outputs))
+        if not 0 <= threshold <= 1:
+            raise InputError(f"a threshold of {threshold:g} given; a probability is from 0 to 1")
+        return dict(self._task.columns_at(outputs, threshold))
+
+    def table_of(self, rows: Any, outputs: Array, threshold: float | None = None) -> dict[str, Any]:
+        """Return the same for rows; where these are lists of words, with an answer for each word."""
+        table, preparation = self.table(outputs, threshold), self._preparation
+        if not (isinstance(preparation, TextPreparation) and preparation.of_words):
+            return table
+        if not self._task.has_inner_labels:
+            return table
+        return {name: preparation.labels_of_words(rows, answers) for name, answers in table.items()}
+
+    def check_probabilities(self) -> None:
+        """Check that the task has probabilities.
+
+        Raises:
+            InputError: The task has no probabilities.
+        """
+        if not self._task.gives_probabilities:
+            raise InputError(f"run {self._run.id} gives no probabilities: its task is {self._task.name}")
+
+    @staticmethod
+    def _frame(rows: Any, columns: Mapping[str, Any]) -> Any:
+        """Return columns as a data frame with the index of the rows, if they are one themselves."""
+        import pandas as pd
+
+        return pd.DataFrame(dict(columns), index=rows.index if isinstance(rows, pd.DataFrame) else None)
+
+    def evaluate(
+        self,
+        split: SplitName = "test",
+        rows: Any = None,
+        bundle: DataBundle | None = None,
+        samples: Split | None = None,
+    ) -> EvaluationResult:
+        """Return the metrics on a split of the run's own data, or on other rows with the target column.
+
+        Args:
+            split: A split of the run's own data.
+            rows: Other rows, instead of the split.
+            bundle: The run's data, if it was given them as objects.
+            samples: What `files.samples` returned, instead of the split.
+
+        Raises:
+            InputError: The run has no such split, its data have changed, or the rows lack a column.
+        """
+        if samples is not None:
+            chosen = samples
+        elif rows is not None:
+            refuse_masks(self.info, self._run.id)
+            chosen = labeled(rows, self._rows)
+        else:
+            chosen = self._own_split(split, bundle)
+        metrics = wanted_metrics(self.config, self.info)
+        predictions = self.model.evaluate(chosen, accumulators(metrics))
+        return evaluate_predictions(predictions, metrics, self.info, split)
+
+    def explain(self, bundle: DataBundle | None = None) -> dict[str, Any]:
+        """Explain the model by importance, SHAP values and partial dependence.
+
+        See `evaluation.explanation.explain`. The result is written into the run directory, for the report.
+        Where that cannot be written, the result says so in its entry `not_kept`.
+
+        Args:
+            bundle: The run's data, if it was given them as objects.
+
+        Raises:
+            InputError: The data have changed.
+        """
+        from trainwright.evaluation.explanation import Model, explain
+
+        bundle = bundle or self.load_data()
+        for split in bundle.splits:
+            self._refuse_changed(bundle, split)
+        model = Model(self.model.predict, self.native, self.model.importance())
+        found = explain(model, bundle, explained_metric(self.config), self.config.experiment.seed)
+        try:
+            self._run.write_json("evaluation/explanation.json", found)
+        except OSError as error:
+            return {**found, "not_kept": f"{self._run.path} cannot be written ({error.strerror})"}
+        return found
+
+    def load_data(self) -> DataBundle:
+        """Read and prepare the run's own data.
+
+        Raises:
+            DataError: They cannot be read, or were given as objects.
+        """
+        return self._load_data()
+
+    def _own_split(self, split: SplitName, bundle: DataBundle | None) -> Split:
+        bundle = bundle or self.load_data()
+        if split not in bundle.splits:
+            raise InputError(f"run {self._run.id} has no {split} split; it has {', '.join(bundle.splits)}")
+        self._refuse_changed(bundle, split)
+        return bundle.splits[split]
+
+    def _refuse_changed(self, bundle: DataBundle, split: SplitName) -> None:
+        recorded = self._run.require_manifest().split_sha256(split)
+        if bundle.splits[split].fingerprint() != recorded:
+            raise InputError(f"the {split} split is not that of run {self._run.id}: the data have changed")

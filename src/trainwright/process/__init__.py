@@ -1,0 +1,1 @@
+"""This process: its clock, environment variables, global generators, and the code that it has imported."""

@@ -1,0 +1,97 @@
+"""Open the trained model of a run for prediction, evaluation, explanation and export."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from trainwright.config.schema import RunConfig
+from trainwright.datasets.base import DataBundle
+from trainwright.errors import CheckpointError, InputError, ModelError
+from trainwright.frameworks.base import Framework, ModelInputs
+from trainwright.inference.predictor import Predictor
+from trainwright.records.data import understanding
+from trainwright.records.decision import journalled_decisions
+from trainwright.records.run_dir import RunDir
+from trainwright.require import import_rule, importing_by
+from trainwright.runs.decisions import replaying_skips
+from trainwright.runs.frameworks import framework_for
+from trainwright.runs.processes.threads import available_threads
+from trainwright.runs.run_config import read_config
+from trainwright.runs.weights import stored_model
+from trainwright.runs.wiring import load_data
+from trainwright.runs.workdir import working_directory
+from trainwright.types import DataInfo
+from trainwright.world import ALONE
+
+log = logging.getLogger("trainwright")
+
+_READS = 5  # of a run in training, whose files may be replaced while they are read
+
+
+def open_predictor(run: RunDir, model: Any = None, *, pinned: bool) -> Predictor:
+    """Return the model of a run (the best one where there is one); it needs nothing but the run directory.
+
+    Args:
+        run: The run.
+        model: The model object, if the run was given one.
+        pinned: Pin this process (threads, determinism flags) as the training was, for the very bits of its
+            evaluation. Otherwise nothing in the process is changed, and outputs agree to 1e-5.
+
+    Raises:
+        InputError: The run has no weights yet, or was given a model as an object that is not given here.
+        CheckpointError: A file that predictions depend on is damaged.
+    """
+    manifest = run.manifest()
+    if manifest and "model" in manifest.objects and model is None:
+        raise InputError(f"{manifest.objects_in_words(['model'])}; pass it again: model=...")
+    return _settled(run, lambda: _opened(run, model, pinned=pinned))
+
+
+def _opened(run: RunDir, model: Any, *, pinned: bool) -> Predictor:
+    stored, manifest = stored_model(run), run.manifest()
+    config = read_config(run).with_placement(manifest.placement if manifest else {}).config
+    with understanding(stored.data_file):
+        info = DataInfo.from_json(stored.data.info)
+    threads = config.training.threads or available_threads(config)
+    framework = framework_for(config, info, model)
+    if pinned:
+        _pin(framework, config, threads)
+    inputs = ModelInputs(config, info, config.model.params, threads, model=model)
+    return Predictor(
+        run, stored, framework, inputs, _loader(run, config, model), partial(working_directory, run)
+    )
+
+
+def _loader(run: RunDir, config: RunConfig, model: Any) -> Callable[[], DataBundle]:
+    """Return what reads and prepares the run's own data: by the rule for imports of now, whenever it does."""
+    rule = import_rule()
+
+    def load() -> DataBundle:
+        skips = replaying_skips(journalled_decisions(run.journal), ALONE)
+        with importing_by(rule), skips:
+            return load_data(config, model)
+
+    return load
+
+
+def _settled(run: RunDir, read: Callable[[], Predictor]) -> Predictor:
+    """Read a run that may be in training, again if its newer checkpoint has replaced the files being read."""
+    for _ in range(_READS - 1):
+        in_training = run.is_owned()
+        try:
+            return read()
+        except (OSError, CheckpointError, ModelError):
+            if not in_training:
+                raise
+    return read()
+
+
+def _pin(framework: type[Framework], config: RunConfig, threads: int) -> None:
+    """Pin the process; if it cannot be pinned any more, warn, since outputs may differ in their last bits."""
+    try:
+        framework.pin(config, threads)
+    except ModelError as error:
+        log.warning("the outputs may differ from those of the training in their last bits: %s", error)

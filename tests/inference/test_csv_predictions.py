@@ -1,0 +1,25 @@
+"""Predictions as CSV have the values that the model answers."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from trainwright.inference.file_predictions import csv_text, write_predictions
+
+
+@pytest.mark.parametrize("scale", [2.0**24, 1.7e9, -3e12])
+def test_large_float32_keep_their_value(scale: float, tmp_path: Path) -> None:
+    """Another program reads them as float64, where their shortest digits mean another number."""
+    values = (scale * (1 + np.random.default_rng(0).random(500) / 100)).astype(np.float32)
+    frame = pd.DataFrame({"prediction": values})
+    write_predictions([frame], tmp_path / "p.csv")
+    for text in ((tmp_path / "p.csv").read_text(), csv_text(frame, header=True)):
+        read = np.loadtxt(io.StringIO(text), skiprows=1)
+        assert read.tolist() == values.astype(np.float64).tolist()
+
+
+def test_small_float32_have_their_fewest_digits() -> None:
+    assert csv_text(pd.DataFrame({"prediction": np.float32([0.1, 2.5])}), header=False) == "0.1\n2.5\n"
