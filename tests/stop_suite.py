@@ -43,7 +43,7 @@ class StopSuite:
     @classmethod
     def processes(cls) -> WarmProcesses:
         """Start the process to fork, which imports the framework."""
-        library = plugins.adapter("framework", cls.suite.framework).base_modules
+        library = plugins.adapter("framework", cls.suite.framework).library.modules
         return WarmProcesses(VICTIM, (*DATA_MODULES, *library))
 
     @pytest.fixture(scope="class")

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from plugins import install, python, trainwright
 from trainwright import plugins
 from trainwright.errors import InputError, MissingExtraError, ModelError
-from trainwright.frameworks.base import Framework
+from trainwright.frameworks.base import Framework, Library
 from trainwright.plugins import BUILT_IN, KINDS, BuiltIn
 from trainwright.stores.local import LocalStore
 
@@ -90,7 +90,7 @@ def test_the_table_says_what_the_classes_say() -> None:
             if served is not None and entry.serves is not None:
                 assert sorted(entry.serves) == sorted(getattr(cls, served))
             if kind == "framework":
-                assert cls.base_modules == (name,)
+                assert cls.library.modules == (name,)
                 assert entry.serves is None or sorted(entry.others) == sorted(cls.other_names())
 
 
@@ -268,10 +268,10 @@ TRACKER = {
         ),
         ("dataset", type("Set", (), {"Params": Plain}), "it lacks load, names"),
         ("framework", type("Frame", (), {}), "it is not a subclass of trainwright.frameworks.base.Framework"),
-        ("framework", type("Frame", (Framework,), {}), "it lacks base_modules, models"),
+        ("framework", type("Frame", (Framework,), {}), "it lacks library, models"),
         (
             "framework",
-            type("Frame", (Framework,), {"models": {}, "base_modules": ("x",)}),
+            type("Frame", (Framework,), {"models": {}, "library": Library(("x",))}),
             "it lacks determinism, learner, load, ",
         ),
         ("store", type("Shop", (), {}), "it lacks delete, download, get, "),
@@ -286,4 +286,4 @@ def test_what_a_class_lacks(kind: plugins.Kind, cls: Any, said: str | None) -> N
 @pytest.mark.parametrize("name", plugins.BUILT_IN["framework"])
 def test_a_framework_is_called_like_its_library(name: str) -> None:
     """`runs.process` finds by its name whether the library is imported."""
-    assert plugins.adapter("framework", name).base_modules == (name,)
+    assert plugins.adapter("framework", name).library.modules == (name,)

@@ -273,7 +273,7 @@ def framework_of_package(package: str) -> str | None:
     if package in BUILT_IN["framework"]:
         return package
     plugins = _imported("framework", ())
-    return next((name for name, cls in plugins if package in cls.base_modules), None)
+    return next((name for name, cls in plugins if package in cls.library.modules), None)
 
 
 def framework_of_class(cls: type) -> str:
@@ -282,7 +282,7 @@ def framework_of_class(cls: type) -> str:
     Raises:
         ModelError: No framework claims any of them.
     """
-    modules = {name: framework.base_modules for name, framework in adapters("framework")}
+    modules = {name: framework.library.modules for name, framework in adapters("framework")}
     for base in cls.__mro__:  # the nearest one decides: estimators of XGBoost are scikit-learn's, too
         for name, claimed in modules.items():
             if base.__module__.split(".")[0] in claimed:
@@ -474,7 +474,11 @@ def _lacks(kind: Kind, cls: Any) -> str | None:
     options = [attributes["Params"]] if "Params" in attributes else attributes.get("models", {}).values()
     if not all(isinstance(one, type) and issubclass(one, BaseModel) for one in options):
         return "its options are not pydantic models"
-    texts = [name for name in ("names", "base_modules") if isinstance(attributes.get(name), str)]
+    listed = {
+        "names": attributes.get("names"),
+        "library.modules": getattr(attributes.get("library"), "modules", ()),
+    }
+    texts = [name for name, value in listed.items() if isinstance(value, str)]
     return f"{texts[0]} must be a sequence of names, not one text" if texts else None
 
 

@@ -1,5 +1,6 @@
 """A framework of another package is asked for what commands and reports need to know of it."""
 
+import dataclasses
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
     proposal = Proposal({"noise": 0.1}, {"epochs": 3}, reasons={"noise": "shakes"}, comparison_rank=9)
     advice = Advice(lambda shape: {"toy": proposal}, unrestrained={"toy": "model.params.noise: 0.5"})
     monkeypatch.setattr(ToyFramework, "advice", advice)
-    monkeypatch.setattr(ToyFramework, "hub_name", "toys")
+    library = dataclasses.replace(ToyFramework.library, hub_name="toys")
+    monkeypatch.setattr(ToyFramework, "library", library)
     monkeypatch.setattr(ToyFramework, "aliases", ("play-thing",))
     assert adapter("framework", "toy") is ToyFramework
 

@@ -292,7 +292,8 @@ def _shares(case: Case, outputs: Array) -> Array:
 
 
 def test_outputs_are_those_of_the_library_alone(each: Stored, tmp_path: Path) -> None:
-    case, model, form = each.case, each.load(), each.framework.formats[0]
+    case, model = each.case, each.load()
+    form = model.exports.formats[0]
     path = tmp_path / f"model.{form}"
     model.export(path, form)
     library = _library_outputs(case, path, each.val["features"])

@@ -23,6 +23,7 @@ from trainwright.errors import ConfigError, InputError, ModelError, TrainingErro
 from trainwright.frameworks.base import LearnerInputs, Model, ModelInputs
 from trainwright.frameworks.xgboost import XgboostFramework, library, matrices
 from trainwright.frameworks.xgboost.learner import XgboostLearner
+from trainwright.frameworks.xgboost.model import XgboostModel
 from trainwright.order import SampleOrder
 from trainwright.runs.catalog import Catalog
 from trainwright.types import Array, Batch, DataInfo, Ids, features_spec
@@ -392,7 +393,7 @@ def test_importance_finds_the_features_that_matter() -> None:
     assert found["gain"].argmax() == 0
 
 
-@pytest.mark.parametrize("form", XgboostFramework.formats)
+@pytest.mark.parametrize("form", XgboostModel.exports.formats)
 def test_an_exported_model_is_the_librarys_own(form: str, tmp_path: Path) -> None:
     learner = trained("binary", {})
     learner.model().export(tmp_path / "model", form)

@@ -49,7 +49,7 @@ def _check_tokens(resolved: Resolved) -> None:
     if (
         data is None
         or framework is None
-        or model.type not in plugins.adapter("framework", framework).token_models
+        or model.type not in plugins.adapter("framework", framework).capabilities.token_models
     ):
         return
     if not getattr(plugins.dataset_of(data.type), "has_tokens", True):

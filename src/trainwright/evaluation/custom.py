@@ -132,7 +132,9 @@ def _mode(function: Any) -> Mode | None:
     if isinstance(greater, bool):
         return "max" if greater else "min"
     library, name = home_of(function).partition(".")[0], str(getattr(function, "__name__", ""))
-    known = (one.metric_modes.items() for _, one in adapters("framework") if library in one.base_modules)
+    known = (
+        one.library.metric_modes.items() for _, one in adapters("framework") if library in one.library.modules
+    )
     return next((mode for modes in known for ending, mode in modes if name.endswith(ending)), None)
 
 

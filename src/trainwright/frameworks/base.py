@@ -202,6 +202,67 @@ class Processes(ABC):
         """
 
 
+@dataclass(frozen=True)
+class Library:
+    """The library of a framework, and what may be imported of it for a config.
+
+    Attributes:
+        modules: The packages whose classes, and subclasses of these, are this framework's models.
+        model_bases: The import paths of the classes that models derive from. A run directory, which may come
+            from someone else, may name classes of the library that derive from them, and no others.
+        optimizer_bases: The same of optimizers, whose classes are in the same package.
+        data_classes: The library's own classes for data, which are refused.
+        metric_modes: The ends of names of its metrics, and whether lower or higher is better.
+        hub_name: The name of the library on model hubs, for model cards.
+    """
+
+    modules: Sequence[str]
+    model_bases: Sequence[str] = ()
+    optimizer_bases: Sequence[str] = ()
+    data_classes: Collection[str] = ()
+    metric_modes: Mapping[str, Mode] = field(default_factory=dict)
+    hub_name: str = "trainwright"
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """The abilities of a framework that not all have.
+
+    Attributes:
+        named_inputs: Models take other arrays than `features`.
+        token_models: The models that take tokens, and nothing else.
+        weights: A batch may have weights of its samples.
+        workers: Worker processes may read samples (`data.workers`).
+        accumulators: `Model.evaluate` lets metrics count the outputs.
+        initial_weights: A run may begin with the weights of another one.
+        target_encoding: Models encode categories themselves, by their targets.
+    """
+
+    named_inputs: bool = False
+    token_models: Collection[str] = ()
+    weights: bool = False
+    workers: bool = False
+    accumulators: bool = False
+    initial_weights: bool = True
+    target_encoding: bool = False
+
+
+@dataclass(frozen=True)
+class Exports:
+    """The formats of its own library in which a model can be written.
+
+    Attributes:
+        formats: The names of the formats, the default first.
+        folders: Those that are folders, so that no suffix means them.
+        has_columns: `export --format native` writes models of tables: a file of `Model.export`, which
+            predicts from features, and one that says how rows become features, and outputs predictions.
+    """
+
+    formats: Sequence[str] = ()
+    folders: Collection[str] = ()
+    has_columns: bool = False
+
+
 class Framework(ABC):
     """The description of a framework, such as `TorchFramework` in `frameworks/torch/`; never instantiated."""
 
@@ -214,42 +275,16 @@ class Framework(ABC):
     # Other names of options: the library's own, its aliases, and names that set something else.
     spellings: ClassVar[Spellings] = Spellings()
     optimizer_spellings: ClassVar[Spellings] = Spellings()
-    # The ends of names of the library's own metrics, and whether lower or higher is better.
-    metric_modes: ClassVar[Mapping[str, Mode]] = {}
-
-    # -- what may be imported for a config
-
-    # The packages whose classes, and subclasses of these, are this framework's models.
-    base_modules: ClassVar[Sequence[str]]
-    # The import paths of the classes that models derive from. A run directory, which may come from someone
-    # else, may name classes of the framework's library that derive from them, and no others.
-    model_bases: ClassVar[Sequence[str]] = ()
-    # The import paths of the classes that optimizers derive from. Such a run directory may also name classes
-    # in the same package of the library that derive from them.
-    optimizer_bases: ClassVar[Sequence[str]] = ()
 
     # -- what it can do
 
+    library: ClassVar[Library]
     tasks: ClassVar[Collection[str] | None] = None  # the names of the tasks that it supports; None: all
-    takes_named_inputs: ClassVar[bool] = False  # whether models take other arrays than `features`
-    token_models: ClassVar[Collection[str]] = ()  # the models that take tokens, and nothing else
-    takes_weights: ClassVar[bool] = False  # whether a batch may have weights of its samples
-    has_virtual_ranks: ClassVar[bool] = False  # whether a step may be cut into virtual ranks, or processes
-    has_workers: ClassVar[bool] = False  # whether worker processes may read samples (`data.workers`)
-    has_accumulators: ClassVar[bool] = False  # whether `Model.evaluate` lets metrics count the outputs
-    starts_from_weights: ClassVar[bool] = True  # whether a run may begin with the weights of another one
-    encodes_by_target: ClassVar[bool] = False  # whether it encodes categories itself, by their targets
-    formats: ClassVar[Sequence[str]] = ()  # the formats that `Model.export` writes, the default first
-    folder_formats: ClassVar[Collection[str]] = ()  # those that are folders, so that no suffix means them
-    # Whether `export --format native` writes its models of tables: a file of `Model.export`, which predicts
-    # from features, and a second file that says how rows become features, and outputs predictions.
-    exports_with_columns: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities] = Capabilities()
 
     # -- what users are told
 
     unsaved_hint: ClassVar[str] = ""  # how a user can save the state that `Learner.unsaved_state` reports
-    data_classes: ClassVar[Collection[str]] = ()  # the library's own classes for data, which are refused
-    hub_name: ClassVar[str] = "trainwright"  # what model hubs call the library, for model cards
     advice: ClassVar[Advice] = NO_ADVICE
 
     # -- names, options and defaults
@@ -580,6 +615,8 @@ class Learner(ABC):
 class Model(ABC):
     """A model that predicts: one that `Framework.load` made, or the view of a learner's live weights."""
 
+    exports: ClassVar[Exports] = Exports()
+
     @property
     def input_names(self) -> Sequence[str] | None:
         """The arrays of a batch that the model is called with; None for all of `DataInfo.inputs`."""
@@ -607,9 +644,9 @@ class Model(ABC):
         Args:
             split: The rows.
             accumulators: A user's own metrics that count what the model returns; each part has their counts.
-                Empty unless `Framework.has_accumulators`.
+                Empty unless `Capabilities.accumulators`.
         """
-        assert not accumulators, "Framework.has_accumulators is checked before"
+        assert not accumulators, "Capabilities.accumulators is checked before"
         return self.predict(split)
 
     def next_token(self, tokens: Ids) -> Array:  # noqa: ARG002 - most models read no text
@@ -650,7 +687,7 @@ class Model(ABC):
 
         Args:
             path: The file or folder to write; nothing else is in its parent folder.
-            form: One of `Framework.formats`.
+            form: One of `exports.formats`.
 
         Raises:
             InputError: The framework does not write this format.

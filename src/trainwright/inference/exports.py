@@ -14,7 +14,7 @@ from trainwright.datasets.tables.typed import ColumnKind
 from trainwright.errors import InputError
 from trainwright.inference.predictor import Predictor
 from trainwright.inference.whole_files import write_whole
-from trainwright.plugins import adapters, name_of_framework, task_for
+from trainwright.plugins import name_of_framework, task_for
 from trainwright.storage.portable import write_portable
 from trainwright.trackers.mlflow.model import write_model
 from trainwright.types import FEATURES
@@ -49,10 +49,10 @@ def export_native(predictor: Predictor, path: Path) -> Path:
             columns.
     """
     library, preparation = name_of_framework(predictor.framework), predictor.preparation
-    if not predictor.framework.exports_with_columns:
-        others = ", ".join(sorted(name for name, one in adapters("framework") if one.exports_with_columns))
+    exports = predictor.model.exports
+    if not exports.has_columns:
         raise InputError(
-            f"--format native is for {others}; export a model of {library} "
+            f"--format native is for boosted trees; export a model of {library} "
             "together with its preparation with --format mlflow (of scikit-learn also sklearn)"
         )
     if not isinstance(preparation, TabularPreparation):
@@ -62,7 +62,7 @@ def export_native(predictor: Predictor, path: Path) -> Path:
     if "prediction" not in task_for(predictor.info).columns(np.zeros((1, predictor.info.outputs))):
         raise InputError("--format native is for models of one target; use --format mlflow")
     ending = path.suffix.removeprefix(".")
-    form = ending if ending in predictor.framework.formats else predictor.framework.formats[0]
+    form = ending if ending in exports.formats else exports.formats[0]
     about = _about(predictor, preparation) | {"library": library, "format": form}
     write_whole(path, lambda made: predictor.model.export(made, form))
     text = json.dumps(about, indent=1, ensure_ascii=False)

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 from trainwright.errors import InputError
-from trainwright.frameworks.base import Framework, Model
+from trainwright.frameworks.base import Exports, Model
 from trainwright.inference.whole_files import write_whole
 from trainwright.types import DataInfo
 
@@ -49,7 +49,7 @@ def _note_unit(info: DataInfo, path: Path) -> None:
     )
 
 
-def export_format(framework: type[Framework], run_id: str, path: Path, form: str | None) -> str:
+def export_format(exports: Exports, run_id: str, path: Path, form: str | None) -> str:
     """Return the format in which `export` writes.
 
     It is the one asked for, else that of the path's suffix, else the default.
@@ -58,13 +58,13 @@ def export_format(framework: type[Framework], run_id: str, path: Path, form: str
         InputError: The framework has no such format, or none is asked for and the path has a suffix of
             another kind.
     """
-    forms = framework.formats
+    forms = exports.formats
     if not forms or (form is not None and form not in forms):
         known = f"there are: {', '.join(forms)}" if forms else "its framework has none of its own"
         known += "; with the preparation of rows, mlflow, native or sklearn (docs/export.md)"
         raise InputError(f"run {run_id} cannot be exported{f' as {form!r}' if form else ''}: {known}")
     ending = path.suffix.removeprefix(".")
-    suffixes = [one for one in forms if one.isalnum() and one not in framework.folder_formats]
+    suffixes = [one for one in forms if one.isalnum() and one not in exports.folders]
     if form is None and ending and ending not in suffixes:
         endings = " or ".join(f".{one}" for one in suffixes)
         raise InputError(

@@ -173,7 +173,7 @@ class Predictor:
             InputError: The framework has no such format, or none is asked for and the path has a suffix of
                 another kind.
         """
-        return export_format(self._framework, self._run.id, path, form)
+        return export_format(self.model.exports, self._run.id, path, form)
 
     def outputs(self, rows: Any) -> Array:
         """Return class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs).

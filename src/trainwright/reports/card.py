@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainwright.frameworks.base import Framework
 from trainwright.numerals import number
 from trainwright.redact import printable, redacted
 from trainwright.reports import history
@@ -99,7 +98,8 @@ def _tested(run: RunFiles) -> dict[str, float]:
 
 def _library(run: RunFiles) -> str:
     """Return the name that hubs give the library of the model."""
-    return (framework_of(run) or Framework).hub_name
+    framework = framework_of(run)
+    return "trainwright" if framework is None else framework.library.hub_name
 
 
 def _body(run: RunFiles) -> Iterator[str]:

@@ -37,5 +37,5 @@ def _names(run: RunFiles) -> Iterator[str]:
     yield from (
         name
         for name, framework in plugins.adapters("framework")
-        if any(module in described for module in framework.base_modules)
+        if any(module in described for module in framework.library.modules)
     )

@@ -69,7 +69,7 @@ def framework_for(config: RunConfig, info: DataInfo, model: Any = None) -> type[
     framework = cast(type[Framework], plugins.adapter("framework", name))
     _check_task(framework, name, config, info)
     ranks = config.distributed.virtual_ranks
-    if ranks != 1 and not framework.has_virtual_ranks:
+    if ranks != 1 and framework.processes() is None:
         raise ModelError(
             f"distributed.virtual_ranks: {ranks} given, but {name} computes a step as a whole; leave it out"
         )
@@ -88,7 +88,7 @@ def _check_task(framework: type[Framework], name: str, config: RunConfig, info: 
             f"{model} does not do {info.task}, but the data are for it; {name} does "
             f"{', '.join(framework.tasks)}, and torch does every task"
         )
-    if not framework.takes_named_inputs and list(info.inputs) != [FEATURES]:
+    if not framework.capabilities.named_inputs and list(info.inputs) != [FEATURES]:
         raise ModelError(
             f"{model} takes one array of features, but the data have {', '.join(info.inputs)}; use a model "
             "of torch, or put them into one array"

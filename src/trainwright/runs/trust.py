@@ -276,13 +276,13 @@ def _is_metric(path: str, value: Any) -> bool:
 @cache
 def _model_bases() -> tuple[str, ...]:
     """Return the import paths of the classes that models of the frameworks derive from."""
-    return tuple(path for adapter in _frameworks() for path in adapter.model_bases)
+    return tuple(path for adapter in _frameworks() for path in adapter.library.model_bases)
 
 
 @cache
 def _optimizer_bases() -> tuple[str, ...]:
     """Return the import paths of the classes that optimizers of the frameworks derive from."""
-    return tuple(path for adapter in _frameworks() for path in adapter.optimizer_bases)
+    return tuple(path for adapter in _frameworks() for path in adapter.library.optimizer_bases)
 
 
 def _frameworks() -> list[Any]:

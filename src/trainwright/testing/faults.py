@@ -91,7 +91,7 @@ def wrap_learners(framework: Any, *, step: Wrapper | None = None, predict: Wrapp
         if predict is not None:
             model = learner.model()
             # Of these two, what the other one calls.
-            name = "evaluate" if framework.has_accumulators else "predict"
+            name = "evaluate" if framework.capabilities.accumulators else "predict"
             setattr(model, name, predict(getattr(model, name)))
         return learner
 

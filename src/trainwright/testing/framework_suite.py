@@ -162,7 +162,7 @@ class FrameworkSuite:
 
     @classmethod
     def _imports(cls) -> tuple[str, ...]:
-        return (*DATA_MODULES, *plugins.adapter("framework", cls.framework).base_modules)
+        return (*DATA_MODULES, *plugins.adapter("framework", cls.framework).library.modules)
 
     @pytest.fixture
     def components(self, config_file: Path) -> Components:
@@ -331,9 +331,9 @@ class FrameworkSuite:
         """A run in a fresh process imports its own library, and none of the built-in frameworks' others."""
         if not self.starts_afresh:
             pytest.skip("another class of the framework shows it")
-        own = set(plugins.adapter("framework", self.framework).base_modules)
+        own = set(plugins.adapter("framework", self.framework).library.modules)
         others = [plugins.adapter("framework", name) for name in plugins.BUILT_IN["framework"]]
-        libraries = {module.partition(".")[0] for other in others for module in other.base_modules}
+        libraries = {module.partition(".")[0] for other in others for module in other.library.modules}
         imported = set(first_output[-2].split())
         assert imported & libraries - {"sklearn"} <= own, (
             "another framework's library is imported"
@@ -346,13 +346,13 @@ class FrameworkSuite:
             "import sys; from trainwright import plugins; cls = plugins.adapter('framework', sys.argv[1]); "
             "cls.models, cls.optimizers, cls.losses; "
             "own = cls.__module__.split('.')[0]; "
-            "print(' '.join(m for m in cls.base_modules if m in sys.modules and m != own))"
+            "print(' '.join(m for m in cls.library.modules if m in sys.modules and m != own))"
         )
         done = subprocess.run(
             [sys.executable, "-c", code, self.framework], capture_output=True, text=True, check=True
         )
         assert done.stdout.strip() == "", "reading its names and options imports its library"
-        assert plugins.adapter("framework", self.framework).base_modules
+        assert plugins.adapter("framework", self.framework).library.modules
 
     def name_of(self, run: RunDir) -> str:
         """Return what a resume calls the run: its path, or its URL."""

@@ -184,7 +184,10 @@ def _instead(data: Any) -> str:
     if isinstance(data, tuple | list) and len(data) == 4:  # as train_test_split returns them
         return "; of X_train, X_test, y_train, y_test, give ((X_train, y_train), (X_test, y_test))"
     package, name = type(data).__module__.partition(".")[0], type(data).__name__
-    if any(package in one.base_modules and name in one.data_classes for _, one in adapters("framework")):
+    if any(
+        package in one.library.modules and name in one.library.data_classes
+        for _, one in adapters("framework")
+    ):
         return "; give the arrays or the data frame that it was made of, as (X, y)"
     if isinstance(data, Iterator):
         return "; an iterator can be read only once: give a list, or a map-style data set"

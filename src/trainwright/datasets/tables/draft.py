@@ -405,7 +405,7 @@ def _declared(draft: Draft, model: str) -> Iterator[str]:
     """
     framework = _framework(model)
     takes_codes = _defaults(model).get("data.encode") == "category" and not (
-        framework is not None and framework.encodes_by_target
+        framework is not None and framework.capabilities.target_encoding
     )
     lines = []
     for name, column in draft.declared.items():

@@ -25,7 +25,7 @@ def proposals(shape: TableShape, *, installed: bool = False) -> Mapping[str, Pro
     return {
         model: proposal
         for _, framework in plugins.adapters("framework")
-        if not installed or all(find_spec(module) is not None for module in framework.base_modules)
+        if not installed or all(find_spec(module) is not None for module in framework.library.modules)
         for model, proposal in framework.advice.proposals(shape).items()
     }
 

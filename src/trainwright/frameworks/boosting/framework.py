@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from trainwright.config.schema import RunConfig
-from trainwright.frameworks.base import Framework, Plan
+from trainwright.frameworks.base import Capabilities, Framework, Plan
 from trainwright.frameworks.boosting.estimators import ModelSpec
 from trainwright.frameworks.support.plans import CUSTOM_FUNCTIONS_HINT, rounds_work
 from trainwright.types import DataInfo, FeatureForm
@@ -20,9 +20,8 @@ class BoosterFramework(Framework):
 
     short_names: ClassVar[Sequence[str]]  # other names that a config may give the model
     class_prefixes: ClassVar[Sequence[str]]  # such as `XGB` of `XGBClassifier`; also of names that are in use
-    takes_weights: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(weights=True)
     unsaved_hint: ClassVar[str] = CUSTOM_FUNCTIONS_HINT
-    exports_with_columns: ClassVar[bool] = True
 
     @classmethod
     def other_names(cls) -> Mapping[str, tuple[str, str | None]]:

@@ -11,7 +11,16 @@ from pydantic import BaseModel
 from trainwright.config.schema import RunConfig
 from trainwright.config.spellings import Spellings
 from trainwright.errors import InputError
-from trainwright.frameworks.base import Advice, Learner, LearnerInputs, Model, ModelInputs, Plan
+from trainwright.frameworks.base import (
+    Advice,
+    Capabilities,
+    Learner,
+    LearnerInputs,
+    Library,
+    Model,
+    ModelInputs,
+    Plan,
+)
 from trainwright.frameworks.boosting.framework import BoosterFramework
 from trainwright.frameworks.catboost.params import (
     CatboostParams,
@@ -48,14 +57,13 @@ class CatboostFramework(BoosterFramework):
     class_prefixes: ClassVar[Sequence[str]] = ("CatBoost",)
     tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
     spellings: ClassVar[Spellings] = SPELLINGS
-    starts_from_weights: ClassVar[bool] = False
-    base_modules: ClassVar[Sequence[str]] = ("catboost",)
+    library: ClassVar[Library] = Library(
+        ("catboost",), ("catboost:CatBoost",), data_classes=("Pool",), hub_name="catboost"
+    )
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        weights=True, initial_weights=False, target_encoding=True
+    )
     advice: ClassVar[Advice] = Advice(lambda shape: {"catboost": _proposal(shape)}, {"catboost": _SPACE})
-    model_bases: ClassVar[Sequence[str]] = ("catboost:CatBoost",)
-    formats: ClassVar[Sequence[str]] = ("cbm", "json")
-    hub_name: ClassVar[str] = "catboost"
-    encodes_by_target: ClassVar[bool] = True
-    data_classes: ClassVar[Collection[str]] = ("Pool",)
 
     spec = staticmethod(model_spec)
     learns_differences = staticmethod(learns_differences)

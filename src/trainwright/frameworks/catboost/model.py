@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from trainwright.datasets.base import Split
 from trainwright.errors import ModelError, TrainingError
-from trainwright.frameworks.base import WEIGHTS_FILE, LearnerInputs, Model, ModelInputs
+from trainwright.frameworks.base import WEIGHTS_FILE, Exports, LearnerInputs, Model, ModelInputs
 from trainwright.frameworks.boosting.calls import predicted_in_blocks
 from trainwright.frameworks.boosting.estimators import check_estimator
 from trainwright.frameworks.boosting.objective import Objective, mean_loss
@@ -184,6 +184,8 @@ class LoadedModel(CatboostModel):
         metric: A metric of the user's that is reported as the loss, or None.
         data: The serialized model.
     """
+
+    exports: ClassVar[Exports] = Exports(("cbm", "json"), has_columns=True)
 
     def __init__(
         self, library: Any, inputs: ModelInputs, objective: Objective, metric: Any, data: bytes

@@ -10,7 +10,17 @@ from pydantic import BaseModel
 
 from trainwright.config.schema import RunConfig, TrainingConfig
 from trainwright.config.spellings import Spellings
-from trainwright.frameworks.base import Advice, Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
+from trainwright.frameworks.base import (
+    Advice,
+    Capabilities,
+    Framework,
+    Learner,
+    LearnerInputs,
+    Library,
+    Model,
+    ModelInputs,
+    Plan,
+)
 from trainwright.frameworks.keras.params import COMPILED, LOSSES, MODELS, OPTIMIZERS
 from trainwright.frameworks.support.advice import BATCH, DROPOUT, RATE, WIDTHS
 from trainwright.frameworks.support.inputs import network_form
@@ -56,12 +66,9 @@ class KerasFramework(Framework):
     losses: ClassVar[Sequence[str]] = LOSSES
     tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
     aliases: ClassVar[Collection[str]] = ("tensorflow", "tf", "tf.keras")
-    takes_weights: ClassVar[bool] = True
-    base_modules: ClassVar[Sequence[str]] = ("keras",)
+    library: ClassVar[Library] = Library(("keras",), ("keras:Model",), hub_name="keras")
+    capabilities: ClassVar[Capabilities] = Capabilities(weights=True)
     advice: ClassVar[Advice] = Advice(spaces=_SPACES)
-    model_bases: ClassVar[Sequence[str]] = ("keras:Model",)
-    formats: ClassVar[Sequence[str]] = ("keras", "saved_model")
-    hub_name: ClassVar[str] = "keras"
     unsaved_hint: ClassVar[str] = "keep what changes in variables (keras.Variable, add_weight)"
 
     @staticmethod

@@ -6,13 +6,13 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from trainwright.datasets.base import Split
 from trainwright.errors import ModelError
-from trainwright.frameworks.base import Model, ModelInputs
+from trainwright.frameworks.base import Exports, Model, ModelInputs
 from trainwright.frameworks.keras import backend, trainers
 from trainwright.frameworks.keras.backend_trainer import BackendTrainer
 from trainwright.frameworks.keras.custom_state import CustomState
@@ -96,6 +96,8 @@ class LiveModel(_KerasModel):
 
 class LoadedModel(_KerasModel):
     """A model of its own, for many threads: each prediction is a function of weights, rows and seeds."""
+
+    exports: ClassVar[Exports] = Exports(("keras", "saved_model"))
 
     def __init__(self, inputs: ModelInputs, folder: Path) -> None:
         running = backend.current(inputs.config)

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from trainwright.config.schema import RunConfig
 from trainwright.config.spellings import Spellings
 from trainwright.errors import InputError
-from trainwright.frameworks.base import Advice, Learner, LearnerInputs, Model, ModelInputs, Plan
+from trainwright.frameworks.base import Advice, Learner, LearnerInputs, Library, Model, ModelInputs, Plan
 from trainwright.frameworks.boosting.framework import BoosterFramework
 from trainwright.frameworks.lightgbm.boosting import RESET_INTERVAL, RoundParams
 from trainwright.frameworks.lightgbm.library import THREAD_NUMBER, lightgbm
@@ -64,12 +64,10 @@ class LightgbmFramework(BoosterFramework):
     tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
     spellings: ClassVar[Spellings] = SPELLINGS
     aliases: ClassVar[Collection[str]] = ("lgb", "lgbm")
-    base_modules: ClassVar[Sequence[str]] = ("lightgbm",)
+    library: ClassVar[Library] = Library(
+        ("lightgbm",), ("lightgbm:LGBMModel",), data_classes=("Dataset",), hub_name="lightgbm"
+    )
     advice: ClassVar[Advice] = Advice(lambda shape: {"lightgbm": _proposal(shape)}, {"lightgbm": _SPACE})
-    model_bases: ClassVar[Sequence[str]] = ("lightgbm:LGBMModel",)
-    formats: ClassVar[Sequence[str]] = ("txt",)
-    hub_name: ClassVar[str] = "lightgbm"
-    data_classes: ClassVar[Collection[str]] = ("Dataset",)
 
     spec = staticmethod(model_spec)
     learns_differences = staticmethod(learns_differences)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from trainwright.datasets.base import Split
 from trainwright.errors import ModelError, TrainingError
-from trainwright.frameworks.base import WEIGHTS_FILE, LearnerInputs, Model, ModelInputs
+from trainwright.frameworks.base import WEIGHTS_FILE, Exports, LearnerInputs, Model, ModelInputs
 from trainwright.frameworks.boosting.calls import predicted_in_blocks
 from trainwright.frameworks.boosting.estimators import check_estimator
 from trainwright.frameworks.boosting.objective import Objective, mean_loss
@@ -183,6 +183,8 @@ class LoadedModel(LightgbmModel):
         objective: Its objective.
         text: The model in LightGBM's format.
     """
+
+    exports: ClassVar[Exports] = Exports(("txt",), has_columns=True)
 
     def __init__(self, library: Any, spec: LightgbmSpec, objective: Objective, text: str) -> None:
         super().__init__(library, spec, objective)

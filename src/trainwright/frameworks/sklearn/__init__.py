@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +12,17 @@ from pydantic import BaseModel
 from trainwright.config.schema import RunConfig
 from trainwright.config.spellings import Spellings
 from trainwright.errors import ModelError
-from trainwright.frameworks.base import Advice, Framework, Learner, LearnerInputs, Model, ModelInputs, Plan
+from trainwright.frameworks.base import (
+    Advice,
+    Capabilities,
+    Framework,
+    Learner,
+    LearnerInputs,
+    Library,
+    Model,
+    ModelInputs,
+    Plan,
+)
 from trainwright.frameworks.sklearn.advice import ADVICE, METRIC_MODES
 from trainwright.frameworks.sklearn.estimator import (
     candidates,
@@ -33,7 +43,7 @@ from trainwright.frameworks.sklearn.spellings import SPELLINGS
 from trainwright.frameworks.sklearn.steps import ensemble_family, learning_rate_name, step_kind
 from trainwright.frameworks.support.plans import minibatch_plan, rounds_work
 from trainwright.require import require
-from trainwright.types import DataInfo, Determinism, FeatureForm, Mode
+from trainwright.types import DataInfo, Determinism, FeatureForm
 
 
 class SklearnFramework(Framework):
@@ -43,13 +53,11 @@ class SklearnFramework(Framework):
     spellings: ClassVar[Spellings] = SPELLINGS
     tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
     aliases: ClassVar[Collection[str]] = ("scikit-learn", "scikit")
-    takes_weights: ClassVar[bool] = True
-    base_modules: ClassVar[Sequence[str]] = ("sklearn",)
+    library: ClassVar[Library] = Library(
+        ("sklearn",), ("sklearn.base:BaseEstimator",), metric_modes=METRIC_MODES, hub_name="sklearn"
+    )
+    capabilities: ClassVar[Capabilities] = Capabilities(weights=True)
     advice: ClassVar[Advice] = ADVICE
-    model_bases: ClassVar[Sequence[str]] = ("sklearn.base:BaseEstimator",)
-    formats: ClassVar[Sequence[str]] = ("skops",)
-    hub_name: ClassVar[str] = "sklearn"
-    metric_modes: ClassVar[Mapping[str, Mode]] = METRIC_MODES
     unsaved_hint: ClassVar[str] = (
         "keep state in attributes of the estimator itself, and give each array memory of its own (copy())"
     )

@@ -6,14 +6,14 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import ArraySplit, Split
 from trainwright.errors import InputError, ModelError, TrainingError, TrainwrightError
-from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
+from trainwright.frameworks.base import WEIGHTS_FILE, Exports, Model, ModelInputs
 from trainwright.frameworks.sklearn import storage
 from trainwright.frameworks.sklearn.estimator import build_estimator, stored_class
 from trainwright.frameworks.sklearn.mutable import MutableParts, changes_settings
@@ -109,6 +109,8 @@ class LoadedModel(EstimatorModel):
         inputs: What the model is built from.
         estimator: The estimator, as it was stored.
     """
+
+    exports: ClassVar[Exports] = Exports(("skops",))
 
     def __init__(self, inputs: ModelInputs, estimator: Any) -> None:
         super().__init__(inputs.config, inputs.info)

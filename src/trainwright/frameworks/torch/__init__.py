@@ -13,9 +13,11 @@ from trainwright.config.schema import RunConfig, TrainingConfig
 from trainwright.config.spellings import Spellings
 from trainwright.frameworks.base import (
     Advice,
+    Capabilities,
     Framework,
     Learner,
     LearnerInputs,
+    Library,
     Model,
     ModelInputs,
     Plan,
@@ -29,8 +31,6 @@ from trainwright.frameworks.torch import work
 from trainwright.frameworks.torch.advice import ADVICE
 from trainwright.frameworks.torch.device import device_named, require_libraries
 from trainwright.frameworks.torch.params import (
-    FOLDER_FORMATS,
-    FORMATS,
     LOSSES,
     MODELS,
     OPTIMIZERS,
@@ -61,19 +61,13 @@ class TorchFramework(Framework):
     optimizer_spellings: ClassVar[Spellings] = SPELLINGS
     losses: ClassVar[Sequence[str]] = LOSSES
     aliases: ClassVar[Collection[str]] = ("pytorch",)
-    takes_named_inputs: ClassVar[bool] = True
-    token_models: ClassVar[Collection[str]] = TOKEN_MODELS
-    has_virtual_ranks: ClassVar[bool] = True
-    takes_weights: ClassVar[bool] = True
-    has_workers: ClassVar[bool] = True
-    has_accumulators: ClassVar[bool] = True
-    base_modules: ClassVar[Sequence[str]] = ("torch",)
+    library: ClassVar[Library] = Library(
+        ("torch",), ("torch.nn:Module",), ("torch.optim:Optimizer",), hub_name="pytorch"
+    )
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        named_inputs=True, token_models=TOKEN_MODELS, weights=True, workers=True, accumulators=True
+    )
     advice: ClassVar[Advice] = ADVICE
-    model_bases: ClassVar[Sequence[str]] = ("torch.nn:Module",)
-    optimizer_bases: ClassVar[Sequence[str]] = ("torch.optim:Optimizer",)
-    formats: ClassVar[Sequence[str]] = FORMATS
-    folder_formats: ClassVar[Collection[str]] = FOLDER_FORMATS
-    hub_name: ClassVar[str] = "pytorch"
     unsaved_hint: ClassVar[str] = (
         "keep tensors with register_buffer, and give the rest back from get_extra_state and set_extra_state"
     )

@@ -8,14 +8,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 
 from trainwright.datasets.base import Split
 from trainwright.digest import write_tensors
 from trainwright.errors import ModelError, TrainwrightError
-from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
+from trainwright.frameworks.base import WEIGHTS_FILE, Exports, Model, ModelInputs
 from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.support.torch_draws import OwnGenerators
 from trainwright.frameworks.torch.data import TensorSource
@@ -24,7 +24,7 @@ from trainwright.frameworks.torch.huggingface import module as huggingface
 from trainwright.frameworks.torch.huggingface.build import ARCHITECTURE
 from trainwright.frameworks.torch.network import Network, translated
 from trainwright.frameworks.torch.outputs import as_float, first_output
-from trainwright.frameworks.torch.params import FORMATS, TRANSFORMERS
+from trainwright.frameworks.torch.params import FOLDER_FORMATS, FORMATS, TRANSFORMERS
 from trainwright.frameworks.torch.state import structure
 from trainwright.frameworks.torch.state.snapshot import named_buffer
 from trainwright.frameworks.torch.state.training import TrainingState, saved_architecture
@@ -181,6 +181,8 @@ class LoadedModel(_TorchModel):
     A module may draw, or change its buffers, only for some rows, which the first call did not have. So each
     later call is watched, and what it did is undone and done again with the precautions that it needs.
     """
+
+    exports: ClassVar[Exports] = Exports(FORMATS, FOLDER_FORMATS)
 
     def __init__(self, inputs: ModelInputs, folder: Path) -> None:
         with OwnGenerators():  # the initial weights are not those that a learner has: they are replaced

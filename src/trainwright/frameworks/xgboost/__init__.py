@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from trainwright.config.schema import RunConfig
 from trainwright.config.spellings import Spellings
-from trainwright.frameworks.base import Advice, Learner, LearnerInputs, Model, ModelInputs, Plan
+from trainwright.frameworks.base import Advice, Learner, LearnerInputs, Library, Model, ModelInputs, Plan
 from trainwright.frameworks.boosting.framework import BoosterFramework
 from trainwright.frameworks.support.advice import (
     BOOSTED_RATE,
@@ -53,12 +53,13 @@ class XgboostFramework(BoosterFramework):
     tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
     spellings: ClassVar[Spellings] = SPELLINGS
     aliases: ClassVar[Collection[str]] = ("xgb",)
-    base_modules: ClassVar[Sequence[str]] = ("xgboost",)
+    library: ClassVar[Library] = Library(
+        ("xgboost",),
+        ("xgboost:XGBModel",),
+        data_classes=("DMatrix", "QuantileDMatrix", "ExtMemQuantileDMatrix"),
+        hub_name="xgboost",
+    )
     advice: ClassVar[Advice] = Advice(lambda shape: {"xgboost": _proposal(shape)}, {"xgboost": _SPACE})
-    model_bases: ClassVar[Sequence[str]] = ("xgboost:XGBModel",)
-    formats: ClassVar[Sequence[str]] = ("ubj", "json")
-    hub_name: ClassVar[str] = "xgboost"
-    data_classes: ClassVar[Collection[str]] = ("DMatrix", "QuantileDMatrix", "ExtMemQuantileDMatrix")
 
     spec = staticmethod(model_spec)
     learns_differences = staticmethod(learns_differences)

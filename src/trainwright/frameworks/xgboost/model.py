@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from trainwright.datasets.base import ArraySplit, Split
 from trainwright.errors import ModelError, TrainingError
-from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
+from trainwright.frameworks.base import WEIGHTS_FILE, Exports, Model, ModelInputs
 from trainwright.frameworks.boosting.estimators import check_estimator
 from trainwright.frameworks.support.stored import check_features, read_model
 from trainwright.frameworks.xgboost.library import chosen_device, translated, xgboost
@@ -39,6 +39,8 @@ class XgboostModel(Model):
         rows_of: Returns the matrix and the targets of a split.
         booster: The booster; a learner replaces it at a restore.
     """
+
+    exports: ClassVar[Exports] = Exports(("ubj", "json"), has_columns=True)
 
     def __init__(
         self,

@@ -57,6 +57,6 @@ def longer(total_steps: int) -> str:
 
 def advice(run_id: str, framework: type[Framework] = Framework) -> str:
     """Return how a run can begin with no more than the weights of another one."""
-    if not framework.starts_from_weights:
+    if not framework.capabilities.initial_weights:
         return "train a new run"
     return f"to begin with its weights alone, train a new run with model.init_from={run_id}"

@@ -61,7 +61,7 @@ def check_accumulators(config: RunConfig, framework: type[Framework]) -> None:
             )
     if not (given := accumulators(config.evaluation.metrics or [])):
         return
-    reason = None if framework.has_accumulators else f"not those of {config.model.type}"
+    reason = None if framework.capabilities.accumulators else f"not those of {config.model.type}"
     if config.data is not None and config.data.target_transform is not None:
         reason = "not beside data.target_transform, as they are not in the unit of the target"
     if reason:
@@ -94,7 +94,7 @@ def check_reading(config: RunConfig, bundle: DataBundle, framework: type[Framewo
         )
     if data.workers and not is_read:
         log.warning("data.workers: %d has no effect, as the rows are in memory", data.workers)
-    elif data.workers and not framework.has_workers:
+    elif data.workers and not framework.capabilities.workers:
         raise ModelError(
             f"data.workers: {data.workers} given, but {config.model.type} reads its samples itself; leave it "
             "out, or use a model of torch"
@@ -122,7 +122,9 @@ def _check_images(
             )
     if data.ignore_index is not None and not task_for(bundle.info).gives_masks:
         raise DataError("data.ignore_index is for masks (data.task: segmentation); leave it out")
-    if not framework.has_workers and (drawing := [one.type for one in data.transforms if one.is_random]):
+    if not framework.capabilities.workers and (
+        drawing := [one.type for one in data.transforms if one.is_random]
+    ):
         raise ModelError(
             f"data.transforms: {drawing[0]} changes images at random in each epoch, which "
             f"{config.model.type} cannot have; leave it out, or use a model of torch"

@@ -130,7 +130,7 @@ def _by_class(weights: str | Mapping[str, float], targets: Array, info: DataInfo
 
 
 def _check_takes_weights(key: str, config: RunConfig, info: DataInfo, framework: type[Framework]) -> None:
-    if not framework.takes_weights:
+    if not framework.capabilities.weights:
         raise ModelError(f"{key}: {config.model.type} takes no weights of samples; leave it out")
     if task_for(info).sums:
         raise ModelError(f"{key}: the task {info.task} takes no weights of samples; leave it out")

@@ -157,7 +157,7 @@ def _reset_libraries() -> None:
     used = (plugin for plugin in registered if plugin.target.partition(":")[0] in sys.modules)
     for name in [*imported, *(plugin.name for plugin in used if plugins.error_of(plugin) is None)]:
         framework = plugins.adapter("framework", name)
-        if any(module in sys.modules for module in framework.base_modules):
+        if any(module in sys.modules for module in framework.library.modules):
             framework.reset()
 
 

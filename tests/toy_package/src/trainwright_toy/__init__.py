@@ -21,6 +21,7 @@ from trainwright.frameworks.base import (
     Framework,
     Learner,
     LearnerInputs,
+    Library,
     Model,
     ModelInputs,
     Plan,
@@ -52,7 +53,7 @@ class ToyFramework(Framework):
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = {"momentum": MomentumParams}
     losses: ClassVar[Sequence[str]] = ("auto",)
     tasks: ClassVar[Collection[str] | None] = ("classification",)
-    base_modules: ClassVar[Sequence[str]] = ("trainwright_toy",)
+    library: ClassVar[Library] = Library(("trainwright_toy",))
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:
