@@ -14,9 +14,8 @@ from trainwright.config.checks import DEFAULT_EPOCHS, check_import_path
 from trainwright.config.fields import TypedSection
 from trainwright.config.messages import validate
 from trainwright.config.metrics import METRIC_KEYS, own_name
-from trainwright.config.names import unknown_model
 from trainwright.config.normalize import tracking_items
-from trainwright.config.other_models import OTHER_CLASSES
+from trainwright.config.other_models import OTHER_CLASSES, unknown_model
 from trainwright.config.resolved import values
 from trainwright.config.schema import (
     DataConfig,
