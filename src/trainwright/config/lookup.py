@@ -24,7 +24,7 @@ from trainwright.config.schema import (
     TrackerConfig,
     TrainingConfig,
 )
-from trainwright.config.synonyms import OTHER_FILES, fold
+from trainwright.config.synonyms import LOSS_HINTS, OTHER_FILES, fold
 from trainwright.config.tree import (
     DEFAULT,
     Node,
@@ -41,23 +41,6 @@ from trainwright.config.tree import (
 from trainwright.config.tuning import SamplerConfig, TunerConfig
 from trainwright.config.words import nearest, some
 from trainwright.errors import InputError
-
-_BINARY = "auto takes the binary cross entropy where it applies: for two classes, and for labels"
-# Losses as other libraries call them, in lower case and without separators, and what to write instead.
-_LOSS_HINTS = {
-    "focal": "torch has it as 'focal'; elsewhere write a function of your own, loss: mine:focal",
-    "dice": "torch has it as 'dice', for multilabel",
-    **dict.fromkeys(("bce", "bcewithlogits", "binarycrossentropy"), _BINARY),
-    **dict.fromkeys(
-        ("ce", "crossentropy", "nll", "log", "categoricalcrossentropy", "sparsecategoricalcrossentropy"),
-        "did you mean 'cross_entropy'?",
-    ),
-    **dict.fromkeys(("l2", "mse", "meansquarederror", "squarederror"), "did you mean 'mse'?"),
-    **dict.fromkeys(("mae", "meanabsoluteerror", "absoluteerror"), "did you mean 'mae'?"),
-    "rmse": "mse has the same minimum; list rmse in evaluation.metrics",
-    "labelsmoothing": "write loss: cross_entropy, and next to it label_smoothing: 0.1",
-}
-
 
 _LENGTH = ("epochs", "max_steps")  # keys of `training`
 _ROUNDS = ("n_estimators", "iterations", "max_iter")  # options of models that set how long they train
@@ -243,7 +226,7 @@ class Lookup:
         if (params := find_value(self.root, "training.loss_params")) is not None and params.value:
             message = f"{node.value} is a loss of ours, whose options are keys of training; leave it out"
             self.problems.report(message, "training.loss_params", params.source)
-        hint = _LOSS_HINTS.get(re.sub(r"[-_ ]", "", str(node.value).lower()).removesuffix("loss"))
+        hint = LOSS_HINTS.get(re.sub(r"[-_ ]", "", str(node.value).lower()).removesuffix("loss"))
         if hint is not None and not self.adapters.has("loss", str(node.value), framework):
             message = f"no loss is called {node.template or node.value!r} here; {hint}"
             self.problems.report(message, "training.loss", node.source)
