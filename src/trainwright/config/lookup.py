@@ -192,11 +192,11 @@ class Lookup:
 
     def optimizer(self, framework: str | None) -> None:
         """Check the optimizer, or fill in the default one."""
-        names = self.adapters.names("optimizer", framework)
-        if not names and find_value(self.root, "training.optimizer.type") is None:
-            return
         default = OptimizerConfig.model_fields["type"].default
-        if default not in names:
+        if not self.adapters.has("optimizer", default, framework):
+            names = self.adapters.names("optimizer", framework)
+            if not names and find_value(self.root, "training.optimizer.type") is None:
+                return
             default = next(iter(names), default)  # a framework's own first one
         if find_value(self.root, "training.optimizer") is None:
             training = mapping(self.root).setdefault("training", Node({}, DEFAULT))
@@ -308,16 +308,14 @@ class Lookup:
         frameworks = (
             self.adapters.names("framework") if kind == "optimizer" and framework is None else [framework]
         )
-        offered = [
-            options for one in frameworks if (options := self.adapters.params(kind, name, one)) is not None
-        ]
         entered = params if params is not None and isinstance(params.value, dict) else Node({}, DEFAULT)
-        fitting = (
-            options
-            for options in offered
-            if validate(options, entered.copy(), "", Problems(), []) is not None
-        )
-        return next(fitting, offered[0] if offered else None)
+        first = None
+        for one in frameworks:
+            if (options := self.adapters.params(kind, name, one)) is not None:
+                first = first or options
+                if validate(options, entered.copy(), "", Problems(), []) is not None:
+                    return options
+        return first
 
     def metrics(self) -> None:
         """Check the names in `evaluation.metrics`, and those of the metrics that decide something."""
