@@ -248,8 +248,8 @@ def framework_of(model_type: str) -> str | None:
     for name, entry in table.items():
         if model_type in (entry.serves or ()):
             return name
-    is_other = any(model_type in entry.others for entry in table.values())
-    unlisted = () if is_other else [name for name, entry in table.items() if entry.serves is None]
+    is_none = ":" in model_type or any(model_type in entry.others for entry in table.values())
+    unlisted = () if is_none else [name for name, entry in table.items() if entry.serves is None]
     candidates = _imported("framework", unlisted)
     return next((name for name, cls in candidates if model_type in cls.models), None)
 

@@ -189,20 +189,10 @@ _MODEL = _hints(
     }
 )
 # Words for the tokens of a sample: the option of the data that says it depends on their type.
-_LENGTHS = frozenset(
-    map(
-        fold,
-        [
-            "block_size",
-            "context_length",
-            "max_seq_len",
-            "max_seq_length",
-            "seq_len",
-            "sequence_length",
-            "max_length",
-        ],
-    )
-)
+_LENGTHS = {
+    *map(fold, ("block_size", "context_length", "max_seq_len", "max_seq_length", "seq_len")),
+    *map(fold, ("sequence_length", "max_length")),
+}
 
 
 def key_hint(path: str, option: Options | None = None, *, searches: bool = False) -> str | None:

@@ -12,9 +12,8 @@ from trainwright.config.checks import check, fill_defaults
 from trainwright.config.env import expand, remember_numbers
 from trainwright.config.layers import Layers
 from trainwright.config.lookup import Lookup
-from trainwright.config.merged import MERGED
+from trainwright.config.merged import MERGED, NAMES
 from trainwright.config.messages import validate
-from trainwright.config.names import NAMES
 from trainwright.config.options import OPTIONS
 from trainwright.config.resolved import Resolved, flatten
 from trainwright.config.schema import RunConfig

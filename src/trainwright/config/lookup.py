@@ -14,9 +14,8 @@ from trainwright.config.checks import DEFAULT_EPOCHS, check_import_path
 from trainwright.config.fields import TypedSection
 from trainwright.config.messages import validate
 from trainwright.config.metrics import METRIC_KEYS, own_name
-from trainwright.config.names import unknown_model
 from trainwright.config.normalize import tracking_items
-from trainwright.config.other_models import OTHER_CLASSES
+from trainwright.config.other_models import OTHER_CLASSES, unknown_model
 from trainwright.config.resolved import values
 from trainwright.config.schema import (
     DataConfig,
@@ -25,7 +24,7 @@ from trainwright.config.schema import (
     TrackerConfig,
     TrainingConfig,
 )
-from trainwright.config.synonyms import OTHER_FILES, fold
+from trainwright.config.synonyms import LOSS_HINTS, OTHER_FILES, fold
 from trainwright.config.tree import (
     DEFAULT,
     Node,
@@ -42,23 +41,6 @@ from trainwright.config.tree import (
 from trainwright.config.tuning import SamplerConfig, TunerConfig
 from trainwright.config.words import nearest, some
 from trainwright.errors import InputError
-
-_BINARY = "auto takes the binary cross entropy where it applies: for two classes, and for labels"
-# Losses as other libraries call them, in lower case and without separators, and what to write instead.
-_LOSS_HINTS = {
-    "focal": "torch has it as 'focal'; elsewhere write a function of your own, loss: mine:focal",
-    "dice": "torch has it as 'dice', for multilabel",
-    **dict.fromkeys(("bce", "bcewithlogits", "binarycrossentropy"), _BINARY),
-    **dict.fromkeys(
-        ("ce", "crossentropy", "nll", "log", "categoricalcrossentropy", "sparsecategoricalcrossentropy"),
-        "did you mean 'cross_entropy'?",
-    ),
-    **dict.fromkeys(("l2", "mse", "meansquarederror", "squarederror"), "did you mean 'mse'?"),
-    **dict.fromkeys(("mae", "meanabsoluteerror", "absoluteerror"), "did you mean 'mae'?"),
-    "rmse": "mse has the same minimum; list rmse in evaluation.metrics",
-    "labelsmoothing": "write loss: cross_entropy, and next to it label_smoothing: 0.1",
-}
-
 
 # Strategies that split the model, as PyTorch, Lightning and Accelerate users write them, folded.
 _SHARDED = re.compile(r"fsdp|fullyshard|deepspeed|zero|megatron|colossalai|tensorpar|pipelinepar|tp$|pp$")
@@ -214,11 +196,11 @@ class Lookup:
 
     def optimizer(self, framework: str | None) -> None:
         """Check the optimizer, or fill in the default one."""
-        names = self.adapters.names("optimizer", framework)
-        if not names and find_value(self.root, "training.optimizer.type") is None:
-            return
         default = OptimizerConfig.model_fields["type"].default
-        if default not in names:
+        if not self.adapters.has("optimizer", default, framework):
+            names = self.adapters.names("optimizer", framework)
+            if not names and find_value(self.root, "training.optimizer.type") is None:
+                return
             default = next(iter(names), default)  # a framework's own first one
         if find_value(self.root, "training.optimizer") is None:
             training = mapping(self.root).setdefault("training", Node({}, DEFAULT))
@@ -248,7 +230,7 @@ class Lookup:
         if (params := find_value(self.root, "training.loss_params")) is not None and params.value:
             message = f"{node.value} is a loss of ours, whose options are keys of training; leave it out"
             self.problems.report(message, "training.loss_params", params.source)
-        hint = _LOSS_HINTS.get(re.sub(r"[-_ ]", "", str(node.value).lower()).removesuffix("loss"))
+        hint = LOSS_HINTS.get(re.sub(r"[-_ ]", "", str(node.value).lower()).removesuffix("loss"))
         if hint is not None and not self.adapters.has("loss", str(node.value), framework):
             message = f"no loss is called {node.template or node.value!r} here; {hint}"
             self.problems.report(message, "training.loss", node.source)
@@ -335,16 +317,14 @@ class Lookup:
         frameworks = (
             self.adapters.names("framework") if kind == "optimizer" and framework is None else [framework]
         )
-        offered = [
-            options for one in frameworks if (options := self.adapters.params(kind, name, one)) is not None
-        ]
         entered = params if params is not None and isinstance(params.value, dict) else Node({}, DEFAULT)
-        fitting = (
-            options
-            for options in offered
-            if validate(options, entered.copy(), "", Problems(), []) is not None
-        )
-        return next(fitting, offered[0] if offered else None)
+        first = None
+        for one in frameworks:
+            if (options := self.adapters.params(kind, name, one)) is not None:
+                first = first or options
+                if validate(options, entered.copy(), "", Problems(), []) is not None:
+                    return options
+        return first
 
     def metrics(self) -> None:
         """Check the names in `evaluation.metrics`, and those of the metrics that decide something."""

@@ -1,4 +1,4 @@
-"""Convert what depends on several keys of a config, which several layers may have given.
+"""Convert what depends on several keys of a config, which several layers may have given, and on the adapters.
 
 A loss with options is a section, `loss: {type: mine:Loss, alpha: 0.5}`, so that its layers are merged as
 those of other sections with a type are. Then it becomes two keys of `training`: the name alone, and
@@ -7,11 +7,28 @@ those of other sections with a type are. Then it becomes two keys of `training`:
 
 from __future__ import annotations
 
+import re
+
+from trainwright.config.adapters import Adapters, Kind, Meaning
 from trainwright.config.conversions import is_path
+from trainwright.config.metrics import METRIC_KEYS, own_name
 from trainwright.config.schema import TrainingConfig
+from trainwright.config.synonyms import IMPORTED_AS
 from trainwright.config.tree import OLDER, Conversion, Draft, Node, find, find_value, mapping, put, take
 from trainwright.config.words import literal
+from trainwright.errors import InputError
 
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_FILES = (".py", ".pt", ".pth", ".pkl", ".joblib", ".onnx", ".safetensors", ".keras", ".h5", ".bin", ".json")
+_SPLITS = {
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "eval": "val",
+    "dev": "val",
+    "train": "train",
+    "test": "test",
+}
 # Options of losses of ours, by the names that users know, and the keys of `training` that they are.
 _OURS = {
     "gamma": "focal_gamma",
@@ -115,9 +132,143 @@ def _accumulation(draft: Draft, path: str, node: Node) -> None:
     )
 
 
+# Names that the adapters know.
+
+
+def _framework(draft: Draft, path: str, node: Node) -> None:
+    if isinstance(node.value, str) and not _has("framework", node.value, draft.installed):
+        _replace(draft, path, node, draft.installed.framework_meant(node.value))
+
+
+def _sampler(draft: Draft, path: str, node: Node) -> None:
+    if isinstance(node.value, str) and not _has("sampler", node.value, draft.installed):
+        meaning = draft.installed.sampler_meant(node.value.removeprefix("optuna.samplers."))
+        _replace(draft, path.removesuffix(".type"), node, meaning)
+
+
+def _replace(draft: Draft, path: str, node: Node, meaning: str | None) -> None:
+    """Replace a name by its meaning, if it has one."""
+    if meaning is not None:
+        draft.notes.append(f"{node.source}: {path}: {node.value} is read as {meaning}")
+        node.value = meaning
+
+
+def _model(draft: Draft, path: str, node: Node) -> None:
+    chosen, adapters = find_value(draft.root, "model.framework"), draft.installed
+    if not isinstance(node.value, str) or ":" in node.value:
+        return
+    name, framework = node.value, chosen.value if chosen is not None else None
+    if framework is not None and not _has("framework", framework, adapters):
+        return  # the lookup reports it
+    asked = framework if isinstance(framework, str) else None
+    if (asked is None and adapters.framework_of(name) is not None) or (
+        asked and adapters.has("model", name, asked)
+    ):
+        return
+    if (meaning := adapters.model_meant(_without_module(name), asked)) is None:
+        _dotted(draft, path, node)
+        return
+    node.value = meaning.name
+    draft.notes.append(f"{node.source}: {path}: {name} is read as {meaning.name} ({meaning.framework})")
+    if meaning.task is not None:
+        _task(draft, meaning, node, name)
+
+
+def _loss_path(draft: Draft, path: str, node: Node) -> None:
+    if isinstance(node.value, str) and "." in node.value and not draft.installed.has("loss", node.value):
+        _dotted(draft, path, node)
+
+
+def _dotted(draft: Draft, path: str, node: Node) -> None:
+    """Read an import path with dots alone as one with a colon."""
+    name = str(node.value)
+    if _DOTTED.fullmatch(name) and not name.endswith(_FILES):
+        _replace(draft, path, node, ":".join(name.rsplit(".", 1)))
+
+
+def _without_module(name: str) -> str:
+    """Return the class in `xgb.XGBClassifier` or `svm.SVC`: names of modules as they are usually imported."""
+    module, _, last = name.rpartition(".")
+    return last if module in IMPORTED_AS else name
+
+
+def _has(kind: Kind, name: object, adapters: Adapters) -> bool:
+    try:
+        return isinstance(name, str) and adapters.has(kind, name)
+    except InputError:  # a plugin that cannot be used
+        return False
+
+
+def _task(draft: Draft, meaning: Meaning, node: Node, name: str) -> None:
+    """Set the task that the name of a class implies, or report that another one is set."""
+    given, target = find_value(draft.root, "data.task"), find_value(draft.root, "data.target")
+    task = meaning.task
+    if given is not None and given.value in meaning.other_tasks:
+        draft.problems.report(
+            f"{name} is for {task}, but data.task is {given.value}; write model: {node.value}, or change the "
+            "task",
+            "model.type",
+            node.source,
+        )
+    elif (given is None or given.value == "auto") and not (target and isinstance(target.value, list)):
+        if find_value(draft.root, "data") is None and not draft.objects:
+            return
+        put(draft.root, "data.task", Node(task, node.source, node.key))
+        draft.notes.append(f"{node.source}: data.task is {task}, as {name} says")
+
+
+def _metrics(draft: Draft, path: str, node: Node) -> None:
+    for index, item in enumerate(node.value if isinstance(node.value, list) else ()):
+        _metric(draft, f"{path}.{index}", item, prefix="")
+
+
+def _deciding(draft: Draft, path: str, node: Node) -> None:
+    """Replace the metrics that decide something, but for the user's own, which mean what they say."""
+    listed = find_value(draft.root, "evaluation.metrics")
+    paths = listed.value if listed is not None and isinstance(listed.value, list) else ()
+    own = {own_name(str(item.value)) for item in paths if ":" in str(item.value)}
+    if str(node.value).removeprefix("val_") not in own:
+        _metric(draft, path, node, prefix="val_")
+    for index, item in enumerate(node.value if isinstance(node.value, list) else ()):  # of a search
+        _deciding(draft, f"{path}.{index}", item)
+
+
+def _metric(draft: Draft, path: str, node: Node, prefix: str) -> None:
+    """Replace another name of a metric by ours; one that decides gets the prefix `val_`."""
+    if not isinstance(node.value, str) or ":" in node.value:
+        return
+    name, adapters = node.value, draft.installed
+    split, bare = _parts(name, adapters)
+    if (prefix and split in ("train", "test")) or (not prefix and split):
+        return  # validation reports it
+    is_ours = (bare == "loss" and prefix) or adapters.has("metric", bare)
+    ours = bare if is_ours else adapters.metric_meant(bare)
+    if ours is None:
+        if not prefix:
+            _dotted(draft, path, node)
+    elif prefix + ours != name:
+        _replace(draft, path, node, prefix + ours)
+
+
+def _parts(name: str, adapters: Adapters) -> tuple[str, str]:
+    """Return the split that a metric's name begins with, or nothing, and the rest."""
+    match = re.match(r"([a-z]+)[_/.-](.+)", name.lower())
+    if match is None or match[1] not in _SPLITS or adapters.has("metric", name):
+        return "", name
+    return _SPLITS[match[1]], match[2]
+
+
 MERGED: tuple[tuple[str, Conversion], ...] = (
     ("training.per_device_batch_size", _per_device_batch_size),
     ("training.heads", _heads),
     ("training.loss", _loss),
     ("training.gradient_accumulation_steps", _accumulation),
+)
+NAMES: tuple[tuple[str, Conversion], ...] = (
+    ("model.framework", _framework),
+    ("model.type", _model),
+    ("tuning.sampler.type", _sampler),
+    ("evaluation.metrics", _metrics),
+    *((path, _deciding) for path in (*METRIC_KEYS, "tuning.metric")),
+    ("training.loss", _loss_path),
 )

@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping
 from importlib.util import find_spec
 
+from trainwright.config.adapters import Adapters
 from trainwright.config.synonyms import fold
+from trainwright.config.words import nearest, some
 from trainwright.require import library_hint
 
 # Models of other packages, by the beginnings of their folded names, and where to get them.
@@ -44,86 +46,21 @@ _COMPARED = (
 )
 # The classifiers of torchvision, whose numbers stand for sizes that exist.
 _TORCHVISION = [
-    "alexnet",
-    "convnext_tiny",
-    "convnext_small",
-    "convnext_base",
-    "convnext_large",
-    "densenet121",
-    "densenet161",
-    "densenet169",
-    "densenet201",
-    "efficientnet_b0",
-    "efficientnet_b1",
-    "efficientnet_b2",
-    "efficientnet_b3",
-    "efficientnet_b4",
-    "efficientnet_b5",
-    "efficientnet_b6",
-    "efficientnet_b7",
-    "efficientnet_v2_s",
-    "efficientnet_v2_m",
-    "efficientnet_v2_l",
-    "googlenet",
-    "inception_v3",
-    "maxvit_t",
-    "mnasnet0_5",
-    "mnasnet0_75",
-    "mnasnet1_0",
-    "mnasnet1_3",
-    "mobilenet_v2",
-    "mobilenet_v3_large",
-    "mobilenet_v3_small",
-    "regnet_x_400mf",
-    "regnet_x_800mf",
-    "regnet_x_1_6gf",
-    "regnet_x_3_2gf",
-    "regnet_x_8gf",
-    "regnet_x_16gf",
-    "regnet_x_32gf",
-    "regnet_y_400mf",
-    "regnet_y_800mf",
-    "regnet_y_1_6gf",
-    "regnet_y_3_2gf",
-    "regnet_y_8gf",
-    "regnet_y_16gf",
-    "regnet_y_32gf",
-    "regnet_y_128gf",
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "resnet101",
-    "resnet152",
-    "resnext50_32x4d",
-    "resnext101_32x8d",
-    "resnext101_64x4d",
-    "shufflenet_v2_x0_5",
-    "shufflenet_v2_x1_0",
-    "shufflenet_v2_x1_5",
-    "shufflenet_v2_x2_0",
-    "squeezenet1_0",
-    "squeezenet1_1",
-    "swin_t",
-    "swin_s",
-    "swin_b",
-    "swin_v2_t",
-    "swin_v2_s",
-    "swin_v2_b",
-    "vgg11",
-    "vgg11_bn",
-    "vgg13",
-    "vgg13_bn",
-    "vgg16",
-    "vgg16_bn",
-    "vgg19",
-    "vgg19_bn",
-    "vit_b_16",
-    "vit_b_32",
-    "vit_l_16",
-    "vit_l_32",
-    "vit_h_14",
-    "wide_resnet50_2",
-    "wide_resnet101_2",
+    *("alexnet", "convnext_tiny", "convnext_small", "convnext_base", "convnext_large", "densenet121"),
+    *("densenet161", "densenet169", "densenet201", "efficientnet_b0", "efficientnet_b1"),
+    *("efficientnet_b2", "efficientnet_b3", "efficientnet_b4", "efficientnet_b5", "efficientnet_b6"),
+    *("efficientnet_b7", "efficientnet_v2_s", "efficientnet_v2_m", "efficientnet_v2_l", "googlenet"),
+    *("inception_v3", "maxvit_t", "mnasnet0_5", "mnasnet0_75", "mnasnet1_0", "mnasnet1_3"),
+    *("mobilenet_v2", "mobilenet_v3_large", "mobilenet_v3_small", "regnet_x_400mf", "regnet_x_800mf"),
+    *("regnet_x_1_6gf", "regnet_x_3_2gf", "regnet_x_8gf", "regnet_x_16gf", "regnet_x_32gf"),
+    *("regnet_y_400mf", "regnet_y_800mf", "regnet_y_1_6gf", "regnet_y_3_2gf", "regnet_y_8gf"),
+    *("regnet_y_16gf", "regnet_y_32gf", "regnet_y_128gf", "resnet18", "resnet34", "resnet50"),
+    *("resnet101", "resnet152", "resnext50_32x4d", "resnext101_32x8d", "resnext101_64x4d"),
+    *("shufflenet_v2_x0_5", "shufflenet_v2_x1_0", "shufflenet_v2_x1_5", "shufflenet_v2_x2_0"),
+    *("squeezenet1_0", "squeezenet1_1", "swin_t", "swin_s", "swin_b", "swin_v2_t", "swin_v2_s"),
+    *("swin_v2_b", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19"),
+    *("vgg19_bn", "vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14", "wide_resnet50_2"),
+    *("wide_resnet101_2",),
 ]
 _OURS = ("cnn", "resnet18", "resnet34", "resnet50")  # our models of images
 _FEW = 3  # names that a hint lists
@@ -214,3 +151,22 @@ def _nearest(name: str, word: str, known: Mapping[str, str]) -> str:
 def _needs(library: str) -> str:
     """Return how to install a library, if it is missing."""
     return "" if find_spec(library) else f"; {library_hint(library)}"
+
+
+def unknown_model(name: str, framework: str | None, adapters: Adapters) -> str:
+    """Return the message for a model that no framework has, or that the chosen one has not."""
+    if (hint := elsewhere(name)) is not None:
+        return f"model {name}: {hint}"
+    if framework is not None:
+        models = adapters.names("model", framework)
+        near = nearest(name, models)
+        if not near and (meaning := adapters.model_meant(name)) is not None:
+            near = f"; {meaning.framework} has it as {meaning.name}: leave model.framework out"
+        listed = some(models, name, "model")
+        return f"model {name}: {framework} has no such model; known: {listed}{near}"
+    known, broken = adapters.names("model"), adapters.broken("model")
+    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()  # RandomForestClassifier
+    bare = re.sub(r"_(classifier|regressor|model)$", "", snake)
+    near = nearest(name, known) or nearest(bare, known)
+    hints = [] if near else [f"known: {some(known, bare, 'model')}", "or package.module:Class"]
+    return "; ".join([f"model {name}: no installed framework has it{near}", *hints, *broken])

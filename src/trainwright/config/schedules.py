@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class ConstantSchedule(Section):
     """A constant learning rate, after an optional linear warm-up."""
 
+    uses_length: ClassVar[bool] = False  # of the whole training, for other things than the warm-up
     type: Literal["constant"] = bits("constant")
     warmup_steps: int = bits(default=0, ge=0, description="steps of linear warm-up from 0")
     warmup_ratio: float = bits(
@@ -34,21 +35,17 @@ class ConstantSchedule(Section):
     @property
     def depends_on_length(self) -> bool:
         """True if the learning rate of a step depends on how many steps there are."""
-        return self.warmup_ratio > 0
+        return self.uses_length or self.warmup_ratio > 0
 
 
 class LinearSchedule(ConstantSchedule):
     """A linear decay to `final_lr_ratio` of the learning rate."""
 
+    uses_length: ClassVar[bool] = True
     type: Literal["linear"] = bits("linear")  # type: ignore[assignment]
     final_lr_ratio: float = bits(
         default=0.0, ge=0, le=1, description="last learning rate, as a share of the first"
     )
-
-    @property
-    def depends_on_length(self) -> bool:
-        """True if the learning rate of a step depends on how many steps there are."""
-        return True
 
 
 class CosineSchedule(LinearSchedule):
@@ -90,16 +87,12 @@ class CosineRestartsSchedule(LinearSchedule):
 class OneCycleSchedule(ConstantSchedule):
     """A rise from `1 / div_factor` of the learning rate to all of it, and a fall (Smith and Topin, 2018)."""
 
+    uses_length: ClassVar[bool] = True
     type: Literal["one_cycle"] = bits("one_cycle")  # type: ignore[assignment]
     pct_start: Share = bits(default=0.3, description="share of the steps in which the learning rate rises")
     anneal_strategy: Literal["cos", "linear"] = bits(default="cos", description="the shape of rise and fall")
     div_factor: float = bits(default=25.0, ge=1, description="the highest learning rate / the first one")
     final_div_factor: float = bits(default=1e4, ge=1, description="the first learning rate / the last one")
-
-    @property
-    def depends_on_length(self) -> bool:
-        """True if the learning rate of a step depends on how many steps there are."""
-        return True
 
 
 class StepSchedule(ConstantSchedule):
@@ -165,14 +158,10 @@ class OwnSchedule(ConstantSchedule):
     learning rate, or (under torch) a class of torch's schedulers. Steps count from the end of the warm-up.
     """
 
+    uses_length: ClassVar[bool] = True
     type: Literal["own"] = bits("own")  # type: ignore[assignment]
     function: str = bits(description="package.module:name")
     params: dict[str, Any] = bits(default_factory=dict, description="the other arguments, by name")
-
-    @property
-    def depends_on_length(self) -> bool:
-        """True if the learning rate of a step depends on how many steps there are."""
-        return True
 
 
 Schedule = (

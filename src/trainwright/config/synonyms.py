@@ -318,6 +318,21 @@ VALUE_HINTS = {
         "int8": "weights stay float32: write bf16",
     },
 }
+_BINARY = "auto takes the binary cross entropy where it applies: for two classes, and for labels"
+# Losses as other libraries call them, in lower case and without separators, and what to write instead.
+LOSS_HINTS = {
+    "focal": "torch has it as 'focal'; elsewhere write a function of your own, loss: mine:focal",
+    "dice": "torch has it as 'dice', for multilabel",
+    **dict.fromkeys(("bce", "bcewithlogits", "binarycrossentropy"), _BINARY),
+    **dict.fromkeys(
+        ("ce", "crossentropy", "nll", "log", "categoricalcrossentropy", "sparsecategoricalcrossentropy"),
+        "did you mean 'cross_entropy'?",
+    ),
+    **dict.fromkeys(("l2", "mse", "meansquarederror", "squarederror"), "did you mean 'mse'?"),
+    **dict.fromkeys(("mae", "meanabsoluteerror", "absoluteerror"), "did you mean 'mae'?"),
+    "rmse": "mse has the same minimum; list rmse in evaluation.metrics",
+    "labelsmoothing": "write loss: cross_entropy, and next to it label_smoothing: 0.1",
+}
 # Modules under the names that they are usually imported as: `xgb.XGBClassifier`, `svm.SVC`.
 IMPORTED_AS = (
     *("xgb", "lgb", "lgbm", "cb", "ensemble", "linear_model", "svm", "tree", "neighbors", "naive_bayes"),
