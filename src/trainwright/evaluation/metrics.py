@@ -186,10 +186,10 @@ def mode_in(config: RunConfig, metric: str) -> Mode:
 def explained_metric(config: RunConfig) -> str:
     """Return the metric by which the importance of columns is measured: the best model's, else the loss."""
     metric = metric_path(config, config.checkpoint.metric)
-    is_own = ":" in metric
-    if of_head(config, metric) is not None or (is_own and adds_up(metric)):
+    is_custom = ":" in metric
+    if of_head(config, metric) is not None or (is_custom and adds_up(metric)):
         return LOSS
-    return LOSS if is_own and custom_metric(metric).mode is None else metric
+    return LOSS if is_custom and custom_metric(metric).mode is None else metric
 
 
 def evaluate_predictions(

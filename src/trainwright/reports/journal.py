@@ -224,7 +224,6 @@ class _Scan:
 
 
 def _is_event(record: Line) -> bool:
-    """Return whether a record is shown as an event."""
     if record["kind"] == "decision":
         return record["name"] in _DECISIONS
     return record["kind"] == "event" and record["name"] not in _UNMARKED

@@ -92,8 +92,8 @@ class KerasFramework(Framework):
         kind = config.model.type
         is_built_in = model is None and kind in MODELS and kind != "keras"
         loss = config.training.loss
-        is_own = ":" in loss or (loss == "auto" and not is_built_in)  # what a model was compiled with
-        return network_form(config, shifts_outputs=is_built_in, own_loss=is_own)
+        is_custom = ":" in loss or (loss == "auto" and not is_built_in)  # what a model was compiled with
+        return network_form(config, shifts_outputs=is_built_in, own_loss=is_custom)
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - the same for all

@@ -366,7 +366,6 @@ def check_outputs(
 
 
 def _of_values(keras: Any, model: Any, loss: Any, outputs: Array, inputs: ModelInputs) -> Outputs:  # noqa: ARG001
-    """Return that the outputs are values."""
     return Values(outputs.ndim == 1 or outputs.shape[1] == 1, logits=False)
 
 

@@ -127,7 +127,7 @@ class CustomState:
         elsewhere |= {f"layer {index}": one for index, one in enumerate(layers) if not is_users(type(one))}
         roots = {f"layer {index}": one for index, one in enumerate(layers) if is_users(type(one))}
         roots |= {f"optimizer {index}": one for index, one in enumerate([optimizer]) if is_users(type(one))}
-        named = {"metric": network.own_metrics, "loss": [network.loss]}
+        named = {"metric": network.custom_metrics, "loss": [network.loss]}
         for name, values in named.items():
             parts = [part for value in values for part in custom_parts(value)]
             roots |= {f"{name} {index}" if index else name: one for index, one in enumerate(parts)}

@@ -35,12 +35,12 @@ class KerasLearner(Learner):
             self._network = network = Network(inputs, self._backend, [_dtype(inputs)])
             building.check_trainable(network.model, inputs)
             optimizer = self._optimizer()
-            self._own = CustomState(self._backend, network, optimizer)
-            compilation = network.compilation(optimizer, self._own.of_loss)
+            self._custom = CustomState(self._backend, network, optimizer)
+            compilation = network.compilation(optimizer, self._custom.of_loss)
             self._trainer = trainers.make_trainer(self._backend, compilation)
             if network.metrics is not None:
                 network.metrics.check()
-        self._model = LiveModel(network, self._trainer, self._own)
+        self._model = LiveModel(network, self._trainer, self._custom)
         self._state = TrainingState(network.model, optimizer)
         self._stream = stream_seed(inputs.config.experiment.seed, STEP)
         self._micro = training.largest_microbatch
@@ -96,7 +96,7 @@ class KerasLearner(Learner):
         """
         self._state.load(folder, weights_only=weights_only)
         if not weights_only:
-            self._own.load(folder)
+            self._custom.load(folder)
         self._trainer.adopt()
 
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
@@ -107,11 +107,11 @@ class KerasLearner(Learner):
     def unsaved_state(self) -> Mapping[str, str]:
         """Return a hash of each part of the state of the user's objects that a snapshot leaves out."""
         self._trainer.publish()
-        return self._own.unsaved()
+        return self._custom.unsaved()
 
     def _files(self, *, weights_only: bool) -> dict[str, dict[str, Array]]:
         files = self._state.arrays(weights_only=weights_only)
-        own = {} if weights_only else self._own.arrays()
+        own = {} if weights_only else self._custom.arrays()
         return files | ({OWN_FILE: own} if own else {})
 
     def _optimizer(self) -> Any:

@@ -125,7 +125,7 @@ def build_loss(keras: Any, training: TrainingConfig, compiled: Any, outputs: Out
             f"training.label_smoothing: {smoothing} given, but the loss is not cross_entropy; leave it out"
         )
     if ":" in name:
-        return _scaled(_compiled(keras, _own(keras, name, outputs, training.loss_params), outputs), info)
+        return _scaled(_compiled(keras, _custom(keras, name, outputs, training.loss_params), outputs), info)
     if is_compiled:
         return _scaled(_compiled(keras, compiled, outputs), info)
     if name == "auto":
@@ -140,7 +140,7 @@ def build_loss(keras: Any, training: TrainingConfig, compiled: Any, outputs: Out
     )
 
 
-def _own(keras: Any, path: str, outputs: Outputs, params: Mapping[str, Any]) -> Any:
+def _custom(keras: Any, path: str, outputs: Outputs, params: Mapping[str, Any]) -> Any:
     """Import a user's own loss: a function of (targets, outputs), or a class of objects that are called so.
 
     A subclass of `keras.losses.Loss` is one. `params` are the options of the loss.

@@ -69,8 +69,8 @@ class _KerasModel(Model):
 class LiveModel(_KerasModel):
     """The view of a model in training."""
 
-    def __init__(self, network: Network, trainer: BackendTrainer, own: CustomState) -> None:
-        self._network, self._trainer, self._own = network, trainer, own
+    def __init__(self, network: Network, trainer: BackendTrainer, custom: CustomState) -> None:
+        self._network, self._trainer, self._custom = network, trainer, custom
 
     @property
     def native(self) -> Any:
@@ -85,13 +85,13 @@ class LiveModel(_KerasModel):
             ModelError: A compiled metric cannot be computed.
             TrainingError: Keras or its backend fails.
         """
-        held: Mapping[str, Captured] | None = self._own.held()
+        held: Mapping[str, Captured] | None = self._custom.held()
         try:
             yield from self._network.predictions(split, self._trainer.forward)
             held = None
         finally:
             if held is not None:  # it was not read to the end: a resume repeats it
-                self._own.put_back(held)
+                self._custom.put_back(held)
 
 
 class LoadedModel(_KerasModel):

@@ -51,7 +51,7 @@ class Network:
             if self.compiled.metrics is not None
             else None
         )
-        self.own_metrics: Sequence[Any] = () if self.metrics is None else self.metrics.own
+        self.custom_metrics: Sequence[Any] = () if self.metrics is None else self.metrics.own
         self.generators = backend_trainer.generators_of(keras, self.model)
 
     def compilation(self, optimizer: Any = None, of_loss: Sequence[Any] = ()) -> backend_trainer.Compilation:

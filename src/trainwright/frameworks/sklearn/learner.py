@@ -145,7 +145,6 @@ class SklearnLearner(Learner):
         return {**weights, TRAINING_FILE: storage.pack(self._stepper.training_state())}
 
     def _batch(self, step: int) -> Batch:
-        """Return the minibatch of a step."""
         rows = self._inputs.splits["train"].take(self._inputs.order.batch(step))
         return flatten_features(rows, self._inputs.info)
 

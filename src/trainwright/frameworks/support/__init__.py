@@ -1,1 +1,1 @@
-"""Plans, definitions, estimators, optimizer options and state in arrays, which framework adapters share."""
+"""Plans, definitions, optimizer options and state in arrays, which framework adapters share."""
