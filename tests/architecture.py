@@ -514,3 +514,27 @@ def missing_links(tree: Tree, way: Sequence[str]) -> list[str]:
     return gone or [
         f"{one} does not import {other}" for one, other in pairwise(way) if other not in tree.imports[one]
     ]
+
+
+# --- English
+
+
+_CLAUSES = re.compile(r"(What|Whether|How|Who|Whose|That|Whatever|Where|When|Why)\b")
+
+
+def clauses(tree: Tree) -> list[str]:
+    """Docstrings that begin with a clause: a function does something, a class or module is something."""
+    documented = some(
+        (
+            (name, node, text)
+            for name, module in tree.syntax.items()
+            for node in ast.walk(module)
+            if isinstance(node, Function | ast.ClassDef | ast.Module) and (text := ast.get_docstring(node))
+        ),
+        "docstring",
+    )
+    return [
+        f"{name}: {getattr(node, 'name', 'the module')}: {text.splitlines()[0]}"
+        for name, node, text in documented
+        if _CLAUSES.match(text)
+    ]

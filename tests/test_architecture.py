@@ -197,6 +197,15 @@ def test_lines_of_code_are_counted_without_comments_and_docstrings(make: Make) -
     assert rules.lines_of_code(make({"a": text})) == 3
 
 
+def test_docstrings_begin_with_a_verb_or_a_noun(ours: Tree) -> None:
+    assert rules.clauses(ours) == []
+
+
+def test_a_docstring_that_begins_with_a_clause_is_found(make: Make) -> None:
+    text = '"""The module."""\ndef f():\n    """Whether it is so."""\nclass C:\n    """What it does."""\n'
+    assert len(rules.clauses(make({"a": text}))) == 2
+
+
 def test_budgets(ours: Tree) -> None:
     assert rules.long_files(ours) == []
     assert rules.long_functions(ours) == []
@@ -309,6 +318,7 @@ def test_an_empty_tree_is_nothing_to_check(tmp_path: Path, make: Make) -> None:
         lambda: sorted(rules.heavy_libraries({}, {})),
         lambda: rules.readers_of_records(bare, "records", ["a.json"]),
         lambda: rules.readers_of_records(bare, "a", ["a.json"]),
+        lambda: rules.clauses(bare),
         lambda: rules.long_functions(bare),
         lambda: rules.wide_constructors(bare),
         lambda: rules.missing_links(bare, ["a"]),

@@ -134,14 +134,14 @@ class NamedBuffer(NamedTuple):
 
 
 class Determinism(NamedTuple):
-    """How exactly a run can be repeated, and the reason."""
+    """The exactness with which a run can be repeated, and the reason."""
 
     tier: Tier
     reason: str
 
 
 class TableShape(NamedTuple):
-    """What the proposal of a model for a table depends on.
+    """The size of a table, on which the proposal of a model depends.
 
     Attributes:
         rows: The number of rows to train on.
@@ -159,7 +159,7 @@ class TableShape(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """What a config for a table begins with, for one model.
+    """The beginning of a config for a table, for one model.
 
     Attributes:
         model: Options of the model.
@@ -197,7 +197,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class DataInfo:
-    """What a model must know of the data.
+    """The facts about the data that a model must know.
 
     Attributes:
         task: The name of the task.

@@ -64,7 +64,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the main process (rank 0), which alone writes the run's records."""
+        """True for the main process (rank 0), which alone writes the run's records."""
         return self.rank == 0
 
     def gather(self, value: T) -> list[T]:

@@ -67,7 +67,7 @@ class ModelConfig(TypedSection):
 
 
 class EvaluationConfig(Section):
-    """When the validation split is evaluated (always at the end), and with which metrics."""
+    """The times at which the validation split is evaluated (always at the end), and the metrics."""
 
     every_n_steps: int | None = bits(default=None, gt=0, description="default: after each epoch")
     every_n_epochs: int | None = bits(
@@ -92,7 +92,7 @@ class EvaluationConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """When to save, what to keep, and which model is the best."""
+    """The times of saves, the number that is kept, and the choice of the best model."""
 
     every_n_steps: int | None = record(
         None, gt=0, description="steps between two checkpoints; may be combined with every_n_minutes"

@@ -26,7 +26,7 @@ class Setting(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why an option cannot be used, and what to do instead; the values in `unless` change nothing.
+    """The reason why an option cannot be used, and what to do instead; values in `unless` change nothing.
 
     `means_null`: null is a value of the option like any other.
     """

@@ -35,7 +35,7 @@ _SPLITS: Mapping[str, SplitName] = {
 
 
 class HuggingfaceParams(Section):
-    """How columns are read."""
+    """The options of reading columns."""
 
     images: ImageForm = Field("torchrgb", description="how images are decoded; see webdataset")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ParquetParams(Section):
-    """How the rows are read; a Parquet file holds its types."""
+    """The options of reading rows; a Parquet file holds its types."""
 
     streaming: bool = Field(
         False,

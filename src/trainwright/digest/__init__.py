@@ -87,7 +87,7 @@ class TensorRecord(NamedTuple):
 
 
 class PartHashes(NamedTuple):
-    """What a process tells of a block that it owns.
+    """The hashes of a block that a process owns, and its bytes in shared chunks.
 
     Attributes:
         name: The name of the tensor.

@@ -8,7 +8,7 @@ from trainwright.records.document import Document
 
 
 class Creation(Document):
-    """Where and when a run was created.
+    """The place and time of a run's creation.
 
     Relative paths in its config start from `working_directory`, wherever the first attempt is made; `time` is
     in seconds since the epoch. `settings` are the dotted keys of the config that the user set; None: it is

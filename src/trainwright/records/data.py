@@ -1,4 +1,4 @@
-"""What turns raw rows into features, and outputs into classes, as a run keeps it."""
+"""The description of the data that a run keeps: from raw rows to features, and from outputs to classes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainwright.records.document import Document
 
 
 class DataDescription(Document):
-    """How the data of a run were prepared, so that a prediction needs no training data.
+    """The preparation of a run's data, so that a prediction needs no training data.
 
     `info` is `DataInfo.to_json`; `preparation` is the preparation of a table's columns, None where the data
     set brought preprocessed arrays; `tokenizer` is what made tokens of text, None where bytes are the tokens.

@@ -132,7 +132,7 @@ def damage_message(segment: SegmentReader) -> str:
 
 
 class Limit(NamedTuple):
-    """What counts of a segment: steps up to `step`, but for the `subjects` that a later segment repeats."""
+    """The part of a segment that counts: up to `step`, without the `subjects` that a later one repeats."""
 
     step: float = math.inf
     subjects: frozenset[Subject] = frozenset()

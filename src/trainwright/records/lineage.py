@@ -1,4 +1,4 @@
-"""Where a run comes from: its parent, and the state of it that the run starts from."""
+"""The lineage of a run: its parent, and the state of it that the run starts from."""
 
 from __future__ import annotations
 

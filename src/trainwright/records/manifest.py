@@ -40,14 +40,14 @@ class Difference:
 
 
 class SplitIdentity(Record):
-    """What identifies a split: its number of rows, and the SHA-256 of what the model sees of them."""
+    """The identity of a split: its number of rows, and the SHA-256 of what the model sees of them."""
 
     rows: int | None = None
     sha256: str | None = None
 
 
 class RepeatedRows(Record):
-    """How many of the rows of a split are also rows of another one."""
+    """The number of rows of a split that are also rows of another one."""
 
     split: str
     other: str
@@ -64,7 +64,7 @@ class RepeatedRows(Record):
 
 
 class DataIdentity(Record):
-    """What identifies the data.
+    """The identity of the data.
 
     `rows` identifies the rows of each split, however their features were prepared; `preparation` is the
     SHA-256 of what was fitted to prepare them: rows in another unit may have the same features. `files` has
@@ -95,7 +95,7 @@ class GitState(Record):
 
 
 class CodeIdentity(Record):
-    """What identifies the code: the SHA-256 of the source that each of the user's modules was imported from.
+    """The identity of the code: the SHA-256 of the source of each of the user's modules.
 
     The classes of objects that were given in Python, and the variables that their code names, are there as
     they were in memory: `module:name`; of those in `without_value`, the values cannot be compared. `edited`
@@ -115,7 +115,7 @@ class CodeIdentity(Record):
 
 
 class NumericEnvironment(Record):
-    """What an attempt's arithmetic depends on besides its inputs.
+    """The surroundings that an attempt's arithmetic depends on besides its inputs.
 
     `system` is operating system, machine and C library; `cpu` the processor's name, and `instructions` the
     extensions of its instruction set that arithmetic uses; `framework` the versions, device and precision
@@ -208,7 +208,7 @@ class InitialWeights(Record):
 
 
 class DeterminismRecord(Record):
-    """How exactly the run can be repeated, and why not better."""
+    """The exactness with which the run can be repeated, and why not better."""
 
     tier: Literal["bitwise", "order", "statistical"] = "statistical"
     reason: str = "it was not recorded"
@@ -321,7 +321,7 @@ class Manifest(Document):
 
     @property
     def demands_bitwise(self) -> bool:
-        """Whether the config refuses every change that could change a bit."""
+        """True if the config refuses every change that could change a bit."""
         return self.computation.get("training.determinism") == "bitwise"
 
     def split_sha256(self, split: str) -> str | None:

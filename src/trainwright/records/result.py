@@ -21,7 +21,7 @@ class BestModel(Record):
 
 
 class Result(Document):
-    """How a run stands after an orderly end of an attempt.
+    """The standing of a run after an orderly end of an attempt.
 
     `evaluated` says whether `metrics` are those of the `best` or the `final` model (None: not evaluated);
     `digest` is that of the final weights, and `weights` says which these are: `trained`, or `ema`, an average

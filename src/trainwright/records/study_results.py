@@ -12,7 +12,7 @@ from trainwright.records.document import Record
 
 
 class StudyResult(Record):
-    """What came out of a study; before its end, every field has its default."""
+    """The result of a study; before its end, every field has its default."""
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Self:
@@ -58,7 +58,7 @@ class FoldResult(Record):
 
 
 class CrossValidationResult(StudyResult):
-    """What came out of a cross-validation.
+    """The result of a cross-validation.
 
     Attributes:
         status: How it has ended.
@@ -128,7 +128,7 @@ class ModelRow(Record):
 
 
 class BenchmarkResult(StudyResult):
-    """What came out of a benchmark: the models, the best first, failed ones last.
+    """The result of a benchmark: the models, the best first, failed ones last.
 
     `folds` is None where each model was trained once, on the splits of the config.
     """

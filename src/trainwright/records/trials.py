@@ -37,7 +37,7 @@ Json = dict[str, Any]
 
 
 class Ending(NamedTuple):
-    """How a trial, or one of its stints, has ended.
+    """The end of a trial, or of one of its stints.
 
     Attributes:
         status: `completed`, `paused` at a rung, `pruned` or `failed`.
@@ -89,14 +89,14 @@ class LoggedTrial(NamedTuple):
 
 @dataclass
 class LoggedTrials:
-    """What the log of a study says, line by line: its trials, and its notes."""
+    """The trials and notes of a study, from the lines of its log."""
 
     trials: list[LoggedTrial] = field(default_factory=list)
     notes: list[Json] = field(default_factory=list)  # other decisions, as a time limit that was reached
 
     @property
     def is_over_time(self) -> bool:
-        """Whether the time limit has ended the study, and has not been lifted since."""
+        """True if the time limit has ended the study, and has not been lifted since."""
         kinds = [note["kind"] for note in self.notes if note["kind"] in (TIME_LIMIT, LIMIT_LIFTED)]
         return kinds[-1:] == [TIME_LIMIT]
 

@@ -39,7 +39,7 @@ class BestTrial(Record):
 
 
 class BracketSizes(Record):
-    """How many trials of a bracket trained up to each rung, from trial `first` on, and how far that is."""
+    """The trials of a bracket that trained up to each rung, from trial `first` on, and how far that is."""
 
     first: int
     sizes: list[int]
@@ -47,7 +47,7 @@ class BracketSizes(Record):
 
 
 class TuningResult(StudyResult):
-    """What came out of a search; before its end, every field has its default.
+    """The result of a search; before its end, every field has its default.
 
     Attributes:
         metric: The first metric.

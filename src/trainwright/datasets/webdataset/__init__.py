@@ -34,7 +34,7 @@ _CLASS = "cls"
 
 
 class WebdatasetParams(Section):
-    """How the fields of samples are decoded."""
+    """The options of decoding the fields of samples."""
 
     images: ImageForm = Field(
         "torchrgb",

@@ -159,7 +159,7 @@ class WeightedSamples:
 
     @property
     def reading(self) -> Reading:
-        """How the samples are read."""
+        """The reading of the samples."""
         return self._split.reading
 
     def with_known(self, known: Batch) -> WeightedSamples:

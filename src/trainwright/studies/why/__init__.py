@@ -1,1 +1,1 @@
-"""Why two runs differ: which of their differences moved a metric."""
+"""The reasons why two runs differ: which of their differences moved a metric."""
