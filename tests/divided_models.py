@@ -6,6 +6,7 @@ rows of some, and columns of others.
 
 import os
 
+from trainwright.frameworks.torch.parallel import saving
 from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.state.snapshot import Files, Owned, Tensors
@@ -46,6 +47,9 @@ class Divided(DataParallel):
 
 if os.environ.get("WORLD_SIZE", "1") != "1":
     replace_adapter("strategy", "ddp", Divided)
+    if "FAR_APART" in os.environ:  # each process is on a machine of its own, as far as it knows
+        saving._machine = lambda: os.environ["RANK"]
+        saving._sees = lambda _: False
 
 
 class Net(WholeNet):

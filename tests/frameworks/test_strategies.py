@@ -48,6 +48,17 @@ class TestDivided(StrategySuite):
         whole = trainwright.load(Path(alone["path"]), trust=True)
         assert trainwright.load(run, trust=True).outputs(rows).tolist() == whole.outputs(rows).tolist()
 
+    def test_a_process_that_does_not_see_the_folder_sends_its_parts(
+        self, alone: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Over TCP, to the main process, which writes them; also after the death of one of the two."""
+        monkeypatch.setenv("FAR_APART", "1")
+        result = self._result(self._train(tmp_path, self.processes, kill=self._call(1, self.processes, 13)))
+        self._compare(result, alone)
+        for kind in ("checkpoints", "best"):
+            newest = max((Path(result["path"]) / kind).iterdir())
+            assert (newest / "weights.1.safetensors").stat().st_size > 100_000
+
 
 def test_the_coordinates_of_processes_on_a_mesh() -> None:
     mesh = Mesh(pipeline=2, data=3, tensor=4)
