@@ -89,7 +89,7 @@ def test_what_is_no_estimator_is_refused_with_another_format(trained: Trained, f
     with pytest.raises(InputError, match="one of lightgbm: use --format mlflow, or native for a booster"):
         trainwright.export(trained("lightgbm"), folder / "x.skops", "sklearn")
     with pytest.raises(
-        InputError, match="native is for catboost, lightgbm, xgboost; export a model of sklearn"
+        InputError, match="native is for models of CatBoost, LightGBM and XGBoost; export one of sklearn"
     ):
         trainwright.export(trained("random_forest"), folder / "x", "native")
 

@@ -52,7 +52,7 @@ def export_native(predictor: Predictor, path: Path) -> Path:
     exports = predictor.model.exports
     if not exports.has_columns:
         raise InputError(
-            f"--format native is for boosted trees; export a model of {library} "
+            f"--format native is for models of CatBoost, LightGBM and XGBoost; export one of {library} "
             "together with its preparation with --format mlflow (of scikit-learn also sklearn)"
         )
     if not isinstance(preparation, TabularPreparation):
